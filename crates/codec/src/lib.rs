@@ -1,0 +1,3 @@
+//! Bytes to messages and back: pure, no I/O, no clock and, on reused buffers, no allocation.
+
+pub mod record;

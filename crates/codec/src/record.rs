@@ -1,0 +1,391 @@
+//! The record: what a message of any network becomes before it is stored.
+//!
+//! One flat run of bytes, little endian, no alignment, so that a record can be read where it lies: in
+//! a log mapped into memory, in a batch on its way to the disk, in a row of a database.
+//!
+//! ```text
+//!  0  32  id
+//! 32   8  time, in the network's own unit
+//! 40   4  kind
+//! 44   4  L, bytes of labels
+//! 48   4  W, bytes of wire
+//! 52   2  flags: bit 0 author present, bit 1 expiry present; others 0
+//! 54  32  author                  only with flag bit 0
+//!  .   8  expires                 only with flag bit 1
+//!  .   L  labels: (name u8, gap varint, length varint) each
+//!  .   W  wire: the bytes exactly as they go out again
+//!  .   .  extra: label values that do not stand verbatim in the wire, to the end
+//! ```
+//!
+//! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the label before it.
+//! Values therefore cost two or three bytes each, however long they are.
+
+/// A message's identity: event id, message hash or envelope hash.
+pub type Id = [u8; 32];
+/// An author's key, x-only for Nostr.
+pub type Key = [u8; 32];
+
+/// Names below this are private: they come from admission rules and no client can ask for them.
+pub const PRIVATE_LABELS: u8 = 0x20;
+
+/// Bytes before the optional fields.
+const HEADER: usize = 54;
+const FLAG_AUTHOR: u16 = 1;
+const FLAG_EXPIRES: u16 = 2;
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Shorter than the lengths in its header say.
+    #[error("record is cut short")]
+    Short,
+    /// Flag bits that this version does not know.
+    #[error("record has unknown flags")]
+    Flags,
+    /// A label that reaches outside of the record.
+    #[error("record has a label outside of its bytes")]
+    Label,
+}
+
+/// The fixed part of a record, as handed to [`write`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Identity of the message.
+    pub id: Id,
+    /// When, in the network's unit (Nostr s, Waku ns, Whisper s).
+    pub time: u64,
+    /// Who, where the network knows authors.
+    pub author: Option<Key>,
+    /// The network's kind; 0 where it has none.
+    pub kind: u32,
+    /// From when on the message is not to be served any more, same unit as `time`.
+    pub expires: Option<u64>,
+}
+
+/// Where a label's value stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In the wire bytes, at this offset, so long. Wire labels come in ascending order of `at`, and
+    /// do not overlap.
+    Wire {
+        /// Offset in the wire bytes.
+        at: u32,
+        /// Length in bytes.
+        len: u32,
+    },
+    /// Elsewhere: the bytes are kept behind the wire.
+    Bytes(&'a [u8]),
+}
+
+/// Appends a record to `out`. Allocates only where `out` must grow.
+pub fn write<'a, L>(out: &mut Vec<u8>, head: &Head, wire: &[u8], labels: L)
+where
+    L: Iterator<Item = (u8, Place<'a>)> + Clone,
+{
+    let start = out.len();
+    out.extend_from_slice(&head.id);
+    out.extend_from_slice(&head.time.to_le_bytes());
+    out.extend_from_slice(&head.kind.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&(wire.len() as u32).to_le_bytes());
+    let flags = if head.author.is_some() { FLAG_AUTHOR } else { 0 }
+        | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
+    out.extend_from_slice(&flags.to_le_bytes());
+    if let Some(author) = &head.author {
+        out.extend_from_slice(author);
+    }
+    if let Some(expires) = head.expires {
+        out.extend_from_slice(&expires.to_le_bytes());
+    }
+    let labels_at = out.len();
+    let mut end = 0u32;
+    for (name, place) in labels.clone() {
+        if let Place::Wire { at, len } = place {
+            out.push(name);
+            put_varint(out, at - end);
+            put_varint(out, len);
+            end = at + len;
+        }
+    }
+    let mut gap = wire.len() as u32 - end;
+    for (name, place) in labels.clone() {
+        if let Place::Bytes(value) = place {
+            out.push(name);
+            put_varint(out, gap);
+            put_varint(out, value.len() as u32);
+            gap = 0;
+        }
+    }
+    let labels_bytes = (out.len() - labels_at) as u32;
+    out[start + 44..start + 48].copy_from_slice(&labels_bytes.to_le_bytes());
+    out.extend_from_slice(wire);
+    for (_, place) in labels {
+        if let Place::Bytes(value) = place {
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// A view of a record's bytes. Making one checks the lengths, in constant time; every access after
+/// that stays within the bytes.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    bytes: &'a [u8],
+    /// Offset of the labels.
+    labels: u32,
+    /// Offset of the wire.
+    wire: u32,
+    /// Offset of the first byte behind the wire.
+    extra: u32,
+}
+
+impl<'a> Record<'a> {
+    /// Reads `bytes`, which must be one whole record.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, RecordError> {
+        if bytes.len() < HEADER || bytes.len() > u32::MAX as usize {
+            return Err(RecordError::Short);
+        }
+        let flags = u16::from_le_bytes([bytes[52], bytes[53]]);
+        if flags & !(FLAG_AUTHOR | FLAG_EXPIRES) != 0 {
+            return Err(RecordError::Flags);
+        }
+        let optional = u64::from(flags & FLAG_AUTHOR) * 32 + u64::from(flags & FLAG_EXPIRES) * 4;
+        let labels = HEADER as u64 + optional;
+        let wire = labels + u64::from(get_u32(bytes, 44));
+        let extra = wire + u64::from(get_u32(bytes, 48));
+        if extra > bytes.len() as u64 {
+            return Err(RecordError::Short);
+        }
+        Ok(Self { bytes, labels: labels as u32, wire: wire as u32, extra: extra as u32 })
+    }
+
+    /// Checks what [`Record::new`] leaves to the reader: that every label lies within the bytes and
+    /// that nothing is left over.
+    pub fn check(&self) -> Result<(), RecordError> {
+        let mut labels = self.labels();
+        let mut end = 0;
+        while let Some(label) = labels.step() {
+            end = label?;
+        }
+        let data = self.bytes.len() - self.wire as usize;
+        let wire = (self.extra - self.wire) as usize;
+        if end.max(wire) == data { Ok(()) } else { Err(RecordError::Label) }
+    }
+
+    /// The whole record.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Identity of the message.
+    pub fn id(&self) -> &'a Id {
+        self.bytes.first_chunk().unwrap_or(&[0; 32])
+    }
+
+    /// When, in the network's unit.
+    pub fn time(&self) -> u64 {
+        get_u64(self.bytes, 32)
+    }
+
+    /// The network's kind.
+    pub fn kind(&self) -> u32 {
+        get_u32(self.bytes, 40)
+    }
+
+    /// Who, where the network knows authors.
+    pub fn author(&self) -> Option<&'a Key> {
+        if self.flags() & FLAG_AUTHOR == 0 {
+            return None;
+        }
+        self.bytes[HEADER..].first_chunk()
+    }
+
+    /// From when on the message is not to be served any more.
+    pub fn expires(&self) -> Option<u64> {
+        let flags = self.flags();
+        let at = if flags & FLAG_AUTHOR == 0 { HEADER } else { HEADER + 32 };
+        (flags & FLAG_EXPIRES != 0).then(|| get_u64(self.bytes, at))
+    }
+
+    /// The fixed part.
+    pub fn head(&self) -> Head {
+        Head {
+            id: *self.id(),
+            time: self.time(),
+            author: self.author().copied(),
+            kind: self.kind(),
+            expires: self.expires(),
+        }
+    }
+
+    /// The bytes exactly as they go out again.
+    pub fn wire(&self) -> &'a [u8] {
+        &self.bytes[self.wire as usize..self.extra as usize]
+    }
+
+    /// The labels, in the order written. A label may occur more than once.
+    pub fn labels(&self) -> Labels<'a> {
+        Labels {
+            codes: &self.bytes[self.labels as usize..self.wire as usize],
+            data: &self.bytes[self.wire as usize..],
+            end: 0,
+        }
+    }
+
+    fn flags(&self) -> u16 {
+        u16::from_le_bytes([self.bytes[52], self.bytes[53]])
+    }
+}
+
+impl std::fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Record")
+            .field("head", &self.head())
+            .field("labels", &self.labels().collect::<Vec<_>>())
+            .field("wire", &String::from_utf8_lossy(self.wire()))
+            .finish()
+    }
+}
+
+/// Iterates over a record's labels as (name, value). Ends at the first malformed one, which
+/// [`Record::check`] reports.
+#[derive(Clone)]
+pub struct Labels<'a> {
+    codes: &'a [u8],
+    data: &'a [u8],
+    end: usize,
+}
+
+impl<'a> Labels<'a> {
+    /// Moves on by one label and says where its value ends; the value starts at `self.end` less its
+    /// length.
+    #[inline]
+    fn step(&mut self) -> Option<Result<usize, RecordError>> {
+        if self.codes.is_empty() {
+            return None;
+        }
+        Some(self.read().map(|_| self.end).ok_or(RecordError::Label))
+    }
+
+    #[inline]
+    fn read(&mut self) -> Option<(u8, &'a [u8])> {
+        let (&name, rest) = self.codes.split_first()?;
+        self.codes = rest;
+        let Some((gap, len)) = self.varint().and_then(|gap| Some((gap, self.varint()?))) else {
+            self.codes = &[];
+            return None;
+        };
+        let start = self.end + gap as usize;
+        let value = self.data.get(start..start + len as usize);
+        if value.is_none() {
+            self.codes = &[];
+        }
+        self.end = start + len as usize;
+        value.map(|value| (name, value))
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Option<u32> {
+        let (&first, rest) = self.codes.split_first()?;
+        self.codes = rest;
+        if first < 0x80 {
+            return Some(u32::from(first));
+        }
+        let mut value = u32::from(first & 0x7f);
+        for shift in [7, 14, 21, 28] {
+            let (&byte, rest) = self.codes.split_first()?;
+            self.codes = rest;
+            value |= u32::from(byte & 0x7f).checked_shl(shift)?;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+impl<'a> Iterator for Labels<'a> {
+    type Item = (u8, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read()
+    }
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u32) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn get_u32(bytes: &[u8], at: usize) -> u32 {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(four)
+}
+
+fn get_u64(bytes: &[u8], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(eight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(author: Option<Key>, expires: Option<u64>) -> Vec<u8> {
+        let head = Head { id: [7; 32], time: 42, author, kind: 30_023, expires };
+        let labels = [
+            (b'd', Place::Bytes(b"a\"b")),
+            (b'e', Place::Wire { at: 1, len: 3 }),
+            (b'p', Place::Wire { at: 4, len: 0 }),
+            (0, Place::Bytes(b"")),
+            (b't', Place::Wire { at: 200, len: 100 }),
+        ];
+        let mut out = b"before".to_vec();
+        let wire: Vec<u8> = (0..=255).chain(0..=99).collect();
+        write(&mut out, &head, &wire, labels.into_iter());
+        let record = Record::new(&out[6..]).unwrap();
+        record.check().unwrap();
+        assert_eq!(record.head(), head);
+        assert_eq!(record.wire(), wire);
+        let seen: Vec<_> = record.labels().collect();
+        let expected: Vec<(u8, &[u8])> = vec![
+            (b'e', &wire[1..4]),
+            (b'p', b""),
+            (b't', &wire[200..300]),
+            (b'd', b"a\"b"),
+            (0, b""),
+        ];
+        assert_eq!(seen, expected);
+        out[6..].to_vec()
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        for author in [None, Some([9; 32])] {
+            for expires in [None, Some(u64::MAX)] {
+                sample(author, expires);
+            }
+        }
+    }
+
+    #[test]
+    fn any_cut_and_any_flipped_bit_stay_within_the_bytes() {
+        let bytes = sample(Some([9; 32]), Some(1));
+        for cut in 0..bytes.len() {
+            assert!(Record::new(&bytes[..cut]).and_then(|r| r.check()).is_err(), "cut at {cut}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(record) = Record::new(&bad) {
+                let _ = (record.head(), record.wire(), record.labels().count(), record.check());
+            }
+        }
+    }
+}
