@@ -1,1 +1,1 @@
-//! Placeholder.
+//! The embedded archive: log, head, segments.

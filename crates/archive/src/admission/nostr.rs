@@ -1,0 +1,182 @@
+//! Nostr's rules: replaceable and addressable events (NIP-01), deletion (NIP-09), gift wraps and
+//! their recipients (NIP-59), vanishing (NIP-62).
+//!
+//! The kept deletion request is itself the tombstone: an event is refused if its author's kind 5
+//! names it, whichever came first.
+
+use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
+use hark_codec::record::{Id, Key, Record};
+
+use super::{Effects, Refusal, Rules};
+use crate::query::{LabelSet, Query};
+
+/// Private label of an addressable event: the value of its first `d` tag, or nothing. Apart from
+/// `d` itself, so that `#d` finds only what says `d`.
+pub const SLOT: u8 = 0;
+/// Private label of a request to vanish that is meant for this relay.
+pub const VANISH: u8 = 1;
+
+const DELETION: u32 = 5;
+const VANISH_KIND: u32 = 62;
+const GIFT_WRAP: u32 = 1059;
+
+/// What becomes of an event of a kind (NIP-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Kept.
+    Regular,
+    /// The newest of an author and kind is kept.
+    Replaceable,
+    /// Never kept.
+    Ephemeral,
+    /// The newest of an author, kind and `d` value is kept.
+    Addressable,
+}
+
+/// The class of a kind.
+pub fn class(kind: u32) -> Class {
+    match kind {
+        0 | 3 | 10_000..=19_999 => Class::Replaceable,
+        20_000..=29_999 => Class::Ephemeral,
+        30_000..=39_999 => Class::Addressable,
+        _ => Class::Regular,
+    }
+}
+
+/// [`Rules`] of a Nostr shelf.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NostrRules;
+
+impl Rules for NostrRules {
+    fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
+        let (id, kind, time) = (record.id(), record.kind(), record.time());
+        let Some(author) = record.author() else { return };
+        if kind != VANISH_KIND {
+            let vanish = Query { from: time, ..of(author, VANISH_KIND, VANISH, b"") };
+            effects.refuse_if.push((vanish, Refusal::Vanished));
+        }
+        if kind != DELETION {
+            let id_hex = hex(id);
+            let deletion = of(author, DELETION, b'e', &id_hex);
+            effects.refuse_if.push((deletion, Refusal::Deleted));
+            if kind == GIFT_WRAP {
+                refuse_wrap(record, &id_hex, effects);
+            }
+        }
+        match class(kind) {
+            Class::Replaceable => {
+                refuse_address(author, kind, b"", time, effects);
+                effects.slot = Some(Query {
+                    authors: Some(vec![*author]),
+                    kinds: Some(vec![kind]),
+                    ..Query::default()
+                });
+            }
+            Class::Addressable => {
+                let d = record.labels().find(|(name, _)| *name == SLOT).map_or(&[][..], |(_, d)| d);
+                refuse_address(author, kind, d, time, effects);
+                effects.slot = Some(Query { limit: usize::MAX, ..of(author, kind, SLOT, d) });
+            }
+            Class::Regular | Class::Ephemeral => {}
+        }
+        match kind {
+            DELETION => erase_deleted(record, author, effects),
+            VANISH_KIND if record.labels().any(|(name, _)| name == VANISH) => {
+                effects.erases.push(Query {
+                    authors: Some(vec![*author]),
+                    not_kinds: vec![VANISH_KIND],
+                    to: time,
+                    ..Query::default()
+                });
+                effects.erases.push(Query {
+                    kinds: Some(vec![GIFT_WRAP]),
+                    labels: vec![LabelSet::one(b'p', &hex(author))],
+                    to: time,
+                    ..Query::default()
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The first record of `author` and `kind` with a label.
+fn of(author: &Key, kind: u32, name: u8, value: &[u8]) -> Query {
+    Query {
+        authors: Some(vec![*author]),
+        kinds: Some(vec![kind]),
+        labels: vec![LabelSet::one(name, value)],
+        limit: 1,
+        ..Query::default()
+    }
+}
+
+/// An address (`kind:pubkey:d`) that its author deleted stays empty up to the deletion's time.
+fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Effects) {
+    let mut address = format!("{kind}:").into_bytes();
+    address.extend_from_slice(&hex(author));
+    address.push(b':');
+    address.extend_from_slice(d);
+    let deletion = Query { from: time, ..of(author, DELETION, b'a', &address) };
+    effects.refuse_if.push((deletion, Refusal::Deleted));
+}
+
+/// A wrap's signer is a key used once; it is the recipient who deletes it or vanishes.
+fn refuse_wrap(record: &Record<'_>, id_hex: &[u8], effects: &mut Effects) {
+    for recipient in record.labels().filter(|(name, _)| *name == b'p').filter_map(|(_, p)| unhex(p))
+    {
+        effects.refuse_if.push((of(&recipient, DELETION, b'e', id_hex), Refusal::Deleted));
+        let vanish = Query { from: record.time(), ..of(&recipient, VANISH_KIND, VANISH, b"") };
+        effects.refuse_if.push((vanish, Refusal::Vanished));
+    }
+}
+
+fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
+    let ids: Vec<Id> =
+        record.labels().filter(|(name, _)| *name == b'e').filter_map(|(_, e)| unhex(e)).collect();
+    if !ids.is_empty() {
+        effects.erases.push(Query {
+            ids: Some(ids.clone()),
+            authors: Some(vec![*author]),
+            not_kinds: vec![DELETION],
+            ..Query::default()
+        });
+        effects.erases.push(Query {
+            ids: Some(ids),
+            kinds: Some(vec![GIFT_WRAP]),
+            labels: vec![LabelSet::one(b'p', &hex(author))],
+            ..Query::default()
+        });
+    }
+    for (kind, d) in record
+        .labels()
+        .filter(|(name, _)| *name == b'a')
+        .filter_map(|(_, address)| own_address(address, author))
+    {
+        let labels = match class(kind) {
+            Class::Addressable => vec![LabelSet::one(SLOT, d)],
+            Class::Replaceable if d.is_empty() => Vec::new(),
+            _ => continue,
+        };
+        effects.erases.push(Query {
+            authors: Some(vec![*author]),
+            kinds: Some(vec![kind]),
+            labels,
+            to: record.time(),
+            ..Query::default()
+        });
+    }
+}
+
+/// Kind and `d` of an address, if it is the author's own.
+fn own_address<'a>(address: &'a [u8], author: &Key) -> Option<(u32, &'a [u8])> {
+    let colon = address.iter().position(|&byte| byte == b':')?;
+    let kind = std::str::from_utf8(&address[..colon]).ok()?;
+    if kind.is_empty() || !kind.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let rest = &address[colon + 1..];
+    let key = unhex(rest.get(..64)?)?;
+    let d = rest[64..].strip_prefix(b":")?;
+    (key == *author).then_some((kind.parse().ok()?, d))
+}

@@ -1,0 +1,180 @@
+//! What can be asked of an archive, in terms that every network and every store shares.
+
+use std::sync::Arc;
+
+use hark_codec::record::{Id, Key, Record};
+
+pub mod explain;
+
+/// Which end of time an answer starts at. Both orders are total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Time descending and, at equal time, id ascending (NIP-01).
+    #[default]
+    NewestFirst,
+    /// Time ascending, then id ascending (Waku Store, Whisper).
+    OldestFirst,
+}
+
+/// A place in the total order: that of one record, whether it is still there or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The record's time.
+    pub time: u64,
+    /// The record's id.
+    pub id: Id,
+}
+
+impl Order {
+    /// How two positions stand to each other in this order.
+    pub fn compare(self, a: &Position, b: &Position) -> std::cmp::Ordering {
+        let times = match self {
+            Self::NewestFirst => b.time.cmp(&a.time),
+            Self::OldestFirst => a.time.cmp(&b.time),
+        };
+        times.then_with(|| a.id.cmp(&b.id))
+    }
+}
+
+/// "This label with any of these values."
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSet {
+    /// The label's name.
+    pub name: u8,
+    /// The values that will do. None will do where this is empty.
+    pub values: Vec<Box<[u8]>>,
+}
+
+impl LabelSet {
+    /// One value that must be there.
+    pub fn one(name: u8, value: &[u8]) -> Self {
+        Self { name, values: vec![value.into()] }
+    }
+}
+
+/// Records that only some readers may see. Part of the question, so that it is applied before the
+/// limit counts, and the same way for pages, counts, ids and live messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// The kinds that are kept back, ascending.
+    pub kinds: Vec<u32>,
+    /// Who is asking: these authors see what they wrote, ascending.
+    pub readers: Vec<Key>,
+    /// ... and what carries one of these labels (the readers as recipients).
+    pub addressed: LabelSet,
+}
+
+impl Gate {
+    /// Whether the readers may see `record`.
+    pub fn lets_see(&self, record: &Record<'_>) -> bool {
+        self.kinds.binary_search(&record.kind()).is_err()
+            || record.author().is_some_and(|author| self.readers.binary_search(author).is_ok())
+            || carries(record, &self.addressed)
+    }
+}
+
+/// A question. All conditions that are given must hold; `None` is no condition, an empty list can
+/// not be met. Lists are ascending and without doubles once [`Query::normalise`] has run, which
+/// every store does first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Any of these ids.
+    pub ids: Option<Vec<Id>>,
+    /// By any of these authors.
+    pub authors: Option<Vec<Key>>,
+    /// Of any of these kinds.
+    pub kinds: Option<Vec<u32>>,
+    /// Of none of these kinds.
+    pub not_kinds: Vec<u32>,
+    /// Each of these label conditions.
+    pub labels: Vec<LabelSet>,
+    /// Not before, inclusive.
+    pub from: u64,
+    /// Not after, inclusive.
+    pub to: u64,
+    /// Which end first.
+    pub order: Order,
+    /// Only what comes behind this place in `order`.
+    pub after: Option<Position>,
+    /// At most so many records.
+    pub limit: usize,
+    /// The time of asking: what expires at or before it is invisible.
+    pub now: u64,
+    /// What the asker may not see.
+    pub gate: Option<Arc<Gate>>,
+    /// Rows that may be visited in all before the question is given up as too expensive.
+    pub budget: u64,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            ids: None,
+            authors: None,
+            kinds: None,
+            not_kinds: Vec::new(),
+            labels: Vec::new(),
+            from: 0,
+            to: u64::MAX,
+            order: Order::NewestFirst,
+            after: None,
+            limit: usize::MAX,
+            now: 0,
+            gate: None,
+            budget: u64::MAX,
+        }
+    }
+}
+
+impl Query {
+    /// Sorts the lists and takes doubles out.
+    pub fn normalise(&mut self) {
+        fn tidy<T: Ord>(list: &mut Vec<T>) {
+            list.sort_unstable();
+            list.dedup();
+        }
+        self.ids.iter_mut().for_each(tidy);
+        self.authors.iter_mut().for_each(tidy);
+        self.kinds.iter_mut().for_each(tidy);
+        tidy(&mut self.not_kinds);
+        self.labels.iter_mut().for_each(|set| tidy(&mut set.values));
+    }
+
+    /// Whether no record at all can meet the conditions.
+    pub fn is_void(&self) -> bool {
+        self.from > self.to
+            || self.limit == 0
+            || self.ids.as_ref().is_some_and(Vec::is_empty)
+            || self.authors.as_ref().is_some_and(Vec::is_empty)
+            || self.kinds.as_ref().is_some_and(Vec::is_empty)
+            || self.labels.iter().any(|set| set.values.is_empty())
+    }
+
+    /// Whether `record` meets every condition: time, expiry and gate included, cursor, limit and
+    /// budget not. The query must be normalised.
+    pub fn matches(&self, record: &Record<'_>) -> bool {
+        let (time, kind) = (record.time(), record.kind());
+        self.from <= time
+            && time <= self.to
+            && record.expires().is_none_or(|at| at > self.now)
+            && self.kinds.as_ref().is_none_or(|kinds| kinds.binary_search(&kind).is_ok())
+            && !self.not_kinds.contains(&kind)
+            && self.ids.as_ref().is_none_or(|ids| ids.binary_search(record.id()).is_ok())
+            && self.authors.as_ref().is_none_or(|authors| {
+                record.author().is_some_and(|author| authors.binary_search(author).is_ok())
+            })
+            && self.labels.iter().all(|set| carries(record, set))
+            && self.gate.as_ref().is_none_or(|gate| gate.lets_see(record))
+    }
+}
+
+/// Whether a label of `record` is in `set`, whose values are ascending.
+fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
+    match set.values.as_slice() {
+        [] => false,
+        [one] => record.labels().any(|(name, value)| name == set.name && value == &**one),
+        many => record.labels().any(|(name, value)| {
+            name == set.name && many.binary_search_by(|probe| (**probe).cmp(value)).is_ok()
+        }),
+    }
+}

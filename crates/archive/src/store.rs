@@ -1,0 +1,179 @@
+//! What a store must do: one shelf of one network's records, kept and found again.
+//!
+//! The trait speaks of records, queries and outcomes, never of rows, pages or SQL. Three choices
+//! shape it.
+//!
+//! *Answers are pushed in slices.* A search is bound to a snapshot and hands records to a sink until
+//! its work is spent, then waits to be asked again. So no lock or transaction outlives a call, a slow
+//! reader costs nothing but its own search, and a record is read where it lies, without a copy.
+//!
+//! *A commit is a batch with one verdict a write.* What a record does to those before it (replace,
+//! delete, be refused) comes from the shelf's [`Rules`](crate::admission::Rules), as queries, so that
+//! a store can carry it out under its own lock or in its own transaction.
+//!
+//! *Visibility is numbered.* Every commit has a sequence number, every search knows up to which
+//! number it sees. That is what joins stored and live messages without a gap or a double.
+
+use std::ops::ControlFlow;
+
+use hark_codec::record::{Id, Record};
+
+use crate::query::Query;
+use crate::query::explain::Explanation;
+
+pub mod memory;
+
+/// One change asked of a store.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// Keep this record, given as its bytes (see [`hark_codec::record`]), unless a rule refuses it.
+    Put(Box<[u8]>),
+    /// Delete what matches, at most `limit` of it, in the query's order.
+    Erase(Box<Query>),
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Kept, and durable. The number is its place in the sequence of all puts.
+    Stored {
+        /// Searches that see at least this number see the record.
+        seq: u64,
+    },
+    /// The same id is already kept.
+    Duplicate,
+    /// A newer version is kept in its place.
+    Superseded,
+    /// A record that is kept forbids this one (deleted, vanished); see
+    /// [`Refusal`](crate::admission::Refusal).
+    Refused(crate::admission::Refusal),
+    /// So many records were deleted.
+    Erased(u64),
+}
+
+/// A batch that is durable.
+#[derive(Clone, Debug, Default)]
+pub struct Committed {
+    /// One a write, in the order of the writes.
+    pub outcomes: Vec<Outcome>,
+    /// Bytes handed to the disk or the database for it.
+    pub bytes: u64,
+}
+
+/// Why a batch was not kept. Nothing of it was.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// This store was opened for reading.
+    #[error("the archive is open for reading only")]
+    ReadOnly,
+    /// Bytes that are no record.
+    #[error("write {index} of the batch is no record: {source}")]
+    Record {
+        /// Which write of the batch.
+        index: usize,
+        /// What is wrong with it.
+        source: hark_codec::record::RecordError,
+    },
+    /// A record that no file of the store could hold.
+    #[error("a record of {bytes} bytes is above the archive's bound of {bytes_max}")]
+    TooLarge {
+        /// Size of the record.
+        bytes: usize,
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// The disk or database failed, now or before. The writer has stopped and must be restarted:
+    /// what a failed sync left on the disk is not known, so nothing is retried.
+    #[error("the archive takes no more writes: {0}")]
+    Stopped(String),
+}
+
+/// Why a question could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// The disk or database failed.
+    #[error("the archive could not be read: {0}")]
+    Failed(String),
+}
+
+/// Where a search stands after a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The slice's work is spent, or the sink asked to pause: call again.
+    Paused,
+    /// All is told. `more` says whether the limit left matching records behind.
+    Done {
+        /// True if at least one more record matches.
+        more: bool,
+    },
+    /// The query's whole budget is spent before its end.
+    Exhausted,
+}
+
+/// A question being answered over one snapshot.
+pub trait Search: Send {
+    /// Hands matching records to `sink`, in the query's order, visiting about `work` rows at most.
+    /// A record that the sink breaks at counts as taken.
+    fn slice(
+        &mut self,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, SearchError>;
+
+    /// The snapshot's place in the sequence: puts up to this number are seen, later ones are not.
+    fn seq(&self) -> u64;
+
+    /// Rows visited so far.
+    fn visited(&self) -> u64;
+}
+
+/// Size and state of a store, for people and metrics. Zero where a store has no such thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Records that are kept and alive.
+    pub records: u64,
+    /// Records that are deleted but still take room.
+    pub dead: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Bytes of them that belong to records (the log).
+    pub log_bytes: u64,
+    /// Bytes of them that belong to indices (the segments).
+    pub index_bytes: u64,
+    /// Records not sealed into a segment yet.
+    pub head_records: u64,
+    /// Sealed segments.
+    pub segments: u64,
+    /// Time of the oldest record, live or dead.
+    pub oldest: Option<u64>,
+    /// Time of the newest record.
+    pub newest: Option<u64>,
+    /// Records that were found damaged since the start.
+    pub damaged: u64,
+    /// Bytes written to disk since the start.
+    pub written_bytes: u64,
+}
+
+/// One shelf. Shared by all threads; one commit runs at a time.
+pub trait Store: Send + Sync {
+    /// Carries out a batch. On return everything in it is durable and seen by new searches.
+    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError>;
+
+    /// Whether `id` is kept: the cheap question before a signature is checked.
+    fn knows(&self, id: &Id) -> Result<bool, SearchError>;
+
+    /// Starts answering `query` over the present state.
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
+
+    /// How many records match, limit and cursor left aside. `None` if the budget did not suffice.
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError>;
+
+    /// Ids of up to `limit` records that have expired by `now` and are still kept.
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError>;
+
+    /// How this store would answer, and what it expects that to cost.
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError>;
+
+    /// Size and state.
+    fn stats(&self) -> Stats;
+}

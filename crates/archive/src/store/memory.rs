@@ -1,0 +1,234 @@
+//! The model store: a sorted list and a loop. Slow, obvious, and what every other store is compared
+//! with.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hark_codec::record::{Id, Record};
+
+use super::{CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write};
+use crate::admission::{Effects, Rules};
+use crate::query::explain::{Explanation, Step};
+use crate::query::{Order, Position, Query};
+
+/// Everything in memory, nothing indexed but the id.
+pub struct MemoryStore {
+    rules: Box<dyn Rules>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Ascending by time, then id.
+    records: Arc<Vec<Arc<[u8]>>>,
+    ids: HashMap<Id, u64>,
+    seq: u64,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new(rules: impl Rules + 'static) -> Self {
+        Self { rules: Box::new(rules), state: Mutex::default() }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn view(bytes: &[u8]) -> Record<'_> {
+    Record::new(bytes).expect("records were checked when they were put")
+}
+
+fn position(bytes: &[u8]) -> Position {
+    let record = view(bytes);
+    Position { time: record.time(), id: *record.id() }
+}
+
+impl State {
+    /// Matching records in the query's order; cursor applied, limit not.
+    fn find<'a>(&'a self, query: &'a Query) -> Box<dyn Iterator<Item = &'a Arc<[u8]>> + 'a> {
+        let matching = |bytes: &&'a Arc<[u8]>| {
+            let beyond = query
+                .after
+                .is_none_or(|after| query.order.compare(&after, &position(bytes)).is_lt());
+            beyond && query.matches(&view(bytes))
+        };
+        match query.order {
+            Order::OldestFirst => Box::new(self.records.iter().filter(matching)),
+            Order::NewestFirst => {
+                let mut found: Vec<_> = self.records.iter().filter(matching).collect();
+                found.sort_by(|a, b| Order::NewestFirst.compare(&position(a), &position(b)));
+                Box::new(found.into_iter())
+            }
+        }
+    }
+
+    fn remove(&mut self, id: &Id) -> bool {
+        if self.ids.remove(id).is_none() {
+            return false;
+        }
+        Arc::make_mut(&mut self.records).retain(|bytes| view(bytes).id() != id);
+        true
+    }
+
+    fn erase(&mut self, query: &Query) -> u64 {
+        let ids: Vec<Id> = self.find(query).take(query.limit).map(|b| *view(b).id()).collect();
+        ids.iter().filter(|id| self.remove(id)).count() as u64
+    }
+
+    fn put(&mut self, bytes: &[u8], effects: &Effects) -> Outcome {
+        let record = view(bytes);
+        if self.ids.contains_key(record.id()) {
+            return Outcome::Duplicate;
+        }
+        for (query, refusal) in &effects.refuse_if {
+            if self.find(query).next().is_some() {
+                return Outcome::Refused(*refusal);
+            }
+        }
+        let here = position(bytes);
+        if let Some(slot) = &effects.slot {
+            let newer =
+                |other: &Arc<[u8]>| Order::NewestFirst.compare(&position(other), &here).is_lt();
+            if self.find(slot).any(newer) {
+                return Outcome::Superseded;
+            }
+            self.erase(slot);
+        }
+        for query in &effects.erases {
+            self.erase(query);
+        }
+        self.seq += 1;
+        self.ids.insert(*record.id(), self.seq);
+        let records = Arc::make_mut(&mut self.records);
+        let at = records
+            .partition_point(|other| Order::OldestFirst.compare(&position(other), &here).is_lt());
+        records.insert(at, bytes.into());
+        Outcome::Stored { seq: self.seq }
+    }
+}
+
+fn normal(query: &Query) -> Query {
+    let mut query = query.clone();
+    query.normalise();
+    query
+}
+
+impl Store for MemoryStore {
+    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        let mut state = self.state();
+        let mut effects = Effects::default();
+        for (index, write) in writes.iter().enumerate() {
+            if let Write::Put(bytes) = write {
+                Record::new(bytes)
+                    .and_then(|record| record.check())
+                    .map_err(|source| CommitError::Record { index, source })?;
+            }
+        }
+        let outcomes = writes
+            .iter()
+            .map(|write| match write {
+                Write::Put(bytes) => {
+                    effects.clear();
+                    self.rules.effects(&view(bytes), &mut effects);
+                    effects.normalise();
+                    state.put(bytes, &effects)
+                }
+                Write::Erase(query) => Outcome::Erased(state.erase(&normal(query))),
+            })
+            .collect();
+        Ok(Committed { outcomes, bytes: 0 })
+    }
+
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        Ok(self.state().ids.contains_key(id))
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        let query = normal(query);
+        let state = self.state();
+        let found = state.find(&query).take(query.limit.saturating_add(1)).cloned().collect();
+        Ok(Box::new(Found {
+            limit: query.limit,
+            found,
+            told: 0,
+            seq: state.seq,
+            visited: state.records.len() as u64,
+        }))
+    }
+
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        let query = Query { after: None, ..normal(query) };
+        Ok(Some(self.state().find(&query).count() as u64))
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        let state = self.state();
+        let expired = |bytes: &&Arc<[u8]>| view(bytes).expires().is_some_and(|at| at <= now);
+        Ok(state.records.iter().filter(expired).take(limit).map(|b| *view(b).id()).collect())
+    }
+
+    fn explain(&self, _: &Query) -> Result<Explanation, SearchError> {
+        let rows = self.state().records.len() as u64;
+        let step = Step {
+            source: "memory".into(),
+            rows,
+            driver: "every record".into(),
+            intersect: Vec::new(),
+            residual: vec!["every condition".into()],
+            estimate: rows,
+        };
+        Ok(Explanation { plan: "every record".into(), steps: vec![step], estimate: rows })
+    }
+
+    fn stats(&self) -> Stats {
+        let state = self.state();
+        Stats {
+            records: state.records.len() as u64,
+            head_records: state.records.len() as u64,
+            bytes: state.records.iter().map(|bytes| bytes.len() as u64).sum(),
+            oldest: state.records.first().map(|bytes| view(bytes).time()),
+            newest: state.records.last().map(|bytes| view(bytes).time()),
+            ..Stats::default()
+        }
+    }
+}
+
+/// An answer, found whole.
+struct Found {
+    found: Vec<Arc<[u8]>>,
+    limit: usize,
+    told: usize,
+    seq: u64,
+    visited: u64,
+}
+
+impl Search for Found {
+    fn slice(
+        &mut self,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, SearchError> {
+        for _ in 0..work.max(1) {
+            if self.told == self.limit || self.told == self.found.len() {
+                return Ok(Progress::Done { more: self.told < self.found.len() });
+            }
+            let bytes = &self.found[self.told];
+            self.told += 1;
+            if sink(&view(bytes)).is_break() {
+                return Ok(Progress::Paused);
+            }
+        }
+        Ok(Progress::Paused)
+    }
+
+    fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    fn visited(&self) -> u64 {
+        self.visited
+    }
+}

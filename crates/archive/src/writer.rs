@@ -1,0 +1,205 @@
+//! Group commit: one thread takes what has queued up and makes it durable with one sync.
+//!
+//! While one batch is being synced the next one gathers, so batches grow with the load by
+//! themselves; [`Options::batch_wait`] makes them grow sooner, at the price of latency. Answers go
+//! out only after the sync, listeners first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hark_codec::record::Record;
+
+use crate::store::{CommitError, Outcome, Store, Write};
+
+/// How batches are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Writes in a batch, at most.
+    pub batch_writes_max: usize,
+    /// Bytes of records in a batch, about at most.
+    pub batch_bytes_max: usize,
+    /// How long a batch waits for company after its first write.
+    pub batch_wait: Duration,
+    /// Writes that may wait for the writer; above it [`Writer::try_submit`] says so.
+    pub queue_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            batch_writes_max: 1024,
+            batch_bytes_max: 4 << 20,
+            batch_wait: Duration::ZERO,
+            queue_max: 4096,
+        }
+    }
+}
+
+/// Called once with what became of a write.
+pub type Done = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
+
+/// Called, on the writer's thread, with every record that has just become durable and its sequence
+/// number, in order.
+pub type Listener = Box<dyn FnMut(u64, &Record<'_>) + Send>;
+
+/// The queue is full, or the writer has stopped. The write comes back.
+#[derive(Debug)]
+pub struct Busy(pub Write);
+
+struct Job {
+    write: Write,
+    done: Done,
+}
+
+/// What the writer has done since it started.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Batches made durable.
+    pub batches: AtomicU64,
+    /// Writes in them.
+    pub writes: AtomicU64,
+    /// Nanoseconds spent in commits.
+    pub commit_ns: AtomicU64,
+}
+
+/// The writer's end that the doors hold.
+pub struct Writer {
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
+}
+
+impl Writer {
+    /// Starts the writer's thread.
+    pub fn start(store: Arc<dyn Store>, options: Options, listener: Listener) -> Self {
+        let (jobs, queue) = sync_channel(options.queue_max.max(1));
+        let counters = Arc::new(Counters::default());
+        let thread = std::thread::Builder::new()
+            .name("hark-writer".into())
+            .spawn({
+                let counters = Arc::clone(&counters);
+                move || run(&*store, options, &queue, listener, &counters)
+            })
+            .expect("the system starts a thread");
+        Self { jobs: Some(jobs), thread: Some(thread), counters }
+    }
+
+    /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
+    /// writer's thread and must not block.
+    pub fn try_submit(&self, write: Write, done: Done) -> Result<(), Busy> {
+        let Some(jobs) = &self.jobs else { return Err(Busy(write)) };
+        jobs.try_send(Job { write, done }).map_err(|refused| match refused {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => Busy(job.write),
+        })
+    }
+
+    /// Queues a write, waiting for room.
+    pub fn submit(&self, write: Write, done: Done) -> Result<(), Busy> {
+        let Some(jobs) = &self.jobs else { return Err(Busy(write)) };
+        jobs.send(Job { write, done }).map_err(|refused| Busy(refused.0.write))
+    }
+
+    /// Queues a write and waits until it is durable or refused.
+    pub fn write(&self, write: Write) -> Result<Outcome, Arc<CommitError>> {
+        let (answer, answered) = sync_channel(1);
+        let done: Done = Box::new(move |outcome| {
+            // The asker waits below, so the channel is open.
+            let _ = answer.send(outcome);
+        });
+        let stopped = || Arc::new(CommitError::Stopped("the writer has stopped".into()));
+        self.submit(write, done).map_err(|Busy(_)| stopped())?;
+        answered.recv().map_err(|_| stopped())?
+    }
+
+    /// What the writer has done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Makes all that was queued durable and ends the thread.
+    pub fn close(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been printed, and nothing waits for an answer any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn run(
+    store: &dyn Store,
+    options: Options,
+    queue: &Receiver<Job>,
+    mut listener: Listener,
+    counters: &Counters,
+) {
+    let mut writes = Vec::new();
+    let mut waiting = Vec::new();
+    while let Ok(first) = queue.recv() {
+        gather(first, options, queue, &mut writes, &mut waiting);
+        let started = Instant::now();
+        match store.commit(&writes) {
+            Ok(committed) => {
+                counters.batches.fetch_add(1, Ordering::Relaxed);
+                counters.writes.fetch_add(writes.len() as u64, Ordering::Relaxed);
+                let spent_ns = started.elapsed().as_nanos() as u64;
+                counters.commit_ns.fetch_add(spent_ns, Ordering::Relaxed);
+                for (write, outcome) in writes.iter().zip(&committed.outcomes) {
+                    if let (Write::Put(bytes), Outcome::Stored { seq }) = (write, outcome)
+                        && let Ok(record) = Record::new(bytes)
+                    {
+                        listener(*seq, &record);
+                    }
+                }
+                for (done, outcome) in waiting.drain(..).zip(committed.outcomes) {
+                    done(Ok(outcome));
+                }
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                for done in waiting.drain(..) {
+                    done(Err(Arc::clone(&error)));
+                }
+            }
+        }
+        writes.clear();
+    }
+}
+
+/// Takes what is there, up to the bounds.
+fn gather(
+    first: Job,
+    options: Options,
+    queue: &Receiver<Job>,
+    writes: &mut Vec<Write>,
+    waiting: &mut Vec<Done>,
+) {
+    let until = Instant::now() + options.batch_wait;
+    let mut bytes = 0;
+    let mut next = Some(first);
+    while let Some(Job { write, done }) = next.take() {
+        bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
+        writes.push(write);
+        waiting.push(done);
+        if writes.len() >= options.batch_writes_max || bytes >= options.batch_bytes_max {
+            return;
+        }
+        next = match queue.try_recv() {
+            Ok(job) => Some(job),
+            Err(_) if options.batch_wait.is_zero() => None,
+            Err(_) => match queue.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+            },
+        };
+    }
+}
