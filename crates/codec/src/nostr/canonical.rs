@@ -1,0 +1,101 @@
+//! The event id: SHA-256 of `[0,pubkey,created_at,kind,tags,content]` as NIP-01 spells it.
+//!
+//! NIP-01 has seven escapes and says "all other characters verbatim", but a control character cannot
+//! stand verbatim in JSON; clients hash what `JSON.stringify` makes of it, `\u00xx` in lowercase.
+//! That is the spelling of `json.rs`, so tags and content which came in that spelling are hashed
+//! where they lie.
+
+use sha2::{Digest, Sha256};
+
+use super::event::Event;
+use super::json::{Sink, put_content, put_string, put_tags, put_u64};
+use crate::hex;
+use crate::record::{Id, Key};
+
+impl Sink for Sha256 {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.update(bytes);
+    }
+}
+
+/// A short buffer of the front, which saves the hash from taking it in crumbs.
+struct Front {
+    bytes: [u8; 104],
+    len: usize,
+}
+
+impl Sink for Front {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+}
+
+/// `[0,"<pubkey>",<created_at>,<kind>,`: at most 4 + 64 + 2 + 20 + 1 + 5 + 1 bytes.
+#[inline]
+fn front(pubkey: &Key, created_at: u64, kind: u16) -> Front {
+    let mut front = Front { bytes: [0; 104], len: 0 };
+    front.put(b"[0,\"");
+    front.put(&hex::encode_32(pubkey));
+    front.put(b"\",");
+    put_u64(&mut front, created_at);
+    front.put(b",");
+    put_u64(&mut front, u64::from(kind));
+    front.put(b",");
+    front
+}
+
+/// The id that the event's fields call for.
+pub fn event_id(event: &Event<'_>) -> Id {
+    let front = front(event.pubkey(), event.created_at(), event.kind());
+    let mut hash = Sha256::new();
+    hash.put(&front.bytes[..front.len]);
+    put_tags(&mut hash, event);
+    hash.put(b",");
+    put_content(&mut hash, event);
+    hash.put(b"]");
+    hash.finalize().into()
+}
+
+/// Appends the bytes that [`event_id`] hashes.
+pub fn write_canonical(out: &mut Vec<u8>, event: &Event<'_>) {
+    let front = front(event.pubkey(), event.created_at(), event.kind());
+    out.put(&front.bytes[..front.len]);
+    put_tags(out, event);
+    out.put(b",");
+    put_content(out, event);
+    out.put(b"]");
+}
+
+/// The same for an event that is not signed yet.
+pub(crate) fn write_unsigned(
+    out: &mut Vec<u8>,
+    pubkey: &Key,
+    created_at: u64,
+    kind: u16,
+    tags: &[&[&str]],
+    content: &str,
+) {
+    let front = front(pubkey, created_at, kind);
+    out.put(&front.bytes[..front.len]);
+    put_plain_tags(out, tags);
+    out.put(b",");
+    put_string(out, content);
+    out.put(b"]");
+}
+
+/// Tags that no event holds yet.
+pub(crate) fn put_plain_tags(out: &mut Vec<u8>, tags: &[&[&str]]) {
+    out.put(b"[");
+    for (n, tag) in tags.iter().enumerate() {
+        out.put(if n == 0 { b"[" } else { b",[" });
+        for (n, value) in tag.iter().enumerate() {
+            out.put(if n == 0 { b"" } else { b"," });
+            put_string(out, value);
+        }
+        out.put(b"]");
+    }
+    out.put(b"]");
+}

@@ -1,0 +1,460 @@
+//! An event as a view over the bytes it came in: parsed in one pass, hex decoded in passing, strings
+//! without escapes left where they lie, the others put into a reused arena.
+
+use super::canonical;
+use super::json;
+use super::read::{JsonError, NumberError, Reader, Span};
+use crate::crypto::Signature;
+use crate::hex;
+use crate::record::{Id, Key};
+
+/// Largest `created_at`: the largest whole number that JavaScript reads exactly, since an event
+/// that half of the clients hash to another id helps nobody. It also fits a signed 64-bit column.
+pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
+
+/// Why bytes are no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// No JSON.
+    #[error("invalid: {0}")]
+    Json(#[from] JsonError),
+    /// Not an object.
+    #[error("invalid: event is not an object")]
+    NoObject,
+    /// A field is not there.
+    #[error("invalid: event has no {0}")]
+    Missing(&'static str),
+    /// A field is there twice.
+    #[error("invalid: event has more than one {0}")]
+    Duplicate(&'static str),
+    /// Not hex, not lowercase or not as long as it should be.
+    #[error("invalid: {field} is not {digits} lowercase hex digits")]
+    Hex {
+        /// Which.
+        field: &'static str,
+        /// How long it should be.
+        digits: u8,
+    },
+    /// `created_at` is not as it should be.
+    #[error("invalid: created_at {0}")]
+    CreatedAt(NumberError),
+    /// `created_at` is beyond what all clients can read.
+    #[error("invalid: created_at {0} is above {CREATED_AT_MAX}")]
+    CreatedAtRange(u64),
+    /// `kind` is not as it should be.
+    #[error("invalid: kind {0}")]
+    Kind(NumberError),
+    /// `kind` is beyond 16 bits.
+    #[error("invalid: kind {0} is above 65535")]
+    KindRange(u64),
+    /// `tags` is not an array of arrays.
+    #[error("invalid: tags is not an array of arrays")]
+    Tags,
+    /// A tag without a name.
+    #[error("invalid: tag {0} is empty, it must have a name at least")]
+    EmptyTag(u32),
+    /// A tag with something other than strings.
+    #[error("invalid: tag {0} holds something other than strings")]
+    TagValue(u32),
+    /// `content` is not a string.
+    #[error("invalid: content is not a string")]
+    Content,
+}
+
+/// Buffers for one event at a time, reused: once they have grown, parsing allocates nothing.
+#[derive(Debug, Default)]
+pub struct Arena {
+    id: [u8; 32],
+    pubkey: [u8; 32],
+    signature: SignatureBytes,
+    created_at: u64,
+    kind: u16,
+    content: Span,
+    /// The JSON of the tags and of the content, where it is in our own spelling.
+    raw_tags: Option<Span>,
+    raw_content: Option<Span>,
+    /// What was escaped, unescaped.
+    pub(crate) scratch: String,
+    /// All values of all tags, and for each tag where its values end.
+    values: Vec<Span>,
+    ends: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct SignatureBytes(Signature);
+
+impl Default for SignatureBytes {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+// One bit for each field seen.
+const ID: u8 = 1;
+const PUBKEY: u8 = 2;
+const CREATED_AT: u8 = 4;
+const KIND: u8 = 8;
+const TAGS: u8 = 16;
+const CONTENT: u8 = 32;
+const SIG: u8 = 64;
+const ALL: [(u8, &str); 7] = [
+    (ID, "id"),
+    (PUBKEY, "pubkey"),
+    (CREATED_AT, "created_at"),
+    (KIND, "kind"),
+    (TAGS, "tags"),
+    (CONTENT, "content"),
+    (SIG, "sig"),
+];
+
+impl Arena {
+    /// Empty buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the object at the cursor. [`Arena::event`] gives the view.
+    pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), EventError> {
+        self.scratch.clear();
+        self.values.clear();
+        self.ends.clear();
+        if !reader.eat(b'{') {
+            return Err(EventError::NoObject);
+        }
+        let mut seen = 0;
+        let mut first = true;
+        while reader.next_item(&mut first, b'}')? {
+            let key = reader.key(&mut self.scratch)?;
+            let (field, name) = match key.get(reader.text(), &self.scratch) {
+                "id" => (ID, "id"),
+                "pubkey" => (PUBKEY, "pubkey"),
+                "created_at" => (CREATED_AT, "created_at"),
+                "kind" => (KIND, "kind"),
+                "tags" => (TAGS, "tags"),
+                "content" => (CONTENT, "content"),
+                "sig" => (SIG, "sig"),
+                _ => {
+                    reader.skip_value(&mut self.scratch)?;
+                    continue;
+                }
+            };
+            if seen & field != 0 {
+                return Err(EventError::Duplicate(name));
+            }
+            seen |= field;
+            self.read_field(reader, field)?;
+        }
+        match ALL.iter().find(|(field, _)| seen & field == 0) {
+            None => Ok(()),
+            Some((_, name)) => Err(EventError::Missing(name)),
+        }
+    }
+
+    #[inline]
+    fn read_field(&mut self, reader: &mut Reader<'_>, field: u8) -> Result<(), EventError> {
+        match field {
+            ID => {
+                let wrong = EventError::Hex { field: "id", digits: 64 };
+                self.id = reader.hex::<64, _>(hex::decode_32).ok_or(wrong)?;
+            }
+            PUBKEY => {
+                let wrong = EventError::Hex { field: "pubkey", digits: 64 };
+                self.pubkey = reader.hex::<64, _>(hex::decode_32).ok_or(wrong)?;
+            }
+            SIG => {
+                let wrong = EventError::Hex { field: "sig", digits: 128 };
+                self.signature.0 = reader.hex::<128, _>(hex::decode_64).ok_or(wrong)?;
+            }
+            CREATED_AT => {
+                self.created_at = reader.number().map_err(EventError::CreatedAt)?;
+                if self.created_at > CREATED_AT_MAX {
+                    return Err(EventError::CreatedAtRange(self.created_at));
+                }
+            }
+            KIND => {
+                let kind = reader.number().map_err(EventError::Kind)?;
+                self.kind = u16::try_from(kind).map_err(|_| EventError::KindRange(kind))?;
+            }
+            TAGS => {
+                let from = reader.at;
+                reader.canonical = true;
+                self.read_tags(reader)?;
+                self.raw_tags = reader.canonical.then(|| reader.since(from));
+            }
+            _ => {
+                if reader.peek() != b'"' {
+                    return Err(EventError::Content);
+                }
+                let from = reader.at;
+                reader.canonical = true;
+                self.content = reader.string(&mut self.scratch)?;
+                self.raw_content = reader.canonical.then(|| reader.since(from));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_tags(&mut self, reader: &mut Reader<'_>) -> Result<(), EventError> {
+        if !reader.eat(b'[') {
+            return Err(EventError::Tags);
+        }
+        let mut first_tag = true;
+        while reader.next_item(&mut first_tag, b']')? {
+            let tag = self.ends.len() as u32;
+            if !reader.eat(b'[') {
+                return Err(EventError::Tags);
+            }
+            let mut first = true;
+            while reader.next_item(&mut first, b']')? {
+                if reader.peek() != b'"' {
+                    return Err(EventError::TagValue(tag));
+                }
+                let value = reader.string(&mut self.scratch)?;
+                self.values.push(value);
+            }
+            if first {
+                return Err(EventError::EmptyTag(tag));
+            }
+            self.ends.push(self.values.len() as u32);
+        }
+        Ok(())
+    }
+
+    /// The view of what [`Arena::read`] has read from `text`.
+    pub(crate) fn event<'a>(&'a self, text: &'a str) -> Event<'a> {
+        Event { text, arena: self }
+    }
+}
+
+/// The event's id, if it can be found in what is no valid event: so that the refusal can name it.
+#[cold]
+pub(crate) fn recover_id(mut reader: Reader<'_>, scratch: &mut String) -> Option<Id> {
+    let mut first = true;
+    if !reader.eat(b'{') {
+        return None;
+    }
+    while reader.next_item(&mut first, b'}').ok()? {
+        let key = reader.key(scratch).ok()?;
+        if key.get(reader.text(), scratch) == "id" {
+            return reader.hex::<64, _>(hex::decode_32);
+        }
+        reader.skip_value(scratch).ok()?;
+    }
+    None
+}
+
+/// A view of one event. Its form is right; whether id and signature hold is not said.
+#[derive(Clone, Copy)]
+pub struct Event<'a> {
+    text: &'a str,
+    arena: &'a Arena,
+}
+
+impl<'a> Event<'a> {
+    /// Reads `bytes`, which must be one event and nothing else.
+    pub fn parse(bytes: &'a [u8], arena: &'a mut Arena) -> Result<Self, EventError> {
+        let mut reader = Reader::new(bytes)?;
+        reader.skip_space();
+        arena.read(&mut reader)?;
+        reader.end()?;
+        Ok(arena.event(reader.text()))
+    }
+
+    /// The id it says it has.
+    pub fn id(&self) -> &'a Id {
+        &self.arena.id
+    }
+
+    /// Its author.
+    pub fn pubkey(&self) -> &'a Key {
+        &self.arena.pubkey
+    }
+
+    /// Its signature.
+    pub fn signature(&self) -> &'a Signature {
+        &self.arena.signature.0
+    }
+
+    /// Unix time, s, up to [`CREATED_AT_MAX`].
+    pub fn created_at(&self) -> u64 {
+        self.arena.created_at
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> u16 {
+        self.arena.kind
+    }
+
+    /// Its content, unescaped.
+    pub fn content(&self) -> &'a str {
+        self.arena.content.get(self.text, &self.arena.scratch)
+    }
+
+    /// Its tags.
+    pub fn tags(&self) -> Tags<'a> {
+        Tags { text: self.text, arena: self.arena, at: 0, from: 0 }
+    }
+
+    /// How many tags.
+    pub fn tag_count(&self) -> usize {
+        self.arena.ends.len()
+    }
+
+    /// First value (behind the name) of the first tag of this name that has one.
+    pub fn first_value(&self, name: &str) -> Option<&'a str> {
+        self.tags().filter(|tag| tag.name() == name).find_map(|tag| tag.value())
+    }
+
+    /// The `d` tag's value, that addressable events are told apart by (NIP-01): empty without one.
+    pub fn d(&self) -> &'a str {
+        let d = self.tags().find(|tag| tag.name() == "d");
+        d.and_then(|tag| tag.value()).unwrap_or_default()
+    }
+
+    /// From when on it is not to be served (NIP-40), if the first such tag says so in digits.
+    pub fn expiration(&self) -> Option<u64> {
+        let value = self.tags().find(|tag| tag.name() == "expiration")?.value()?;
+        value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
+    }
+
+    /// Whether only its author may publish it (NIP-70): it has the tag `["-"]`.
+    pub fn is_protected(&self) -> bool {
+        self.tags().any(|tag| tag.name() == "-")
+    }
+
+    /// What filters can ask for: first values of single-letter tags, with the letter.
+    pub fn labels(&self) -> impl Iterator<Item = (u8, &'a str)> + Clone + use<'a> {
+        self.tags().filter_map(|tag| Some((tag.letter()?, tag.value()?)))
+    }
+
+    /// The id that its fields call for.
+    pub fn compute_id(&self) -> Id {
+        canonical::event_id(self)
+    }
+
+    /// Whether the id is the hash of the fields.
+    pub fn has_valid_id(&self) -> bool {
+        self.compute_id() == *self.id()
+    }
+
+    /// Appends it as JSON, in our own spelling.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        json::write_event(out, self);
+    }
+
+    /// The JSON of the tags as it came, if it came in our own spelling.
+    #[inline]
+    pub(crate) fn raw_tags(&self) -> Option<&'a str> {
+        self.arena.raw_tags.map(|span| span.get(self.text, ""))
+    }
+
+    /// Where that stands in the text.
+    pub(crate) fn raw_tags_at(&self) -> Option<usize> {
+        self.arena.raw_tags?.text_at()
+    }
+
+    /// The JSON of the content as it came, if it came in our own spelling.
+    #[inline]
+    pub(crate) fn raw_content(&self) -> Option<&'a str> {
+        self.arena.raw_content.map(|span| span.get(self.text, ""))
+    }
+
+    /// About how long its JSON is: exact, if it came in our own spelling.
+    pub(crate) fn json_len_guess(&self) -> usize {
+        let tags = self.raw_tags().map_or(self.arena.values.len() * 40, str::len);
+        let content = self.raw_content().map_or(self.arena.content.len() + 16, str::len);
+        tags + content + 352
+    }
+}
+
+impl std::fmt::Debug for Event<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut json = Vec::new();
+        self.write_json(&mut json);
+        f.write_str(&String::from_utf8_lossy(&json))
+    }
+}
+
+/// Iterates over an event's tags.
+#[derive(Clone, Copy)]
+pub struct Tags<'a> {
+    text: &'a str,
+    arena: &'a Arena,
+    at: usize,
+    from: usize,
+}
+
+impl<'a> Iterator for Tags<'a> {
+    type Item = Tag<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Tag<'a>> {
+        let end = *self.arena.ends.get(self.at)? as usize;
+        let values = self.arena.values.get(self.from..end)?;
+        self.at += 1;
+        self.from = end;
+        Some(Tag { text: self.text, scratch: &self.arena.scratch, values })
+    }
+}
+
+/// One tag: a name and values.
+#[derive(Clone, Copy)]
+pub struct Tag<'a> {
+    text: &'a str,
+    scratch: &'a str,
+    values: &'a [Span],
+}
+
+impl<'a> Tag<'a> {
+    /// Its name, the first string.
+    #[inline]
+    pub fn name(&self) -> &'a str {
+        self.get(0).unwrap_or_default()
+    }
+
+    /// Its value, the second string.
+    #[inline]
+    pub fn value(&self) -> Option<&'a str> {
+        self.get(1)
+    }
+
+    /// Its name, if that is a single letter.
+    #[inline]
+    pub fn letter(&self) -> Option<u8> {
+        match *self.name().as_bytes() {
+            [letter] if letter.is_ascii_alphabetic() => Some(letter),
+            _ => None,
+        }
+    }
+
+    /// Any of its strings.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&'a str> {
+        self.values.get(at).map(|span| span.get(self.text, self.scratch))
+    }
+
+    /// How many strings it has, name included: at least one.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// All its strings.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
+        let Self { text, scratch, values } = *self;
+        values.iter().map(move |span| span.get(text, scratch))
+    }
+
+    /// Where the value stands in the text, unless it was escaped there.
+    #[inline]
+    pub(crate) fn value_at(&self) -> Option<usize> {
+        self.values.get(1)?.text_at()
+    }
+}
+
+impl std::fmt::Debug for Tag<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

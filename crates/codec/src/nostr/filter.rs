@@ -1,0 +1,478 @@
+//! A filter: what a client asks for (NIP-01, NIP-50). Parsed into flat, reused storage.
+//!
+//! A list that is present but empty matches nothing; one that is absent matches all. Lists are kept
+//! sorted and without doubles, so equal questions look equal.
+
+use std::fmt;
+
+use super::event::Event;
+use super::json::{Sink, put_string, put_u64};
+use super::read::{JsonError, NumberError, Reader, Span};
+use crate::hex;
+use crate::record::{Id, Key, Record};
+
+/// An element of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Element {
+    Ids,
+    Authors,
+    Kinds,
+    Tag(u8),
+    Since,
+    Until,
+    Limit,
+    Search,
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ids => "ids",
+            Self::Authors => "authors",
+            Self::Kinds => "kinds",
+            Self::Since => "since",
+            Self::Until => "until",
+            Self::Limit => "limit",
+            Self::Search => "search",
+            Self::Tag(letter) => return write!(f, "#{}", char::from(*letter)),
+        })
+    }
+}
+
+/// Why bytes are no filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// No JSON.
+    #[error("invalid: {0}")]
+    Json(#[from] JsonError),
+    /// Not an object.
+    #[error("invalid: filter is not an object")]
+    NoObject,
+    /// Not an array.
+    #[error("invalid: {0} is not an array")]
+    NoArray(Element),
+    /// Not a string.
+    #[error("invalid: {0} holds something other than strings")]
+    NoString(Element),
+    /// Not an id or a key.
+    #[error("invalid: {element}[{index}] is not 64 lowercase hex digits")]
+    Hex {
+        /// Which list.
+        element: Element,
+        /// Which of its values, from 0.
+        index: u32,
+    },
+    /// Not a number as it should be.
+    #[error("invalid: {element} {reason}")]
+    Number {
+        /// Which.
+        element: Element,
+        /// What is wrong.
+        reason: NumberError,
+    },
+    /// A kind beyond 16 bits.
+    #[error("invalid: kind {0} is above 65535")]
+    KindRange(u64),
+    /// An element that is there twice.
+    #[error("invalid: filter has more than one {0}")]
+    Duplicate(Element),
+    /// An element that the relay does not know: to ignore it would answer another question.
+    #[error("unsupported: filter element {0:?}")]
+    Unsupported(Box<str>),
+}
+
+impl FilterError {
+    /// Whether the filter is right, but asks for something that is not offered.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported(_))
+    }
+}
+
+/// One filter. Reused: once its buffers have grown, parsing allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    has_ids: bool,
+    ids: Vec<Id>,
+    has_authors: bool,
+    authors: Vec<Key>,
+    has_kinds: bool,
+    kinds: Vec<u16>,
+    /// Letters in ascending order, each with its range of `values`.
+    groups: Vec<Group>,
+    values: Vec<Span>,
+    /// All strings, one after the other.
+    text: String,
+    since: Option<u64>,
+    until: Option<u64>,
+    limit: Option<u64>,
+    search: Option<Span>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    letter: u8,
+    from: u32,
+    to: u32,
+}
+
+impl Filter {
+    /// Forgets everything but the buffers: then it matches all.
+    pub fn clear(&mut self) {
+        self.ids.clear();
+        self.authors.clear();
+        self.kinds.clear();
+        self.groups.clear();
+        self.values.clear();
+        self.text.clear();
+        (self.has_ids, self.has_authors, self.has_kinds) = (false, false, false);
+        (self.since, self.until, self.limit, self.search) = (None, None, None, None);
+    }
+
+    /// Reads `bytes`, which must be one filter and nothing else.
+    pub fn parse(&mut self, bytes: &[u8]) -> Result<(), FilterError> {
+        let mut reader = Reader::new(bytes)?;
+        reader.skip_space();
+        self.read(&mut reader)?;
+        Ok(reader.end()?)
+    }
+
+    /// Reads the object at the cursor.
+    pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), FilterError> {
+        self.clear();
+        if !reader.eat(b'{') {
+            return Err(FilterError::NoObject);
+        }
+        let mut first = true;
+        while reader.next_item(&mut first, b'}')? {
+            let text_len = self.text.len();
+            let key = reader.key(&mut self.text)?;
+            let element = element(key.get(reader.text(), &self.text))?;
+            self.text.truncate(text_len);
+            self.read_element(reader, element)?;
+        }
+        self.groups.sort_unstable_by_key(|group| group.letter);
+        Ok(())
+    }
+
+    fn read_element(
+        &mut self,
+        reader: &mut Reader<'_>,
+        element: Element,
+    ) -> Result<(), FilterError> {
+        let fresh = match element {
+            Element::Ids => {
+                let fresh = !std::mem::replace(&mut self.has_ids, true);
+                read_keys(reader, element, &mut self.ids)?;
+                fresh
+            }
+            Element::Authors => {
+                let fresh = !std::mem::replace(&mut self.has_authors, true);
+                read_keys(reader, element, &mut self.authors)?;
+                fresh
+            }
+            Element::Kinds => {
+                let fresh = !std::mem::replace(&mut self.has_kinds, true);
+                read_kinds(reader, &mut self.kinds)?;
+                fresh
+            }
+            Element::Tag(letter) => {
+                let fresh = self.groups.iter().all(|group| group.letter != letter);
+                self.read_values(reader, letter)?;
+                fresh
+            }
+            Element::Since => self.since.replace(read_number(reader, element)?).is_none(),
+            Element::Until => self.until.replace(read_number(reader, element)?).is_none(),
+            Element::Limit => self.limit.replace(read_number(reader, element)?).is_none(),
+            Element::Search => {
+                let words = read_string(reader, element, &mut self.text)?;
+                self.search.replace(words).is_none()
+            }
+        };
+        if fresh { Ok(()) } else { Err(FilterError::Duplicate(element)) }
+    }
+
+    fn read_values(&mut self, reader: &mut Reader<'_>, letter: u8) -> Result<(), FilterError> {
+        let element = Element::Tag(letter);
+        let is_key = matches!(letter, b'e' | b'p');
+        let from = self.values.len();
+        let mut index = 0;
+        read_list(reader, element, |reader| {
+            if is_key && reader.clone().hex::<64, _>(hex::decode_32).is_none() {
+                return Err(FilterError::Hex { element, index });
+            }
+            index += 1;
+            self.values.push(read_string(reader, element, &mut self.text)?);
+            Ok(())
+        })?;
+        let text = &self.text;
+        let own = self.values.get_mut(from..).unwrap_or_default();
+        own.sort_unstable_by_key(|span| span.get("", text));
+        let distinct = from + move_distinct_forward(own, text);
+        self.values.truncate(distinct);
+        self.groups.push(Group { letter, from: from as u32, to: distinct as u32 });
+        Ok(())
+    }
+
+    /// Ids asked for, ascending. `None`: any.
+    pub fn ids(&self) -> Option<&[Id]> {
+        self.has_ids.then_some(&self.ids)
+    }
+
+    /// Authors asked for, ascending. `None`: any.
+    pub fn authors(&self) -> Option<&[Key]> {
+        self.has_authors.then_some(&self.authors)
+    }
+
+    /// Kinds asked for, ascending. `None`: any.
+    pub fn kinds(&self) -> Option<&[u16]> {
+        self.has_kinds.then_some(&self.kinds)
+    }
+
+    /// Tags asked for, by ascending letter (`#e` is `b'e'`). An event must have one of the values
+    /// of each.
+    pub fn tags(&self) -> impl Iterator<Item = (u8, Values<'_>)> + Clone {
+        self.groups.iter().map(|group| {
+            let spans = self.values.get(group.from as usize..group.to as usize);
+            (group.letter, Values { text: &self.text, spans: spans.unwrap_or_default() })
+        })
+    }
+
+    /// The values of one letter. `None`: any.
+    pub fn tag(&self, letter: u8) -> Option<Values<'_>> {
+        self.tags().find(|(name, _)| *name == letter).map(|(_, values)| values)
+    }
+
+    /// Earliest `created_at`, inclusive.
+    pub fn since(&self) -> Option<u64> {
+        self.since
+    }
+
+    /// Latest `created_at`, inclusive.
+    pub fn until(&self) -> Option<u64> {
+        self.until
+    }
+
+    /// How many stored events at most.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// Words to search for (NIP-50).
+    pub fn search(&self) -> Option<&str> {
+        self.search.map(|span| span.get("", &self.text))
+    }
+
+    /// Whether no event at all can match: a list is empty, or `since` lies behind `until`.
+    pub fn matches_nothing(&self) -> bool {
+        (self.has_ids && self.ids.is_empty())
+            || (self.has_authors && self.authors.is_empty())
+            || (self.has_kinds && self.kinds.is_empty())
+            || self.groups.iter().any(|group| group.from == group.to)
+            || matches!((self.since, self.until), (Some(since), Some(until)) if since > until)
+    }
+
+    /// Whether the event is one of those asked for. `limit` and `search` are not looked at.
+    pub fn matches(&self, event: &Event<'_>) -> bool {
+        self.matches_head(event.id(), event.pubkey(), event.created_at(), u32::from(event.kind()))
+            && self.tags().all(|(letter, values)| {
+                event.labels().any(|(name, value)| name == letter && values.contains(value))
+            })
+    }
+
+    /// The same for an event's record.
+    pub fn matches_record(&self, record: &Record<'_>) -> bool {
+        let Some(author) = record.author() else { return false };
+        self.matches_head(record.id(), author, record.time(), record.kind())
+            && self.tags().all(|(letter, values)| {
+                let mut labels = record.labels();
+                labels.any(|(name, value)| name == letter && values.contains_bytes(value))
+            })
+    }
+
+    fn matches_head(&self, id: &Id, author: &Key, time: u64, kind: u32) -> bool {
+        self.since.is_none_or(|since| time >= since)
+            && self.until.is_none_or(|until| time <= until)
+            && (!self.has_kinds || self.kinds.iter().any(|wanted| u32::from(*wanted) == kind))
+            && (!self.has_authors || self.authors.binary_search(author).is_ok())
+            && (!self.has_ids || self.ids.binary_search(id).is_ok())
+    }
+
+    /// Appends it as JSON: elements in fixed order, values ascending, no white space.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        let mut comma: &[u8] = b"{";
+        let mut open = |out: &mut Vec<u8>, name: &str| {
+            out.put(comma);
+            comma = b",";
+            put_string(out, name);
+            out.put(b":");
+        };
+        let keys = [("ids", self.ids()), ("authors", self.authors())];
+        for (name, keys) in keys.iter().filter_map(|(name, keys)| Some((name, (*keys)?))) {
+            open(out, name);
+            put_list(out, keys, |out, key| {
+                out.put(b"\"");
+                out.put(&hex::encode_32(key));
+                out.put(b"\"");
+            });
+        }
+        if let Some(kinds) = self.kinds() {
+            open(out, "kinds");
+            put_list(out, kinds, |out, kind| put_u64(out, u64::from(*kind)));
+        }
+        for (letter, values) in self.tags() {
+            let name = [b'#', letter];
+            open(out, str::from_utf8(&name).unwrap_or_default());
+            put_list(out, values.iter(), put_string);
+        }
+        let numbers = [("since", self.since), ("until", self.until), ("limit", self.limit)];
+        for (name, number) in numbers.iter().filter_map(|(name, number)| Some((name, (*number)?))) {
+            open(out, name);
+            put_u64(out, number);
+        }
+        if let Some(search) = self.search() {
+            open(out, "search");
+            put_string(out, search);
+        }
+        out.put(if comma == b"{" { b"{}" } else { b"}" });
+    }
+}
+
+/// The values of one tag that a filter asks for, ascending.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a> {
+    text: &'a str,
+    spans: &'a [Span],
+}
+
+impl<'a> Values<'a> {
+    /// All of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a str> + Clone + use<'a> {
+        let text = self.text;
+        self.spans.iter().map(move |span| span.get("", text))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there are none, so that nothing matches.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Whether `value` is one of them.
+    pub fn contains(&self, value: &str) -> bool {
+        self.contains_bytes(value.as_bytes())
+    }
+
+    fn contains_bytes(&self, value: &[u8]) -> bool {
+        let place = |span: &Span| span.get("", self.text).as_bytes().cmp(value);
+        self.spans.binary_search_by(place).is_ok()
+    }
+}
+
+fn element(key: &str) -> Result<Element, FilterError> {
+    Ok(match key {
+        "ids" => Element::Ids,
+        "authors" => Element::Authors,
+        "kinds" => Element::Kinds,
+        "since" => Element::Since,
+        "until" => Element::Until,
+        "limit" => Element::Limit,
+        "search" => Element::Search,
+        _ => match *key.as_bytes() {
+            [b'#', letter] if letter.is_ascii_alphabetic() => Element::Tag(letter),
+            _ => return Err(FilterError::Unsupported(key.chars().take(32).collect())),
+        },
+    })
+}
+
+fn read_list<'a>(
+    reader: &mut Reader<'a>,
+    element: Element,
+    mut read: impl FnMut(&mut Reader<'a>) -> Result<(), FilterError>,
+) -> Result<(), FilterError> {
+    if !reader.eat(b'[') {
+        return Err(FilterError::NoArray(element));
+    }
+    let mut first = true;
+    while reader.next_item(&mut first, b']')? {
+        read(reader)?;
+    }
+    Ok(())
+}
+
+fn read_keys(
+    reader: &mut Reader<'_>,
+    element: Element,
+    keys: &mut Vec<[u8; 32]>,
+) -> Result<(), FilterError> {
+    read_list(reader, element, |reader| {
+        let index = keys.len() as u32;
+        let key = reader.hex::<64, _>(hex::decode_32);
+        keys.push(key.ok_or(FilterError::Hex { element, index })?);
+        Ok(())
+    })?;
+    keys.sort_unstable();
+    keys.dedup();
+    Ok(())
+}
+
+fn read_kinds(reader: &mut Reader<'_>, kinds: &mut Vec<u16>) -> Result<(), FilterError> {
+    read_list(reader, Element::Kinds, |reader| {
+        let kind = read_number(reader, Element::Kinds)?;
+        kinds.push(u16::try_from(kind).map_err(|_| FilterError::KindRange(kind))?);
+        Ok(())
+    })?;
+    kinds.sort_unstable();
+    kinds.dedup();
+    Ok(())
+}
+
+fn read_number(reader: &mut Reader<'_>, element: Element) -> Result<u64, FilterError> {
+    reader.number().map_err(|reason| FilterError::Number { element, reason })
+}
+
+/// Reads a string to the end of `text`, wherever it stood.
+fn read_string(
+    reader: &mut Reader<'_>,
+    element: Element,
+    text: &mut String,
+) -> Result<Span, FilterError> {
+    if reader.peek() != b'"' {
+        return Err(FilterError::NoString(element));
+    }
+    let from = text.len();
+    let span = reader.string(text)?;
+    if !span.is_scratch() {
+        text.push_str(span.get(reader.text(), ""));
+    }
+    Ok(Span::of_scratch(text, from))
+}
+
+/// Moves the first of each run of equal strings to the front, and returns how many there are.
+fn move_distinct_forward(spans: &mut [Span], text: &str) -> usize {
+    let mut kept = 0;
+    for at in 0..spans.len() {
+        if kept == 0 || spans[at].get("", text) != spans[kept - 1].get("", text) {
+            spans[kept] = spans[at];
+            kept += 1;
+        }
+    }
+    kept
+}
+
+fn put_list<T>(
+    out: &mut Vec<u8>,
+    items: impl IntoIterator<Item = T>,
+    put: impl Fn(&mut Vec<u8>, T),
+) {
+    out.put(b"[");
+    for (n, item) in items.into_iter().enumerate() {
+        out.put(if n == 0 { b"" } else { b"," });
+        put(out, item);
+    }
+    out.put(b"]");
+}

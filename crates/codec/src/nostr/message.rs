@@ -1,0 +1,331 @@
+//! What a client says: `["EVENT",…]`, `["REQ",…]` and so on (NIP-01, 42, 45, 77), read in one pass.
+
+use super::event::{Arena, Event, EventError, recover_id};
+use super::filter::{Filter, FilterError};
+use super::read::{JsonError, Reader, Span};
+use crate::record::Id;
+
+/// Longest subscription id, in characters (NIP-01).
+pub const SUB_LEN_MAX: usize = 64;
+
+/// One message of a client, as a view over its bytes and an [`Inbox`].
+#[derive(Clone, Copy, Debug)]
+pub enum ClientMessage<'a> {
+    /// Publish this. Only its form has been checked.
+    Event(Event<'a>),
+    /// What matches any of the filters, stored and to come.
+    Req {
+        /// Subscription id.
+        sub: &'a str,
+        /// At least one.
+        filters: &'a [Filter],
+    },
+    /// How many match any of the filters (NIP-45).
+    Count {
+        /// Query id.
+        sub: &'a str,
+        /// At least one.
+        filters: &'a [Filter],
+    },
+    /// End of a subscription.
+    Close {
+        /// Subscription id.
+        sub: &'a str,
+    },
+    /// A signed answer to the relay's challenge (NIP-42). Only its form has been checked.
+    Auth(Event<'a>),
+    /// Begin to compare sets (NIP-77).
+    NegOpen {
+        /// Id, in a namespace of its own.
+        sub: &'a str,
+        /// Which set.
+        filter: &'a Filter,
+        /// The first message, hex.
+        message: &'a str,
+    },
+    /// Go on comparing.
+    NegMsg {
+        /// Id.
+        sub: &'a str,
+        /// The next message, hex.
+        message: &'a str,
+    },
+    /// Stop comparing.
+    NegClose {
+        /// Id.
+        sub: &'a str,
+    },
+}
+
+/// What a refused message was about, and so how to answer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About<'a> {
+    /// Unknown: answer with NOTICE.
+    Nothing,
+    /// This event, or AUTH: answer with OK.
+    Event(Id),
+    /// This subscription or count: answer with CLOSED.
+    Sub(&'a str),
+    /// This comparison: answer with NEG-ERR.
+    Neg(&'a str),
+}
+
+/// A message that cannot be understood.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct MessageError<'a> {
+    /// What the answer must name.
+    pub about: About<'a>,
+    /// What is wrong.
+    pub reason: MessageErrorKind,
+}
+
+/// Why a message cannot be understood. The text can go to the client as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageErrorKind {
+    /// No JSON.
+    #[error("invalid: {0}")]
+    Json(#[from] JsonError),
+    /// Not an array that begins with a string.
+    #[error("invalid: message is not an array that begins with its type")]
+    NoMessage,
+    /// A type that the relay does not know.
+    #[error("unsupported: message type {0:?}")]
+    Type(Box<str>),
+    /// No subscription id, or not a string.
+    #[error("invalid: subscription id is not a string")]
+    NoSub,
+    /// Empty subscription id.
+    #[error("invalid: subscription id is empty")]
+    EmptySub,
+    /// Too long a subscription id.
+    #[error("invalid: subscription id is longer than {SUB_LEN_MAX} characters")]
+    LongSub,
+    /// REQ or COUNT without filter.
+    #[error("invalid: no filter")]
+    NoFilter,
+    /// Too many filters.
+    #[error("invalid: more than {0} filters")]
+    TooManyFilters(usize),
+    /// NEG message that is not hex.
+    #[error("invalid: comparison message is not lowercase hex")]
+    NegHex,
+    /// No event.
+    #[error(transparent)]
+    Event(#[from] EventError),
+    /// No filter.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+}
+
+/// Buffers for one message at a time, reused: once they have grown, parsing allocates nothing.
+#[derive(Debug)]
+pub struct Inbox {
+    arena: Arena,
+    /// The first `used` are those of the message at hand; the rest wait to be used again.
+    filters: Vec<Filter>,
+    used: usize,
+    filters_max: usize,
+}
+
+/// A message's parts that still have to be looked up in the inbox.
+enum Parts {
+    Event,
+    Auth,
+    Req(Span),
+    Count(Span),
+    Close(Span),
+    NegOpen(Span, Span),
+    NegMsg(Span, Span),
+    NegClose(Span),
+}
+
+/// The same for a refusal.
+enum Failed {
+    Nothing,
+    Event(Id),
+    Sub(Span),
+    Neg(Span),
+}
+
+type Refusal = (Failed, MessageErrorKind);
+
+impl Inbox {
+    /// Takes messages with up to `filters_max` filters.
+    pub fn new(filters_max: usize) -> Self {
+        Self { arena: Arena::new(), filters: Vec::new(), used: 0, filters_max: filters_max.max(1) }
+    }
+}
+
+impl<'a> ClientMessage<'a> {
+    /// Reads `bytes`, which must be one message and nothing else.
+    pub fn parse(bytes: &'a [u8], inbox: &'a mut Inbox) -> Result<Self, MessageError<'a>> {
+        let mut reader = Reader::new(bytes)
+            .map_err(|error| MessageError { about: About::Nothing, reason: error.into() })?;
+        let text = reader.text();
+        let parts = inbox.read(&mut reader);
+        let inbox: &'a Inbox = inbox;
+        let string = |span: Span| span.get(text, &inbox.arena.scratch);
+        let filters = inbox.filters.get(..inbox.used).unwrap_or_default();
+        match parts {
+            Ok(Parts::Event) => Ok(Self::Event(inbox.arena.event(text))),
+            Ok(Parts::Auth) => Ok(Self::Auth(inbox.arena.event(text))),
+            Ok(Parts::Req(sub)) => Ok(Self::Req { sub: string(sub), filters }),
+            Ok(Parts::Count(sub)) => Ok(Self::Count { sub: string(sub), filters }),
+            Ok(Parts::Close(sub)) => Ok(Self::Close { sub: string(sub) }),
+            Ok(Parts::NegOpen(sub, message)) => match filters.first() {
+                Some(filter) => {
+                    Ok(Self::NegOpen { sub: string(sub), filter, message: string(message) })
+                }
+                None => Err(MessageError {
+                    about: About::Neg(string(sub)),
+                    reason: MessageErrorKind::NoFilter,
+                }),
+            },
+            Ok(Parts::NegMsg(sub, message)) => {
+                Ok(Self::NegMsg { sub: string(sub), message: string(message) })
+            }
+            Ok(Parts::NegClose(sub)) => Ok(Self::NegClose { sub: string(sub) }),
+            Err((failed, reason)) => {
+                let about = match failed {
+                    Failed::Nothing => About::Nothing,
+                    Failed::Event(id) => About::Event(id),
+                    Failed::Sub(sub) => About::Sub(string(sub)),
+                    Failed::Neg(sub) => About::Neg(string(sub)),
+                };
+                Err(MessageError { about, reason })
+            }
+        }
+    }
+}
+
+impl Inbox {
+    fn read(&mut self, reader: &mut Reader<'_>) -> Result<Parts, Refusal> {
+        let nothing = |reason: MessageErrorKind| (Failed::Nothing, reason);
+        self.used = 0;
+        self.arena.scratch.clear();
+        reader.skip_space();
+        if !reader.eat(b'[') {
+            return Err(nothing(MessageErrorKind::NoMessage));
+        }
+        reader.skip_space();
+        if reader.peek() != b'"' {
+            return Err(nothing(MessageErrorKind::NoMessage));
+        }
+        let name = reader.string(&mut self.arena.scratch).map_err(|error| nothing(error.into()))?;
+        match name.get(reader.text(), &self.arena.scratch) {
+            "EVENT" => self.read_event(reader).map(|()| Parts::Event),
+            "AUTH" => self.read_event(reader).map(|()| Parts::Auth),
+            "REQ" => self.read_question(reader, Failed::Sub, Self::read_filters).map(Parts::Req),
+            "COUNT" => {
+                self.read_question(reader, Failed::Sub, Self::read_filters).map(Parts::Count)
+            }
+            "CLOSE" => self.read_question(reader, Failed::Sub, |_, _| Ok(())).map(Parts::Close),
+            "NEG-CLOSE" => {
+                self.read_question(reader, Failed::Neg, |_, _| Ok(())).map(Parts::NegClose)
+            }
+            "NEG-MSG" => {
+                let mut message = Span::default();
+                let sub = self.read_question(reader, Failed::Neg, |inbox, reader| {
+                    message = inbox.read_hex(reader)?;
+                    Ok(())
+                })?;
+                Ok(Parts::NegMsg(sub, message))
+            }
+            "NEG-OPEN" => {
+                let mut message = Span::default();
+                let sub = self.read_question(reader, Failed::Neg, |inbox, reader| {
+                    comma(reader)?;
+                    inbox.read_filter(reader)?;
+                    message = inbox.read_hex(reader)?;
+                    Ok(())
+                })?;
+                Ok(Parts::NegOpen(sub, message))
+            }
+            other => Err(nothing(MessageErrorKind::Type(other.chars().take(32).collect()))),
+        }
+    }
+
+    fn read_event(&mut self, reader: &mut Reader<'_>) -> Result<(), Refusal> {
+        comma(reader).map_err(|error| (Failed::Nothing, error.into()))?;
+        let start = reader.clone();
+        let read = self.arena.read(reader).map_err(MessageErrorKind::from);
+        read.and_then(|()| end(reader)).map_err(|reason| {
+            let id = recover_id(start, &mut self.arena.scratch);
+            (id.map_or(Failed::Nothing, Failed::Event), reason)
+        })
+    }
+
+    /// Reads a subscription id, then what `rest` reads, then the end. The id is known to the refusal.
+    fn read_question(
+        &mut self,
+        reader: &mut Reader<'_>,
+        failed: fn(Span) -> Failed,
+        rest: impl FnOnce(&mut Self, &mut Reader<'_>) -> Result<(), MessageErrorKind>,
+    ) -> Result<Span, Refusal> {
+        comma(reader).map_err(|error| (Failed::Nothing, error.into()))?;
+        if reader.peek() != b'"' {
+            return Err((Failed::Nothing, MessageErrorKind::NoSub));
+        }
+        let sub = reader.string(&mut self.arena.scratch);
+        let sub = sub.map_err(|error| (Failed::Nothing, error.into()))?;
+        let text = sub.get(reader.text(), &self.arena.scratch);
+        if text.is_empty() {
+            return Err((failed(sub), MessageErrorKind::EmptySub));
+        }
+        if text.len() > SUB_LEN_MAX && text.chars().nth(SUB_LEN_MAX).is_some() {
+            return Err((failed(sub), MessageErrorKind::LongSub));
+        }
+        let read = rest(self, reader).and_then(|()| end(reader));
+        read.map(|()| sub).map_err(|reason| (failed(sub), reason))
+    }
+
+    fn read_filters(&mut self, reader: &mut Reader<'_>) -> Result<(), MessageErrorKind> {
+        reader.skip_space();
+        while reader.eat(b',') {
+            reader.skip_space();
+            self.read_filter(reader)?;
+            reader.skip_space();
+        }
+        if self.used == 0 { Err(MessageErrorKind::NoFilter) } else { Ok(()) }
+    }
+
+    fn read_filter(&mut self, reader: &mut Reader<'_>) -> Result<(), MessageErrorKind> {
+        if self.used == self.filters_max {
+            return Err(MessageErrorKind::TooManyFilters(self.filters_max));
+        }
+        if self.used == self.filters.len() {
+            self.filters.push(Filter::default());
+        }
+        if let Some(filter) = self.filters.get_mut(self.used) {
+            filter.read(reader)?;
+            self.used += 1;
+        }
+        Ok(())
+    }
+
+    fn read_hex(&mut self, reader: &mut Reader<'_>) -> Result<Span, MessageErrorKind> {
+        comma(reader)?;
+        if reader.peek() != b'"' {
+            return Err(MessageErrorKind::NegHex);
+        }
+        let span = reader.string(&mut self.arena.scratch)?;
+        let hex = span.get(reader.text(), &self.arena.scratch);
+        let good = hex.len() % 2 == 0
+            && hex.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'));
+        if good { Ok(span) } else { Err(MessageErrorKind::NegHex) }
+    }
+}
+
+fn comma(reader: &mut Reader<'_>) -> Result<(), JsonError> {
+    reader.skip_space();
+    reader.expect(b',', "a comma and another element")?;
+    reader.skip_space();
+    Ok(())
+}
+
+fn end(reader: &mut Reader<'_>) -> Result<(), MessageErrorKind> {
+    reader.skip_space();
+    reader.expect(b']', "the end of the message")?;
+    Ok(reader.end()?)
+}

@@ -1,0 +1,392 @@
+//! A cursor over JSON text. Strings come out as spans, of the text itself or, where they were
+//! escaped, of a scratch string; nothing is allocated once the scratch has grown.
+//!
+//! Strict JSON (RFC 8259), with one addition to it: half of a surrogate pair is an error.
+
+use crate::scan;
+
+/// Unknown fields may nest this deep; known ones have their own shape.
+const DEPTH_MAX: u32 = 32;
+/// Longest text that is read. Offsets have 31 bits.
+const LEN_MAX: usize = (1 << 31) - 1;
+
+/// Why bytes are no JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
+    /// Not UTF-8.
+    #[error("not valid UTF-8")]
+    Utf8,
+    /// Beyond 2 GiB.
+    #[error("too long")]
+    TooLong,
+    /// Something else was expected here.
+    #[error("not valid JSON: {wanted} expected at byte {at}")]
+    Expected {
+        /// What.
+        wanted: &'static str,
+        /// Where.
+        at: u32,
+    },
+    /// A raw control character within a string.
+    #[error("not valid JSON: control character in a string at byte {0}, escape it as \\u00xx")]
+    Control(u32),
+    /// A backslash that starts no escape.
+    #[error("not valid JSON: unknown escape at byte {0}")]
+    Escape(u32),
+    /// Half of a surrogate pair.
+    #[error("not valid Unicode: half of a surrogate pair at byte {0}")]
+    Surrogate(u32),
+    /// Nested too deep.
+    #[error("nested deeper than {DEPTH_MAX} levels")]
+    Depth,
+    /// Something behind the end.
+    #[error("not valid JSON: something follows at byte {0} where the message should end")]
+    Trailing(u32),
+}
+
+/// Why a number is not one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NumberError {
+    /// No number at all.
+    #[error("is not a number")]
+    NoNumber,
+    /// Below zero.
+    #[error("is negative")]
+    Negative,
+    /// With fraction or exponent.
+    #[error("is not written as a whole number")]
+    NotWhole,
+    /// Needs more than 64 bits, or is above what the field may hold.
+    #[error("is too large")]
+    TooLarge,
+}
+
+/// A string within the text or, with the high bit of `at`, within the scratch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span {
+    at: u32,
+    len: u32,
+}
+
+const IN_SCRATCH: u32 = 1 << 31;
+
+impl Span {
+    #[inline]
+    pub(crate) fn of_text(from: usize, to: usize) -> Self {
+        Self { at: from as u32, len: (to - from) as u32 }
+    }
+
+    /// A string that has just been put at the end of `scratch`, from `from` on.
+    pub(crate) fn of_scratch(scratch: &str, from: usize) -> Self {
+        Self { at: from as u32 | IN_SCRATCH, len: (scratch.len() - from) as u32 }
+    }
+
+    #[inline]
+    pub(crate) fn get<'a>(self, text: &'a str, scratch: &'a str) -> &'a str {
+        let from = (self.at & !IN_SCRATCH) as usize;
+        let source = if self.is_scratch() { scratch } else { text };
+        source.get(from..from + self.len as usize).unwrap_or_default()
+    }
+
+    /// Where in the text it begins, unless it was escaped there.
+    #[inline]
+    pub(crate) fn text_at(self) -> Option<usize> {
+        (!self.is_scratch()).then_some(self.at as usize)
+    }
+
+    #[inline]
+    pub(crate) fn is_scratch(self) -> bool {
+        self.at & IN_SCRATCH != 0
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        self.len as usize
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Reader<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    pub(crate) at: usize,
+    /// Goes to false where the text differs from what `json.rs` would write: white space, or an
+    /// escape in another spelling. Who is interested sets it to true first.
+    pub(crate) canonical: bool,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, JsonError> {
+        let text = simdutf8::basic::from_utf8(bytes).map_err(|_| JsonError::Utf8)?;
+        if bytes.len() > LEN_MAX {
+            return Err(JsonError::TooLong);
+        }
+        Ok(Self { text, bytes, at: 0, canonical: true })
+    }
+
+    pub(crate) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// The byte at hand; 0, which is nowhere valid outside of strings, at the end.
+    #[inline]
+    pub(crate) fn peek(&self) -> u8 {
+        self.bytes.get(self.at).copied().unwrap_or(0)
+    }
+
+    /// The text read since `from`.
+    #[inline]
+    pub(crate) fn since(&self, from: usize) -> Span {
+        Span::of_text(from, self.at)
+    }
+
+    #[inline]
+    pub(crate) fn skip_space(&mut self) {
+        while matches!(self.peek(), b' ' | b'\t' | b'\n' | b'\r') {
+            self.at += 1;
+            self.canonical = false;
+        }
+    }
+
+    #[cold]
+    pub(crate) fn expected(&self, wanted: &'static str) -> JsonError {
+        JsonError::Expected { wanted, at: self.at as u32 }
+    }
+
+    /// Steps over `byte`, if it is next.
+    #[inline]
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        let there = self.peek() == byte;
+        self.at += usize::from(there);
+        there
+    }
+
+    #[inline]
+    pub(crate) fn expect(&mut self, byte: u8, wanted: &'static str) -> Result<(), JsonError> {
+        if self.eat(byte) { Ok(()) } else { Err(self.expected(wanted)) }
+    }
+
+    /// Moves to the next item of an array or object whose opening bracket has been read. False, and
+    /// behind the closing bracket, if there is none.
+    #[inline]
+    pub(crate) fn next_item(&mut self, first: &mut bool, close: u8) -> Result<bool, JsonError> {
+        self.skip_space();
+        if self.eat(close) {
+            return Ok(false);
+        }
+        if *first {
+            *first = false;
+        } else {
+            self.expect(b',', "a comma or the closing bracket")?;
+            self.skip_space();
+        }
+        Ok(true)
+    }
+
+    /// Reads an object's key and the colon, and stops at the value.
+    #[inline]
+    pub(crate) fn key(&mut self, scratch: &mut String) -> Result<Span, JsonError> {
+        let key = self.string(scratch)?;
+        self.skip_space();
+        self.expect(b':', "a colon")?;
+        self.skip_space();
+        Ok(key)
+    }
+
+    /// Nothing but white space may follow.
+    pub(crate) fn end(&mut self) -> Result<(), JsonError> {
+        self.skip_space();
+        if self.at == self.bytes.len() { Ok(()) } else { Err(JsonError::Trailing(self.at as u32)) }
+    }
+
+    /// Reads a string, quotes included.
+    #[inline]
+    pub(crate) fn string(&mut self, scratch: &mut String) -> Result<Span, JsonError> {
+        self.expect(b'"', "a string")?;
+        let from = self.at;
+        let to = scan::find_special(self.bytes, from);
+        if self.bytes.get(to) == Some(&b'"') {
+            self.at = to + 1;
+            return Ok(Span::of_text(from, to));
+        }
+        self.escaped_string(scratch, to)
+    }
+
+    /// The rest of a string that has its first special byte at `to`.
+    fn escaped_string(&mut self, scratch: &mut String, mut to: usize) -> Result<Span, JsonError> {
+        let start = scratch.len();
+        loop {
+            scratch.push_str(self.text.get(self.at..to).unwrap_or_default());
+            self.at = to;
+            match self.peek() {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(Span::of_scratch(scratch, start));
+                }
+                b'\\' => scratch.push(self.escape()?),
+                _ if to == self.bytes.len() => return Err(self.expected("the end of a string")),
+                _ => return Err(JsonError::Control(to as u32)),
+            }
+            to = scan::find_special(self.bytes, self.at);
+        }
+    }
+
+    /// Reads one escape, backslash included.
+    #[inline]
+    fn escape(&mut self) -> Result<char, JsonError> {
+        let at = self.at as u32;
+        let letter = self.bytes.get(self.at + 1).copied().unwrap_or(0);
+        self.at += 2;
+        Ok(match letter {
+            b'"' => '"',
+            b'\\' => '\\',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'/' => {
+                self.canonical = false;
+                '/'
+            }
+            b'u' => return self.unicode_escape(at),
+            _ => return Err(JsonError::Escape(at)),
+        })
+    }
+
+    /// Reads what follows `\u`, and the second half of a surrogate pair with it.
+    fn unicode_escape(&mut self, at: u32) -> Result<char, JsonError> {
+        let unit = self.four_digits().ok_or(JsonError::Escape(at))?;
+        let short = matches!(unit, 8 | 9 | 10 | 12 | 13);
+        let lowercase =
+            self.bytes.get(self.at - 1).is_some_and(|digit| !digit.is_ascii_uppercase());
+        self.canonical &= unit < 0x20 && !short && lowercase;
+        if unit & 0xfc00 != 0xd800 {
+            return char::from_u32(unit).ok_or(JsonError::Surrogate(at));
+        }
+        if !(self.eat(b'\\') && self.eat(b'u')) {
+            return Err(JsonError::Surrogate(at));
+        }
+        let low = self.four_digits().ok_or(JsonError::Escape(at))?;
+        if low & 0xfc00 != 0xdc00 {
+            return Err(JsonError::Surrogate(at));
+        }
+        let both = 0x1_0000 + ((unit & 0x3ff) << 10 | (low & 0x3ff));
+        char::from_u32(both).ok_or(JsonError::Surrogate(at))
+    }
+
+    fn four_digits(&mut self) -> Option<u32> {
+        let digits = self.bytes.get(self.at..)?.first_chunk::<4>()?;
+        let mut value = 0;
+        for digit in digits {
+            value = value << 4 | char::from(*digit).to_digit(16)?;
+        }
+        self.at += 4;
+        Some(value)
+    }
+
+    /// Reads a whole number that is not negative.
+    #[inline]
+    pub(crate) fn number(&mut self) -> Result<u64, NumberError> {
+        let from = self.at;
+        let mut value = 0u64;
+        while let digit @ b'0'..=b'9' = self.peek() {
+            value = value
+                .checked_mul(10)
+                .and_then(|tens| tens.checked_add(u64::from(digit - b'0')))
+                .ok_or(NumberError::TooLarge)?;
+            self.at += 1;
+        }
+        match self.peek() {
+            b'-' if self.at == from => Err(NumberError::Negative),
+            _ if self.at == from => Err(NumberError::NoNumber),
+            b'.' | b'e' | b'E' => Err(NumberError::NotWhole),
+            _ if self.at - from > 1 && self.bytes.get(from) == Some(&b'0') => {
+                Err(NumberError::NoNumber)
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// Reads `"<hex>"` by `decode`, which is told the bytes between the quotes. `None`, and nothing
+    /// read, if these are not `N` bytes of hex. Escapes are not looked at: no hex digit needs one.
+    #[inline]
+    pub(crate) fn hex<const N: usize, T>(
+        &mut self,
+        decode: impl Fn(&[u8]) -> Option<T>,
+    ) -> Option<T> {
+        let hex = self.bytes.get(self.at + 1..self.at + 1 + N)?;
+        if self.peek() != b'"' || self.bytes.get(self.at + 1 + N) != Some(&b'"') {
+            return None;
+        }
+        let value = decode(hex)?;
+        self.at += N + 2;
+        Some(value)
+    }
+
+    /// Reads any value and forgets it.
+    pub(crate) fn skip_value(&mut self, scratch: &mut String) -> Result<(), JsonError> {
+        let start = scratch.len();
+        let result = self.skip_nested(scratch, DEPTH_MAX);
+        scratch.truncate(start);
+        result
+    }
+
+    fn skip_nested(&mut self, scratch: &mut String, depth: u32) -> Result<(), JsonError> {
+        let mut first = true;
+        match self.peek() {
+            b'"' => self.string(scratch).map(drop),
+            b'{' | b'[' if depth == 0 => Err(JsonError::Depth),
+            b'{' => {
+                self.at += 1;
+                while self.next_item(&mut first, b'}')? {
+                    self.key(scratch)?;
+                    self.skip_nested(scratch, depth - 1)?;
+                }
+                Ok(())
+            }
+            b'[' => {
+                self.at += 1;
+                while self.next_item(&mut first, b']')? {
+                    self.skip_nested(scratch, depth - 1)?;
+                }
+                Ok(())
+            }
+            b't' => self.word(b"true"),
+            b'f' => self.word(b"false"),
+            b'n' => self.word(b"null"),
+            _ => self.skip_number(),
+        }
+    }
+
+    fn word(&mut self, word: &'static [u8]) -> Result<(), JsonError> {
+        if !self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(word)) {
+            return Err(self.expected("a value"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn skip_number(&mut self) -> Result<(), JsonError> {
+        self.eat(b'-');
+        if !self.eat(b'0') {
+            self.skip_digits()?;
+        }
+        if self.eat(b'.') {
+            self.skip_digits()?;
+        }
+        if self.eat(b'e') || self.eat(b'E') {
+            let _ = self.eat(b'+') || self.eat(b'-');
+            self.skip_digits()?;
+        }
+        Ok(())
+    }
+
+    fn skip_digits(&mut self) -> Result<(), JsonError> {
+        let from = self.at;
+        while self.peek().is_ascii_digit() {
+            self.at += 1;
+        }
+        if self.at == from { Err(self.expected("a value")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,159 @@
+//! What the relay says: each function appends one message to a buffer.
+
+use super::json::{Sink, put_string, put_u64};
+use crate::hex;
+use crate::record::Id;
+
+/// What EOSE may say about the stored events (NIP-67).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EoseHint {
+    /// All that match have been sent.
+    Finish,
+    /// There are more than have been sent.
+    More,
+}
+
+/// `["OK","<id>",<accepted>,"<message>"]`
+pub fn write_ok(out: &mut Vec<u8>, id: &Id, accepted: bool, message: &str) {
+    out.put(b"[\"OK\",\"");
+    out.put(&hex::encode_32(id));
+    out.put(if accepted { b"\",true," } else { b"\",false," });
+    put_string(out, message);
+    out.put(b"]");
+}
+
+/// `["EOSE","<sub>"]`, or with a hint `["EOSE","<sub>",["finish"]]`
+pub fn write_eose(out: &mut Vec<u8>, sub: &str, hint: Option<EoseHint>) {
+    out.put(b"[\"EOSE\",");
+    put_string(out, sub);
+    out.put(match hint {
+        None => b"]",
+        Some(EoseHint::Finish) => b",[\"finish\"]]",
+        Some(EoseHint::More) => b",[\"more\"]]",
+    });
+}
+
+/// `["CLOSED","<sub>","<message>"]`
+pub fn write_closed(out: &mut Vec<u8>, sub: &str, message: &str) {
+    write_strings(out, b"[\"CLOSED\",", &[sub, message]);
+}
+
+/// `["NOTICE","<message>"]`
+pub fn write_notice(out: &mut Vec<u8>, message: &str) {
+    write_strings(out, b"[\"NOTICE\",", &[message]);
+}
+
+/// `["AUTH","<challenge>"]` (NIP-42)
+pub fn write_auth(out: &mut Vec<u8>, challenge: &str) {
+    write_strings(out, b"[\"AUTH\",", &[challenge]);
+}
+
+/// `["COUNT","<sub>",{"count":n}]`, with `"approximate":true` and `"hll":"<hex>"` where they are
+/// called for (NIP-45: 256 registers).
+pub fn write_count(
+    out: &mut Vec<u8>,
+    sub: &str,
+    count: u64,
+    approximate: bool,
+    hll: Option<&[u8; 256]>,
+) {
+    out.put(b"[\"COUNT\",");
+    put_string(out, sub);
+    out.put(b",{\"count\":");
+    put_u64(out, count);
+    if approximate {
+        out.put(b",\"approximate\":true");
+    }
+    if let Some(registers) = hll {
+        out.put(b",\"hll\":\"");
+        hex::encode_into(registers, out);
+        out.put(b"\"");
+    }
+    out.put(b"}]");
+}
+
+/// `["EVENT","<sub>",`: the event's JSON and `]` are to follow.
+pub fn write_event_open(out: &mut Vec<u8>, sub: &str) {
+    out.put(b"[\"EVENT\",");
+    put_string(out, sub);
+    out.put(b",");
+}
+
+/// `["EVENT","<sub>",<json>]`
+pub fn write_event(out: &mut Vec<u8>, sub: &str, json: &[u8]) {
+    out.reserve(json.len() + sub.len() + 16);
+    write_event_open(out, sub);
+    out.put(json);
+    out.put(b"]");
+}
+
+/// `["NEG-MSG","<sub>","<hex>"]` (NIP-77)
+pub fn write_neg_msg(out: &mut Vec<u8>, sub: &str, message: &[u8]) {
+    out.put(b"[\"NEG-MSG\",");
+    put_string(out, sub);
+    out.put(b",\"");
+    hex::encode_into(message, out);
+    out.put(b"\"]");
+}
+
+/// `["NEG-ERR","<sub>","<message>"]` (NIP-77)
+pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: &str) {
+    write_strings(out, b"[\"NEG-ERR\",", &[sub, message]);
+}
+
+fn write_strings(out: &mut Vec<u8>, open: &[u8], strings: &[&str]) {
+    out.put(open);
+    for (n, text) in strings.iter().enumerate() {
+        out.put(if n == 0 { b"" } else { b"," });
+        put_string(out, text);
+    }
+    out.put(b"]");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl Fn(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn as_the_nips_spell_them() {
+        let zeros = "00".repeat(32);
+        let ok = written(|out| write_ok(out, &[0; 32], true, ""));
+        assert_eq!(ok, format!(r#"["OK","{zeros}",true,""]"#));
+        let ok = written(|out| write_ok(out, &[0; 32], false, "invalid: \"no\""));
+        assert_eq!(ok, format!(r#"["OK","{zeros}",false,"invalid: \"no\""]"#));
+        let tricky = "a\"\\\n\u{1}\u{7f}é";
+        let escaped = "a\\\"\\\\\\n\\u0001\u{7f}é";
+        let eose = |hint| written(|out| write_eose(out, tricky, hint));
+        assert_eq!(eose(None), format!(r#"["EOSE","{escaped}"]"#));
+        assert_eq!(eose(Some(EoseHint::Finish)), format!(r#"["EOSE","{escaped}",["finish"]]"#));
+        assert_eq!(eose(Some(EoseHint::More)), format!(r#"["EOSE","{escaped}",["more"]]"#));
+        let cases = [
+            (written(|out| write_closed(out, "s", "error: x")), r#"["CLOSED","s","error: x"]"#),
+            (written(|out| write_notice(out, "hi")), r#"["NOTICE","hi"]"#),
+            (written(|out| write_auth(out, "c")), r#"["AUTH","c"]"#),
+            (written(|out| write_count(out, "s", 0, false, None)), r#"["COUNT","s",{"count":0}]"#),
+            (
+                written(|out| write_count(out, "s", u64::MAX, true, None)),
+                r#"["COUNT","s",{"count":18446744073709551615,"approximate":true}]"#,
+            ),
+            (written(|out| write_event(out, "s", b"{}")), r#"["EVENT","s",{}]"#),
+            (written(|out| write_neg_msg(out, "n", &[0x61, 0])), r#"["NEG-MSG","n","6100"]"#),
+            (
+                written(|out| write_neg_err(out, "n", "blocked: x")),
+                r#"["NEG-ERR","n","blocked: x"]"#,
+            ),
+        ];
+        for (got, expected) in cases {
+            assert_eq!(got, expected);
+        }
+        let hll = written(|out| write_count(out, "s", 1, false, Some(&[1; 256])));
+        let registers = "01".repeat(256);
+        assert_eq!(hll, format!(r#"["COUNT","s",{{"count":1,"hll":"{registers}"}}]"#));
+    }
+}

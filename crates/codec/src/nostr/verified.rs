@@ -1,0 +1,45 @@
+//! Events that have been checked: the type cannot be had without the check.
+
+use std::ops::Deref;
+
+use super::event::Event;
+use crate::crypto::{Verifier, VerifyError};
+
+/// Why an event is not what it says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// The id is not the hash of the event.
+    #[error("invalid: id is not the hash of the event")]
+    Id,
+    /// The signature does not hold.
+    #[error(transparent)]
+    Signature(#[from] VerifyError),
+}
+
+/// An event whose id is its hash and whose signature holds.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifiedEvent<'a>(Event<'a>);
+
+impl<'a> VerifiedEvent<'a> {
+    /// Checks id and signature, the cheap one first.
+    pub fn check(event: Event<'a>, verifier: &mut Verifier) -> Result<Self, CheckError> {
+        if !event.has_valid_id() {
+            return Err(CheckError::Id);
+        }
+        verifier.verify(event.id(), event.pubkey(), event.signature())?;
+        Ok(Self(event))
+    }
+
+    /// The event.
+    pub fn event(&self) -> Event<'a> {
+        self.0
+    }
+}
+
+impl<'a> Deref for VerifiedEvent<'a> {
+    type Target = Event<'a>;
+
+    fn deref(&self) -> &Event<'a> {
+        &self.0
+    }
+}
