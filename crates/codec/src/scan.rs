@@ -3,6 +3,8 @@
 //!
 //! Sound because every load lies within the slice: the offset is checked before it.
 #![allow(unsafe_code)]
+// The loads used here are the unaligned ones.
+#![allow(clippy::cast_ptr_alignment)]
 
 /// Whether a byte cannot stand for itself within a JSON string.
 #[inline]
@@ -84,8 +86,8 @@ mod swar {
         while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
             let word = u64::from_le_bytes(*eight);
             let found = below(word, 0x20)
-                | below(word ^ (ONES * b'"' as u64), 1)
-                | below(word ^ (ONES * b'\\' as u64), 1);
+                | below(word ^ (ONES * u64::from(b'"')), 1)
+                | below(word ^ (ONES * u64::from(b'\\')), 1);
             if found != 0 {
                 return at + found.trailing_zeros() as usize / 8;
             }

@@ -4,6 +4,7 @@
 use super::canonical;
 use super::json;
 use super::read::{JsonError, NumberError, Reader, Span};
+use super::tag::Tags;
 use crate::crypto::Signature;
 use crate::hex;
 use crate::record::{Id, Key};
@@ -292,7 +293,8 @@ impl<'a> Event<'a> {
 
     /// Its tags.
     pub fn tags(&self) -> Tags<'a> {
-        Tags { text: self.text, arena: self.arena, at: 0, from: 0 }
+        let Arena { scratch, values, ends, .. } = self.arena;
+        Tags::new(self.text, scratch, values, ends)
     }
 
     /// How many tags.
@@ -372,89 +374,5 @@ impl std::fmt::Debug for Event<'_> {
         let mut json = Vec::new();
         self.write_json(&mut json);
         f.write_str(&String::from_utf8_lossy(&json))
-    }
-}
-
-/// Iterates over an event's tags.
-#[derive(Clone, Copy)]
-pub struct Tags<'a> {
-    text: &'a str,
-    arena: &'a Arena,
-    at: usize,
-    from: usize,
-}
-
-impl<'a> Iterator for Tags<'a> {
-    type Item = Tag<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Tag<'a>> {
-        let end = *self.arena.ends.get(self.at)? as usize;
-        let values = self.arena.values.get(self.from..end)?;
-        self.at += 1;
-        self.from = end;
-        Some(Tag { text: self.text, scratch: &self.arena.scratch, values })
-    }
-}
-
-/// One tag: a name and values.
-#[derive(Clone, Copy)]
-pub struct Tag<'a> {
-    text: &'a str,
-    scratch: &'a str,
-    values: &'a [Span],
-}
-
-impl<'a> Tag<'a> {
-    /// Its name, the first string.
-    #[inline]
-    pub fn name(&self) -> &'a str {
-        self.get(0).unwrap_or_default()
-    }
-
-    /// Its value, the second string.
-    #[inline]
-    pub fn value(&self) -> Option<&'a str> {
-        self.get(1)
-    }
-
-    /// Its name, if that is a single letter.
-    #[inline]
-    pub fn letter(&self) -> Option<u8> {
-        match *self.name().as_bytes() {
-            [letter] if letter.is_ascii_alphabetic() => Some(letter),
-            _ => None,
-        }
-    }
-
-    /// Any of its strings.
-    #[inline]
-    pub fn get(&self, at: usize) -> Option<&'a str> {
-        self.values.get(at).map(|span| span.get(self.text, self.scratch))
-    }
-
-    /// How many strings it has, name included: at least one.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// All its strings.
-    #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
-        let Self { text, scratch, values } = *self;
-        values.iter().map(move |span| span.get(text, scratch))
-    }
-
-    /// Where the value stands in the text, unless it was escaped there.
-    #[inline]
-    pub(crate) fn value_at(&self) -> Option<usize> {
-        self.values.get(1)?.text_at()
-    }
-}
-
-impl std::fmt::Debug for Tag<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
     }
 }

@@ -3,91 +3,12 @@
 //! A list that is present but empty matches nothing; one that is absent matches all. Lists are kept
 //! sorted and without doubles, so equal questions look equal.
 
-use std::fmt;
-
 use super::event::Event;
+use super::filter_error::{Element, FilterError};
 use super::json::{Sink, put_string, put_u64};
-use super::read::{JsonError, NumberError, Reader, Span};
+use super::read::{Reader, Span};
 use crate::hex;
 use crate::record::{Id, Key, Record};
-
-/// An element of a filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Element {
-    Ids,
-    Authors,
-    Kinds,
-    Tag(u8),
-    Since,
-    Until,
-    Limit,
-    Search,
-}
-
-impl fmt::Display for Element {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ids => "ids",
-            Self::Authors => "authors",
-            Self::Kinds => "kinds",
-            Self::Since => "since",
-            Self::Until => "until",
-            Self::Limit => "limit",
-            Self::Search => "search",
-            Self::Tag(letter) => return write!(f, "#{}", char::from(*letter)),
-        })
-    }
-}
-
-/// Why bytes are no filter.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FilterError {
-    /// No JSON.
-    #[error("invalid: {0}")]
-    Json(#[from] JsonError),
-    /// Not an object.
-    #[error("invalid: filter is not an object")]
-    NoObject,
-    /// Not an array.
-    #[error("invalid: {0} is not an array")]
-    NoArray(Element),
-    /// Not a string.
-    #[error("invalid: {0} holds something other than strings")]
-    NoString(Element),
-    /// Not an id or a key.
-    #[error("invalid: {element}[{index}] is not 64 lowercase hex digits")]
-    Hex {
-        /// Which list.
-        element: Element,
-        /// Which of its values, from 0.
-        index: u32,
-    },
-    /// Not a number as it should be.
-    #[error("invalid: {element} {reason}")]
-    Number {
-        /// Which.
-        element: Element,
-        /// What is wrong.
-        reason: NumberError,
-    },
-    /// A kind beyond 16 bits.
-    #[error("invalid: kind {0} is above 65535")]
-    KindRange(u64),
-    /// An element that is there twice.
-    #[error("invalid: filter has more than one {0}")]
-    Duplicate(Element),
-    /// An element that the relay does not know: to ignore it would answer another question.
-    #[error("unsupported: filter element {0:?}")]
-    Unsupported(Box<str>),
-}
-
-impl FilterError {
-    /// Whether the filter is right, but asks for something that is not offered.
-    pub fn is_unsupported(&self) -> bool {
-        matches!(self, Self::Unsupported(_))
-    }
-}
 
 /// One filter. Reused: once its buffers have grown, parsing allocates nothing.
 #[derive(Clone, Debug, Default)]

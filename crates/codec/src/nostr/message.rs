@@ -1,7 +1,8 @@
 //! What a client says: `["EVENT",…]`, `["REQ",…]` and so on (NIP-01, 42, 45, 77), read in one pass.
 
 use super::event::{Arena, Event, EventError, recover_id};
-use super::filter::{Filter, FilterError};
+use super::filter::Filter;
+use super::filter_error::FilterError;
 use super::read::{JsonError, Reader, Span};
 use crate::record::Id;
 

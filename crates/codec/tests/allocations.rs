@@ -1,0 +1,138 @@
+//! On reused buffers nothing is allocated: parse, id, check of the signature, JSON, record, filter.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::fmt::Write;
+
+use hark_codec::crypto::{Keys, Verifier};
+use hark_codec::nostr::reply::{self, EoseHint};
+use hark_codec::nostr::{
+    Arena, ClientMessage, Draft, Encoder, Event, EventRecord, Filter, Inbox, VerifiedEvent,
+    canonical,
+};
+use hark_codec::record::Record;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is handed to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of the second of two equal runs: the first makes the buffers grow.
+fn allocations(mut run: impl FnMut()) -> usize {
+    run();
+    let before = COUNT.with(Cell::get);
+    run();
+    COUNT.with(Cell::get) - before
+}
+
+/// A note, a note in a spelling that must be rewritten, and a contact list.
+fn events() -> Vec<(&'static str, Vec<u8>)> {
+    let keys = Keys::from_secret([7; 32]).unwrap();
+    let signed = |kind, tags: &[&[&str]], content: &str| {
+        let mut out = Vec::new();
+        Draft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut out);
+        out
+    };
+    let id = "0123456789abcdef".repeat(4);
+    let people: Vec<String> = (0..500).map(|n| format!("{n:064x}")).collect();
+    let tags: Vec<[&str; 2]> = people.iter().map(|person| ["p", person.as_str()]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    let reply: &[&[&str]] = &[&["e", &id, "", "reply"], &["t", "a\"b"], &["-"]];
+    let note = signed(1, reply, "hello\n\"world\" 🤙\u{1}");
+    let other = String::from_utf8(note.clone()).unwrap();
+    let other = other.replace("🤙", "\\uD83E\\uDD19").replace(",\"", ", \"").into_bytes();
+    vec![("note", note), ("respelled note", other), ("500 tags", signed(3, &tags, ""))]
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![1u8; 10]))), 1);
+}
+
+#[test]
+fn nothing_on_the_way_of_an_event() {
+    for (name, json) in events() {
+        let mut message = b"[\"EVENT\",".to_vec();
+        message.extend_from_slice(&json);
+        message.push(b']');
+        let (mut arena, mut inbox) = (Arena::new(), Inbox::new(8));
+        let (mut verifier, mut encoder) = (Verifier::new(16), Encoder::default());
+        let mut out = Vec::new();
+        let mut sum = 0;
+        let count = allocations(|| {
+            out.clear();
+            let event = Event::parse(&json, &mut arena).unwrap();
+            sum += event.tags().map(|tag| tag.iter().map(str::len).sum::<usize>()).sum::<usize>();
+            sum += event.content().len() + event.d().len() + event.labels().count();
+            let event = VerifiedEvent::check(event, &mut verifier).unwrap();
+            canonical::write_canonical(&mut out, &event);
+            event.write_json(&mut out);
+            out.clear();
+            encoder.encode(&event, &[(1, b"private")], &mut out);
+            let record = EventRecord::new(Record::new(&out).unwrap()).unwrap();
+            sum += record.json().len() + record.record().labels().count();
+            let parsed = ClientMessage::parse(&message, &mut inbox).unwrap();
+            assert!(matches!(parsed, ClientMessage::Event(_)));
+        });
+        assert_eq!(count, 0, "{name}");
+        assert!(sum > 0);
+    }
+}
+
+#[test]
+fn nothing_on_the_way_of_a_question() {
+    let mut list = String::new();
+    for n in 0..300 {
+        write!(list, "{}\"{n:064x}\"", if n == 0 { "" } else { "," }).unwrap();
+    }
+    let question = format!(
+        r##"["REQ","s\"ub",{{"authors":[{list}],"kinds":[1,6]}},{{"#p":[{list}],"#t":["a\nb","c"]}}]"##
+    );
+    let (_, json) = events().remove(0);
+    let mut arena = Arena::new();
+    let event = Event::parse(&json, &mut arena).unwrap();
+    let mut inbox = Inbox::new(8);
+    let mut out = Vec::new();
+    let count = allocations(|| {
+        let ClientMessage::Req { sub, filters } =
+            ClientMessage::parse(question.as_bytes(), &mut inbox).unwrap()
+        else {
+            panic!("not a REQ")
+        };
+        out.clear();
+        for filter in filters {
+            assert!(!filter.matches(&event) && !filter.matches_nothing());
+            filter.write_json(&mut out);
+        }
+        reply::write_event(&mut out, sub, &json);
+        reply::write_eose(&mut out, sub, Some(EoseHint::Finish));
+        reply::write_ok(&mut out, event.id(), true, "");
+        reply::write_count(&mut out, sub, 7, true, Some(&[0; 256]));
+        reply::write_closed(&mut out, sub, "error: \"x\"");
+    });
+    assert_eq!(count, 0);
+    let mut filter = Filter::default();
+    assert_eq!(allocations(|| filter.parse(b"{\"kinds\":[1]}").unwrap()), 0);
+}

@@ -1,0 +1,35 @@
+//! Events from the wild, where a file with them is at hand: one JSON object a line. The path comes
+//! from HARK_REAL_EVENTS or is `../shared/data/real-events.jsonl`, seen from the workspace.
+
+use std::path::PathBuf;
+
+use hark_codec::crypto::Verifier;
+use hark_codec::nostr::{Arena, Event, VerifiedEvent};
+
+use crate::support::assert_same;
+
+#[test]
+fn ids_and_signatures_of_real_events_hold() {
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/real-events.jsonl");
+    let path = std::env::var_os("HARK_REAL_EVENTS").map_or_else(|| default.into(), PathBuf::from);
+    let Ok(lines) = std::fs::read_to_string(&path) else {
+        println!("SKIPPED: no real events at {}; name a file by HARK_REAL_EVENTS", path.display());
+        return;
+    };
+    let mut verifier = Verifier::new(1024);
+    let mut arena = Arena::new();
+    let mut count = 0;
+    for (n, line) in lines.lines().enumerate() {
+        let event = Event::parse(line.as_bytes(), &mut arena)
+            .unwrap_or_else(|error| panic!("line {}: {error}", n + 1));
+        assert_same(&event, line);
+        VerifiedEvent::check(event, &mut verifier)
+            .unwrap_or_else(|error| panic!("line {}: {error}", n + 1));
+        let mut written = Vec::new();
+        event.write_json(&mut written);
+        let again = Event::parse(&written, &mut Arena::new()).map(|event| event.compute_id());
+        assert_eq!(again.as_ref(), Ok(event.id()), "line {}, written again", n + 1);
+        count += 1;
+    }
+    println!("{count} real events hold, from {}", path.display());
+}
