@@ -76,8 +76,9 @@ proptest! {
         let tags: Vec<String> = tags
             .iter()
             .map(|(name, values)| {
-                let values: String = values.iter().map(|value| format!(",{space}{}", spell(value, &choices))).collect();
-                format!("[{}{values}]", spell(name, &choices))
+                let strings = std::iter::once(*name).chain(values.iter().map(String::as_str));
+                let strings: Vec<_> = strings.map(|text| spell(text, &choices)).collect();
+                format!("[{}]", strings.join(&format!(",{space}")))
             })
             .collect();
         encoded(&event_json("1", "1", &format!("[{}]", tags.join(",")), "\"\""), &[(1, b"x")]);
