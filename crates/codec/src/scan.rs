@@ -45,7 +45,15 @@ mod sse2 {
     #[inline]
     pub(super) fn find(bytes: &[u8], mut at: usize) -> usize {
         let len = bytes.len();
-        while len.saturating_sub(at) >= 16 {
+        // Two at once, for hex and text: half the branches.
+        while len.saturating_sub(at) >= 32 {
+            let found = specials(bytes, at) | specials(bytes, at + 16) << 16;
+            if found != 0 {
+                return at + found.trailing_zeros() as usize;
+            }
+            at += 32;
+        }
+        if len.saturating_sub(at) >= 16 {
             let found = specials(bytes, at);
             if found != 0 {
                 return at + found.trailing_zeros() as usize;

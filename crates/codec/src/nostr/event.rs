@@ -108,6 +108,26 @@ const ALL: [(u8, &str); 7] = [
     (SIG, "sig"),
 ];
 
+/// The field of this name. Compares arrays, whose lengths the compiler knows, not slices.
+#[inline]
+fn field(key: &str) -> Option<(u8, &'static str)> {
+    fn is<const N: usize>(key: &[u8], name: &[u8; N]) -> bool {
+        <&[u8; N]>::try_from(key).is_ok_and(|key| key == name)
+    }
+    let key = key.as_bytes();
+    let found = match key.len() {
+        2 => (is(key, b"id"), ID, "id"),
+        3 => (is(key, b"sig"), SIG, "sig"),
+        4 if key[0] == b'k' => (is(key, b"kind"), KIND, "kind"),
+        4 => (is(key, b"tags"), TAGS, "tags"),
+        6 => (is(key, b"pubkey"), PUBKEY, "pubkey"),
+        7 => (is(key, b"content"), CONTENT, "content"),
+        10 => (is(key, b"created_at"), CREATED_AT, "created_at"),
+        _ => (false, 0, ""),
+    };
+    found.0.then_some((found.1, found.2))
+}
+
 impl Arena {
     /// Empty buffers.
     pub fn new() -> Self {
@@ -126,18 +146,9 @@ impl Arena {
         let mut first = true;
         while reader.next_item(&mut first, b'}')? {
             let key = reader.key(&mut self.scratch)?;
-            let (field, name) = match key.get(reader.text(), &self.scratch) {
-                "id" => (ID, "id"),
-                "pubkey" => (PUBKEY, "pubkey"),
-                "created_at" => (CREATED_AT, "created_at"),
-                "kind" => (KIND, "kind"),
-                "tags" => (TAGS, "tags"),
-                "content" => (CONTENT, "content"),
-                "sig" => (SIG, "sig"),
-                _ => {
-                    reader.skip_value(&mut self.scratch)?;
-                    continue;
-                }
+            let Some((field, name)) = field(key.get(reader.text(), &self.scratch)) else {
+                reader.skip_value(&mut self.scratch)?;
+                continue;
             };
             if seen & field != 0 {
                 return Err(EventError::Duplicate(name));
@@ -199,8 +210,12 @@ impl Arena {
         if !reader.eat(b'[') {
             return Err(EventError::Tags);
         }
-        let mut first_tag = true;
-        while reader.next_item(&mut first_tag, b']')? {
+        loop {
+            reader.plain_arrays(&mut self.values, &mut self.ends);
+            let mut first_tag = self.ends.is_empty();
+            if !reader.next_item(&mut first_tag, b']')? {
+                return Ok(());
+            }
             let tag = self.ends.len() as u32;
             if !reader.eat(b'[') {
                 return Err(EventError::Tags);
@@ -218,7 +233,6 @@ impl Arena {
             }
             self.ends.push(self.values.len() as u32);
         }
-        Ok(())
     }
 
     /// The view of what [`Arena::read`] has read from `text`.
