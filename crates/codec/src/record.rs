@@ -47,7 +47,7 @@ pub enum RecordError {
     Label,
 }
 
-/// The fixed part of a record, as handed to [`write`].
+/// The fixed part of a record, as handed to [`write()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Identity of the message.

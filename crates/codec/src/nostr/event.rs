@@ -3,7 +3,9 @@
 
 use super::canonical;
 use super::json;
-use super::read::{JsonError, NumberError, Reader, Span};
+use super::json_error::{JsonError, NumberError};
+use super::read::Reader;
+use super::span::Span;
 use super::tag::Tags;
 use crate::crypto::Signature;
 use crate::hex;

@@ -6,7 +6,8 @@
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
 use super::json::{Sink, put_string, put_u64};
-use super::read::{Reader, Span};
+use super::read::Reader;
+use super::span::Span;
 use crate::hex;
 use crate::record::{Id, Key, Record};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::read::{JsonError, NumberError};
+use super::json_error::{JsonError, NumberError};
 
 /// An element of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

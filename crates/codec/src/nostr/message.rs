@@ -3,7 +3,9 @@
 use super::event::{Arena, Event, EventError, recover_id};
 use super::filter::Filter;
 use super::filter_error::FilterError;
-use super::read::{JsonError, Reader, Span};
+use super::json_error::JsonError;
+use super::read::Reader;
+use super::span::Span;
 use crate::record::Id;
 
 /// Longest subscription id, in characters (NIP-01).

@@ -3,107 +3,12 @@
 //!
 //! Strict JSON (RFC 8259), with one addition to it: half of a surrogate pair is an error.
 
+use super::json_error::{DEPTH_MAX, JsonError, NumberError};
+use super::span::Span;
 use crate::scan;
 
-/// Unknown fields may nest this deep; known ones have their own shape.
-const DEPTH_MAX: u32 = 32;
 /// Longest text that is read. Offsets have 31 bits.
 const LEN_MAX: usize = (1 << 31) - 1;
-
-/// Why bytes are no JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JsonError {
-    /// Not UTF-8.
-    #[error("not valid UTF-8")]
-    Utf8,
-    /// Beyond 2 GiB.
-    #[error("too long")]
-    TooLong,
-    /// Something else was expected here.
-    #[error("not valid JSON: {wanted} expected at byte {at}")]
-    Expected {
-        /// What.
-        wanted: &'static str,
-        /// Where.
-        at: u32,
-    },
-    /// A raw control character within a string.
-    #[error("not valid JSON: control character in a string at byte {0}, escape it as \\u00xx")]
-    Control(u32),
-    /// A backslash that starts no escape.
-    #[error("not valid JSON: unknown escape at byte {0}")]
-    Escape(u32),
-    /// Half of a surrogate pair.
-    #[error("not valid Unicode: half of a surrogate pair at byte {0}")]
-    Surrogate(u32),
-    /// Nested too deep.
-    #[error("nested deeper than {DEPTH_MAX} levels")]
-    Depth,
-    /// Something behind the end.
-    #[error("not valid JSON: something follows at byte {0} where the message should end")]
-    Trailing(u32),
-}
-
-/// Why a number is not one of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NumberError {
-    /// No number at all.
-    #[error("is not a number")]
-    NoNumber,
-    /// Below zero.
-    #[error("is negative")]
-    Negative,
-    /// With fraction or exponent.
-    #[error("is not written as a whole number")]
-    NotWhole,
-    /// Needs more than 64 bits, or is above what the field may hold.
-    #[error("is too large")]
-    TooLarge,
-}
-
-/// A string within the text or, with the high bit of `at`, within the scratch.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Span {
-    at: u32,
-    len: u32,
-}
-
-const IN_SCRATCH: u32 = 1 << 31;
-
-impl Span {
-    #[inline]
-    pub(crate) fn of_text(from: usize, to: usize) -> Self {
-        Self { at: from as u32, len: (to - from) as u32 }
-    }
-
-    /// A string that has just been put at the end of `scratch`, from `from` on.
-    pub(crate) fn of_scratch(scratch: &str, from: usize) -> Self {
-        Self { at: from as u32 | IN_SCRATCH, len: (scratch.len() - from) as u32 }
-    }
-
-    #[inline]
-    pub(crate) fn get<'a>(self, text: &'a str, scratch: &'a str) -> &'a str {
-        let from = (self.at & !IN_SCRATCH) as usize;
-        let source = if self.is_scratch() { scratch } else { text };
-        source.get(from..from + self.len as usize).unwrap_or_default()
-    }
-
-    /// Where in the text it begins, unless it was escaped there.
-    #[inline]
-    pub(crate) fn text_at(self) -> Option<usize> {
-        (!self.is_scratch()).then_some(self.at as usize)
-    }
-
-    #[inline]
-    pub(crate) fn is_scratch(self) -> bool {
-        self.at & IN_SCRATCH != 0
-    }
-
-    #[inline]
-    pub(crate) fn len(self) -> usize {
-        self.len as usize
-    }
-}
 
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
@@ -266,8 +171,18 @@ impl<'a> Reader<'a> {
     /// The rest of a string that has its first special byte at `to`.
     fn escaped_string(&mut self, scratch: &mut String, mut to: usize) -> Result<Span, JsonError> {
         let start = scratch.len();
+        let mut at = self.at;
         loop {
-            scratch.push_str(self.text.get(self.at..to).unwrap_or_default());
+            scratch.push_str(self.text.get(at..to).unwrap_or_default());
+            // The short escapes, in a local cursor.
+            if let Some(&[b'\\', letter]) = self.bytes.get(to..).and_then(<[u8]>::first_chunk)
+                && let Some(plain) = short_escape(letter)
+            {
+                scratch.push(char::from(plain));
+                at = to + 2;
+                to = scan::find_special(self.bytes, at);
+                continue;
+            }
             self.at = to;
             match self.peek() {
                 b'"' => {
@@ -278,31 +193,25 @@ impl<'a> Reader<'a> {
                 _ if to == self.bytes.len() => return Err(self.expected("the end of a string")),
                 _ => return Err(JsonError::Control(to as u32)),
             }
-            to = scan::find_special(self.bytes, self.at);
+            at = self.at;
+            to = scan::find_special(self.bytes, at);
         }
     }
 
-    /// Reads one escape, backslash included.
+    /// Reads one escape that is not short, backslash included.
     #[inline]
     fn escape(&mut self) -> Result<char, JsonError> {
         let at = self.at as u32;
         let letter = self.bytes.get(self.at + 1).copied().unwrap_or(0);
         self.at += 2;
-        Ok(match letter {
-            b'"' => '"',
-            b'\\' => '\\',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
+        match letter {
             b'/' => {
                 self.canonical = false;
-                '/'
+                Ok('/')
             }
-            b'u' => return self.unicode_escape(at),
-            _ => return Err(JsonError::Escape(at)),
-        })
+            b'u' => self.unicode_escape(at),
+            _ => Err(JsonError::Escape(at)),
+        }
     }
 
     /// Reads what follows `\u`, and the second half of a surrogate pair with it.
@@ -440,4 +349,18 @@ impl<'a> Reader<'a> {
         }
         if self.at == from { Err(self.expected("a value")) } else { Ok(()) }
     }
+}
+
+/// What the seven short escapes of NIP-01 stand for.
+#[inline]
+fn short_escape(letter: u8) -> Option<u8> {
+    Some(match letter {
+        b'"' | b'\\' => letter,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'f' => 12,
+        _ => return None,
+    })
 }

@@ -1,6 +1,6 @@
 //! An event's tags, as views over the same bytes.
 
-use super::read::Span;
+use super::span::Span;
 
 /// Iterates over an event's tags.
 #[derive(Clone)]

@@ -1,0 +1,45 @@
+//! Where a string stands that has been read: eight bytes, no borrow.
+
+/// A string within the text or, with the high bit of `at`, within the scratch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Span {
+    at: u32,
+    len: u32,
+}
+
+const IN_SCRATCH: u32 = 1 << 31;
+
+impl Span {
+    #[inline]
+    pub(crate) fn of_text(from: usize, to: usize) -> Self {
+        Self { at: from as u32, len: (to - from) as u32 }
+    }
+
+    /// A string that has just been put at the end of `scratch`, from `from` on.
+    pub(crate) fn of_scratch(scratch: &str, from: usize) -> Self {
+        Self { at: from as u32 | IN_SCRATCH, len: (scratch.len() - from) as u32 }
+    }
+
+    #[inline]
+    pub(crate) fn get<'a>(self, text: &'a str, scratch: &'a str) -> &'a str {
+        let from = (self.at & !IN_SCRATCH) as usize;
+        let source = if self.is_scratch() { scratch } else { text };
+        source.get(from..from + self.len as usize).unwrap_or_default()
+    }
+
+    /// Where in the text it begins, unless it was escaped there.
+    #[inline]
+    pub(crate) fn text_at(self) -> Option<usize> {
+        (!self.is_scratch()).then_some(self.at as usize)
+    }
+
+    #[inline]
+    pub(crate) fn is_scratch(self) -> bool {
+        self.at & IN_SCRATCH != 0
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        self.len as usize
+    }
+}
