@@ -6,7 +6,10 @@
 
 pub mod admission;
 pub mod clock;
+pub mod limits;
+pub mod live;
 pub mod query;
+pub mod retention;
 pub mod store;
 pub mod writer;
 

@@ -1,0 +1,180 @@
+//! Every bound of a running Hark in one place, with what happens when it is reached.
+//!
+//! Plain numbers: the doors read them, the binary fills them from its configuration, and NIP-11 is
+//! derived from them. A queue or buffer whose bound is not here is a mistake.
+
+/// The bounds. Units stand last in the names; `_max` means "up to and including".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time. One more is accepted and closed at once (HTTP 503 is not sent: it
+    /// would cost a read).
+    pub connections_max: usize,
+    /// How long a connection may take to send its HTTP request head. After that it is closed.
+    pub handshake_timeout_ms: u64,
+    /// Bytes of one message from a client. A longer one ends the connection with close code 1009.
+    pub message_bytes_max: usize,
+    /// Silence after which the server pings.
+    pub ping_after_s: u64,
+    /// Silence after which a connection is closed. Half a frame is silence.
+    pub idle_timeout_s: u64,
+
+    /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
+    pub subscriptions_max: usize,
+    /// Characters of a subscription's name. A longer one is answered with CLOSED or NOTICE
+    /// `invalid:`.
+    pub subscription_id_chars_max: usize,
+    /// Filters in a REQ or COUNT. More are answered with CLOSED `blocked:`.
+    pub filters_max: usize,
+    /// Values in one filter (ids, authors, kinds and tag values together). More are answered with
+    /// CLOSED `blocked:`.
+    pub filter_values_max: usize,
+    /// Stored records a filter gets that names no limit.
+    pub limit_default: usize,
+    /// Stored records a filter gets at most; a higher limit is lowered to it.
+    pub limit_max: usize,
+
+    /// Bytes of one event. A larger one is answered with OK false `invalid:`.
+    pub event_bytes_max: usize,
+    /// Tags of an event. More are answered with OK false `invalid:`.
+    pub event_tags_max: usize,
+    /// How far an event's time may lie ahead. Further is answered with OK false `invalid:`.
+    pub created_at_ahead_s_max: u64,
+    /// How old an event may be when it comes in, if that is bounded at all. Older is answered with
+    /// OK false `invalid:`.
+    pub created_at_behind_s_max: Option<u64>,
+
+    /// Rows that the searches of one REQ or COUNT may visit in all. Above it the answer ends with
+    /// CLOSED `error:`.
+    pub query_rows_max: u64,
+    /// Rows a search visits before the next one has its turn.
+    pub slice_rows: u64,
+    /// REQs and COUNTs of one connection that are being answered or wait for it. Above it nothing
+    /// more is read from the connection until one is done.
+    pub searches_per_connection_max: usize,
+
+    /// Events of one connection that have no OK yet. Above it nothing more is read from the
+    /// connection until one has.
+    pub events_per_connection_max: usize,
+    /// Bytes of events, of all connections, that have no OK yet. Above it connections that publish
+    /// are not read from until there is room, first come, first served.
+    pub intake_bytes_max: usize,
+
+    /// Bytes waiting for a client to take them, above which its searches pause.
+    pub outbox_pause_bytes: usize,
+    /// Bytes waiting for a client to take them, above which it is too slow and its connection is
+    /// closed.
+    pub outbox_bytes_max: usize,
+    /// Bytes of live messages that one subscription holds back until its stored ones are told. Above
+    /// it its connection is too slow and closed.
+    pub held_bytes_max: usize,
+
+    /// Connections to `control.sock`. One more is closed at once.
+    pub control_connections_max: usize,
+    /// Bytes of one frame on `control.sock`. A longer one ends the connection.
+    pub control_frame_bytes_max: usize,
+    /// Records of one control connection without an answer. Above it nothing more is read from it.
+    pub control_window: usize,
+
+    /// How long a shutdown waits for what is under way, before it drops it.
+    pub drain_timeout_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 20_000,
+            handshake_timeout_ms: 10_000,
+            message_bytes_max: 256 << 10,
+            ping_after_s: 45,
+            idle_timeout_s: 120,
+            subscriptions_max: 200,
+            subscription_id_chars_max: 64,
+            filters_max: 20,
+            filter_values_max: 2_500,
+            limit_default: 500,
+            limit_max: 5_000,
+            event_bytes_max: 128 << 10,
+            event_tags_max: 2_500,
+            created_at_ahead_s_max: 900,
+            created_at_behind_s_max: None,
+            query_rows_max: 2_000_000,
+            slice_rows: 2_000,
+            searches_per_connection_max: 64,
+            events_per_connection_max: 1_024,
+            intake_bytes_max: 32 << 20,
+            outbox_pause_bytes: 256 << 10,
+            outbox_bytes_max: 16 << 20,
+            held_bytes_max: 4 << 20,
+            control_connections_max: 16,
+            control_frame_bytes_max: 2 << 20,
+            control_window: 1_024,
+            drain_timeout_ms: 10_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Says what is wrong where bounds contradict each other or would let nothing through.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("connections_max", self.connections_max),
+            ("message_bytes_max", self.message_bytes_max),
+            ("subscriptions_max", self.subscriptions_max),
+            ("subscription_id_chars_max", self.subscription_id_chars_max),
+            ("filters_max", self.filters_max),
+            ("filter_values_max", self.filter_values_max),
+            ("limit_max", self.limit_max),
+            ("event_bytes_max", self.event_bytes_max),
+            ("query_rows_max", self.query_rows_max as usize),
+            ("slice_rows", self.slice_rows as usize),
+            ("searches_per_connection_max", self.searches_per_connection_max),
+            ("events_per_connection_max", self.events_per_connection_max),
+            ("control_window", self.control_window),
+        ];
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("{name} is 0, so nothing could pass; set it to at least 1"));
+        }
+        let ordered = [
+            ("limit_default", self.limit_default, "limit_max", self.limit_max),
+            ("event_bytes_max", self.event_bytes_max, "message_bytes_max", self.message_bytes_max),
+            (
+                "message_bytes_max",
+                self.message_bytes_max,
+                "intake_bytes_max",
+                self.intake_bytes_max,
+            ),
+            (
+                "outbox_pause_bytes",
+                self.outbox_pause_bytes,
+                "outbox_bytes_max",
+                self.outbox_bytes_max,
+            ),
+            (
+                "ping_after_s",
+                self.ping_after_s as usize,
+                "idle_timeout_s",
+                self.idle_timeout_s as usize,
+            ),
+        ];
+        match ordered.iter().find(|(_, low, _, high)| low > high) {
+            Some((low, low_is, high, high_is)) => Err(format!(
+                "{low} ({low_is}) is above {high} ({high_is}); lower the one or raise the other"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_agree_with_each_other_and_contradictions_are_named() {
+        Limits::default().check().unwrap();
+        let none = Limits { slice_rows: 0, ..Limits::default() };
+        assert!(none.check().unwrap_err().starts_with("slice_rows is 0"));
+        let wide = Limits { event_bytes_max: 1 << 30, ..Limits::default() };
+        assert!(wide.check().unwrap_err().contains("above message_bytes_max"));
+    }
+}

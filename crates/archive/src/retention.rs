@@ -1,0 +1,302 @@
+//! Letting go: records that have expired, that a rule no longer wants, or that there is no room for.
+//!
+//! Everything goes through the writer in small batches, as any other write does, so nothing waits
+//! long for it, and a stop is a stop after the batch at hand.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hark_codec::record::Key;
+
+use crate::clock::Clock;
+use crate::query::{Order, Query};
+use crate::store::{CommitError, Outcome, SearchError, Store, Write};
+use crate::writer::Writer;
+
+/// What is not kept for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Each is carried out by itself.
+    pub rules: Vec<Rule>,
+    /// Bytes on disk above which the oldest records go. What is deleted but not yet given back
+    /// counts as gone, so that a slow compaction does not cost records.
+    pub bytes_max: Option<u64>,
+    /// Kinds that neither rules nor size touch: Nostr's 5 and 62, which forbid others to come back.
+    pub spared_kinds: Vec<u32>,
+    /// Deletes in one write.
+    pub batch_max: usize,
+    /// Time between two rounds.
+    pub every: Duration,
+    /// How many of the network's units of time a second has.
+    pub units_per_s: u64,
+}
+
+/// Records that go when they are old.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Only of these kinds.
+    pub kinds: Option<Vec<u32>>,
+    /// Of any but these kinds.
+    pub not_kinds: Vec<u32>,
+    /// Only by these authors.
+    pub authors: Option<Vec<Key>>,
+    /// Older than this. 0 takes all that match.
+    pub older_than_s: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            bytes_max: None,
+            spared_kinds: vec![5, 62],
+            batch_max: 256,
+            every: Duration::from_secs(10),
+            units_per_s: 1,
+        }
+    }
+}
+
+/// Why a round ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum RetentionError {
+    /// Expired records could not be looked up.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// A delete was not taken.
+    #[error(transparent)]
+    Commit(#[from] Arc<CommitError>),
+}
+
+/// What a step deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Records that had expired.
+    pub expired: u64,
+    /// Records that a rule gave up.
+    pub aged: u64,
+    /// Records that there was no room for.
+    pub crowded: u64,
+}
+
+impl Swept {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.expired + self.aged + self.crowded
+    }
+}
+
+impl Policy {
+    /// One batch of each sort, at most. Nothing is left to do when it says it deleted nothing.
+    pub fn step(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        clock: &Clock,
+    ) -> Result<Swept, RetentionError> {
+        let now = clock.now_s().saturating_mul(self.units_per_s);
+        let mut swept = Swept::default();
+        let ids = store.expired(now, self.batch_max)?;
+        if !ids.is_empty() {
+            swept.expired = erase(writer, Query { ids: Some(ids), ..Query::default() })?;
+        }
+        for rule in &self.rules {
+            let age = rule.older_than_s.saturating_mul(self.units_per_s);
+            let Some(to) = now.checked_sub(age) else { continue };
+            swept.aged += erase(
+                writer,
+                Query {
+                    kinds: rule.kinds.clone(),
+                    authors: rule.authors.clone(),
+                    not_kinds: [&rule.not_kinds[..], &self.spared_kinds].concat(),
+                    to,
+                    ..oldest(self.batch_max)
+                },
+            )?;
+        }
+        let crowded = self.too_many(store);
+        if crowded > 0 {
+            let count = crowded.min(self.batch_max as u64) as usize;
+            let spared = self.spared_kinds.clone();
+            swept.crowded = erase(writer, Query { not_kinds: spared, ..oldest(count) })?;
+        }
+        Ok(swept)
+    }
+
+    /// About how many records have to go for the size to be met.
+    fn too_many(&self, store: &dyn Store) -> u64 {
+        let Some(bytes_max) = self.bytes_max else { return 0 };
+        let stats = store.stats();
+        if stats.records == 0 {
+            return 0;
+        }
+        let (records, all) = (u128::from(stats.records), u128::from(stats.records + stats.dead));
+        let live_bytes = u128::from(stats.bytes) * records / all;
+        let excess = live_bytes.saturating_sub(u128::from(bytes_max));
+        (excess * records).div_ceil(live_bytes.max(1)) as u64
+    }
+}
+
+/// The oldest records, so many.
+fn oldest(limit: usize) -> Query {
+    Query { order: Order::OldestFirst, limit, ..Query::default() }
+}
+
+fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {
+    match writer.write(Write::Erase(Box::new(query)))? {
+        Outcome::Erased(count) => Ok(count),
+        _ => Ok(0),
+    }
+}
+
+/// The thread that carries a policy out, until it is stopped or dropped.
+pub struct Keeper {
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Starts it. `report` hears of every round that did something or failed; after a failure it
+    /// goes on at the next round.
+    pub fn start(
+        policy: Policy,
+        store: Arc<dyn Store>,
+        writer: Arc<Writer>,
+        clock: Clock,
+        mut report: impl FnMut(Result<Swept, RetentionError>) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (stop, stopped) = sync_channel::<()>(0);
+        let thread = std::thread::Builder::new().name("hark-keeper".into()).spawn(move || {
+            let mut pause = policy.every;
+            // A short rest between the batches of a long round leaves the writer to others.
+            let rest = Duration::from_millis(5);
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+                let swept = policy.step(&*store, &writer, &clock);
+                let busy = swept.as_ref().is_ok_and(|swept| swept.total() > 0);
+                pause = if busy { rest } else { policy.every };
+                if busy || swept.is_err() {
+                    report(swept);
+                }
+            }
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Stops after the batch at hand and waits for it.
+    pub fn stop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::record::{self, Head, Place};
+
+    use super::*;
+    use crate::admission::KeepAll;
+    use crate::store::memory::MemoryStore;
+    use crate::writer::Options;
+
+    fn record(id: u8, time: u64, kind: u32, author: u8, expires: Option<u64>) -> Write {
+        let head = Head { id: [id; 32], time, author: Some([author; 32]), kind, expires };
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, b"{}", std::iter::empty::<(u8, Place<'_>)>());
+        Write::Put(bytes.into())
+    }
+
+    fn shelf(records: &[Write]) -> (Arc<dyn Store>, Writer) {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
+        store.commit(records).unwrap();
+        let writer = Writer::start(Arc::clone(&store), Options::default(), Box::new(|_, _| {}));
+        (store, writer)
+    }
+
+    fn left(store: &dyn Store) -> Vec<u8> {
+        let mut ids = Vec::new();
+        let query = Query { order: Order::OldestFirst, ..Query::default() };
+        let mut search = store.search(&query).unwrap();
+        let mut sink = |record: &crate::Record<'_>| {
+            ids.push(record.id()[0]);
+            std::ops::ControlFlow::Continue(())
+        };
+        search.slice(u64::MAX, &mut sink).unwrap();
+        ids
+    }
+
+    #[test]
+    fn what_has_expired_goes_and_no_more() {
+        let (store, writer) = shelf(&[
+            record(1, 10, 1, 1, Some(100)),
+            record(2, 10, 1, 1, Some(101)),
+            record(3, 10, 1, 1, None),
+        ]);
+        let clock = Clock::fake(100);
+        let policy = Policy::default();
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap().expired, 1);
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), Swept::default());
+        assert_eq!(left(&*store), [2, 3]);
+    }
+
+    #[test]
+    fn rules_take_the_oldest_first_in_batches_and_spare_tombstones() {
+        let (store, writer) = shelf(&[
+            record(1, 10, 1, 1, None),
+            record(2, 20, 1, 1, None),
+            record(3, 30, 1, 1, None),
+            record(4, 95, 1, 1, None),
+            record(5, 10, 5, 1, None),
+            record(6, 10, 7, 1, None),
+            record(7, 10, 1, 2, None),
+        ]);
+        let rule = Rule {
+            kinds: Some(vec![1, 5]),
+            authors: Some(vec![[1; 32]]),
+            older_than_s: 10,
+            ..Rule::default()
+        };
+        let policy = Policy { rules: vec![rule], batch_max: 2, ..Policy::default() };
+        let clock = Clock::fake(100);
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap().aged, 2);
+        assert_eq!(left(&*store), [5, 6, 7, 3, 4]);
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap().aged, 1);
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap().aged, 0);
+        assert_eq!(left(&*store), [5, 6, 7, 4]);
+    }
+
+    #[test]
+    fn size_takes_the_oldest_until_it_is_met() {
+        let records: Vec<_> = (0..100).map(|n| record(n, u64::from(n), 1, 1, None)).collect();
+        let (store, writer) = shelf(&records);
+        let bytes_max = store.stats().bytes / 4;
+        let policy = Policy { bytes_max: Some(bytes_max), batch_max: 10, ..Policy::default() };
+        let clock = Clock::fake(1000);
+        while policy.step(&*store, &writer, &clock).unwrap().total() > 0 {}
+        assert!(store.stats().bytes <= bytes_max);
+        assert_eq!(left(&*store), (75..100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn the_keeper_works_by_itself_and_stops() {
+        let (store, writer) = shelf(&[record(1, 10, 1, 1, Some(50)), record(2, 10, 1, 1, None)]);
+        let policy = Policy { every: Duration::from_millis(1), ..Policy::default() };
+        let (told, hear) = sync_channel(16);
+        let writer = Arc::new(writer);
+        let report = move |swept: Result<Swept, _>| told.try_send(swept.unwrap()).unwrap();
+        let keeper = Keeper::start(policy, Arc::clone(&store), writer, Clock::fake(100), report);
+        assert_eq!(hear.recv().unwrap().expired, 1);
+        drop(keeper);
+        assert_eq!(left(&*store), [2]);
+    }
+}
