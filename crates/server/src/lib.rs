@@ -1,1 +1,109 @@
-//! Placeholder.
+//! The doors: connections in, messages to questions, records out. All that is async lives here; the
+//! archive behind it does not know it.
+//!
+//! Read in this order: [`listen`] (accept, drain), [`web`] (what HTTP answers), [`session`] (one
+//! connection), [`nostr`] (its messages), [`line`](crate::line) and [`readers`] (how answers come
+//! back without anyone waiting for a slow client), [`control`] (other processes).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hark_archive::clock::Clock;
+use hark_archive::limits::Limits;
+use hark_archive::retention::Policy;
+use hark_archive::{Store, writer};
+
+mod admin;
+mod line;
+mod listen;
+pub mod metrics;
+pub mod nostr;
+mod readers;
+mod session;
+mod socket;
+mod web;
+
+pub use admin::control;
+pub use listen::{ServeError, Server};
+
+/// What to serve, and how much of it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen. Port 0 takes any that is free.
+    pub listen: SocketAddr,
+    /// Where `control.sock` goes, if other processes may hand over writes.
+    pub control: Option<PathBuf>,
+    /// Every bound.
+    pub limits: Limits,
+    /// What the relay says about itself.
+    pub relay: RelayInfo,
+    /// What is not kept for ever.
+    pub retention: Policy,
+    /// Threads for what must not run on the runtime's.
+    pub threads: Threads,
+    /// No rate limits: for tests and benches.
+    pub unlimited: bool,
+}
+
+impl Config {
+    /// Defaults, listening there.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            control: None,
+            limits: Limits::default(),
+            relay: RelayInfo::default(),
+            retention: Policy::default(),
+            threads: Threads::default(),
+            unlimited: false,
+        }
+    }
+}
+
+/// What the relay says about itself (NIP-11).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelayInfo {
+    /// Its name.
+    pub name: String,
+    /// What it is for, in a sentence or two.
+    pub description: String,
+    /// The URL that clients reach it under: `wss://…`. Known to NIP-62 and NIP-42.
+    pub url: Option<String>,
+    /// The operator's key, hex.
+    pub pubkey: Option<String>,
+    /// How else to reach the operator.
+    pub contact: Option<String>,
+    /// URL of an icon.
+    pub icon: Option<String>,
+    /// URL of a banner.
+    pub banner: Option<String>,
+    /// URL of its terms.
+    pub terms_of_service: Option<String>,
+}
+
+/// How many threads do what must not run on the runtime's. 0 takes the number of cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// Parse, hash and verify events.
+    pub verify: usize,
+    /// Answer questions.
+    pub read: usize,
+}
+
+/// Compacts a store, online. Given lines of progress are passed on; the answer is a summary, or why
+/// it failed.
+pub type Compact = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
+
+/// The archive behind the doors.
+#[derive(Clone)]
+pub struct Shelf {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// How its writes are batched.
+    pub writer: writer::Options,
+    /// Its time.
+    pub clock: Clock,
+    /// How it is compacted, where that means something.
+    pub compact: Option<Compact>,
+}

@@ -1,0 +1,218 @@
+//! The line to one client: what other threads hold of a session. They put messages here and never
+//! wait; the session's task takes them out as fast as the client does.
+//!
+//! Bytes are counted until they are on the socket. Above one bound searches for this client rest
+//! (they are parked here, and woken from here), above another the client is given up as too slow.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use hark_archive::live::News;
+
+use crate::readers::Job;
+
+/// Something to send.
+pub(crate) enum Part {
+    /// Many messages, one behind the other; where each ends.
+    Page(Bytes, Vec<u32>),
+    /// One message.
+    One(Bytes),
+    /// A live event: `["EVENT","sub",`, and the bytes that all its subscribers share.
+    Live(Arc<[u8]>, News),
+}
+
+impl Part {
+    /// Bytes that it is counted with.
+    pub(crate) fn size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Page(bytes, ends) => bytes.len() + ends.len() * 4,
+                Self::One(bytes) => bytes.len(),
+                Self::Live(open, news) => open.len() + news.size(),
+            }
+    }
+}
+
+/// Says that what is put on the line for it is not wanted any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub(crate) fn is(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Something under way for the client, counted until it is dropped.
+pub(crate) struct Ticket {
+    line: Arc<Line>,
+    what: What,
+}
+
+/// What can be under way.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    /// An event without an OK.
+    Event,
+    /// A question without its answer.
+    Search,
+}
+
+pub(crate) struct Line {
+    queue: Mutex<Queue>,
+    task: AtomicWaker,
+    events: AtomicUsize,
+    searches: AtomicUsize,
+    pause_bytes: usize,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    parts: VecDeque<Part>,
+    /// Of the parts, and of those taken but not sent.
+    bytes: usize,
+    parked: Vec<Box<dyn Job>>,
+    slow: bool,
+    gone: bool,
+}
+
+impl Line {
+    pub(crate) fn new(pause_bytes: usize, bytes_max: usize) -> Self {
+        Self {
+            queue: Mutex::default(),
+            task: AtomicWaker::new(),
+            events: AtomicUsize::new(0),
+            searches: AtomicUsize::new(0),
+            pause_bytes,
+            bytes_max,
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something on the line.
+    pub(crate) fn put(&self, part: Part) {
+        self.put_locked(self.queue(), part);
+    }
+
+    /// Puts something on the line for a subscription, unless that is over. Says whether it was not.
+    pub(crate) fn put_for(&self, over: &Over, part: Part) -> bool {
+        let queue = self.queue();
+        if over.is() {
+            return false;
+        }
+        self.put_locked(queue, part);
+        true
+    }
+
+    /// One message that `write` appends to a buffer.
+    pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::with_capacity(128);
+        write(&mut out);
+        self.put(Part::One(out.into()));
+    }
+
+    fn put_locked(&self, mut queue: MutexGuard<'_, Queue>, part: Part) {
+        if queue.gone || queue.slow {
+            return;
+        }
+        queue.bytes += part.size();
+        queue.parts.push_back(part);
+        if queue.bytes > self.bytes_max {
+            queue.slow = true;
+        }
+        drop(queue);
+        self.task.wake();
+    }
+
+    /// From here on nothing comes for it any more.
+    pub(crate) fn end(&self, over: &Over) {
+        let _queue = self.queue();
+        over.0.store(true, Ordering::Release);
+    }
+
+    /// Gives the client up.
+    pub(crate) fn give_up(&self) {
+        self.queue().slow = true;
+        self.task.wake();
+    }
+
+    /// Lays a search to rest until there is room; gives it back if there is some.
+    pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+        let mut queue = self.queue();
+        if queue.gone || queue.bytes <= self.pause_bytes {
+            return Some(job);
+        }
+        queue.parked.push(job);
+        None
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.queue().gone
+    }
+
+    pub(crate) fn ticket(self: &Arc<Self>, what: What) -> Ticket {
+        self.counter(what).fetch_add(1, Ordering::AcqRel);
+        Ticket { line: Arc::clone(self), what }
+    }
+
+    pub(crate) fn under_way(&self, what: What) -> usize {
+        self.counter(what).load(Ordering::Acquire)
+    }
+
+    fn counter(&self, what: What) -> &AtomicUsize {
+        match what {
+            What::Event => &self.events,
+            What::Search => &self.searches,
+        }
+    }
+}
+
+/// The session's end of the line.
+impl Line {
+    /// Wakes this task when something comes or is done.
+    pub(crate) fn listen(&self, waker: &Waker) {
+        self.task.register(waker);
+    }
+
+    /// Takes everything, in order. False if the client has to be given up.
+    pub(crate) fn take(&self, into: &mut VecDeque<Part>) -> bool {
+        let mut queue = self.queue();
+        into.append(&mut queue.parts);
+        !queue.slow
+    }
+
+    /// So many bytes are sent. Returns searches that can go on.
+    pub(crate) fn sent(&self, bytes: usize) -> Vec<Box<dyn Job>> {
+        let mut queue = self.queue();
+        queue.bytes = queue.bytes.saturating_sub(bytes);
+        if queue.bytes <= self.pause_bytes / 2 {
+            std::mem::take(&mut queue.parked)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The client is gone: nothing more is taken, what waits is dropped.
+    pub(crate) fn hang_up(&self) {
+        let mut queue = self.queue();
+        queue.gone = true;
+        let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
+        drop(queue);
+        drop(waiting);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.line.counter(self.what).fetch_sub(1, Ordering::AcqRel);
+        self.line.task.wake();
+    }
+}

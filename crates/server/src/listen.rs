@@ -1,0 +1,245 @@
+//! From the open port to the last connection's end.
+//!
+//! Going down: no new connections; sessions finish what is under way and close; then the threads
+//! behind them, in the order of the data, so that every event that was taken is durable and
+//! answered. All of it within a time; what is not done by then is dropped, and has got no OK.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hark_archive::live::Live;
+use hark_archive::retention::Keeper;
+use hark_archive::writer::Writer;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::admin::control::Control;
+use crate::metrics::Metrics;
+use crate::nostr::Relay;
+use crate::nostr::admit::OwnUrls;
+use crate::nostr::intake::{Intake, Parts};
+use crate::readers::Readers;
+use crate::web::{Place, Slot, Web};
+use crate::{Config, Shelf};
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address can not be had.
+    #[error("cannot listen on {addr}: {source}; choose another with --listen")]
+    Listen {
+        /// Which.
+        addr: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// `control.sock` can not be made.
+    #[error("cannot open {path}: {source}")]
+    Control {
+        /// Where.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A thread can not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// The limits contradict each other.
+    #[error("limits: {0}")]
+    Limits(String),
+}
+
+/// A server with its sockets open and its threads running.
+pub struct Server {
+    listener: TcpListener,
+    addr: SocketAddr,
+    relay: Arc<Relay>,
+    control: Option<Control>,
+    keeper: Keeper,
+    readers: Vec<JoinHandle<()>>,
+    verifiers: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the sockets and starts the threads. Nothing is served before [`Server::run`].
+    pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
+        config.limits.check().map_err(ServeError::Limits)?;
+        let failed = |source| ServeError::Listen { addr: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        let limits = Arc::new(config.limits);
+        let metrics = Arc::new(Metrics::default());
+        let live = Arc::new(Live::default());
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
+        let writer = Arc::new(Writer::start(
+            Arc::clone(&shelf.store),
+            shelf.writer,
+            Box::new({
+                let live = Arc::clone(&live);
+                move |seq, record| live.publish(Some(seq), record)
+            }),
+        ));
+        let urls = config.relay.url.iter().cloned().chain([url(addr)]);
+        let parts = Parts {
+            store: Arc::clone(&shelf.store),
+            writer: Arc::clone(&writer),
+            live: Arc::clone(&live),
+            clock: shelf.clock.clone(),
+            limits: Arc::clone(&limits),
+            own_urls: OwnUrls::new(urls),
+            metrics: Arc::clone(&metrics),
+        };
+        let (intake, verifiers) =
+            Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
+        let (readers, reader_threads) =
+            Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
+        let keeper = Keeper::start(
+            config.retention,
+            Arc::clone(&shelf.store),
+            Arc::clone(&writer),
+            shelf.clock.clone(),
+            |swept| match swept {
+                Ok(swept) => tracing::info!(
+                    expired = swept.expired,
+                    aged = swept.aged,
+                    crowded = swept.crowded,
+                    "records let go"
+                ),
+                Err(error) => tracing::error!(%error, "retention failed; trying again next round"),
+            },
+        )
+        .map_err(ServeError::Thread)?;
+        let relay = Arc::new(Relay {
+            store: shelf.store,
+            clock: shelf.clock,
+            live,
+            readers,
+            intake,
+            writer,
+            limits,
+            metrics,
+            info: config.relay,
+        });
+        let control = config
+            .control
+            .map(|path| {
+                Control::start(&path, Arc::clone(&relay), shelf.compact).map_err(|source| {
+                    ServeError::Control { path: path.display().to_string(), source }
+                })
+            })
+            .transpose()?;
+        if config.unlimited {
+            tracing::warn!("running --unlimited: rate limits are off");
+        }
+        Ok(Self { listener, addr, relay, control, keeper, readers: reader_threads, verifiers })
+    }
+
+    /// The address that it listens on.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The same as a URL, for the first line of output.
+    pub fn url(&self) -> String {
+        url(self.addr)
+    }
+
+    /// What has been done so far.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.relay.metrics)
+    }
+
+    /// Serves until `shutdown`, then drains.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let (leave, leaving) = watch::channel(false);
+        let (alive, mut all_gone) = mpsc::channel(1);
+        let web = Web::new(Arc::clone(&self.relay), leaving, &self.url());
+        tokio::pin!(shutdown);
+        let slots = Arc::new(Semaphore::new(self.relay.limits.connections_max));
+        loop {
+            let accepted = tokio::select! {
+                () = &mut shutdown => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => match Arc::clone(&slots).try_acquire_owned() {
+                    Ok(permit) => {
+                        self.relay.metrics.connections.add(1);
+                        self.relay.metrics.connections_open.add(1);
+                        let slot =
+                            Arc::new(Slot { relay: Arc::clone(&self.relay), _permit: permit });
+                        let place = Place { _alive: alive.clone(), _slot: slot };
+                        tokio::spawn(serve(stream, web.clone(), place));
+                    }
+                    Err(_) => self.relay.metrics.connections_refused.add(1),
+                },
+                // Out of files, most likely: those that end make room.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept; waiting");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        tracing::info!("going down: finishing what is under way");
+        let drain = Duration::from_millis(self.relay.limits.drain_timeout_ms);
+        let Self { listener, relay, control, keeper, readers, verifiers, .. } = self;
+        drop(listener);
+        drop(alive);
+        drop(web);
+        leave.send_replace(true);
+        if tokio::time::timeout(drain, all_gone.recv()).await.is_err() {
+            tracing::warn!("some connections did not end in time; they are dropped");
+        }
+        let stop = move || {
+            drop(control);
+            drop(keeper);
+            relay.intake.close();
+            relay.readers.close();
+            for thread in verifiers.into_iter().chain(readers) {
+                // A panic there has already been printed.
+                let _ = thread.join();
+            }
+            if let Some(relay) = Arc::into_inner(relay)
+                && let Some(mut writer) = Arc::into_inner(relay.writer)
+            {
+                writer.close();
+            }
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(drain, tokio::task::spawn_blocking(stop)).await
+        {
+            tracing::error!(%error, "going down failed");
+        }
+        Ok(())
+    }
+}
+
+fn url(addr: SocketAddr) -> String {
+    format!("ws://{addr}")
+}
+
+/// One connection's HTTP part. It ends with the upgrade; the session holds its place from there.
+async fn serve(stream: TcpStream, web: Web, place: Place) {
+    // Answers are written whole, so there is nothing to gather. Without it they are only later.
+    let _ = stream.set_nodelay(true);
+    let mut leaving = web.leaving.clone();
+    let head_timeout = Duration::from_millis(web.relay.limits.handshake_timeout_ms);
+    let router = web.router().layer(axum::Extension(place));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_timeout)
+        .max_buf_size(16 << 10)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        _ = &mut connection => return,
+        _ = leaving.wait_for(|leaving| *leaving) => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}

@@ -1,0 +1,125 @@
+//! What an event must be to be let in, and what its record carries beside its tags.
+
+use hark_archive::Outcome;
+use hark_archive::admission::Refusal;
+use hark_archive::admission::nostr::{Class, SLOT, VANISH, class};
+use hark_archive::limits::Limits;
+use hark_codec::nostr::Event;
+
+/// Kind of the answer to an AUTH challenge: never stored, never sent on (NIP-42).
+const AUTH: u16 = 22_242;
+/// Kind of a request to vanish (NIP-62).
+const VANISH_KIND: u16 = 62;
+
+/// The URLs that mean this relay, for requests to vanish (NIP-62).
+#[derive(Clone, Debug, Default)]
+pub struct OwnUrls(Vec<String>);
+
+impl OwnUrls {
+    /// These URLs.
+    pub fn new(urls: impl IntoIterator<Item = String>) -> Self {
+        Self(urls.into_iter().map(|url| plain(&url)).collect())
+    }
+
+    fn mean(&self, url: &str) -> bool {
+        url == "ALL_RELAYS" || self.0.contains(&plain(url))
+    }
+}
+
+/// A URL without what makes no difference here.
+fn plain(url: &str) -> String {
+    url.trim().trim_end_matches('/').to_ascii_lowercase()
+}
+
+/// The private labels of an event's record.
+#[derive(Clone, Copy, Debug)]
+pub struct Private<'a>(Option<(u8, &'a [u8])>);
+
+impl<'a> Private<'a> {
+    /// Those of `event` at the relay that `own` means.
+    pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
+        let names_us = || {
+            let relays = event.tags().filter(|tag| tag.name() == "relay");
+            relays.filter_map(|tag| tag.get(1)).any(|url| own.mean(url))
+        };
+        Self(match class(u32::from(event.kind())) {
+            Class::Addressable => Some((SLOT, event.d().as_bytes())),
+            Class::Regular if event.kind() == VANISH_KIND && names_us() => Some((VANISH, b"")),
+            _ => None,
+        })
+    }
+
+    /// As the encoder takes them.
+    pub fn labels(&self) -> &[(u8, &'a [u8])] {
+        self.0.as_slice()
+    }
+}
+
+/// Whether an event is only passed on.
+pub(super) fn is_ephemeral(event: &Event<'_>) -> bool {
+    class(u32::from(event.kind())) == Class::Ephemeral
+}
+
+/// Why an event is not let in, whatever its signature; None if nothing stands against it. What is
+/// cheap comes first. The id is checked by the caller.
+pub(super) fn refusal(
+    event: &Event<'_>,
+    event_bytes: usize,
+    limits: &Limits,
+    now_s: u64,
+) -> Option<String> {
+    let (tags, time) = (event.tag_count(), event.created_at());
+    if event_bytes > limits.event_bytes_max {
+        return Some(format!("invalid: event is larger than {} bytes", limits.event_bytes_max));
+    }
+    if tags > limits.event_tags_max {
+        return Some(format!("invalid: event has more than {} tags", limits.event_tags_max));
+    }
+    if event.kind() == AUTH {
+        return Some("invalid: kind 22242 answers a challenge and belongs into AUTH".into());
+    }
+    if time > now_s.saturating_add(limits.created_at_ahead_s_max) {
+        let bound = limits.created_at_ahead_s_max;
+        return Some(format!("invalid: created_at is more than {bound} s in the future"));
+    }
+    if let Some(bound) = limits.created_at_behind_s_max
+        && time < now_s.saturating_sub(bound)
+    {
+        return Some(format!("invalid: created_at is more than {bound} s in the past"));
+    }
+    if event.expiration().is_some_and(|at| at <= now_s) {
+        return Some("invalid: event has expired".into());
+    }
+    if event.is_protected() {
+        // NIP-70: without AUTH nobody can be its author to us.
+        return Some("blocked: event is protected, and this relay does not take AUTH".into());
+    }
+    None
+}
+
+/// What OK says about an outcome: accepted or not, and why.
+pub(super) fn answer(outcome: Outcome) -> (bool, &'static str) {
+    match outcome {
+        Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
+        Outcome::Duplicate => (true, DUPLICATE),
+        // True, as nothing is wrong with the event and sending it again would change nothing.
+        Outcome::Superseded => (true, "duplicate: have a newer event"),
+        Outcome::Refused(Refusal::Deleted) => (false, "blocked: event was deleted by its author"),
+        Outcome::Refused(Refusal::Vanished) => (false, "blocked: its author asked to vanish"),
+    }
+}
+
+/// What OK says about an event that is here already.
+pub(super) const DUPLICATE: &str = "duplicate: already have this event";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_means_us_however_it_is_written() {
+        let own = OwnUrls::new(["wss://Relay.example/".to_owned()]);
+        assert!(own.mean("wss://relay.example") && own.mean("ALL_RELAYS"));
+        assert!(!own.mean("wss://other.example") && !own.mean("all_relays") && !own.mean(""));
+    }
+}

@@ -1,0 +1,198 @@
+//! What a client says, and what is done about it. Nothing here waits: events and questions go to
+//! their threads, refusals are said at once, in OK or CLOSED where there is an id to answer.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hark_archive::Query;
+use hark_codec::nostr::{About, ClientMessage, Filter, Inbox, MessageError, reply};
+
+use super::count::Counting;
+use super::page::{Answer, Sub};
+use super::{Relay, auth, query};
+use crate::line::{Line, What};
+
+thread_local! {
+    /// Buffers for the message at hand; one set a thread is enough, as nothing here waits.
+    static INBOX: RefCell<Option<(usize, Inbox)>> = const { RefCell::new(None) };
+}
+
+/// One session's state at this door.
+pub(crate) struct Door {
+    relay: Arc<Relay>,
+    line: Arc<Line>,
+    subs: HashMap<Box<str>, Arc<Sub>>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.end_all();
+    }
+}
+
+/// Whether a message is an EVENT, which is not to be parsed on the runtime's threads.
+pub(crate) fn is_event(text: &[u8]) -> bool {
+    let Some(rest) = text.trim_ascii_start().strip_prefix(b"[") else { return false };
+    rest.trim_ascii_start().starts_with(b"\"EVENT\"")
+}
+
+impl Door {
+    pub(crate) fn new(relay: Arc<Relay>, line: Arc<Line>) -> Self {
+        Self { relay, line, subs: HashMap::new() }
+    }
+
+    /// Ends every subscription.
+    pub(crate) fn end_all(&mut self) {
+        for (_, sub) in self.subs.drain() {
+            sub.end();
+        }
+    }
+
+    /// Takes a message that is no EVENT.
+    pub(crate) fn hear(&mut self, text: &[u8]) {
+        let filters_max = self.relay.limits.filters_max;
+        INBOX.with_borrow_mut(|inbox| {
+            if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
+                *inbox = None;
+            }
+            let (_, inbox) = inbox.get_or_insert_with(|| (filters_max, Inbox::new(filters_max)));
+            match ClientMessage::parse(text, inbox) {
+                Ok(message) => self.answer(&message),
+                Err(error) => self.refuse(&error),
+            }
+        });
+    }
+
+    /// A binary message.
+    pub(crate) fn hear_binary(&self) {
+        self.notice("invalid: messages are text, not binary");
+    }
+
+    fn answer(&mut self, message: &ClientMessage<'_>) {
+        match message {
+            ClientMessage::Req { sub, filters } => {
+                if let Err(reason) = self.req(sub, filters) {
+                    self.end(sub);
+                    self.closed(sub, &reason);
+                }
+            }
+            ClientMessage::Count { sub, filters } => {
+                if let Err(reason) = self.count(sub, filters) {
+                    self.closed(sub, &reason);
+                }
+            }
+            ClientMessage::Close { sub } => self.end(sub),
+            ClientMessage::Auth(event) => auth::answer(event, &self.line),
+            // The session hands these to the intake; what looks otherwise to `is_event` is one
+            // that is spelt with escapes, which no client does.
+            ClientMessage::Event(event) => self.line.say(|out| {
+                reply::write_ok(
+                    out,
+                    event.id(),
+                    false,
+                    "invalid: \"EVENT\" is written with escapes",
+                );
+            }),
+            ClientMessage::NegOpen { sub, .. }
+            | ClientMessage::NegMsg { sub, .. }
+            | ClientMessage::NegClose { sub } => {
+                self.neg_err(sub, "unsupported: NIP-77 is not offered")
+            }
+        }
+    }
+
+    fn refuse(&mut self, error: &MessageError<'_>) {
+        let reason = error.reason.to_string();
+        match error.about {
+            About::Nothing => self.notice(&reason),
+            About::Event(id) => self.line.say(|out| reply::write_ok(out, &id, false, &reason)),
+            About::Sub(sub) => {
+                self.end(sub);
+                self.closed(sub, &reason);
+            }
+            About::Neg(sub) => self.neg_err(sub, &reason),
+        }
+    }
+
+    fn req(&mut self, id: &str, filters: &[Filter]) -> Result<(), String> {
+        let queries = self.queries(id, filters)?;
+        self.end(id);
+        if self.subs.len() >= self.relay.limits.subscriptions_max {
+            self.subs.retain(|_, sub| !sub.is_over());
+        }
+        if self.subs.len() >= self.relay.limits.subscriptions_max {
+            let bound = self.relay.limits.subscriptions_max;
+            return Err(format!("blocked: more than {bound} subscriptions; close some"));
+        }
+        // First listen, then search: so nothing falls between the two.
+        let sub = Sub::start(id, &self.line, &self.relay, queries.clone());
+        self.subs.insert(id.into(), Arc::clone(&sub));
+        let ticket = self.line.ticket(What::Search);
+        let answer = Answer::new(Arc::clone(&self.relay), sub, queries, ticket);
+        self.relay.readers.push(Box::new(answer));
+        Ok(())
+    }
+
+    fn count(&self, id: &str, filters: &[Filter]) -> Result<(), String> {
+        let queries = self.queries(id, filters)?;
+        let ticket = self.line.ticket(What::Search);
+        let (relay, line) = (Arc::clone(&self.relay), Arc::clone(&self.line));
+        self.relay.readers.push(Box::new(Counting::new(relay, line, id, queries, ticket)));
+        Ok(())
+    }
+
+    fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, String> {
+        let limits = &self.relay.limits;
+        let refusal = if id.chars().count() > limits.subscription_id_chars_max {
+            let bound = limits.subscription_id_chars_max;
+            Some(format!("invalid: subscription id is longer than {bound} characters"))
+        } else if filters.iter().any(|filter| query::values(filter) > limits.filter_values_max) {
+            let bound = limits.filter_values_max;
+            Some(format!("blocked: a filter has more than {bound} values; split it"))
+        } else if filters.iter().any(|filter| filter.search().is_some()) {
+            Some("unsupported: search is not offered".into())
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            self.relay.metrics.questions_refused.add(1);
+            return Err(reason);
+        }
+        let now_s = self.relay.clock.now_s();
+        Ok(filters.iter().map(|filter| query::at_door(filter, limits, now_s)).collect())
+    }
+
+    fn end(&mut self, id: &str) {
+        if let Some(sub) = self.subs.remove(id) {
+            sub.end();
+        }
+    }
+
+    fn closed(&self, sub: &str, reason: &str) {
+        self.line.say(|out| reply::write_closed(out, sub, reason));
+    }
+
+    fn notice(&self, text: &str) {
+        self.line.say(|out| reply::write_notice(out, text));
+    }
+
+    fn neg_err(&self, sub: &str, reason: &str) {
+        self.line.say(|out| reply::write_neg_err(out, sub, reason));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_told_apart_by_their_first_bytes() {
+        for text in [r#"["EVENT",{}]"#, " [ \"EVENT\" , {}]", "\n[\"EVENT\""] {
+            assert!(is_event(text.as_bytes()), "{text}");
+        }
+        for text in [r#"["REQ","EVENT"]"#, r#"["EVENTS"]"#, "[", "", r#"{"EVENT""#] {
+            assert!(!is_event(text.as_bytes()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Events on their way in: parsed, looked up, hashed and verified on threads of their own, then
+//! handed to the writer. OK is said when the event is durable, or when it is clear that it is not
+//! going to be.
+//!
+//! Bytes of events without an OK are bounded: a session gets a [`Permit`] for each event first, and
+//! does not read on while it waits for one. So a full archive slows publishers down, and nothing
+//! piles up.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use hark_archive::clock::Clock;
+use hark_archive::limits::Limits;
+use hark_archive::live::Live;
+use hark_archive::writer::{Busy, Writer};
+use hark_archive::{Record, Store, Write};
+use hark_codec::crypto::{Signature, Signed, Verifier};
+use hark_codec::nostr::{About, ClientMessage, Encoder, Event, Inbox, reply};
+use hark_codec::record::{Id, Key};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::admit::{self, OwnUrls, Private};
+use crate::line::{Line, Ticket, What};
+use crate::metrics::Metrics;
+
+/// Events that one thread takes at a time.
+const BATCH: usize = 64;
+/// Parsed keys that a verifier keeps.
+const KEYS_CACHED: usize = 4096;
+
+/// Room for an event.
+pub(crate) type Permit = OwnedSemaphorePermit;
+
+/// What the threads work with.
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) writer: Arc<Writer>,
+    pub(crate) live: Arc<Live>,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) own_urls: OwnUrls,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// The queue in front of the threads.
+pub(crate) struct Intake {
+    room: Arc<Semaphore>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    threads: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    arrivals: VecDeque<Arrival>,
+    closed: bool,
+}
+
+/// An EVENT message, as it came.
+struct Arrival {
+    text: Box<[u8]>,
+    from: Sender,
+}
+
+/// Whom to answer, and what is held until then.
+struct Sender {
+    line: Arc<Line>,
+    _ticket: Ticket,
+    _permit: Permit,
+}
+
+/// An event of which only the signature is to be checked.
+struct Staged {
+    id: Id,
+    key: Key,
+    signature: Signature,
+    record: Vec<u8>,
+    ephemeral: bool,
+    from: Sender,
+}
+
+impl Intake {
+    /// Starts the threads; they end after [`Intake::close`], once the queue is empty.
+    pub(crate) fn start(
+        threads: usize,
+        parts: Parts,
+    ) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
+        let threads = threads.max(1);
+        let intake = Arc::new(Self {
+            room: Arc::new(Semaphore::new(parts.limits.intake_bytes_max)),
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            threads,
+        });
+        let parts = Arc::new(parts);
+        let spawn = |n| {
+            let (intake, parts) = (Arc::clone(&intake), Arc::clone(&parts));
+            let name = format!("hark-verify-{n}");
+            std::thread::Builder::new().name(name).spawn(move || Worker::new(&parts).run(&intake))
+        };
+        let handles = (0..threads).map(spawn).collect::<Result<_, _>>()?;
+        Ok((intake, handles))
+    }
+
+    /// Room for `bytes`, if there is some now.
+    pub(crate) fn try_enter(&self, bytes: usize) -> Option<Permit> {
+        Arc::clone(&self.room).try_acquire_many_owned(bytes as u32).ok()
+    }
+
+    /// Room for `bytes`, as soon as there is some. None if the intake is closed.
+    pub(crate) fn enter(
+        &self,
+        bytes: usize,
+    ) -> impl Future<Output = Option<Permit>> + Send + 'static {
+        let room = Arc::clone(&self.room);
+        async move { room.acquire_many_owned(bytes as u32).await.ok() }
+    }
+
+    /// Queues an EVENT message.
+    pub(crate) fn push(&self, text: &[u8], line: &Arc<Line>, permit: Permit) {
+        let from =
+            Sender { line: Arc::clone(line), _ticket: line.ticket(What::Event), _permit: permit };
+        let mut queue = self.queue();
+        if queue.closed {
+            return;
+        }
+        queue.arrivals.push_back(Arrival { text: text.into(), from });
+        self.work.notify_one();
+    }
+
+    /// Lets nothing more in; the threads end when they are through.
+    pub(crate) fn close(&self) {
+        self.room.close();
+        self.queue().closed = true;
+        self.work.notify_all();
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes this thread's share of what waits. False when there will be no more.
+    fn take(&self, batch: &mut Vec<Arrival>) -> bool {
+        let mut queue = self.queue();
+        while queue.arrivals.is_empty() {
+            if queue.closed {
+                return false;
+            }
+            queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        let share = queue.arrivals.len().div_ceil(self.threads).min(BATCH);
+        batch.extend(queue.arrivals.drain(..share));
+        if !queue.arrivals.is_empty() {
+            self.work.notify_one();
+        }
+        true
+    }
+}
+
+struct Worker<'a> {
+    parts: &'a Parts,
+    inbox: Inbox,
+    encoder: Encoder,
+    verifier: Verifier,
+}
+
+impl<'a> Worker<'a> {
+    fn new(parts: &'a Parts) -> Self {
+        Self {
+            parts,
+            inbox: Inbox::new(1),
+            encoder: Encoder::default(),
+            verifier: Verifier::new(KEYS_CACHED),
+        }
+    }
+
+    fn run(&mut self, intake: &Intake) {
+        let mut batch = Vec::new();
+        while intake.take(&mut batch) {
+            let now_s = self.parts.clock.now_s();
+            let staged: Vec<Staged> =
+                batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect();
+            self.verify(staged);
+        }
+    }
+
+    /// Everything but the signature. Answers what does not need one.
+    fn stage(&mut self, arrival: Arrival, now_s: u64) -> Option<Staged> {
+        let Arrival { text, from } = arrival;
+        let metrics = &self.parts.metrics;
+        metrics.events.add(1);
+        let event = match ClientMessage::parse(&text, &mut self.inbox) {
+            Ok(ClientMessage::Event(event)) => event,
+            Ok(_) => return None,
+            Err(error) => {
+                metrics.events_refused.add(1);
+                let reason = error.reason.to_string();
+                match error.about {
+                    About::Event(id) => from.ok(&id, false, &reason),
+                    _ => from.line.say(|out| reply::write_notice(out, &reason)),
+                }
+                return None;
+            }
+        };
+        match check(self.parts, &event, text.len(), now_s) {
+            Check::Pass => {}
+            Check::Known => {
+                metrics.events_duplicate.add(1);
+                from.ok(event.id(), true, admit::DUPLICATE);
+                return None;
+            }
+            Check::Refuse(reason) => {
+                metrics.events_refused.add(1);
+                from.ok(event.id(), false, &reason);
+                return None;
+            }
+        }
+        let mut record = Vec::with_capacity(text.len() + 128);
+        let private = Private::of(&event, &self.parts.own_urls);
+        self.encoder.encode(&event, private.labels(), &mut record);
+        Some(Staged {
+            id: *event.id(),
+            key: *event.pubkey(),
+            signature: *event.signature(),
+            record,
+            ephemeral: admit::is_ephemeral(&event),
+            from,
+        })
+    }
+
+    fn verify(&mut self, staged: Vec<Staged>) {
+        let started = Instant::now();
+        let signed: Vec<Signed<'_>> = staged
+            .iter()
+            .map(|event| Signed { id: &event.id, key: &event.key, signature: &event.signature })
+            .collect();
+        let mut results = Vec::with_capacity(signed.len());
+        self.verifier.verify_many(&signed, &mut results);
+        drop(signed);
+        self.parts.metrics.verify_ns.add(started.elapsed().as_nanos() as u64);
+        for (event, result) in staged.into_iter().zip(results) {
+            if let Err(error) = result {
+                self.parts.metrics.events_refused.add(1);
+                event.from.ok(&event.id, false, &format!("invalid: {error}"));
+            } else if event.ephemeral {
+                if let Ok(record) = Record::new(&event.record) {
+                    self.parts.live.publish(None, &record);
+                }
+                self.parts.metrics.events_kept.add(1);
+                event.from.ok(&event.id, true, "");
+            } else {
+                self.submit(event);
+            }
+        }
+    }
+
+    /// Hands an event to the writer, waiting while its queue is full: this is not a thread that
+    /// anyone else needs, and what waits behind it is bounded.
+    fn submit(&self, event: Staged) {
+        let Staged { id, record, from, .. } = event;
+        let line = Arc::clone(&from.line);
+        let metrics = Arc::clone(&self.parts.metrics);
+        let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
+            Ok(outcome) => {
+                let (accepted, reason) = admit::answer(outcome);
+                match (accepted, reason) {
+                    (true, "") => metrics.events_kept.add(1),
+                    (true, _) => metrics.events_duplicate.add(1),
+                    (false, _) => metrics.events_refused.add(1),
+                }
+                from.ok(&id, accepted, reason);
+            }
+            Err(error) => {
+                metrics.events_refused.add(1);
+                from.ok(&id, false, &format!("error: event was not kept: {error}"));
+            }
+        };
+        if let Err(Busy(_)) = self.parts.writer.submit(Write::Put(record.into()), Box::new(done)) {
+            line.say(|out| {
+                reply::write_ok(out, &id, false, "error: the archive takes no more writes")
+            });
+        }
+    }
+}
+
+enum Check {
+    Pass,
+    Known,
+    Refuse(String),
+}
+
+fn check(parts: &Parts, event: &Event<'_>, bytes: usize, now_s: u64) -> Check {
+    match parts.store.knows(event.id()) {
+        Ok(true) => return Check::Known,
+        Ok(false) => {}
+        Err(error) => return Check::Refuse(format!("error: {error}")),
+    }
+    if let Some(reason) = admit::refusal(event, bytes, &parts.limits, now_s) {
+        return Check::Refuse(reason);
+    }
+    if event.has_valid_id() {
+        Check::Pass
+    } else {
+        Check::Refuse("invalid: id is not the hash of the event".into())
+    }
+}
+
+impl Sender {
+    fn ok(&self, id: &Id, accepted: bool, reason: &str) {
+        self.line.say(|out| reply::write_ok(out, id, accepted, reason));
+    }
+}

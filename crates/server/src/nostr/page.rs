@@ -1,0 +1,256 @@
+//! The answer to a REQ: stored events in pages, EOSE, then live ones.
+//!
+//! A page is built from stored bytes straight into the buffer that goes to the socket: no parse, no
+//! second copy, one part on the line for many events.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hark_archive::live::{self, Handle, News, Told};
+use hark_archive::{Progress, Query, Record, Search};
+use hark_codec::nostr::reply;
+
+use super::Relay;
+use crate::line::{Line, Over, Part, Ticket};
+use crate::readers::{Job, Turn};
+
+/// Bytes above which a page goes on the line.
+const PAGE_BYTES: usize = 64 << 10;
+
+/// A subscription of a session.
+pub(super) struct Sub {
+    id: Box<str>,
+    /// `["EVENT","id",`
+    open: Arc<[u8]>,
+    over: Over,
+    line: Arc<Line>,
+    handle: Mutex<Option<Handle>>,
+}
+
+/// Where its live events go.
+struct Ear {
+    open: Arc<[u8]>,
+    over: Over,
+    line: Arc<Line>,
+}
+
+impl live::Sink for Ear {
+    fn deliver(&self, news: News) {
+        self.line.put_for(&self.over, Part::Live(Arc::clone(&self.open), news));
+    }
+
+    fn overflow(&self) {
+        self.line.give_up();
+    }
+}
+
+impl Sub {
+    /// Starts to listen for `queries`.
+    pub(super) fn start(
+        id: &str,
+        line: &Arc<Line>,
+        relay: &Relay,
+        queries: Vec<Query>,
+    ) -> Arc<Self> {
+        let mut open = Vec::new();
+        reply::write_event_open(&mut open, id);
+        let (open, over): (Arc<[u8]>, _) = (open.into(), Over::default());
+        let ear = Ear { open: Arc::clone(&open), over: over.clone(), line: Arc::clone(line) };
+        let handle = relay.live.subscribe(queries, Box::new(ear), relay.limits.held_bytes_max);
+        Arc::new(Self {
+            id: id.into(),
+            open,
+            over,
+            line: Arc::clone(line),
+            handle: Mutex::new(Some(handle)),
+        })
+    }
+
+    /// Ends it: nothing more comes, and a search for it stops.
+    pub(super) fn end(&self) {
+        self.line.end(&self.over);
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Here, and not under the lock, as this may wait for the index.
+        drop(handle);
+    }
+
+    /// Ends it and tells the client why.
+    fn refuse(&self, reason: &str) {
+        let mut out = Vec::new();
+        reply::write_closed(&mut out, &self.id, reason);
+        self.line.put_for(&self.over, Part::One(out.into()));
+        self.end();
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.is()
+    }
+
+    fn handle(&self) -> Option<Handle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The stored part of an answer.
+pub(super) struct Answer {
+    relay: Arc<Relay>,
+    sub: Arc<Sub>,
+    queries: Vec<Query>,
+    /// Which of the queries is at hand.
+    at: usize,
+    search: Option<Box<dyn Search>>,
+    /// Rows that the searches before visited.
+    visited: u64,
+    /// What was told, where several queries could tell the same.
+    told: Told,
+    _ticket: Ticket,
+}
+
+impl Answer {
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        sub: Arc<Sub>,
+        queries: Vec<Query>,
+        ticket: Ticket,
+    ) -> Self {
+        Self {
+            relay,
+            sub,
+            queries,
+            at: 0,
+            search: None,
+            visited: 0,
+            told: Told::new(),
+            _ticket: ticket,
+        }
+    }
+
+    /// Opens the search for the query at hand. None if it has no stored part.
+    fn open(&mut self) -> Result<Option<Box<dyn Search>>, String> {
+        let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
+        if query.is_void() {
+            return Ok(None);
+        }
+        query.budget = query.budget.saturating_sub(self.visited);
+        let search = self.relay.store.search(query).map_err(|error| error.to_string())?;
+        if let Some(handle) = self.sub.handle() {
+            handle.opened(self.at, search.seq());
+        }
+        Ok(Some(search))
+    }
+
+    fn work(&mut self) -> Result<Turn, String> {
+        let open = Arc::clone(&self.sub.open);
+        let mut page = Page::new(&open);
+        let mut work = self.relay.limits.slice_rows;
+        while self.at < self.queries.len() {
+            let mut search = match self.search.take() {
+                Some(search) => search,
+                None => match self.open()? {
+                    Some(search) => search,
+                    None => {
+                        self.at += 1;
+                        continue;
+                    }
+                },
+            };
+            let before = search.visited();
+            let several = self.queries.len() > 1;
+            let told = &mut self.told;
+            let progress = search.slice(work, &mut |record: &Record<'_>| {
+                if !several || told.insert(*record.id()) {
+                    page.add(record.wire());
+                }
+                if page.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            let progress = progress.map_err(|error| error.to_string())?;
+            work = work.saturating_sub(search.visited().saturating_sub(before)).max(1);
+            match progress {
+                Progress::Paused => {
+                    self.search = Some(search);
+                    self.put(page);
+                    return Ok(Turn::More);
+                }
+                Progress::Done { more: _ } => {
+                    self.visited += search.visited();
+                    self.relay.metrics.rows_visited.add(search.visited());
+                    self.at += 1;
+                }
+                Progress::Exhausted => {
+                    self.put(page);
+                    return Err(TOO_MUCH.into());
+                }
+            }
+        }
+        page.end(|out| reply::write_eose(out, &self.sub.id, None));
+        self.put(page);
+        if let Some(handle) = self.sub.handle() {
+            handle.release(std::mem::take(&mut self.told));
+        }
+        self.relay.metrics.questions.add(1);
+        Ok(Turn::Done)
+    }
+
+    fn put(&self, page: Page<'_>) {
+        self.relay.metrics.records_told.add(page.records);
+        if let Some(part) = page.part() {
+            self.sub.line.put_for(&self.sub.over, part);
+        }
+    }
+}
+
+/// Why a question is given up.
+pub(super) const TOO_MUCH: &str =
+    "too much to read for one question; name authors, kinds, tags or a shorter time";
+
+impl Job for Answer {
+    fn turn(&mut self) -> Turn {
+        if self.sub.is_over() || self.sub.line.is_gone() {
+            return Turn::Done;
+        }
+        self.work().unwrap_or_else(|reason| {
+            self.relay.metrics.questions_refused.add(1);
+            self.sub.refuse(&format!("error: {reason}"));
+            Turn::Done
+        })
+    }
+
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.sub.line)
+    }
+}
+
+/// Messages in one buffer.
+struct Page<'a> {
+    open: &'a [u8],
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+    records: u64,
+}
+
+impl<'a> Page<'a> {
+    fn new(open: &'a [u8]) -> Self {
+        Self { open, bytes: Vec::new(), ends: Vec::new(), records: 0 }
+    }
+
+    fn add(&mut self, wire: &[u8]) {
+        self.bytes.reserve(self.open.len() + wire.len() + 1);
+        self.bytes.extend_from_slice(self.open);
+        self.bytes.extend_from_slice(wire);
+        self.records += 1;
+        self.end(|out| out.push(b']'));
+    }
+
+    fn end(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= PAGE_BYTES
+    }
+
+    fn part(self) -> Option<Part> {
+        (!self.ends.is_empty()).then(|| Part::Page(self.bytes.into(), self.ends))
+    }
+}

@@ -1,0 +1,290 @@
+//! One connection, one task. It reads while it can write and writes while it can read: neither side
+//! waits for the other, and nothing here waits for an answer.
+//!
+//! It stops reading, and so lets TCP slow the client down, while too much is under way for it: events
+//! without an OK, questions without an answer, no room in the intake.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::line::{Line, Part, What};
+use crate::nostr::Relay;
+use crate::nostr::door::{Door, is_event};
+use crate::nostr::intake::Permit;
+use crate::socket::{Reason, Received, Socket};
+
+/// Messages handled before other tasks of the thread have their turn.
+const TURN_MESSAGES: usize = 64;
+
+type Entering = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
+
+struct Session {
+    socket: Socket,
+    relay: Arc<Relay>,
+    line: Arc<Line>,
+    door: Door,
+    outgoing: Outgoing,
+    /// An event that waits for room.
+    waiting: Option<(Entering, Bytes)>,
+    heard_at: Instant,
+    pinged: bool,
+    alarm: Pin<Box<Sleep>>,
+    /// The server goes down: what is under way is finished, nothing new is taken.
+    leaving: bool,
+}
+
+/// What is taken from the line and not on the socket yet.
+#[derive(Default)]
+struct Outgoing {
+    parts: VecDeque<Part>,
+    /// Of the page in front: the next message, and where it starts.
+    message: usize,
+    start: usize,
+}
+
+/// Why a session ends.
+enum End {
+    /// The other side, or the connection, is gone.
+    Gone,
+    /// We close.
+    Close(Reason),
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn run(socket: Socket, relay: Arc<Relay>, mut leaving: watch::Receiver<bool>) {
+    let limits = &relay.limits;
+    let line = Arc::new(Line::new(limits.outbox_pause_bytes, limits.outbox_bytes_max));
+    let now = Instant::now();
+    let first_alarm = now + Duration::from_secs(limits.ping_after_s);
+    let mut session = Session {
+        socket,
+        door: Door::new(Arc::clone(&relay), Arc::clone(&line)),
+        relay,
+        line,
+        outgoing: Outgoing::default(),
+        waiting: None,
+        heard_at: now,
+        pinged: false,
+        alarm: Box::pin(sleep_until(first_alarm)),
+        leaving: false,
+    };
+    let end = loop {
+        tokio::select! {
+            biased;
+            // An error means that the server is gone, which is leaving too.
+            _ = leaving.wait_for(|leaving| *leaving), if !session.leaving => session.leave(),
+            end = poll_fn(|cx| session.poll(cx)) => break end,
+        }
+    };
+    session.finish(end).await;
+}
+
+impl Session {
+    fn leave(&mut self) {
+        self.leaving = true;
+        self.door.end_all();
+    }
+
+    async fn finish(mut self, end: End) {
+        self.door.end_all();
+        self.line.hang_up();
+        if let End::Close(reason) = end {
+            if reason == Reason::Slow {
+                self.relay.metrics.slow_closed.add(1);
+            }
+            let closing = async {
+                poll_fn(|cx| self.socket.poll_ready(cx)).await?;
+                self.socket.feed_close(reason)?;
+                poll_fn(|cx| self.socket.poll_flush(cx)).await
+            };
+            // Whoever does not even take a close frame is dropped.
+            let _ = tokio::time::timeout(Duration::from_secs(2), closing).await;
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(2), self.socket.close()).await;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.line.listen(cx.waker());
+        if let Poll::Ready(end) = self.poll_alarm(cx) {
+            return Poll::Ready(end);
+        }
+        if let Poll::Ready(end) = self.poll_read(cx) {
+            return Poll::Ready(end);
+        }
+        let written = self.poll_write(cx);
+        match written {
+            Poll::Ready(Err(end)) => return Poll::Ready(end),
+            Poll::Ready(Ok(())) if self.leaving && self.is_through() => {
+                return Poll::Ready(End::Close(Reason::Away));
+            }
+            _ => {}
+        }
+        Poll::Pending
+    }
+
+    /// Whether nothing is under way any more. Tickets fall after their answer is on the line, so
+    /// this is asked before the line is looked at for the last time.
+    fn is_through(&mut self) -> bool {
+        self.waiting.is_none()
+            && self.line.under_way(What::Event) == 0
+            && self.line.under_way(What::Search) == 0
+            && self.line.take(&mut self.outgoing.parts)
+            && self.outgoing.parts.is_empty()
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..TURN_MESSAGES {
+            if let Some((entering, _)) = &mut self.waiting {
+                let Poll::Ready(permit) = entering.as_mut().poll(cx) else { return Poll::Pending };
+                if let (Some(permit), Some((_, text))) = (permit, self.waiting.take()) {
+                    self.relay.intake.push(&text, &self.line, permit);
+                }
+            }
+            // While leaving, messages are read and dropped, to see the client's close frame.
+            if !self.leaving && self.is_busy() {
+                return Poll::Pending;
+            }
+            match self.socket.poll_recv(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Received::End) => return Poll::Ready(End::Gone),
+                Poll::Ready(received) => self.hear(received),
+            }
+        }
+        // There may be more: come back after the others.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn is_busy(&self) -> bool {
+        self.line.under_way(What::Event) >= self.relay.limits.events_per_connection_max
+            || self.line.under_way(What::Search) >= self.relay.limits.searches_per_connection_max
+    }
+
+    fn hear(&mut self, received: Received) {
+        self.heard_at = Instant::now();
+        self.pinged = false;
+        if self.leaving {
+            return;
+        }
+        match received {
+            Received::Text(text) => {
+                self.relay.metrics.messages_in.add(1);
+                self.relay.metrics.bytes_in.add(text.len() as u64);
+                if is_event(&text) {
+                    match self.relay.intake.try_enter(text.len()) {
+                        Some(permit) => self.relay.intake.push(&text, &self.line, permit),
+                        None => {
+                            let entering = self.relay.intake.enter(text.len());
+                            self.waiting = Some((Box::pin(entering), text));
+                        }
+                    }
+                } else {
+                    self.door.hear(&text);
+                }
+            }
+            Received::Binary => self.door.hear_binary(),
+            Received::Heard | Received::End => {}
+        }
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        while self.alarm.as_mut().poll(cx).is_ready() {
+            let (ping, idle) = (self.relay.limits.ping_after_s, self.relay.limits.idle_timeout_s);
+            let silent = self.heard_at.elapsed();
+            if silent >= Duration::from_secs(idle) {
+                return Poll::Ready(End::Close(Reason::Idle));
+            }
+            let next = if silent < Duration::from_secs(ping) {
+                ping
+            } else {
+                if !self.pinged && self.socket.poll_ready(cx).is_ready() {
+                    if self.socket.feed_ping().is_err() {
+                        return Poll::Ready(End::Gone);
+                    }
+                    self.pinged = true;
+                }
+                idle
+            };
+            self.alarm.as_mut().reset(self.heard_at + Duration::from_secs(next));
+        }
+        Poll::Pending
+    }
+
+    /// Puts what is on the line on the socket: many frames, few writes.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        loop {
+            if !self.line.take(&mut self.outgoing.parts) {
+                return Poll::Ready(Err(End::Close(Reason::Slow)));
+            }
+            if self.outgoing.parts.is_empty() {
+                break;
+            }
+            while !self.outgoing.parts.is_empty() {
+                match self.socket.poll_ready(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Gone)),
+                    Poll::Ready(Ok(())) => {}
+                }
+                let Some((text, done_bytes)) = self.outgoing.next() else { continue };
+                self.relay.metrics.messages_out.add(1);
+                self.relay.metrics.bytes_out.add(text.len() as u64);
+                if self.socket.feed_text(text).is_err() {
+                    return Poll::Ready(Err(End::Gone));
+                }
+                if done_bytes > 0 {
+                    for job in self.line.sent(done_bytes) {
+                        self.relay.readers.push(job);
+                    }
+                }
+            }
+        }
+        match self.socket.poll_flush(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(End::Gone)),
+        }
+    }
+}
+
+impl Outgoing {
+    /// The next message, and how many counted bytes are done with it.
+    fn next(&mut self) -> Option<(Bytes, usize)> {
+        let part = self.parts.front()?;
+        let size = part.size();
+        let text = match part {
+            Part::Page(bytes, ends) => {
+                let Some(&end) = ends.get(self.message) else {
+                    self.parts.pop_front();
+                    (self.message, self.start) = (0, 0);
+                    return None;
+                };
+                let text = bytes.slice(self.start..end as usize);
+                self.message += 1;
+                self.start = end as usize;
+                if self.message < ends.len() {
+                    return Some((text, 0));
+                }
+                (self.message, self.start) = (0, 0);
+                text
+            }
+            Part::One(bytes) => bytes.clone(),
+            Part::Live(open, news) => {
+                let mut text = Vec::with_capacity(open.len() + news.wire().len() + 1);
+                text.extend_from_slice(open);
+                text.extend_from_slice(news.wire());
+                text.push(b']');
+                text.into()
+            }
+        };
+        self.parts.pop_front();
+        Some((text, size))
+    }
+}

@@ -1,0 +1,126 @@
+//! What the port answers to HTTP: an upgrade becomes a session, a program gets the NIP-11 document,
+//! a person gets a page.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::{
+    ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CONTENT_TYPE, UPGRADE,
+};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use yawc::IncomingUpgrade;
+
+use crate::nostr::{Relay, nip11};
+use crate::session;
+use crate::socket::{self, Socket};
+
+/// Held by everything that serves a connection, until it ends.
+pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
+
+/// What the handler needs.
+#[derive(Clone)]
+pub(crate) struct Web {
+    pub(crate) relay: Arc<Relay>,
+    pub(crate) leaving: watch::Receiver<bool>,
+    document: Bytes,
+    page: Bytes,
+}
+
+/// One connection's place among the others.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) _alive: Alive,
+    pub(crate) _slot: Arc<Slot>,
+}
+
+/// Counts an open connection.
+pub(crate) struct Slot {
+    pub(crate) relay: Arc<Relay>,
+    pub(crate) _permit: tokio::sync::OwnedSemaphorePermit,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.relay.metrics.connections_open.sub(1);
+    }
+}
+
+impl Web {
+    pub(crate) fn new(relay: Arc<Relay>, leaving: watch::Receiver<bool>, url: &str) -> Self {
+        let document = nip11::document(&relay.info, &relay.limits).into();
+        let page = nip11::page(&relay.info, &relay.limits, url).into();
+        Self { relay, leaving, document, page }
+    }
+
+    /// All routes.
+    pub(crate) fn router(self) -> Router {
+        Router::new().fallback(root).with_state(self)
+    }
+}
+
+async fn root(State(web): State<Web>, request: Request) -> Response {
+    let headers = request.headers();
+    if says(headers, UPGRADE.as_str(), "websocket") {
+        return upgrade(web, request).await;
+    }
+    if *request.method() == Method::OPTIONS {
+        return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
+    }
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD, OPTIONS")]).into_response();
+    }
+    if request.uri().path() != "/" {
+        return (StatusCode::NOT_FOUND, "nothing is here; the relay is at /\n").into_response();
+    }
+    if says(headers, ACCEPT.as_str(), "application/nostr+json") {
+        return cors(StatusCode::OK, "application/nostr+json", web.document);
+    }
+    cors(StatusCode::OK, "text/html; charset=utf-8", web.page)
+}
+
+/// Whether a header has `value` in its list.
+fn says(headers: &HeaderMap, name: &str, value: &str) -> bool {
+    headers.get_all(name).iter().filter_map(|list| list.to_str().ok()).any(|list| {
+        list.split(',').any(|item| {
+            let item = item.split(';').next().unwrap_or_default();
+            item.trim().eq_ignore_ascii_case(value)
+        })
+    })
+}
+
+fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response {
+    let headers = [
+        (CONTENT_TYPE, content_type),
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (ACCESS_CONTROL_ALLOW_HEADERS, "*"),
+        (ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, OPTIONS"),
+    ];
+    (status, headers, Body::from(body)).into_response()
+}
+
+async fn upgrade(web: Web, request: Request) -> Response {
+    let (mut parts, _) = request.into_parts();
+    let Some(place) = parts.extensions.get::<Place>().cloned() else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let incoming = match IncomingUpgrade::from_request_parts(&mut parts, &()).await {
+        Ok(incoming) => incoming,
+        Err(status) => return (status, "this is no WebSocket handshake\n").into_response(),
+    };
+    let Ok((response, upgraded)) = incoming.upgrade(socket::options(&web.relay.limits)) else {
+        return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
+    };
+    tokio::spawn(async move {
+        if let Ok(websocket) = upgraded.await {
+            session::run(Socket::new(websocket), web.relay, web.leaving).await;
+        }
+        drop(place);
+    });
+    response.map(|_| Body::empty())
+}
