@@ -1,0 +1,220 @@
+//! The command line as typed: flags, their help and the examples it teaches with. What they mean is
+//! decided in `commands`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const AFTER: &str = "\
+On a fresh machine:
+  hark serve                          a Nostr relay on ws://127.0.0.1:7777, its archive in ./data
+  hark import events.jsonl            old events into the same archive, also while it serves
+  hark query '{\"kinds\":[1],\"limit\":5}'
+
+Exit codes: 0 done, 1 failed or faults found, 2 wrong flags, filter or configuration, 130 interrupted.
+Documentation: docs/operating.md";
+
+/// Keeps the messages of open messaging networks and gives any slice of the history back, fast.
+///
+/// One binary, one archive. Every command but `rebuild` works beside a running server: reads look
+/// at the same files, writes are handed to the server.
+#[derive(Debug, Parser)]
+#[command(name = "hark", version, after_help = AFTER, max_term_width = 100)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which archive, and with which settings.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct PlaceArgs {
+    /// The archive's directory [default: archive.data of the configuration, which is ./data]
+    #[arg(long, value_name = "DIR", env = "HARK_DATA", global = true)]
+    pub(crate) data: Option<PathBuf>,
+    /// A configuration file; none is needed (see `hark config`)
+    #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Listen, keep and answer: the relay
+    Serve(ServeArgs),
+    /// Take events in from JSONL files, plain, .gz or .zst
+    Import(ImportArgs),
+    /// Write events out as JSONL
+    Export(ExportArgs),
+    /// Print the events that match a filter, newest first
+    Query(QueryArgs),
+    /// Print how many events match a filter
+    Count(QueryArgs),
+    /// Delete the events that match a filter; without --yes only says what it would do
+    Delete(DeleteArgs),
+    /// Show how a filter would be answered, and what that is expected to cost
+    Explain(ExplainArgs),
+    /// Show the archive's size and state
+    Stats(StatsArgs),
+    /// Merge segments and give back the room of deleted events, also while the server runs
+    Compact(StatsArgs),
+    /// Read the whole archive and compare every checksum, list and rank with the records
+    Check(StatsArgs),
+    /// Make all indices anew from the log; the server must be stopped
+    Rebuild(StatsArgs),
+    /// Print the default configuration with comments, or check a given one
+    Config(ConfigArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark serve
+  hark serve --data /var/lib/hark --listen 0.0.0.0:7777
+  HARK_INFO_NAME='My relay' hark serve --config hark.toml
+
+The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
+stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
+ends at once, which costs nothing that was acknowledged.")]
+pub(crate) struct ServeArgs {
+    /// Address and port to listen on [default: 127.0.0.1:7777]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where events are kept [default: embedded]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Turn rate limits off, for tests and benchmarks only
+    #[arg(long)]
+    pub(crate) unlimited: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark import events.jsonl more.jsonl.zst
+  strfry export | hark import --trusted
+  hark import --json dump.jsonl.gz > report.json
+
+One event a line. Every id and signature is checked, on all cores. Compression is told by content,
+not by name. An import that was stopped goes on when run again: what is kept already is skipped
+before its signature is checked. Refused events are counted by reason and do not fail the import.")]
+pub(crate) struct ImportArgs {
+    /// Files to read, in this order; `-` is stdin
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Skip the check of ids and signatures, for exports of an archive you trust
+    #[arg(long)]
+    pub(crate) trusted: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark export > events.jsonl
+  hark export --output backup.jsonl.zst
+  hark export '{\"kinds\":[30023]}' --since 2024-01-01 --until 2024-12-31T23:59:59
+  hark export --since 7d
+
+Oldest first, so that an import applies versions and deletions in the order they were made. An
+export imported into a fresh archive and exported again gives the same bytes. Expired events are
+left out. A file appears under its name only when it is whole; .gz and .zst are compressed.")]
+pub(crate) struct ExportArgs {
+    /// Nostr filters, as JSON; an event is written if it matches any [default: everything]
+    #[arg(value_name = "FILTER")]
+    pub(crate) filters: Vec<String>,
+    /// Not before: seconds since 1970, a date (UTC), or an age like 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
+    pub(crate) since: Option<u64>,
+    /// Not after, given like --since
+    #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
+    pub(crate) until: Option<u64>,
+    /// Newest first, as a relay would send them
+    #[arg(long)]
+    pub(crate) newest_first: bool,
+    /// Write to this file instead of stdout
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark query '{\"kinds\":[1],\"limit\":20}'
+  hark query '{\"authors\":[\"<hex key>\"]}' '{\"#p\":[\"<hex key>\"]}'
+  hark count '{\"kinds\":[0]}' --json
+
+Several filters are one question: an event counts once if it matches any of them.")]
+pub(crate) struct QueryArgs {
+    /// Nostr filters, as JSON
+    #[arg(value_name = "FILTER", required = true)]
+    pub(crate) filters: Vec<String>,
+    /// Print JSON (events always are)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark delete '{\"kinds\":[4],\"until\":1700000000}'          says how many, shows a few
+  hark delete '{\"kinds\":[4],\"until\":1700000000}' --yes    deletes them
+
+Deleted events may come back from other relays; the archive keeps no memory of them.")]
+pub(crate) struct DeleteArgs {
+    /// Nostr filters, as JSON
+    #[arg(value_name = "FILTER", required = true)]
+    pub(crate) filters: Vec<String>,
+    /// Really delete
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark explain '{\"kinds\":[1],\"#t\":[\"nostr\"],\"limit\":100}'
+  hark explain --run '{\"authors\":[\"<hex key>\"],\"kinds\":[0]}'")]
+pub(crate) struct ExplainArgs {
+    /// Nostr filters, as JSON; each is explained by itself
+    #[arg(value_name = "FILTER", required = true)]
+    pub(crate) filters: Vec<String>,
+    /// Ask it too, and compare the rows visited with the estimate
+    #[arg(long)]
+    pub(crate) run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark config > hark.toml             a file to start from: every setting, its default, what it does
+  hark config --check hark.toml
+  HARK_SERVER_LISTEN=0.0.0.0:80 hark config --show
+
+Every setting can be given in the environment as HARK_SECTION_KEY, which wins over the file.
+Flags win over both.")]
+pub(crate) struct ConfigArgs {
+    /// Read this file and say whether Hark would start with it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check: Option<PathBuf>,
+    /// Print the settings in force: file, environment and defaults together
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) show: bool,
+}

@@ -1,0 +1,257 @@
+//! The configuration: read as typed (`typed`), then checked setting by setting (`settings`) into
+//! [`Config`], which the rest of the binary uses. Defaults, then the file, then the environment;
+//! flags come on top in `commands`.
+
+mod settings;
+mod typed;
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use hark_archive::limits::Limits;
+use hark_archive::retention::Policy;
+use hark_server::{RelayInfo, Threads};
+
+/// Checked settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) threads: Threads,
+    pub(crate) data: PathBuf,
+    pub(crate) store: String,
+    pub(crate) batch: hark_archive::writer::Options,
+    pub(crate) seal_records: u64,
+    pub(crate) seal_bytes: u64,
+    pub(crate) limits: Limits,
+    pub(crate) info: RelayInfo,
+    retention: Policy,
+    retention_every: Every,
+    pub(crate) log: Log,
+}
+
+/// Seconds between two rounds of retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Every(u64);
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) level: String,
+    pub(crate) format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let store = hark_store_embedded::Options::default();
+        let retention = Policy::default();
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
+            threads: Threads::default(),
+            data: "data".into(),
+            store: "embedded".into(),
+            batch: hark_archive::writer::Options::default(),
+            seal_records: store.seal_records as u64,
+            seal_bytes: store.seal_bytes as u64,
+            limits: Limits::default(),
+            info: RelayInfo::default(),
+            retention_every: Every(retention.every.as_secs()),
+            retention,
+            log: Log { level: "info".into(), format: LogFormat::Text },
+        }
+    }
+}
+
+/// What is wrong with a configuration: one line each, with its place.
+#[derive(Debug)]
+pub(crate) struct Faults(Vec<String>);
+
+impl std::fmt::Display for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the configuration cannot be used, and nothing was done:\n  {}\n\
+             `hark config` prints every setting with its default",
+            self.0.join("\n  ")
+        )
+    }
+}
+
+impl std::error::Error for Faults {}
+
+impl Config {
+    /// Defaults, the file if there is one, the environment.
+    pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let mut typed = Vec::new();
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                Faults(vec![format!("{} could not be read: {error}", path.display())])
+            })?;
+            typed::from_toml(path, &text)
+                .map_or_else(|new| faults.extend(new), |new| typed.extend(new));
+        }
+        let variables = std::env::vars_os()
+            .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
+        typed::from_environment(variables)
+            .map_or_else(|new| faults.extend(new), |new| typed.extend(new));
+        let mut config = Self::default();
+        for typed in typed {
+            if let Err(fault) = (typed.setting.set)(&mut config, &typed.value) {
+                faults.push(format!("{}: `{}` {fault}", typed.origin, typed.setting.key));
+            }
+        }
+        if faults.is_empty() {
+            faults.extend(config.contradictions());
+        }
+        if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
+    }
+
+    /// What no setting can be wrong in alone.
+    fn contradictions(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if let Err(fault) = self.limits.check() {
+            faults.push(format!("[limits] {fault}"));
+        }
+        if let Err(error) = self.log.level.parse::<tracing_subscriber::filter::Targets>() {
+            faults.push(format!("[log] `level` is no level and no filter of them: {error}"));
+        }
+        if let Some(key) = &self.info.pubkey
+            && hark_codec::hex::decode_32(key.as_bytes()).is_none()
+        {
+            faults.push(format!("[info] `pubkey` must be 64 lowercase hex digits, but is {key:?}"));
+        }
+        if self.batch.batch_writes_max == 0 || self.seal_records == 0 || self.seal_bytes == 0 {
+            faults.push(
+                "[archive] batch_writes_max, seal_records and seal_bytes must be above 0".into(),
+            );
+        }
+        faults
+    }
+
+    /// What is not kept for ever.
+    pub(crate) fn policy(&self) -> Policy {
+        Policy {
+            every: std::time::Duration::from_secs(self.retention_every.0),
+            ..self.retention.clone()
+        }
+    }
+
+    /// All settings as TOML, with comments. `active` leaves the values in force; else they are
+    /// commented out, as defaults to start from.
+    pub(crate) fn to_toml(&self, active: bool) -> String {
+        let mut out = String::new();
+        for section in settings::SECTIONS {
+            if !active {
+                let _ = writeln!(out, "# {}", section.doc);
+            }
+            let _ = writeln!(out, "[{}]", section.name);
+            for setting in section.settings {
+                let value = (setting.show)(self);
+                if active {
+                    let _ = writeln!(out, "{} = {value}", setting.key);
+                    continue;
+                }
+                for line in setting.doc.lines() {
+                    let _ = writeln!(out, "# {line}");
+                }
+                let _ = writeln!(out, "#{} = {value}", setting.key);
+            }
+            out.push('\n');
+        }
+        out.pop();
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> String {
+        match typed::from_toml("hark.toml".as_ref(), text) {
+            Err(faults) => faults.join("\n"),
+            Ok(typed) => typed
+                .iter()
+                .filter_map(|typed| {
+                    let set = (typed.setting.set)(&mut Config::default(), &typed.value);
+                    set.err()
+                        .map(|fault| format!("{}: `{}` {fault}", typed.origin, typed.setting.key))
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn defaults_and_values_in_force_can_be_read_back() {
+        let config = Config::default();
+        assert_eq!(config.contradictions(), [""; 0]);
+        let uncommented: String = config
+            .to_toml(false)
+            .lines()
+            .map(|line| match line.strip_prefix('#') {
+                Some(setting) if !setting.starts_with(' ') => format!("{setting}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        for text in [config.to_toml(true), config.to_toml(false), uncommented] {
+            assert_eq!(faults(&text), "", "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line_and_what_was_meant() {
+        for (text, said) in [
+            (
+                "[server]\nlisten = 7777",
+                "hark.toml:2: `listen` must be an address and port like 127.0.0.1:7777 or [::]:7777, but is 7777",
+            ),
+            (
+                "[server]\nlistn = \"\"",
+                "hark.toml:2: unknown setting `listn` in [server]; did you mean `listen`?",
+            ),
+            ("\n[limit]\n", "hark.toml:2: unknown section [limit]; did you mean `limits`?"),
+            (
+                "[server]\nevent_bytes_max = 1",
+                "hark.toml:2: unknown setting `event_bytes_max` in [server]; [limits] has one",
+            ),
+            ("listen = 1", "hark.toml:1: unknown section [listen]"),
+            ("server = 1", "hark.toml:1: `server` is a section"),
+            (
+                "[limits]\nlimit_max = -1",
+                "hark.toml:2: `limit_max` must be a whole number, 0 or above, but is -1",
+            ),
+            ("[limits]\nlimit_max = ", "hark.toml:2: "),
+            ("[retention]\nrules = [{ kinds = [1] }]", "without `older_than`"),
+            (
+                "[retention]\nrules = [{ kind = [1] }]",
+                "`kind` of a rule, line 2: unknown; did you mean `kinds`?",
+            ),
+        ] {
+            let faults = faults(text);
+            assert!(faults.contains(said), "{text:?} says {faults:?}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read_from_either_form() {
+        let text = "[[retention.rules]]\nkinds = [7]\nolder_than = \"90d\"\n";
+        let typed = typed::from_toml("x".as_ref(), text).unwrap();
+        let mut config = Config::default();
+        (typed[0].setting.set)(&mut config, &typed[0].value).unwrap();
+        assert_eq!(config.retention.rules[0].older_than_s, 90 * 86_400);
+        assert!(
+            config.to_toml(true).contains("rules = [{ kinds = [7], older_than = \"7776000s\" }]")
+        );
+        let variable = ("HARK_RETENTION_RULES".into(), "[{ older_than = \"1y\" }]".into());
+        let typed = typed::from_environment([variable].into_iter()).unwrap();
+        (typed[0].setting.set)(&mut config, &typed[0].value).unwrap();
+        assert_eq!(config.retention.rules[0].older_than_s, 365 * 86_400);
+    }
+}

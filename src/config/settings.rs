@@ -1,0 +1,392 @@
+//! Every setting there is: its name, what it does, and the field of [`Config`] it fills. The default
+//! file, the check of a given one and the environment's names all come from this table.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hark_archive::Key;
+use hark_archive::retention::Rule;
+use hark_codec::hex;
+
+use super::Config;
+use super::typed::{Value, did_you_mean};
+
+/// A `[section]` of the file.
+pub(crate) struct Section {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) settings: &'static [Setting],
+}
+
+/// One `key = value`.
+pub(crate) struct Setting {
+    pub(crate) key: &'static str,
+    pub(crate) doc: &'static str,
+    /// The value as TOML.
+    pub(crate) show: fn(&Config) -> String,
+    pub(crate) set: fn(&mut Config, &Value) -> Result<(), String>,
+}
+
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+macro_rules! settings {
+    ($($key:literal $($field:ident).+ : $doc:literal;)*) => {
+        &[$(Setting {
+            key: $key,
+            doc: $doc,
+            show: |config| config.$($field).+.show(),
+            set: |config, value| {
+                config.$($field).+ = Plain::read(value)?;
+                Ok(())
+            },
+        }),*]
+    };
+}
+
+pub(crate) static SECTIONS: &[Section] = &[
+    Section {
+        name: "server",
+        doc: "Where Hark listens.",
+        settings: settings! {
+            "listen" listen: "Address and port. 0.0.0.0 is every IPv4 address of the machine.";
+            "verify_threads" threads.verify: "Threads that check signatures. 0: one a core.";
+            "read_threads" threads.read: "Threads that search the archive. 0: by the number of cores.";
+        },
+    },
+    Section {
+        name: "archive",
+        doc: "What is kept where, and how writes are grouped.",
+        settings: settings! {
+            "data" data: "The archive's directory. --data and HARK_DATA win over it.";
+            "store" store: "The kind of store; `embedded` is files in the data directory.";
+            "batch_writes_max" batch.batch_writes_max: "Events made durable with one sync, at most.";
+            "batch_bytes_max" batch.batch_bytes_max: "Bytes of them, about at most.";
+            "batch_wait_ms" batch.batch_wait: "How long a batch waits for company. 0: not at all, and batches grow with the load.";
+            "queue_writes_max" batch.queue_max: "Events that may wait for the writer. Above it, senders wait.";
+            "seal_records" seal_records: "Events that are indexed in memory before they become a segment.";
+            "seal_bytes" seal_bytes: "Bytes of log after which they do, if that comes first.";
+        },
+    },
+    Section {
+        name: "limits",
+        doc: "Bounds, and what happens at them. `hark serve --unlimited` lifts rate limits, not these.",
+        settings: settings! {
+            "connections_max" limits.connections_max: "Connections at a time. One more is closed at once.";
+            "handshake_timeout_ms" limits.handshake_timeout_ms: "How long a connection may take to send its HTTP request head.";
+            "message_bytes_max" limits.message_bytes_max: "Bytes of one message from a client. A longer one ends the connection.";
+            "ping_after_s" limits.ping_after_s: "Silence after which the server pings.";
+            "idle_timeout_s" limits.idle_timeout_s: "Silence after which a connection is closed.";
+            "subscriptions_max" limits.subscriptions_max: "Subscriptions of one connection. One more is answered with CLOSED.";
+            "subscription_id_chars_max" limits.subscription_id_chars_max: "Characters of a subscription's name.";
+            "filters_max" limits.filters_max: "Filters in a REQ or COUNT.";
+            "filter_values_max" limits.filter_values_max: "Values in one filter: ids, authors, kinds and tag values together.";
+            "limit_default" limits.limit_default: "Stored events a filter gets that names no limit.";
+            "limit_max" limits.limit_max: "Stored events a filter gets at most; a higher limit is lowered to it.";
+            "event_bytes_max" limits.event_bytes_max: "Bytes of one event, from clients and in imports.";
+            "event_tags_max" limits.event_tags_max: "Tags of an event from a client.";
+            "created_at_ahead_s_max" limits.created_at_ahead_s_max: "How far an event's time may lie ahead.";
+            "created_at_behind_s_max" limits.created_at_behind_s_max: "How old an event may be when it comes in. 0: of any age.";
+            "query_rows_max" limits.query_rows_max: "Rows that the searches of one REQ or COUNT may visit in all.";
+            "slice_rows" limits.slice_rows: "Rows a search visits before the next one has its turn.";
+            "searches_per_connection_max" limits.searches_per_connection_max: "REQs and COUNTs of one connection under way. Above it the connection is not read from.";
+            "events_per_connection_max" limits.events_per_connection_max: "Events of one connection without an OK. Above it the connection is not read from.";
+            "intake_bytes_max" limits.intake_bytes_max: "Bytes of events of all connections without an OK. Above it publishers wait.";
+            "outbox_pause_bytes" limits.outbox_pause_bytes: "Bytes waiting for a client to take them, above which its searches pause.";
+            "outbox_bytes_max" limits.outbox_bytes_max: "Bytes waiting for a client, above which it is too slow and closed.";
+            "held_bytes_max" limits.held_bytes_max: "Bytes of live events a subscription holds back until its stored ones are told.";
+            "control_connections_max" limits.control_connections_max: "Commands that hand writes to the server at a time.";
+            "control_frame_bytes_max" limits.control_frame_bytes_max: "Bytes of one frame from such a command.";
+            "control_window" limits.control_window: "Events of such a command without an answer.";
+            "drain_timeout_ms" limits.drain_timeout_ms: "How long a shutdown waits for what is under way.";
+        },
+    },
+    Section {
+        name: "info",
+        doc: "What the relay says about itself (NIP-11).",
+        settings: settings! {
+            "name" info.name: "Its name.";
+            "description" info.description: "A few words or lines.";
+            "url" info.url: "Its public address, e.g. \"wss://relay.example\"; requests to vanish name it.";
+            "pubkey" info.pubkey: "Its operator's public key, hex.";
+            "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
+            "icon" info.icon: "URL of a square picture.";
+            "banner" info.banner: "URL of a wide picture.";
+            "terms_of_service" info.terms_of_service: "URL of the terms.";
+        },
+    },
+    Section {
+        name: "retention",
+        doc: "What is not kept for ever. Expired events always go.",
+        settings: settings! {
+            "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events go. 0: no bound.";
+            "spared_kinds" retention.spared_kinds: "Kinds that no rule touches: deletions and requests to vanish keep others from coming back.";
+            "every_s" retention_every: "Time between two rounds.";
+            "batch_max" retention.batch_max: "Deletes in one write.";
+            "rules" retention.rules: "What goes when it is old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex) narrow a rule; older_than is s, m, h, d, w or y.";
+        },
+    },
+    Section {
+        name: "log",
+        doc: "Logs go to stderr.",
+        settings: settings! {
+            "level" log.level: "error, warn, info, debug or trace; or a filter like \"warn,hark_server=debug\".";
+            "format" log.format: "text or json.";
+        },
+    },
+];
+
+/// A type that a setting can have.
+trait Plain: Sized {
+    fn read(value: &Value) -> Result<Self, String>;
+    fn show(&self) -> String;
+}
+
+fn wanted<T>(what: &str, got: &Value) -> Result<T, String> {
+    let got = match got {
+        Value::Text(text) | Value::Bare(text) => format!("{text:?}"),
+        Value::Whole(number) => number.to_string(),
+        Value::Switch(switch) => switch.to_string(),
+        Value::List(_) => "a list".into(),
+        Value::Table(_) => "a table".into(),
+        Value::Other(what) => (*what).into(),
+    };
+    Err(format!("must be {what}, but is {got}"))
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}
+
+impl Plain for u64 {
+    fn read(value: &Value) -> Result<Self, String> {
+        let what = "a whole number, 0 or above";
+        match value {
+            Value::Whole(number) => Self::try_from(*number).or_else(|_| wanted(what, value)),
+            Value::Bare(text) => text.replace('_', "").parse().or_else(|_| wanted(what, value)),
+            _ => wanted(what, value),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Plain for usize {
+    fn read(value: &Value) -> Result<Self, String> {
+        Self::try_from(u64::read(value)?).or_else(|_| wanted("a smaller number", value))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// 0 stands for none.
+impl Plain for Option<u64> {
+    fn read(value: &Value) -> Result<Self, String> {
+        Ok(Some(u64::read(value)?).filter(|number| *number > 0))
+    }
+
+    fn show(&self) -> String {
+        self.unwrap_or(0).to_string()
+    }
+}
+
+impl Plain for String {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Text(text) | Value::Bare(text) => Ok(text.clone()),
+            _ => wanted("text in quotes", value),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(self)
+    }
+}
+
+/// Empty text stands for none.
+impl Plain for Option<String> {
+    fn read(value: &Value) -> Result<Self, String> {
+        Ok(Some(String::read(value)?).filter(|text| !text.is_empty()))
+    }
+
+    fn show(&self) -> String {
+        quoted(self.as_deref().unwrap_or(""))
+    }
+}
+
+impl Plain for PathBuf {
+    fn read(value: &Value) -> Result<Self, String> {
+        let path = String::read(value)?;
+        if path.is_empty() { wanted("a directory", value) } else { Ok(path.into()) }
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.to_string_lossy())
+    }
+}
+
+impl Plain for SocketAddr {
+    fn read(value: &Value) -> Result<Self, String> {
+        let what = "an address and port like 127.0.0.1:7777 or [::]:7777";
+        String::read(value)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .map_or_else(|| wanted(what, value), Ok)
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+/// In milliseconds.
+impl Plain for Duration {
+    fn read(value: &Value) -> Result<Self, String> {
+        u64::read(value).map(Self::from_millis)
+    }
+
+    fn show(&self) -> String {
+        self.as_millis().to_string()
+    }
+}
+
+/// In seconds.
+impl Plain for super::Every {
+    fn read(value: &Value) -> Result<Self, String> {
+        match u64::read(value)? {
+            0 => wanted("at least 1", value),
+            seconds => Ok(Self(seconds)),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Plain for super::LogFormat {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Text(text) | Value::Bare(text) if text == "text" => Ok(Self::Text),
+            Value::Text(text) | Value::Bare(text) if text == "json" => Ok(Self::Json),
+            _ => wanted("\"text\" or \"json\"", value),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(if *self == Self::Json { "json" } else { "text" })
+    }
+}
+
+impl Plain for Vec<u32> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let what = "a list of kinds like [1, 7]";
+        let kind = |value: &Value| {
+            u64::read(value).ok().and_then(|kind| u32::try_from(kind).ok()).filter(|k| *k < 65_536)
+        };
+        let kinds: Option<Self> = match value {
+            Value::List(list) => list.iter().map(kind).collect(),
+            Value::Bare(text) if text.trim().is_empty() => Some(Self::new()),
+            Value::Bare(text) => {
+                text.split(',').map(|part| kind(&Value::Bare(part.trim().into()))).collect()
+            }
+            _ => None,
+        };
+        kinds.map_or_else(|| wanted(what, value), Ok)
+    }
+
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl Plain for Vec<Rule> {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::List(list) => list.iter().map(rule).collect(),
+            // The environment gives the same text as the file would.
+            Value::Bare(text) => {
+                let text = format!("[retention]\nrules = {text}");
+                match super::typed::from_toml("rules".as_ref(), &text).as_deref() {
+                    Ok([one]) if !matches!(one.value, Value::Bare(_)) => Self::read(&one.value),
+                    _ => wanted("a list of rules in TOML", value),
+                }
+            }
+            _ => wanted("a list of rules", value),
+        }
+    }
+
+    fn show(&self) -> String {
+        let rules: Vec<String> = self.iter().map(show_rule).collect();
+        format!("[{}]", rules.join(", "))
+    }
+}
+
+fn rule(value: &Value) -> Result<Rule, String> {
+    const KEYS: [&str; 4] = ["kinds", "not_kinds", "authors", "older_than"];
+    let Value::Table(table) = value else {
+        return wanted("a rule like { older_than = \"90d\" }", value);
+    };
+    let mut rule = Rule::default();
+    let mut older_than = None;
+    for (key, line, value) in table {
+        let read = match key.as_str() {
+            "kinds" => Plain::read(value).map(|kinds| rule.kinds = Some(kinds)),
+            "not_kinds" => Plain::read(value).map(|kinds| rule.not_kinds = kinds),
+            "authors" => authors(value).map(|authors| rule.authors = Some(authors)),
+            "older_than" => age(value).map(|age_s| older_than = Some(age_s)),
+            _ => Err(format!("unknown{}", did_you_mean(key, KEYS.into_iter()))),
+        };
+        read.map_err(|fault| format!("`{key}` of a rule, line {line}: {fault}"))?;
+    }
+    // A rule without an age would take everything: it must be said.
+    rule.older_than_s = older_than.ok_or("has a rule without `older_than`, e.g. \"90d\"")?;
+    Ok(rule)
+}
+
+fn age(value: &Value) -> Result<u64, String> {
+    let what = "an age like \"90d\" (s, m, h, d, w, y)";
+    let Value::Text(text) = value else { return wanted(what, value) };
+    let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
+    years
+        .and_then(|years| years.checked_mul(365 * 86_400))
+        .or_else(|| crate::when::age(text))
+        .map_or_else(|| wanted(what, value), Ok)
+}
+
+fn authors(value: &Value) -> Result<Vec<Key>, String> {
+    let what = "a list of public keys, 64 lowercase hex digits each";
+    let Value::List(list) = value else { return wanted(what, value) };
+    let key = |value: &Value| match value {
+        Value::Text(text) => hex::decode_32(text.as_bytes()),
+        _ => None,
+    };
+    list.iter().map(key).collect::<Option<_>>().map_or_else(|| wanted(what, value), Ok)
+}
+
+fn show_rule(rule: &Rule) -> String {
+    let mut parts = Vec::new();
+    if let Some(kinds) = &rule.kinds {
+        parts.push(format!("kinds = {kinds:?}"));
+    }
+    if !rule.not_kinds.is_empty() {
+        parts.push(format!("not_kinds = {:?}", rule.not_kinds));
+    }
+    if let Some(authors) = &rule.authors {
+        let keys: Vec<String> = authors
+            .iter()
+            .map(|key| format!("\"{}\"", String::from_utf8_lossy(&hex::encode_32(key))))
+            .collect();
+        parts.push(format!("authors = [{}]", keys.join(", ")));
+    }
+    parts.push(format!("older_than = \"{}s\"", rule.older_than_s));
+    format!("{{ {} }}", parts.join(", "))
+}

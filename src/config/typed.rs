@@ -1,0 +1,179 @@
+//! Settings as typed, in a file or in the environment: where each value stands, and whether there
+//! is such a setting at all. What the values mean comes later, in `settings`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::settings::{SECTIONS, Setting};
+
+/// Where a value was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    File { path: PathBuf, line: usize },
+    Environment(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+        }
+    }
+}
+
+/// A value as typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Text(String),
+    /// From the environment, which has nothing but text.
+    Bare(String),
+    Whole(i64),
+    Switch(bool),
+    List(Vec<Value>),
+    /// One of an array of tables, with the line of each key.
+    Table(Vec<(String, usize, Value)>),
+    Other(&'static str),
+}
+
+/// A value, its setting and its place.
+#[derive(Debug)]
+pub(crate) struct Typed {
+    pub(crate) setting: &'static Setting,
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
+/// Reads a file's text.
+pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<Typed>, Vec<String>> {
+    let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
+    let at = |at: usize| Origin::File { path: path.to_path_buf(), line: line_of(at) };
+    let document = DeTable::parse(text).map_err(|error| {
+        let place = at(error.span().map_or(0, |span| span.start));
+        vec![format!("{place}: {}", error.message())]
+    })?;
+    let mut typed = Vec::new();
+    let mut faults = Vec::new();
+    for (section, body) in document.get_ref() {
+        let (name, place) = (section.get_ref().as_ref(), at(section.span().start));
+        if !SECTIONS.iter().any(|section| section.name == name) {
+            let known = SECTIONS.iter().map(|section| section.name);
+            faults.push(format!("{place}: unknown section [{name}]{}", did_you_mean(name, known)));
+            continue;
+        }
+        let DeValue::Table(body) = body.get_ref() else {
+            faults
+                .push(format!("{place}: `{name}` is a section: write [{name}], then its settings"));
+            continue;
+        };
+        for (key, value) in body {
+            let (key, place) = (key.get_ref().as_ref(), at(key.span().start));
+            match find(name, key) {
+                Ok(setting) => {
+                    let value = convert(value.get_ref(), &line_of);
+                    typed.push(Typed { setting, value, origin: place });
+                }
+                Err(fault) => faults.push(format!("{place}: {fault}")),
+            }
+        }
+    }
+    if faults.is_empty() { Ok(typed) } else { Err(faults) }
+}
+
+/// Variables of Hark's that are no settings.
+const NOT_SETTINGS: [&str; 2] = ["HARK_DATA", "HARK_CONFIG"];
+
+/// Reads variables named `HARK_SECTION_KEY`. One that names a section but no setting of it is a
+/// fault; others are somebody else's.
+pub(crate) fn from_environment(
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<Vec<Typed>, Vec<String>> {
+    let mut typed = Vec::new();
+    let mut faults = Vec::new();
+    for (name, text) in variables {
+        let Some(rest) = name.strip_prefix("HARK_") else { continue };
+        if NOT_SETTINGS.contains(&name.as_str()) {
+            continue;
+        }
+        let rest = rest.to_ascii_lowercase();
+        let Some((section, key)) = rest.split_once('_') else { continue };
+        if !SECTIONS.iter().any(|known| known.name == section) {
+            continue;
+        }
+        match find(section, key) {
+            Ok(setting) => typed.push(Typed {
+                setting,
+                value: Value::Bare(text),
+                origin: Origin::Environment(name),
+            }),
+            Err(fault) => faults.push(format!("environment variable {name}: {fault}")),
+        }
+    }
+    if faults.is_empty() { Ok(typed) } else { Err(faults) }
+}
+
+fn find(section: &str, key: &str) -> Result<&'static Setting, String> {
+    let settings =
+        SECTIONS.iter().filter(|known| known.name == section).flat_map(|known| known.settings);
+    settings.clone().find(|setting| setting.key == key).ok_or_else(|| {
+        let elsewhere = SECTIONS
+            .iter()
+            .find(|other| other.settings.iter().any(|setting| setting.key == key))
+            .map(|other| format!("; [{}] has one", other.name));
+        let hint = elsewhere.unwrap_or_else(|| did_you_mean(key, settings.map(|known| known.key)));
+        format!("unknown setting `{key}` in [{section}]{hint}")
+    })
+}
+
+fn convert(value: &DeValue<'_>, line_of: &dyn Fn(usize) -> usize) -> Value {
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or(Value::Other("a number that is too large"), Value::Whole),
+        DeValue::Boolean(switch) => Value::Switch(*switch),
+        DeValue::Array(list) => {
+            Value::List(list.iter().map(|value| convert(value.get_ref(), line_of)).collect())
+        }
+        DeValue::Float(_) => Value::Other("a fraction"),
+        DeValue::Datetime(_) => Value::Other("a date"),
+        DeValue::Table(table) => Value::Table(
+            table
+                .iter()
+                .map(|(key, value)| {
+                    let line = line_of(key.span().start);
+                    (key.get_ref().to_string(), line, convert(value.get_ref(), line_of))
+                })
+                .collect(),
+        ),
+    }
+}
+
+/// `; did you mean ...?`, or what there is, where nothing is near.
+pub(crate) fn did_you_mean<'a>(
+    typed: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> String {
+    let nearest = known.clone().map(|name| (distance(typed, name), name)).min();
+    match nearest {
+        Some((steps, name)) if steps <= 2 + name.len() / 4 => format!("; did you mean `{name}`?"),
+        _ => format!("; there are {}", known.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Letters to insert, drop or change to get from one word to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (done, letter) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = done + 1;
+        for (column, &other) in to.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(row[column] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
