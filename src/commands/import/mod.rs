@@ -1,0 +1,257 @@
+//! `hark import`: one thread reads, every core checks, this one writes, all in the order of the
+//! lines. Bounded: so many chunks are under way, and no more.
+
+mod check;
+mod source;
+mod tally;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use hark_archive::Store;
+
+use self::check::{Checked, Terms, Worker};
+use self::source::{Chunk, Source};
+use self::tally::Tally;
+use crate::cli::ImportArgs;
+use crate::interrupt;
+use crate::place::{Hand, Place};
+use crate::print::{self, Meter, Unit};
+use crate::when;
+
+/// Records made durable at once.
+const BATCH_RECORDS: usize = 1024;
+/// Chunks under way for each worker: one in hand, the others so that none waits.
+const CHUNKS_PER_WORKER: usize = 4;
+/// Silence of a pipe after which what came so far is written.
+const PIPE_PAUSE: Duration = Duration::from_millis(20);
+/// How often an idle worker looks whether the import has ended.
+const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let stop = interrupt::flag()?;
+    let mut hand = place.write()?;
+    let known = known_ids(&hand, place);
+    let terms = Terms {
+        store: known.as_deref(),
+        trusted: args.trusted,
+        event_bytes_max: place.config.limits.event_bytes_max,
+        own_urls: place.own_urls(),
+        now_s: when::now_s(),
+    };
+    if args.trusted {
+        eprintln!(
+            "ids and signatures are not checked (--trusted): anything in these files is taken"
+        );
+    }
+    let started = Instant::now();
+    let mut total = Tally::default();
+    let mut failed = None;
+    for path in &args.files {
+        let mut tally = Tally::default();
+        let done = file(path, &terms, &mut hand, &mut tally, &stop);
+        total.add_file(path, tally);
+        if let Err(error) = done {
+            failed = Some(error);
+        }
+        if failed.is_some() || stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    let stopped = stop.load(Ordering::Relaxed);
+    let complete = failed.is_none() && !stopped;
+    if args.json {
+        print::line(&total.to_json(started.elapsed(), args.trusted, complete).to_string())?;
+    } else {
+        print::line(&total.to_text(started.elapsed(), args.trusted))?;
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if stopped {
+        eprintln!(
+            "hark: stopped; what is counted as stored is safe. Run it again to go on from here"
+        );
+        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where known ids are looked up: in the store itself, or beside the server in its files. Only a
+/// shortcut, so that failing to open them is no failure.
+fn known_ids(hand: &Hand, place: &Place) -> Option<Arc<dyn Store>> {
+    match hand {
+        Hand::Own(owned) => Some(Arc::clone(&owned.store) as _),
+        Hand::Server(_) => place.read().ok().map(|store| Arc::new(store) as _),
+    }
+}
+
+/// A chunk, and where its outcome goes.
+type Job = (Chunk, SyncSender<Checked>);
+
+fn file(
+    path: &Path,
+    terms: &Terms<'_>,
+    hand: &mut Hand,
+    tally: &mut Tally,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    // Room for white space around an event.
+    let line_bytes_max = terms.event_bytes_max.saturating_mul(2);
+    let source = Source::open(path, line_bytes_max).with_context(|| {
+        format!("{} could not be opened; the files before it are done", path.display())
+    })?;
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut intake = Intake {
+        hand,
+        tally,
+        batch: Batch::default(),
+        meter: Meter::start(&path.display().to_string(), source.size.unwrap_or(0), Unit::Bytes),
+        size: source.size.unwrap_or(0),
+        started: Instant::now(),
+    };
+    // Up once nothing more is taken: a reader that waits for a pipe is left to itself.
+    let halt = Arc::new(AtomicBool::new(false));
+    let (jobs, queue) = sync_channel::<Job>(workers * CHUNKS_PER_WORKER);
+    let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
+    let reader = std::thread::Builder::new().name("hark-reader".into()).spawn({
+        let halt = Arc::clone(&halt);
+        move || read(source, &jobs, &promises, &halt)
+    })?;
+    let queue = Mutex::new(queue);
+    let written = std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| work(&queue, terms, &halt));
+        }
+        let written = intake.take(&order, stop);
+        halt.store(true, Ordering::Relaxed);
+        written
+    });
+    intake.meter.finish();
+    written?;
+    if stop.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    reader.join().unwrap_or_else(|_| Err(io::Error::other("the reader failed"))).with_context(|| {
+        format!(
+            "{} could not be read to its end; what came before is stored. Mend the file and run \
+             the import again: it goes on where it was",
+            path.display()
+        )
+    })
+}
+
+/// The reader: chunks to whichever worker is free, and the promise of each outcome, in order.
+fn read(
+    mut source: Source,
+    jobs: &SyncSender<Job>,
+    promises: &SyncSender<Receiver<Checked>>,
+    halt: &AtomicBool,
+) -> io::Result<()> {
+    while !halt.load(Ordering::Relaxed)
+        && let Some(chunk) = source.next()?
+    {
+        let (answer, promise) = sync_channel(1);
+        if promises.send(promise).is_err() || jobs.send((chunk, answer)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn work(queue: &Mutex<Receiver<Job>>, terms: &Terms<'_>, halt: &AtomicBool) {
+    let mut worker = Worker::new(terms);
+    while !halt.load(Ordering::Relaxed) {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK_UP_EVERY);
+        match job {
+            Ok((chunk, answer)) => {
+                // Nobody takes it any more where the import was stopped.
+                let _ = answer.send(worker.check(&chunk));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Records on their way into the archive, and the line of each.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Box<[u8]>>,
+    lines: Vec<u64>,
+}
+
+/// The writing end.
+struct Intake<'a> {
+    hand: &'a mut Hand,
+    tally: &'a mut Tally,
+    batch: Batch,
+    meter: Meter,
+    size: u64,
+    started: Instant,
+}
+
+impl Intake<'_> {
+    /// Takes outcomes in order until there are no more, or somebody asks for an end.
+    fn take(
+        &mut self,
+        order: &Receiver<Receiver<Checked>>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        loop {
+            let promise = match order.recv_timeout(PIPE_PAUSE) {
+                Ok(promise) => promise,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    // Whoever waits for what came so far to be stored shall not wait for more.
+                    self.write(1)?;
+                    continue;
+                }
+            };
+            let Ok(checked) = promise.recv() else {
+                anyhow::bail!("a thread that checks events failed; run the import again")
+            };
+            self.add(checked);
+            self.write(BATCH_RECORDS)?;
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        self.write(1)
+    }
+
+    fn add(&mut self, checked: Checked) {
+        let first_line = self.tally.lines;
+        self.batch.records.extend(checked.records);
+        self.batch.lines.extend(checked.lines.iter().map(|line| first_line + line));
+        self.tally.append(checked.tally);
+        let rate = self.tally.events as f64 / self.started.elapsed().as_secs_f64().max(0.001);
+        let words = format!(
+            "{} events, {}/s",
+            print::number(self.tally.events),
+            print::number(rate as u64)
+        );
+        self.meter.at(checked.read_to, self.size, &words);
+    }
+
+    /// Writes batches as long as there are `at_least` so many records.
+    fn write(&mut self, at_least: usize) -> anyhow::Result<()> {
+        let Self { hand, tally, batch, .. } = self;
+        while batch.records.len() >= at_least.max(1) {
+            let size = batch.records.len().min(BATCH_RECORDS);
+            let records = batch.records.drain(..size).collect();
+            let outcomes = hand.put(records)?;
+            for (line, outcome) in batch.lines.drain(..size).zip(outcomes) {
+                tally.outcome(outcome, line);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! Where lines come from: a file or stdin, compressed or not, read in chunks of whole lines.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Cursor, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that a chunk of a file gathers. Large enough that handing it over costs nothing, small
+/// enough that the cores end together.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes asked for at once.
+const READ_BYTES: usize = 128 << 10;
+
+/// Whole lines, in the order of the source.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) bytes: Vec<u8>,
+    /// A line that was too long to be read stood behind them.
+    pub(super) overlong: bool,
+    /// Bytes of the source, as it lies on disk, that were read by then.
+    pub(super) read_to: u64,
+}
+
+/// Reads chunks.
+pub(super) struct Source {
+    from: Box<dyn Read + Send>,
+    read: Arc<AtomicU64>,
+    /// Size on disk, where it is known.
+    pub(super) size: Option<u64>,
+    /// A pipe: whoever writes into it may wait for what was written to be stored.
+    live: bool,
+    line_bytes_max: usize,
+    /// The beginning of a line whose end has not been read yet.
+    rest: Vec<u8>,
+    ended: bool,
+}
+
+impl Source {
+    /// Opens `path`, or stdin for `-`, and looks at the first bytes for gzip and zstd.
+    pub(super) fn open(path: &Path, line_bytes_max: usize) -> io::Result<Self> {
+        let (raw, size): (Box<dyn Read + Send>, _) = if path.as_os_str() == "-" {
+            (Box::new(io::stdin()), None)
+        } else {
+            let file = File::open(path)?;
+            let about = file.metadata()?;
+            if about.is_dir() {
+                return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+            }
+            (Box::new(file), about.is_file().then_some(about.len()))
+        };
+        let read = Arc::new(AtomicU64::new(0));
+        let counted = Counted { from: raw, read: Arc::clone(&read) };
+        let from = decompressed(counted)?;
+        Ok(Self {
+            from,
+            read,
+            size,
+            live: size.is_none(),
+            line_bytes_max,
+            rest: Vec::new(),
+            ended: false,
+        })
+    }
+
+    /// The next whole lines; `None` at the end.
+    pub(super) fn next(&mut self) -> io::Result<Option<Chunk>> {
+        let mut bytes = std::mem::take(&mut self.rest);
+        loop {
+            if !self.ended {
+                self.read_into(&mut bytes)?;
+            }
+            if self.ended {
+                return Ok((!bytes.is_empty()).then(|| self.chunk(bytes, false)));
+            }
+            if !self.live && bytes.len() < CHUNK_BYTES {
+                continue;
+            }
+            if let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n') {
+                self.rest = bytes[end + 1..].to_vec();
+                bytes.truncate(end + 1);
+                return Ok(Some(self.chunk(bytes, false)));
+            }
+            if bytes.len() > self.line_bytes_max {
+                self.skip_line()?;
+                return Ok(Some(self.chunk(Vec::new(), true)));
+            }
+        }
+    }
+
+    fn chunk(&self, bytes: Vec<u8>, overlong: bool) -> Chunk {
+        Chunk { bytes, overlong, read_to: self.read.load(Ordering::Relaxed) }
+    }
+
+    fn read_into(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let had = bytes.len();
+        bytes.resize(had + READ_BYTES, 0);
+        let got = self.from.read(&mut bytes[had..]);
+        bytes.truncate(had + *got.as_ref().unwrap_or(&0));
+        match got {
+            Ok(0) => self.ended = true,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Reads on behind the end of the line, keeping nothing of it.
+    fn skip_line(&mut self) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        while !self.ended {
+            bytes.clear();
+            self.read_into(&mut bytes)?;
+            if let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+                self.rest = bytes[end + 1..].to_vec();
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts what goes through.
+struct Counted {
+    from: Box<dyn Read + Send>,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.from.read(into)?;
+        self.read.fetch_add(got as u64, Ordering::Relaxed);
+        Ok(got)
+    }
+}
+
+fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read + Send>> {
+    let mut magic = Vec::new();
+    // A pipe may give less at a time than the magic is long.
+    (&mut raw).take(4).read_to_end(&mut magic)?;
+    let start = Cursor::new(magic.clone());
+    let whole = BufReader::with_capacity(READ_BYTES, start.chain(raw));
+    Ok(match magic.as_slice() {
+        [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?),
+        _ => Box::new(Unbuffered(whole)),
+    })
+}
+
+/// Hands out what there is, without waiting for a full buffer.
+struct Unbuffered<R>(BufReader<R>);
+
+impl<R: Read> Read for Unbuffered<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let ready = self.0.fill_buf()?;
+        let taken = ready.len().min(into.len());
+        into[..taken].copy_from_slice(&ready[..taken]);
+        self.0.consume(taken);
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a few bytes at a time, as a pipe may.
+    struct Drip(Cursor<Vec<u8>>, usize);
+
+    impl Read for Drip {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let size = into.len().min(self.1);
+            self.0.read(&mut into[..size])
+        }
+    }
+
+    fn lines(text: &[u8], drip: usize, live: bool, line_bytes_max: usize) -> (Vec<u8>, usize) {
+        let from = Box::new(Drip(Cursor::new(text.to_vec()), drip));
+        let read = Arc::new(AtomicU64::new(0));
+        let counted = Counted { from, read: Arc::clone(&read) };
+        let from = decompressed(counted).unwrap();
+        let mut source =
+            Source { from, read, size: None, live, line_bytes_max, rest: Vec::new(), ended: false };
+        let (mut bytes, mut overlong) = (Vec::new(), 0);
+        while let Some(chunk) = source.next().unwrap() {
+            bytes.extend_from_slice(&chunk.bytes);
+            overlong += usize::from(chunk.overlong);
+        }
+        (bytes, overlong)
+    }
+
+    #[test]
+    fn every_line_comes_once_whatever_the_pieces() {
+        let text: Vec<u8> = (0..20_000)
+            .flat_map(|n| format!("line {n} {}\n", "x".repeat(n % 97)).into_bytes())
+            .collect();
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        io::Write::write_all(&mut gz, &text).unwrap();
+        let gz = gz.finish().unwrap();
+        let zst = zstd::encode_all(text.as_slice(), 1).unwrap();
+        for bytes in [&text, &gz, &zst] {
+            for drip in [1000, 1 << 20] {
+                for live in [false, true] {
+                    assert!(lines(bytes, drip, live, 1 << 20) == (text.clone(), 0));
+                }
+            }
+        }
+        assert_eq!(lines(b"no end", 1, true, 100), (b"no end".to_vec(), 0));
+        assert_eq!(lines(b"", 1, true, 100), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn a_line_without_end_is_skipped_in_bounded_memory() {
+        let mut text = b"first\n".to_vec();
+        text.extend(vec![b'y'; 3 << 20]);
+        text.extend(b"\nlast\n");
+        assert_eq!(lines(&text, 1 << 20, false, 300_000), (b"first\nlast\n".to_vec(), 1));
+    }
+}

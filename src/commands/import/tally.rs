@@ -1,0 +1,172 @@
+//! What became of the lines, counted by reason, with the first line of each.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hark_archive::Outcome;
+use hark_archive::admission::Refusal;
+
+use crate::print;
+
+/// Why an event was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Malformed,
+    BadId,
+    BadSignature,
+    TooLarge,
+    Ephemeral,
+    Expired,
+    Duplicate,
+    Superseded,
+    Deleted,
+    Vanished,
+    Refused,
+}
+
+impl Reason {
+    const ALL: [(Self, &'static str, &'static str); 11] = [
+        (Self::Malformed, "malformed", "no JSON, or no Nostr event"),
+        (Self::BadId, "bad id", "the id is not the event's hash"),
+        (Self::BadSignature, "bad signature", "not signed by its author"),
+        (Self::TooLarge, "too large", "above limits.event_bytes_max"),
+        (Self::Ephemeral, "ephemeral", "of a kind that is never stored"),
+        (Self::Expired, "expired", "its expiration has passed"),
+        (Self::Duplicate, "duplicate", "already kept"),
+        (Self::Superseded, "superseded", "a newer version is kept"),
+        (Self::Deleted, "deleted", "its author asked for deletion"),
+        (Self::Vanished, "vanished", "its author asked to vanish"),
+        (Self::Refused, "refused", "the running server would not have it"),
+    ];
+}
+
+/// Counts of lines. Lines are numbered from 0 here, from 1 where they are shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Lines read, empty ones too.
+    pub(super) lines: u64,
+    /// Lines that are not empty.
+    pub(super) events: u64,
+    pub(super) stored: u64,
+    refused: [Count; Reason::ALL.len()],
+}
+
+#[derive(Clone, Debug, Default)]
+struct Count {
+    count: u64,
+    first: Option<First>,
+}
+
+#[derive(Clone, Debug)]
+struct First {
+    file: PathBuf,
+    line: u64,
+    words: String,
+}
+
+impl Tally {
+    /// Counts a refusal; `words` say more than the reason does, or nothing.
+    pub(super) fn refuse(&mut self, reason: Reason, line: u64, words: &str) {
+        let count = &mut self.refused[reason as usize];
+        count.count += 1;
+        // The store speaks later than the worker, so an earlier line may come second.
+        if count.first.as_ref().is_none_or(|first| line < first.line) {
+            let words = words.strip_prefix("invalid: ").unwrap_or(words).to_owned();
+            count.first = Some(First { file: PathBuf::new(), line, words });
+        }
+    }
+
+    /// Counts what the store made of a line.
+    pub(super) fn outcome(&mut self, outcome: Result<Outcome, String>, line: u64) {
+        match outcome {
+            Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => self.stored += 1,
+            Ok(Outcome::Duplicate) => self.refuse(Reason::Duplicate, line, ""),
+            Ok(Outcome::Superseded) => self.refuse(Reason::Superseded, line, ""),
+            Ok(Outcome::Refused(Refusal::Deleted)) => self.refuse(Reason::Deleted, line, ""),
+            Ok(Outcome::Refused(Refusal::Vanished)) => self.refuse(Reason::Vanished, line, ""),
+            Err(words) => self.refuse(Reason::Refused, line, &words),
+        }
+    }
+
+    /// Adds what came of the lines behind those counted so far.
+    pub(super) fn append(&mut self, behind: Self) {
+        for (count, more) in self.refused.iter_mut().zip(behind.refused) {
+            count.count += more.count;
+            if count.first.is_none() {
+                let line = self.lines;
+                count.first = more.first.map(|first| First { line: first.line + line, ..first });
+            }
+        }
+        self.lines += behind.lines;
+        self.events += behind.events;
+        self.stored += behind.stored;
+    }
+
+    /// Adds the whole of another file.
+    pub(super) fn add_file(&mut self, file: &Path, of: Self) {
+        for (count, more) in self.refused.iter_mut().zip(of.refused) {
+            count.count += more.count;
+            if count.first.is_none() {
+                count.first = more.first.map(|first| First { file: file.into(), ..first });
+            }
+        }
+        self.lines += of.lines;
+        self.events += of.events;
+        self.stored += of.stored;
+    }
+
+    /// The report for people.
+    pub(super) fn to_text(&self, spent: Duration, trusted: bool) -> String {
+        let rate = self.events as f64 / spent.as_secs_f64().max(0.001);
+        let how = if trusted { "read, ids and signatures NOT checked" } else { "read and checked" };
+        let head = format!(
+            "{} events {how} in {:.1} s, {} a second",
+            print::number(self.events),
+            spent.as_secs_f64(),
+            print::number(rate as u64)
+        );
+        let mut rows = vec![("stored", print::number(self.stored), String::new())];
+        for (reason, name, words) in Reason::ALL {
+            let count = &self.refused[reason as usize];
+            if let Some(first) = &count.first {
+                let words = if first.words.is_empty() { words } else { &first.words };
+                let file = first.file.display();
+                let rest = format!("{words}; first at {file}:{}", first.line + 1);
+                rows.push((name, print::number(count.count), rest));
+            }
+        }
+        format!("{head}\n{}", print::table(&rows))
+    }
+
+    /// The report for programs.
+    pub(super) fn to_json(
+        &self,
+        spent: Duration,
+        trusted: bool,
+        complete: bool,
+    ) -> serde_json::Value {
+        let mut refused = serde_json::Map::new();
+        let mut first = serde_json::Map::new();
+        for (reason, name, _) in Reason::ALL {
+            let (count, name) = (&self.refused[reason as usize], name.replace(' ', "_"));
+            if let Some(at) = &count.first {
+                let (file, line) = (at.file.to_string_lossy(), at.line + 1);
+                first.insert(
+                    name.clone(),
+                    serde_json::json!({ "file": file, "line": line, "words": at.words }),
+                );
+            }
+            refused.insert(name, count.count.into());
+        }
+        serde_json::json!({
+            "lines": self.lines,
+            "events": self.events,
+            "stored": self.stored,
+            "refused": refused,
+            "first": first,
+            "verified": !trusted,
+            "complete": complete,
+            "seconds": spent.as_secs_f64(),
+        })
+    }
+}
