@@ -1,0 +1,106 @@
+//! `hark delete`: says what a filter would delete and, with `--yes`, deletes it in batches.
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use anyhow::bail;
+use hark_archive::{Id, Query};
+
+use crate::cli::DeleteArgs;
+use crate::interrupt;
+use crate::place::{Hand, Place};
+use crate::print::{self, Meter, Unit};
+use crate::question::{self, Answer};
+
+/// Deletes made durable at once.
+const BATCH_IDS: usize = 500;
+/// Events shown before anything is deleted.
+const SHOWN: u64 = 5;
+/// Characters of an event that are shown.
+const SHOWN_CHARS: usize = 160;
+
+pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    // At time 0 nothing has expired: what is kept can be deleted, visible or not.
+    let queries = question::read(&args.filters, 0)?;
+    if queries.iter().any(|query| query.limit == 0) {
+        bail!("a limit of 0 asks for nothing; leave it out to delete all that matches");
+    }
+    place.must_exist()?;
+    if args.yes { delete(args, place, &queries) } else { dry_run(args, place, &queries) }
+}
+
+fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
+    let store = place.read()?;
+    let mut answer = Answer::new(&store, queries)?;
+    let mut matching = 0;
+    let mut shown = Vec::new();
+    while let Some(found) = answer.next()? {
+        matching += 1;
+        if matching <= SHOWN {
+            shown.push(found.json);
+        }
+    }
+    if args.json {
+        print::line(&serde_json::json!({ "matching": matching, "deleted": 0 }).to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print::line(&format!("{} events match; nothing was deleted", print::number(matching)))?;
+    for event in shown {
+        let text = String::from_utf8_lossy(&event);
+        let start: String = text.chars().take(SHOWN_CHARS).collect();
+        let dots = if start.len() < text.len() { " ..." } else { "" };
+        print::line(&format!("  {start}{dots}"))?;
+    }
+    if matching > SHOWN {
+        print::line(&format!("  and {} more", print::number(matching - SHOWN)))?;
+    }
+    if matching > 0 {
+        print::line("to delete them, run it again with --yes")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
+    let stop = interrupt::flag()?;
+    let mut hand = place.write()?;
+    // The ids come from one snapshot: what arrives meanwhile is not touched.
+    let (mut answer, total) = {
+        let own;
+        let store: &dyn hark_archive::Store = match &hand {
+            Hand::Own(owned) => &*owned.store,
+            Hand::Server(_) => {
+                own = place.read()?;
+                &own
+            }
+        };
+        (Answer::new(store, queries)?, question::count(store, queries)?)
+    };
+    let mut meter = Meter::start("delete", total, Unit::Records);
+    let mut ids: Vec<Id> = Vec::with_capacity(BATCH_IDS);
+    let (mut seen, mut deleted) = (0, 0);
+    let mut stopped = false;
+    loop {
+        let found = answer.next()?;
+        let last = found.is_none();
+        ids.extend(found.map(|found| found.position.id));
+        if !ids.is_empty() && (last || ids.len() == BATCH_IDS) {
+            seen += ids.len() as u64;
+            deleted += hand.erase(&ids)?;
+            ids.clear();
+            meter.at(seen, total.max(seen), "");
+            stopped = !last && stop.load(Ordering::Relaxed);
+        }
+        if last || stopped {
+            break;
+        }
+    }
+    meter.finish();
+    let text = if args.json {
+        serde_json::json!({ "matching": total, "deleted": deleted }).to_string()
+    } else {
+        let more = if stopped { "; stopped before the end, run it again to go on" } else { "" };
+        format!("{} events deleted{more}", print::number(deleted))
+    };
+    print::line(&text)?;
+    Ok(if stopped { ExitCode::from(interrupt::INTERRUPTED) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,91 @@
+//! `hark explain`: the plan for a filter and, with `--run`, how the estimate compares.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use hark_archive::Store;
+use hark_archive::query::explain::Explanation;
+use serde_json::json;
+
+use crate::cli::ExplainArgs;
+use crate::place::Place;
+use crate::question::{self, Answer};
+use crate::{print, when};
+
+/// What asking it showed.
+struct Ran {
+    events: u64,
+    visited: u64,
+    took_us: u64,
+}
+
+pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let store = place.read()?;
+    for text in &args.filters {
+        let queries = question::read(std::slice::from_ref(text), when::now_s())?;
+        let Some(query) = queries.first() else {
+            let plan = "nothing can match: a list in the filter is empty, or since is after until";
+            let said = json!({ "filter": text, "plan": plan, "estimate": 0, "steps": [] });
+            print::line(&if args.json {
+                said.to_string()
+            } else {
+                format!("{text}\nplan: {plan}")
+            })?;
+            continue;
+        };
+        let explanation = store.explain(query)?;
+        let ran = args.run.then(|| ask(&store, &queries)).transpose()?;
+        if args.json {
+            print::line(&to_json(text, &explanation, ran.as_ref()).to_string())?;
+            continue;
+        }
+        print::line(&format!("{text}\n{}", explanation.to_string().trim_end()))?;
+        if let Some(ran) = ran {
+            print::line(&format!(
+                "run: {} events, {} rows visited ({:.2} times the estimate) in {:.3} ms",
+                print::number(ran.events),
+                print::number(ran.visited),
+                ran.visited as f64 / explanation.estimate.max(1) as f64,
+                ran.took_us as f64 / 1000.0,
+            ))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Ran> {
+    let started = Instant::now();
+    let mut answer = Answer::new(store, queries)?;
+    let mut events = 0;
+    while answer.next()?.is_some() {
+        events += 1;
+    }
+    let took_us = started.elapsed().as_micros() as u64;
+    Ok(Ran { events, visited: answer.visited(), took_us })
+}
+
+fn to_json(filter: &str, explanation: &Explanation, ran: Option<&Ran>) -> serde_json::Value {
+    let steps: Vec<_> = explanation
+        .steps
+        .iter()
+        .map(|step| {
+            json!({
+                "source": step.source,
+                "rows": step.rows,
+                "driver": step.driver,
+                "intersect": step.intersect,
+                "residual": step.residual,
+                "estimate": step.estimate,
+            })
+        })
+        .collect();
+    let ran = ran
+        .map(|ran| json!({ "events": ran.events, "visited": ran.visited, "took_us": ran.took_us }));
+    json!({
+        "filter": filter,
+        "plan": explanation.plan,
+        "estimate": explanation.estimate,
+        "steps": steps,
+        "run": ran,
+    })
+}

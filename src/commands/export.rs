@@ -1,0 +1,107 @@
+//! `hark export`: events as JSONL, oldest first, streamed from one snapshot.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use hark_archive::{Order, Query};
+
+use crate::cli::ExportArgs;
+use crate::place::Place;
+use crate::print::{self, Meter, Unit};
+use crate::question::{self, Answer};
+use crate::when;
+
+/// Events between two looks at the clock.
+const METER_EVERY: u64 = 4096;
+
+pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let now = when::now_s();
+    let mut queries = question::read(&args.filters, now)?;
+    if args.filters.is_empty() {
+        queries.push(Query { now, ..Query::default() });
+    }
+    for query in &mut queries {
+        query.from = query.from.max(args.since.unwrap_or(0));
+        query.to = query.to.min(args.until.unwrap_or(u64::MAX));
+        query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
+    }
+    let store = place.read()?;
+    let mut answer = Answer::new(&store, &queries)?;
+    let Some(path) = &args.output else {
+        let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
+        write(&mut answer, &mut out, None)?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut meter = Meter::start("export", 0, Unit::Records);
+    let written = to_file(path, &mut answer, &mut meter).with_context(|| {
+        format!(
+            "{} could not be written; there is nothing under this name that was not before. Make \
+             room or choose another file, and run the export again",
+            path.display()
+        )
+    });
+    meter.finish();
+    eprintln!("{} events written to {}", print::number(written?), path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(
+    answer: &mut Answer,
+    out: &mut dyn Write,
+    mut meter: Option<&mut Meter>,
+) -> anyhow::Result<u64> {
+    let mut events = 0;
+    while let Some(found) = answer.next()? {
+        out.write_all(&found.json)?;
+        out.write_all(b"\n")?;
+        events += 1;
+        if events % METER_EVERY == 0
+            && let Some(meter) = &mut meter
+        {
+            meter.at(events, 0, &format!("{} events", print::number(events)));
+        }
+    }
+    Ok(events)
+}
+
+/// Writes beside `path` and gives the file its name once it is whole and on disk.
+fn to_file(path: &Path, answer: &mut Answer, meter: &mut Meter) -> anyhow::Result<u64> {
+    let unfinished = unfinished(path);
+    let whole = (|| {
+        let file = File::create(&unfinished)?;
+        let out = BufWriter::with_capacity(256 << 10, file);
+        let (events, out) = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("gz") => {
+                let mut out = flate2::write::GzEncoder::new(out, flate2::Compression::default());
+                (write(answer, &mut out, Some(meter))?, out.finish()?)
+            }
+            Some("zst") => {
+                let mut out = zstd::stream::write::Encoder::new(out, 0)?;
+                (write(answer, &mut out, Some(meter))?, out.finish()?)
+            }
+            _ => {
+                let mut out = out;
+                (write(answer, &mut out, Some(meter))?, out)
+            }
+        };
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        std::fs::rename(&unfinished, path)?;
+        anyhow::Ok(events)
+    })();
+    if whole.is_err() {
+        // The failure is what gets reported; what is left over says what it is by its name.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    whole
+}
+
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".unfinished");
+    name.into()
+}

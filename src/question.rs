@@ -1,0 +1,143 @@
+//! Filters as typed, asked as one question: every event that matches any of them, once, in order.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use hark_archive::{Id, Order, Position, Progress, Query, Search, Store};
+use hark_codec::nostr::Filter;
+
+/// Rows a search visits before another one is asked.
+const SLICE_ROWS: u64 = 4096;
+/// Bytes of events that one search holds ready.
+const READY_BYTES: usize = 256 << 10;
+
+/// A filter that is none. Its own type, so that `main` can tell it from a failure.
+#[derive(Debug)]
+pub(crate) struct FilterFault(String);
+
+impl std::fmt::Display for FilterFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FilterFault {}
+
+/// Reads filters. What expires at or before `now` will not be seen.
+pub(crate) fn read(texts: &[String], now: u64) -> anyhow::Result<Vec<Query>> {
+    let mut queries = Vec::with_capacity(texts.len());
+    for text in texts {
+        let mut filter = Filter::default();
+        filter.parse(text.as_bytes()).map_err(|error| {
+            let said = error.to_string();
+            let said = said.split_once(": ").map_or(said.as_str(), |(_, words)| words);
+            FilterFault(format!(
+                "{text} is no filter Hark can answer: {said}. A filter looks like \
+                 '{{\"kinds\":[1],\"authors\":[\"<64 hex digits>\"],\"limit\":10}}'; quote it for the \
+                 shell"
+            ))
+        })?;
+        if filter.search().is_some() {
+            let said = format!("{text} asks for a full-text search, which this archive has not");
+            return Err(FilterFault(said).into());
+        }
+        if !filter.matches_nothing() {
+            queries.push(Query { now, ..hark_server::nostr::query::of(&filter) });
+        }
+    }
+    Ok(queries)
+}
+
+/// How many events match any of `queries`, limits aside.
+pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
+    if let [query] = queries
+        && let Some(count) = store.count(query)?
+    {
+        return Ok(count);
+    }
+    let whole: Vec<Query> =
+        queries.iter().map(|query| Query { limit: usize::MAX, ..query.clone() }).collect();
+    let mut answer = Answer::new(store, &whole)?;
+    let mut count = 0;
+    while answer.next()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// An event on its way out.
+pub(crate) struct Found {
+    pub(crate) position: Position,
+    pub(crate) json: Box<[u8]>,
+}
+
+/// Several searches merged into one, in their common order, each event once.
+pub(crate) struct Answer {
+    searches: Vec<Running>,
+    order: Order,
+    last: Option<Id>,
+}
+
+struct Running {
+    search: Box<dyn Search>,
+    ready: VecDeque<Found>,
+    done: bool,
+}
+
+impl Answer {
+    /// Starts the searches. All queries have the same order.
+    pub(crate) fn new(store: &dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
+        let mut searches = Vec::with_capacity(queries.len());
+        for query in queries {
+            let search = store.search(query)?;
+            searches.push(Running { search, ready: VecDeque::new(), done: false });
+        }
+        let order = queries.first().map_or(Order::NewestFirst, |query| query.order);
+        Ok(Self { searches, order, last: None })
+    }
+
+    /// Rows visited so far.
+    pub(crate) fn visited(&self) -> u64 {
+        self.searches.iter().map(|running| running.search.visited()).sum()
+    }
+
+    /// The next event.
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Found>> {
+        loop {
+            for running in &mut self.searches {
+                running.fill()?;
+            }
+            let order = self.order;
+            let first = self
+                .searches
+                .iter_mut()
+                .filter(|running| !running.ready.is_empty())
+                .min_by(|a, b| order.compare(&a.ready[0].position, &b.ready[0].position));
+            let Some(found) = first.and_then(|running| running.ready.pop_front()) else {
+                return Ok(None);
+            };
+            // The same event from two searches comes twice in a row.
+            if self.last.replace(found.position.id) != Some(found.position.id) {
+                return Ok(Some(found));
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Asks on until there is something ready or nothing left.
+    fn fill(&mut self) -> anyhow::Result<()> {
+        while self.ready.is_empty() && !self.done {
+            let Self { search, ready, .. } = self;
+            let mut bytes = 0;
+            let progress = search.slice(SLICE_ROWS, &mut |record| {
+                let position = Position { time: record.time(), id: *record.id() };
+                bytes += record.wire().len();
+                ready.push_back(Found { position, json: record.wire().into() });
+                if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            self.done = progress != Progress::Paused;
+        }
+        Ok(())
+    }
+}
