@@ -1,3 +1,60 @@
-//! The binary.
+//! The binary: the command line, the configuration, and the only place that names a store.
+//!
+//! Read `cli` for what can be typed, `place` for how a command gets at the archive, whether a
+//! server runs on it or not, then the commands one by one.
 
-fn main() {}
+mod cli;
+mod commands;
+mod config;
+mod interrupt;
+mod place;
+mod print;
+mod question;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command};
+use crate::place::Place;
+
+/// Wrong flags, filter or configuration. Clap's own faults have the same code.
+const WRONG_USE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        // Whoever read our output has had enough of it.
+        Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hark: {error:#}");
+            let wrong_use = error
+                .chain()
+                .any(|cause| cause.is::<config::Faults>() || cause.is::<question::FilterFault>());
+            if wrong_use { ExitCode::from(WRONG_USE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    if let Command::Config(args) = &cli.command {
+        return commands::config::run(args, &cli.place);
+    }
+    let place = Place::new(cli.place)?;
+    match cli.command {
+        Command::Serve(args) => commands::serve::run(&args, place),
+        Command::Import(args) => commands::import::run(&args, &place),
+        Command::Export(args) => commands::export::run(&args, &place),
+        Command::Query(args) => commands::query::run(&args, &place),
+        Command::Count(args) => commands::count::run(&args, &place),
+        Command::Delete(args) => commands::delete::run(&args, &place),
+        Command::Explain(args) => commands::explain::run(&args, &place),
+        Command::Stats(args) => commands::stats::run(&args, &place),
+        Command::Compact(args) => commands::upkeep::compact(&args, &place),
+        Command::Check(args) => commands::upkeep::check(&args, &place),
+        Command::Rebuild(args) => commands::upkeep::rebuild(&args, &place),
+        Command::Config(_) => unreachable!("handled above, before the configuration is loaded"),
+    }
+}

@@ -1,0 +1,12 @@
+//! One file a command.
+
+pub(crate) mod config;
+pub(crate) mod count;
+pub(crate) mod delete;
+pub(crate) mod explain;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod query;
+pub(crate) mod serve;
+pub(crate) mod stats;
+pub(crate) mod upkeep;

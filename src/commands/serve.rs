@@ -1,0 +1,120 @@
+//! `hark serve`: the archive, the server on it, and signals between them.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use hark_archive::clock::Clock;
+use hark_server::{Compact, Server, Shelf};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+use crate::cli::ServeArgs;
+use crate::commands::upkeep;
+use crate::config::{Log, LogFormat};
+use crate::interrupt::{INTERRUPTED, Signals};
+use crate::place::Place;
+use crate::print;
+
+pub(crate) fn run(args: &ServeArgs, mut place: Place) -> anyhow::Result<ExitCode> {
+    if let Some(listen) = args.listen {
+        place.config.listen = listen;
+    }
+    check_store(args.store.as_deref().unwrap_or(&place.config.store))?;
+    log(&place.config.log)?;
+    if args.unlimited {
+        tracing::warn!(
+            "--unlimited: RATE LIMITS ARE OFF. Any client can take all of this machine. For tests \
+             and benchmarks only."
+        );
+    }
+    // Last to go: the store closes before the lock does.
+    let owned = place.own()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the system does not let Hark start its threads")?;
+    let shelf = Shelf {
+        store: Arc::clone(&owned.store) as _,
+        writer: place.config.batch,
+        clock: Clock::System,
+        compact: Some(compact(&owned)),
+    };
+    let code = runtime.block_on(serve(args, &place, shelf))?;
+    drop(runtime);
+    drop(owned);
+    tracing::info!("closed");
+    Ok(code)
+}
+
+async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<ExitCode> {
+    let listen = place.config.listen;
+    let mut config = hark_server::Config::new(listen);
+    config.control = Some(place.control_socket());
+    config.limits = place.config.limits.clone();
+    config.relay = place.config.info.clone();
+    config.retention = place.config.policy();
+    config.threads = place.config.threads;
+    config.unlimited = args.unlimited;
+    let mut signals = Signals::new()?;
+    let server = Server::bind(config, shelf).await.with_context(|| {
+        format!(
+            "the server could not start on {listen}, and nothing was served. If another program \
+             listens there, stop it or choose another port with --listen; ports below 1024 need \
+             the right to use them"
+        )
+    })?;
+    tracing::info!(data = %place.data.display(), "serving");
+    print::line(&format!("listening on {}", server.url()))?;
+    let stop = async {
+        signals.next().await;
+        tracing::info!("closing: letting what is under way finish; a second signal ends at once");
+        tokio::spawn(async move {
+            signals.next().await;
+            std::process::exit(INTERRUPTED.into());
+        });
+    };
+    server.run(stop).await.context(
+        "the server ended by itself; what was acknowledged is safe. The log above says more",
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_store(url: &str) -> anyhow::Result<()> {
+    match url {
+        "embedded" => Ok(()),
+        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => bail!(
+            "PostgreSQL comes later: this version keeps events in files only. Nothing was started; \
+             leave --store out"
+        ),
+        other => bail!("there is no store `{other}`; leave --store out, or say `embedded`"),
+    }
+}
+
+fn compact(owned: &crate::place::Owned) -> Compact {
+    let store = Arc::clone(&owned.store);
+    Arc::new(move |words| {
+        store
+            .compact(&mut |progress| {
+                words(&format!("{} {} of {}", progress.what, progress.done, progress.total));
+            })
+            .map(|done| upkeep::summary(&done))
+            .map_err(|error| error.to_string())
+    })
+}
+
+/// Logs to stderr, so that stdout is for programs.
+fn log(log: &Log) -> anyhow::Result<()> {
+    let wanted: Targets = log.level.parse()?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry();
+    match log.format {
+        LogFormat::Json => registry.with(lines.json().with_filter(wanted)).init(),
+        LogFormat::Text => {
+            use std::io::IsTerminal as _;
+            let colours = std::io::stderr().is_terminal();
+            registry.with(lines.with_ansi(colours).with_filter(wanted)).init();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! `hark compact`, `hark check` and `hark rebuild`: less room, a proof, and indices made anew.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use hark_archive::Store as _;
+use hark_archive::admission::nostr::NostrRules;
+use serde_json::json;
+
+use crate::cli::StatsArgs;
+use crate::place::{Hand, Place};
+use crate::print::{self, Meter, Unit};
+
+/// Faults that are told one by one; the rest is counted.
+const FAULTS_SHOWN: usize = 100;
+
+pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    place.must_exist()?;
+    let mut meter = Meter::start("compact", 0, Unit::Records);
+    let before = place.read()?.stats().bytes;
+    let summary = match place.write()? {
+        Hand::Server(mut client) => client
+            .compact(&mut |words| meter.at(0, 0, words))
+            .context("the server did not finish compacting; the archive is whole. Try again")?,
+        Hand::Own(owned) => {
+            let done = owned
+                .store
+                .compact(&mut |progress| meter.store(progress))
+                .context("compacting ended early; the archive is whole. Try again")?;
+            summary(&done)
+        }
+    };
+    meter.finish();
+    let after = place.read()?.stats().bytes;
+    let text = if args.json {
+        json!({ "summary": summary, "bytes_before": before, "bytes_after": after }).to_string()
+    } else {
+        format!("{summary}\n{} before, {} now", print::bytes(before), print::bytes(after))
+    };
+    print::line(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    place.must_exist()?;
+    let mut meter = Meter::start("check", 0, Unit::Records);
+    let report = hark_store_embedded::check(&place.shelf(), &mut |progress| meter.store(progress))
+        .context("the archive could not be checked to its end; nothing was changed")?;
+    meter.finish();
+    let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    if args.json {
+        let json = json!({
+            "records": report.records,
+            "dead": report.dead,
+            "segments": report.segments,
+            "logs": report.logs,
+            "faults": faults,
+        });
+        print::line(&json.to_string())?;
+    } else {
+        print::line(&format!(
+            "{} events, {} deleted, {} segments, {} logs: {}",
+            print::number(report.records),
+            print::number(report.dead),
+            report.segments,
+            report.logs,
+            if faults.is_empty() { "no faults".into() } else { format!("{} faults", faults.len()) }
+        ))?;
+        for fault in faults.iter().take(FAULTS_SHOWN) {
+            print::line(&format!("  {fault}"))?;
+        }
+        if faults.len() > FAULTS_SHOWN {
+            print::line(&format!("  and {} more", faults.len() - FAULTS_SHOWN))?;
+        }
+    }
+    if faults.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!(
+        "hark: nothing was changed. Faults in segments are mended by `hark rebuild`, with the server \
+         stopped; for faults in a log, take the events from a backup (`hark import`)"
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    place.must_exist()?;
+    let lock = place.lock()?;
+    let mut meter = Meter::start("rebuild", 0, Unit::Records);
+    let rebuilt =
+        hark_store_embedded::rebuild(&place.shelf(), Box::new(NostrRules), &mut |progress| {
+            meter.store(progress)
+        })
+        .context("rebuilding ended early; the log is untouched. Run it again")?;
+    meter.finish();
+    drop(lock);
+    let text = if args.json {
+        json!({ "records": rebuilt.records, "segments": rebuilt.segments }).to_string()
+    } else {
+        format!(
+            "{} events in {} segments, made anew from the log",
+            print::number(rebuilt.records),
+            rebuilt.segments
+        )
+    };
+    print::line(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a compaction did, in words.
+pub(crate) fn summary(done: &hark_store_embedded::Compacted) -> String {
+    format!("{done:?}")
+}

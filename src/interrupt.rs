@@ -1,0 +1,56 @@
+//! Ctrl-C and SIGTERM: the first asks for a clean end, the second ends at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Exit code of a command that was interrupted.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Listens on a thread of its own. The flag is up once somebody asked for an end.
+pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("the system does not let Hark listen for signals")?;
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    std::thread::Builder::new().name("hark-signals".into()).spawn({
+        let flag = Arc::clone(&flag);
+        move || {
+            runtime.block_on(async {
+                signals.next().await;
+                flag.store(true, Ordering::Relaxed);
+                signals.next().await;
+                std::process::exit(INTERRUPTED.into());
+            });
+        }
+    })?;
+    Ok(flag)
+}
+
+/// Both signals as one stream. Needs a runtime around it.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("the system does not let Hark listen for signals");
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// The next of either.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Where the archive is and how a command gets at it: reading beside a running server, writing
+//! with the lock in hand, or handing the server what is to be written.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::{Outcome, Query, Store, Write};
+use hark_codec::hex;
+use hark_server::control::{Client, ControlError};
+use hark_server::nostr::admit::OwnUrls;
+use hark_store_embedded::{Embedded, Lock, LockError, Options};
+
+use crate::cli::PlaceArgs;
+use crate::config::Config;
+
+/// An archive's directory and the settings in force.
+pub(crate) struct Place {
+    pub(crate) data: PathBuf,
+    pub(crate) config: Config,
+}
+
+impl Place {
+    /// Loads the configuration; the flag wins over it.
+    pub(crate) fn new(args: PlaceArgs) -> anyhow::Result<Self> {
+        let config = Config::load(args.config.as_deref())?;
+        let data = args.data.unwrap_or_else(|| config.data.clone());
+        Ok(Self { data, config })
+    }
+
+    /// The directory of Nostr's shelf.
+    pub(crate) fn shelf(&self) -> PathBuf {
+        self.data.join("nostr")
+    }
+
+    /// The socket on which a running server takes writes.
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        self.data.join("control.sock")
+    }
+
+    /// How the store is opened.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            seal_records: self.config.seal_records as _,
+            seal_bytes: self.config.seal_bytes as _,
+            ..Options::default()
+        }
+    }
+
+    /// The relay's own addresses, which a request to vanish may name.
+    pub(crate) fn own_urls(&self) -> OwnUrls {
+        OwnUrls::new(self.config.info.url.clone())
+    }
+
+    /// Whether anything was ever kept here.
+    pub(crate) fn exists(&self) -> bool {
+        self.shelf().is_dir()
+    }
+
+    /// Fails with advice if nothing was ever kept here.
+    pub(crate) fn must_exist(&self) -> anyhow::Result<()> {
+        if self.exists() {
+            return Ok(());
+        }
+        bail!(
+            "there is no archive in {}; name its directory with --data, or begin one with \
+             `hark serve` or `hark import`",
+            self.data.display()
+        )
+    }
+
+    /// Opens the archive for reading, whether a server runs or not.
+    pub(crate) fn read(&self) -> anyhow::Result<Embedded> {
+        self.must_exist()?;
+        let shelf = self.shelf();
+        Embedded::open_read_only(&shelf, self.options()).with_context(|| {
+            format!(
+                "the archive in {} could not be opened for reading; nothing was changed. \
+                 `hark check` says what is wrong with it",
+                shelf.display()
+            )
+        })
+    }
+
+    /// Takes the lock and opens the archive for writing.
+    pub(crate) fn own(&self) -> anyhow::Result<Owned> {
+        let lock = self.lock()?;
+        self.open(lock)
+    }
+
+    /// Opens the archive for writing.
+    fn open(&self, lock: Lock) -> anyhow::Result<Owned> {
+        let shelf = self.shelf();
+        let store =
+            Embedded::open(&shelf, Box::new(NostrRules), self.options()).with_context(|| {
+                format!(
+                    "the archive in {} could not be opened; nothing was changed. `hark check` says \
+                     what is wrong with it, `hark rebuild` makes its indices anew",
+                    shelf.display()
+                )
+            })?;
+        Ok(Owned { store: Arc::new(store), _lock: lock })
+    }
+
+    /// Takes the archive's lock, which one process can hold.
+    pub(crate) fn lock(&self) -> anyhow::Result<Lock> {
+        std::fs::create_dir_all(&self.data).with_context(|| {
+            format!(
+                "the archive's directory {} could not be made; name a writable one with --data",
+                self.data.display()
+            )
+        })?;
+        Lock::acquire(&self.data).map_err(|error| match error {
+            LockError::Held { pid, .. } => anyhow::anyhow!(
+                "another process ({pid}) holds the archive in {}; stop it first, or name another \
+                 directory with --data",
+                self.data.display()
+            ),
+            other => anyhow::Error::new(other).context(format!(
+                "the archive in {} could not be locked; its directory must be writable, or name \
+                 another with --data",
+                self.data.display()
+            )),
+        })
+    }
+
+    /// A hand that writes: our own if nobody holds the archive, else the running server's.
+    pub(crate) fn write(&self) -> anyhow::Result<Hand> {
+        if let Some(client) = connect(&self.control_socket())? {
+            return Ok(Hand::Server(client));
+        }
+        self.own().map(Hand::Own)
+    }
+
+    /// The running server, if there is one.
+    pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
+        connect(&self.control_socket())
+    }
+}
+
+fn connect(socket: &Path) -> anyhow::Result<Option<Client>> {
+    match Client::connect(socket) {
+        Ok(client) => Ok(Some(client)),
+        Err(ControlError::Absent) => Ok(None),
+        Err(error) => Err(anyhow::Error::new(error).context(format!(
+            "a server runs on this archive, but does not answer on {}; nothing was written. Try \
+             again, or stop the server first",
+            socket.display()
+        ))),
+    }
+}
+
+/// The archive, and the lock for as long as it is open for writing.
+pub(crate) struct Owned {
+    pub(crate) store: Arc<Embedded>,
+    // Dropped after the store.
+    _lock: Lock,
+}
+
+/// What writes.
+pub(crate) enum Hand {
+    Own(Owned),
+    Server(Client),
+}
+
+impl Hand {
+    /// Puts records; one outcome each, or why the server would not have it. Durable on return.
+    pub(crate) fn put(
+        &mut self,
+        records: Vec<Box<[u8]>>,
+    ) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+        match self {
+            Self::Own(owned) => {
+                let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
+                let committed = owned.store.commit(&writes).context(
+                    "the archive could not be written to; what was reported as stored is safe",
+                )?;
+                Ok(committed.outcomes.into_iter().map(Ok).collect())
+            }
+            Self::Server(client) => {
+                let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
+                client.put_many(&records).context(
+                    "the server stopped answering; what was reported as stored is safe. Run the \
+                     import again: it goes on where it was",
+                )
+            }
+        }
+    }
+
+    /// Deletes these ids and says how many there were. Durable on return.
+    pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
+        match self {
+            Self::Own(owned) => {
+                let query = Query { ids: Some(ids.to_vec()), ..Query::default() };
+                let committed = owned
+                    .store
+                    .commit(&[Write::Erase(Box::new(query))])
+                    .context("the archive could not be written to; run the command again")?;
+                match committed.outcomes.first() {
+                    Some(Outcome::Erased(count)) => Ok(*count),
+                    _ => Ok(0),
+                }
+            }
+            Self::Server(client) => client
+                .erase(&ids_filter(ids))
+                .context("the server stopped answering; run the command again"),
+        }
+    }
+}
+
+fn ids_filter(ids: &[hark_archive::Id]) -> String {
+    let mut filter = String::from("{\"ids\":[");
+    for (at, id) in ids.iter().enumerate() {
+        if at > 0 {
+            filter.push(',');
+        }
+        filter.push('"');
+        filter.extend(hex::encode_32(id).map(char::from));
+        filter.push('"');
+    }
+    filter.push_str("]}");
+    filter
+}
