@@ -1,0 +1,131 @@
+//! The binary as a user meets it: flags, files, pipes, exit codes, and what it says.
+
+mod beside_server;
+mod import;
+mod support;
+
+use support::{Place, hark, hark_with};
+
+#[test]
+fn help_teaches_and_wrong_flags_are_told_apart() {
+    let help = hark(&["--help"]);
+    assert_eq!(help.code, 0);
+    for word in ["serve", "import", "On a fresh machine", "Exit codes", "--data"] {
+        assert!(help.stdout.contains(word), "{word}: {}", help.stdout);
+    }
+    for command in [
+        "serve", "import", "export", "query", "count", "delete", "explain", "stats", "compact",
+        "check", "rebuild", "config",
+    ] {
+        let help = hark(&[command, "--help"]);
+        assert_eq!((help.code, help.stdout.contains("Usage: hark")), (0, true), "{command}");
+    }
+    for wrong in [
+        &["sreve"][..],
+        &["serve", "--listen", "7777"],
+        &["query"],
+        &["export", "--since", "yesterday"],
+        &["stats", "--yaml"],
+    ] {
+        let run = hark(wrong);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{wrong:?}");
+        assert!(!run.stderr.is_empty());
+    }
+}
+
+#[test]
+fn the_default_configuration_is_printed_checked_and_read() {
+    let place = Place::new("config");
+    let default = hark(&["config"]);
+    assert!(default.stdout.contains("#listen = \"127.0.0.1:7777\""), "{}", default.stdout);
+    let file = place.file("hark.toml", default.stdout.as_bytes());
+    assert_eq!(hark(&["config", "--check", &file]).code, 0);
+    let shown = hark(&["config", "--show"]).stdout;
+    let file = place.file("shown.toml", shown.as_bytes());
+    assert_eq!(hark(&["config", "--show", "--config", &file]).stdout, shown);
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_its_line_and_what_was_meant() {
+    let place = Place::new("config-wrong");
+    let file = place
+        .file("hark.toml", b"[server]\nlisten = \"127.0.0.1:1\"\n\n[limits]\nevent_byte_max = 1\n");
+    for args in [&["config", "--check", &file][..], &["stats", "--config", &file]] {
+        let run = hark(args);
+        assert_eq!(run.code, 2);
+        let said = "hark.toml:5: unknown setting `event_byte_max` in [limits]; did you mean `event_bytes_max`?";
+        assert!(run.stderr.contains(said), "{}", run.stderr);
+    }
+    let file = place.file("limits.toml", b"[limits]\nlimit_default = 100\nlimit_max = 10\n");
+    let run = hark(&["config", "--check", &file]);
+    assert!(run.code == 2 && run.stderr.contains("limit_default (100) is above"), "{}", run.stderr);
+    let run = hark(&["config", "--check", "no-such.toml"]);
+    assert!(
+        run.code == 2 && run.stderr.contains("no-such.toml could not be read"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let place = Place::new("config-env");
+    let file = place.file("hark.toml", b"[info]\nname = \"from the file\"\ncontact = \"kept\"\n");
+    let show = ["config", "--show", "--config", &file];
+    let run = hark_with(
+        &show,
+        &[("HARK_INFO_NAME", "from outside"), ("HARK_LIMITS_FILTERS_MAX", "7")],
+        b"",
+    );
+    for line in ["name = \"from outside\"", "contact = \"kept\"", "filters_max = 7"] {
+        assert!(run.stdout.contains(line), "{line}: {}{}", run.stdout, run.stderr);
+    }
+    let run = hark_with(&show, &[("HARK_LIMITS_FILTERS_MAX", "many")], b"");
+    assert_eq!(run.code, 2);
+    assert!(
+        run.stderr.contains("environment variable HARK_LIMITS_FILTERS_MAX: `filters_max` must be")
+    );
+    let run = hark_with(&show, &[("HARK_INFO_NAEM", "x")], b"");
+    assert!(run.stderr.contains("did you mean `name`?"), "{}", run.stderr);
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_advice() {
+    let place = Place::new("advice");
+    for command in [
+        &["stats"][..],
+        &["check"],
+        &["compact"],
+        &["rebuild"],
+        &["export"],
+        &["query", "{}"],
+        &["count", "{}"],
+        &["explain", "{}"],
+        &["delete", "{}"],
+        &["delete", "{}", "--yes"],
+    ] {
+        let run = place.hark(command);
+        assert_eq!(run.code, 1, "{command:?}: {}", run.stderr);
+        assert!(run.stderr.contains("there is no archive in"), "{command:?}: {}", run.stderr);
+    }
+    assert!(!place.data().exists(), "a command that reads has made a directory");
+    let run = place.hark(&["query", "{kinds:[1]}"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("{kinds:[1]} is no filter"), "{}", run.stderr);
+    let run = place.hark(&["serve", "--store", "postgres://localhost/hark"]);
+    assert!(run.code == 1 && run.stderr.contains("comes later"), "{}", run.stderr);
+    let run = place.hark(&["serve", "--store", "sqlite"]);
+    assert!(run.code == 1 && run.stderr.contains("no store `sqlite`"), "{}", run.stderr);
+    let run = hark(&["serve", "--data", "/dev/null/hark", "--listen", "127.0.0.1:0"]);
+    assert!(
+        run.code == 1 && run.stderr.contains("could not be made; name a writable one"),
+        "{}",
+        run.stderr
+    );
+    let run = place.hark(&["import", "no-such-file.jsonl"]);
+    assert!(
+        run.code == 1 && run.stderr.contains("no-such-file.jsonl could not be opened"),
+        "{}",
+        run.stderr
+    );
+}

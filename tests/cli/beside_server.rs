@@ -1,0 +1,70 @@
+//! Every command beside a running server, and the server's own beginning and end.
+
+use std::net::TcpListener;
+
+use super::support::{Place, event, notes};
+
+#[test]
+fn commands_work_beside_a_running_server() {
+    let place = Place::new("beside");
+    let server = place.serve();
+    let notes = notes(600);
+    let report = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
+    assert_eq!(report["stored"], 600, "{report}");
+    assert_eq!(place.hark(&["count", "{}"]).text(), "600\n");
+    assert_eq!(place.hark(&["query", "{\"limit\":3}"]).text().lines().count(), 3);
+    let export = place.hark(&["export"]).text();
+    let stats = place.hark(&["stats", "--json"]).json();
+    assert_eq!((&stats["records"], &stats["server_running"]), (&600.into(), &true.into()));
+    assert!(place.hark(&["explain", "--run", "{\"kinds\":[1]}"]).text().contains("plan: "));
+    let again = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
+    assert_eq!(again["refused"]["duplicate"], 600, "{again}");
+    let newer = event(1, 9, 0, &[], "newer") + &event(1, 8, 0, &[], "older");
+    let rules = place.hark_fed(&["import", "--json"], newer.as_bytes()).json();
+    assert_eq!(rules["refused"]["superseded"], 1, "{rules}");
+    let filter = "{\"#t\":[\"bread\"]}";
+    assert!(place.hark(&["delete", filter]).text().contains("150 events match"));
+    assert_eq!(place.hark(&["delete", "--yes", filter]).text(), "150 events deleted\n");
+    place.hark(&["compact"]).text();
+    assert_eq!(place.hark(&["count", "{}"]).text(), "451\n");
+    assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
+    let rebuild = place.hark(&["rebuild"]);
+    assert!(rebuild.code == 1 && rebuild.stderr.contains("holds the archive"), "{rebuild:?}");
+    let second = place.hark(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(second.code == 1 && second.stderr.contains("holds the archive"), "{second:?}");
+    let (code, logged) = server.terminate();
+    assert_eq!(code, 0, "{logged}");
+    assert!(logged.contains("closed"), "{logged}");
+    let kept = place.hark(&["export"]).text();
+    assert_eq!(kept.lines().count(), 451);
+    assert!(kept.lines().filter(|line| line.contains("note")).all(|line| export.contains(line)));
+    assert_eq!(place.hark(&["rebuild", "--json"]).code, 0);
+    assert_eq!(place.hark(&["export"]).text(), kept);
+}
+
+#[test]
+fn a_taken_port_is_said_and_the_archive_let_go() {
+    let place = Place::new("port");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let run = place.hark(&["serve", "--listen", &address]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    assert!(run.stderr.contains(&format!("could not start on {address}")), "{}", run.stderr);
+    drop(taken);
+    let server = place.serve();
+    assert!(server.address.starts_with("127.0.0.1:"));
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
+fn unlimited_says_so_loudly() {
+    let place = Place::new("unlimited");
+    let mut child = place.start(&["serve", "--listen", "127.0.0.1:0", "--unlimited"]);
+    let mut first = String::new();
+    let stdout = child.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut first).unwrap();
+    super::support::signal(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("RATE LIMITS ARE OFF"));
+}

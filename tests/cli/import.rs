@@ -1,0 +1,282 @@
+//! Events in, events out: every form of input, every reason for a refusal, the same bytes again.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::support::{Place, Run, event, field, notes, signal};
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(bytes).unwrap();
+    gz.finish().unwrap()
+}
+
+fn by_id(lines: &str) -> BTreeMap<String, Value> {
+    lines.lines().map(|line| (field(line, "id"), serde_json::from_str(line).unwrap())).collect()
+}
+
+fn stored(run: &Run) -> u64 {
+    run.json()["stored"].as_u64().unwrap()
+}
+
+#[test]
+fn every_form_of_input_comes_out_the_same() {
+    let notes = notes(2000);
+    let zst = zstd::encode_all(notes.as_bytes(), 1).unwrap();
+    let mut exports = Vec::new();
+    for (name, bytes) in
+        [("plain", notes.clone().into_bytes()), ("gz", gzip(notes.as_bytes())), ("zst", zst)]
+    {
+        let place = Place::new(&format!("forms-{name}"));
+        let file = place.file("events", &bytes);
+        assert_eq!(stored(&place.hark(&["import", "--json", &file])), 2000, "{name}");
+        exports.push(place.hark(&["export"]).text());
+        let piped = Place::new(&format!("forms-piped-{name}"));
+        assert_eq!(stored(&piped.hark_fed(&["import", "--json"], &bytes)), 2000, "{name}, piped");
+        exports.push(piped.hark(&["export"]).text());
+    }
+    assert_eq!(by_id(&exports[0]), by_id(&notes));
+    assert!(exports.iter().all(|export| *export == exports[0]));
+    let times: Vec<(u64, String)> = exports[0]
+        .lines()
+        .map(|line| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            (event["created_at"].as_u64().unwrap(), event["id"].as_str().unwrap().into())
+        })
+        .collect();
+    assert!(times.is_sorted(), "an export is oldest first, ids ascending where times are equal");
+}
+
+#[test]
+fn an_export_imported_and_exported_again_has_the_same_bytes() {
+    let place = Place::new("again");
+    let profile = |at| event(7, at, 0, &[], &format!("{{\"name\":\"at {at}\"}}"));
+    let article = |d, at| event(7, at, 30_023, &[&["d", d]], "text");
+    let kept = event(7, 50, 1, &[], "to be deleted");
+    let deletion = event(7, 60, 5, &[&["e", &field(&kept, "id")]], "");
+    let lines = [
+        notes(500),
+        profile(10),
+        profile(30),
+        profile(20),
+        article("a", 5),
+        article("b", 6),
+        article("a", 9),
+        kept,
+        deletion,
+    ];
+    place.hark_fed(&["import"], lines.concat().as_bytes()).text();
+    let first = place.hark(&["export"]).text();
+    assert_eq!(first.lines().count(), 500 + 1 + 2 + 1);
+    for name in ["out.jsonl", "out.jsonl.gz", "out.jsonl.zst"] {
+        let file = place.path(name);
+        place.hark(&["export", "--output", &file]).text();
+        let fresh = Place::new(&format!("again-{name}"));
+        fresh.hark(&["import", &file]).text();
+        assert_eq!(fresh.hark(&["export"]).text(), first, "{name}");
+    }
+    let newest = place.hark(&["export", "--newest-first"]).text();
+    assert_eq!(by_id(&newest), by_id(&first));
+    let fresh = Place::new("again-newest");
+    fresh.hark_fed(&["import"], newest.as_bytes()).text();
+    assert_eq!(fresh.hark(&["export"]).text(), first);
+    let check = place.hark(&["check", "--json"]).json();
+    assert_eq!(check["faults"], serde_json::json!([]));
+}
+
+#[test]
+fn every_refusal_is_counted_by_its_reason() {
+    let place = Place::new("refusals");
+    let note = event(1, 100, 1, &[], "a note");
+    let bad_id = event(1, 101, 1, &[], "said").replace("said", "Said");
+    let bad_signature = {
+        let good = event(1, 102, 1, &[], "signed");
+        let signature = field(&good, "sig");
+        let flipped = if signature.starts_with('0') { "1" } else { "0" };
+        good.replace(&signature, &format!("{flipped}{}", &signature[1..]))
+    };
+    let doomed = event(1, 103, 1, &[], "doomed");
+    let lines = [
+        note.clone(),
+        "\n".into(),
+        note,
+        "{not json\n".into(),
+        bad_id,
+        bad_signature,
+        event(1, 104, 1, &[], &"x".repeat(200 << 10)),
+        event(1, 105, 20_001, &[], "for a moment"),
+        event(1, 106, 1, &[&["expiration", "1000"]], "long gone"),
+        event(1, 108, 0, &[], "the newer profile"),
+        event(1, 107, 0, &[], "the older profile"),
+        event(1, 109, 5, &[&["e", &field(&doomed, "id")]], "the deletion comes first"),
+        doomed,
+        event(2, 200, 62, &[&["relay", "ALL_RELAYS"]], "let me vanish"),
+        event(2, 199, 1, &[], "of one who vanished"),
+        event(2, 201, 1, &[], "of one who came back"),
+    ];
+    let report = place.hark_fed(&["import", "--json"], lines.concat().as_bytes()).json();
+    let refused = &report["refused"];
+    for (reason, line) in [
+        ("duplicate", 3),
+        ("malformed", 4),
+        ("bad_id", 5),
+        ("bad_signature", 6),
+        ("too_large", 7),
+        ("ephemeral", 8),
+        ("expired", 9),
+        ("superseded", 11),
+        ("deleted", 13),
+        ("vanished", 15),
+    ] {
+        assert_eq!(refused[reason], 1, "{reason}: {report}");
+        assert_eq!(report["first"][reason]["line"], line, "{reason}: {report}");
+    }
+    assert_eq!((&report["stored"], &report["events"]), (&5.into(), &15.into()));
+    let again = place.hark_fed(&["import"], lines.concat().as_bytes()).text();
+    assert!(again.contains("duplicate      6"), "{again}");
+    assert!(again.contains("not signed by its author; first at -:6"), "{again}");
+}
+
+#[test]
+fn a_second_run_knows_what_the_first_has_stored() {
+    let place = Place::new("resume");
+    let notes = notes(300);
+    let (half, _) = notes.split_at(notes.match_indices('\n').nth(149).unwrap().0 + 1);
+    assert_eq!(stored(&place.hark_fed(&["import", "--json"], half.as_bytes())), 150);
+    let report = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
+    assert_eq!((&report["stored"], &report["refused"]["duplicate"]), (&150.into(), &150.into()));
+}
+
+#[test]
+fn trusted_takes_what_is_not_signed_and_says_so() {
+    let place = Place::new("trusted");
+    let forged = event(1, 100, 1, &[], "mine").replace("mine", "your");
+    assert_eq!(stored(&place.hark_fed(&["import", "--json"], forged.as_bytes())), 0);
+    let run = place.hark_fed(&["import", "--trusted"], forged.as_bytes());
+    assert!(run.stderr.contains("not checked") && run.stdout.contains("NOT checked"), "{run:?}");
+    assert_eq!(place.hark(&["count", "{}"]).text(), "1\n");
+}
+
+#[test]
+fn an_interrupt_ends_a_pipe_after_what_came() {
+    let place = Place::new("interrupt");
+    let mut child = place.start(&["import", "--json"]);
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(notes(10).as_bytes()).unwrap();
+    // What came through a pipe that has paused is stored without waiting for more.
+    while place.hark(&["count", "{}"]).stdout != "10\n" {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    signal(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["stored"], &report["complete"]), (&10.into(), &false.into()));
+    drop(input);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let place = Place::new("pipe");
+    place.hark_fed(&["import"], notes(2000).as_bytes()).text();
+    for command in [&["export"][..], &["query", "{}"]] {
+        let mut child = place.start(command);
+        let mut first = String::new();
+        BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{command:?}");
+    }
+}
+
+#[test]
+fn questions_are_answered_in_order_each_event_once() {
+    let place = Place::new("questions");
+    let all = notes(100);
+    place.hark_fed(&["import"], all.as_bytes()).text();
+    let newest = place.hark(&["query", "{\"limit\":7}"]).text();
+    let expected: String =
+        place.hark(&["export", "--newest-first"]).text().split_inclusive('\n').take(7).collect();
+    assert_eq!(newest, expected);
+    let filters = ["{\"#t\":[\"nostr\"]}", "{\"kinds\":[1],\"since\":1700000020}"];
+    let either = place.hark(&[&["query"], &filters[..]].concat()).text();
+    let count = all
+        .lines()
+        .filter(|line| {
+            line.contains("\"nostr\"") || {
+                let event: Value = serde_json::from_str(line).unwrap();
+                event["created_at"].as_u64().unwrap() >= 1_700_000_020
+            }
+        })
+        .count();
+    assert_eq!(either.lines().count(), count);
+    assert_eq!(place.hark(&[&["count"], &filters[..]].concat()).text(), format!("{count}\n"));
+    assert_eq!(place.hark(&["count", "--json", "{}"]).json()["count"], 100);
+    assert_eq!(place.hark(&["count", "{\"ids\":[]}"]).text(), "0\n");
+    let window = ["export", "--since", "1700000010", "--until", "1700000019"];
+    assert_eq!(place.hark(&window).text().lines().count(), 30);
+    let explained = place.hark(&["explain", "--run", "--json", filters[0]]).json();
+    assert_eq!(explained["run"]["events"], 25);
+    assert!(place.hark(&["explain", filters[0]]).text().contains("plan: "));
+    assert_eq!(place.hark(&["stats", "--json"]).json()["records"], 100);
+}
+
+#[test]
+fn a_delete_says_first_what_it_would_do() {
+    let place = Place::new("delete");
+    place.hark_fed(&["import"], notes(1200).as_bytes()).text();
+    let filter = "{\"#t\":[\"bread\",\"nostr\"]}";
+    let dry = place.hark(&["delete", filter]).text();
+    assert!(
+        dry.contains("600 events match; nothing was deleted") && dry.contains("--yes"),
+        "{dry}"
+    );
+    assert_eq!(place.hark(&["count", "{}"]).text(), "1200\n");
+    assert_eq!(place.hark(&["delete", "--yes", filter]).text(), "600 events deleted\n");
+    assert_eq!(place.hark(&["count", "{}"]).text(), "600\n");
+    assert_eq!(place.hark(&["delete", "--yes", "--json", filter]).json()["deleted"], 0);
+    place.hark(&["compact"]).text();
+    place.hark(&["rebuild"]).text();
+    assert_eq!(place.hark(&["count", "{}"]).text(), "600\n");
+    assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
+}
+
+/// Events as they are in the field, where the file is there: every one whose id and signature hold
+/// is taken, and comes out as it went in.
+#[test]
+fn real_events_come_out_as_they_went_in() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/real-events.jsonl");
+    let Ok(text) = std::fs::read_to_string(&file) else {
+        println!("skipped: {} is not there", file.display());
+        return;
+    };
+    let place = Place::new("real");
+    let report = place.hark(&["import", "--json", file.to_str().unwrap()]).json();
+    let export = place.hark(&["export"]).text();
+    let refused: u64 =
+        report["refused"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    let superseded = report["refused"]["superseded"].as_u64().unwrap();
+    // Later versions may also replace what was stored before them.
+    assert_eq!(refused, superseded, "{report}");
+    let (sent, kept) = (by_id(&text), by_id(&export));
+    for (id, event) in &kept {
+        assert_eq!(event, &sent[id]);
+    }
+    let version = |event: &Value| {
+        let kind = event["kind"].as_u64().unwrap();
+        let replaceable = matches!(kind, 0 | 3 | 10_000..20_000);
+        replaceable.then(|| (kind, event["pubkey"].as_str().unwrap().to_owned()))
+    };
+    let slots: std::collections::BTreeSet<_> = sent.values().filter_map(version).collect();
+    let regular = sent.values().filter(|event| version(event).is_none()).count();
+    assert_eq!(kept.len(), slots.len() + regular);
+    let fresh = Place::new("real-again");
+    fresh.hark_fed(&["import"], export.as_bytes()).text();
+    assert!(fresh.hark(&["export"]).text() == export, "the second export has other bytes");
+    for place in [place, fresh] {
+        assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
+    }
+}

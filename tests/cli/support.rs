@@ -1,0 +1,202 @@
+//! A directory of one test, the binary run in it, and signed events.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use hark_codec::crypto::Keys;
+use hark_codec::nostr::Draft;
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    /// Stdout as JSON, of a run that went well.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, 0, "{}", self.stderr);
+        serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {}", self.stdout))
+    }
+
+    /// Stdout of a run that went well.
+    pub(crate) fn text(self) -> String {
+        assert_eq!(self.code, 0, "{}", self.stderr);
+        self.stdout
+    }
+}
+
+pub(crate) fn hark(args: &[&str]) -> Run {
+    hark_with(args, &[], b"")
+}
+
+pub(crate) fn hark_with(args: &[&str], variables: &[(&str, &str)], stdin: &[u8]) -> Run {
+    let mut child = command(args).envs(variables.iter().copied()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let stdin = stdin.to_vec();
+    // A command that fails early does not read its input to the end.
+    let writer = std::thread::spawn(move || drop(input.write_all(&stdin)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    Run {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The binary with its pipes open and nothing of ours in its environment.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hark"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HARK_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A test's own directory, emptied before and removed after.
+pub(crate) struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new(test: &str) -> Self {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(test);
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(&root).unwrap();
+        Self { root }
+    }
+
+    /// The archive's directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    /// Another name in the directory.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.root.join(name).to_str().unwrap().into()
+    }
+
+    /// Writes a file and gives its path.
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Runs a command on the archive.
+    pub(crate) fn hark(&self, args: &[&str]) -> Run {
+        self.hark_fed(args, b"")
+    }
+
+    pub(crate) fn hark_fed(&self, args: &[&str], stdin: &[u8]) -> Run {
+        let data = self.data();
+        hark_with(&[&["--data", data.to_str().unwrap()], args].concat(), &[], stdin)
+    }
+
+    /// Starts a command on the archive.
+    pub(crate) fn start(&self, args: &[&str]) -> Child {
+        let data = self.data();
+        command(&[&["--data", data.to_str().unwrap()], args].concat()).spawn().unwrap()
+    }
+
+    /// Starts a server, and returns once it accepts.
+    pub(crate) fn serve(&self) -> Serving {
+        let mut child = self.start(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut first = String::new();
+        lines.read_line(&mut first).unwrap();
+        let address = first.trim().strip_prefix("listening on ws://").map(str::to_owned);
+        let mut serving = Serving { child, address: String::new() };
+        match address {
+            Some(address) => serving.address = address,
+            None => panic!("the server says {first:?} {}", serving.stderr()),
+        }
+        serving
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What cannot be removed is removed by the next run.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// A running server; killed if the test fails.
+pub(crate) struct Serving {
+    child: Child,
+    pub(crate) address: String,
+}
+
+impl Serving {
+    /// Asks for an end and waits for it: the exit code and what was logged.
+    pub(crate) fn terminate(mut self) -> (i32, String) {
+        signal(&self.child, "TERM");
+        let logged = self.stderr();
+        (self.child.wait().unwrap().code().unwrap_or(-1), logged)
+    }
+
+    fn stderr(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut text).unwrap();
+        }
+        text
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+pub(crate) fn keys(seed: u8) -> Keys {
+    Keys::from_secret([seed; 32]).unwrap()
+}
+
+/// A signed event and its line break.
+pub(crate) fn event(
+    seed: u8,
+    created_at: u64,
+    kind: u16,
+    tags: &[&[&str]],
+    content: &str,
+) -> String {
+    let mut out = Vec::new();
+    Draft { created_at, kind, tags, content }.sign(&keys(seed), &mut out);
+    out.push(b'\n');
+    String::from_utf8(out).unwrap()
+}
+
+/// So many notes of a few authors, no two alike, with ties in time.
+pub(crate) fn notes(count: u64) -> String {
+    let topics = ["nostr", "bread", "w\"eird\\", "\u{2028}"];
+    (0..count)
+        .map(|n| {
+            let topic = topics[(n % 4) as usize];
+            let content = format!("note {n}\t{}", "x".repeat((n % 61) as usize));
+            event((n % 5 + 1) as u8, 1_700_000_000 + n / 3, 1, &[&["t", topic]], &content)
+        })
+        .collect()
+}
+
+/// The field of an event's line.
+pub(crate) fn field(line: &str, name: &str) -> String {
+    let event: serde_json::Value = serde_json::from_str(line).unwrap();
+    event[name].as_str().unwrap().to_owned()
+}

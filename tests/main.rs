@@ -1,0 +1,3 @@
+//! The one integration binary: the whole of Hark, driven from outside.
+
+mod cli;
