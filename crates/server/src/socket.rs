@@ -1,6 +1,7 @@
 //! The WebSocket, as little of it as a session needs: receive a text, feed frames, flush. The only
 //! file that names the crate behind it.
 
+use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -128,7 +129,11 @@ impl Socket {
 
     /// Ends the connection, with what is still under way.
     pub(crate) async fn close(mut self) {
-        // Whether the client still hears it is its own affair.
+        // The frame that answers the client's close, or says what broke the protocol, waits in front
+        // of this, and the crate would send another in its place. Errors: whether the client still
+        // hears it is its own affair.
+        let _ = poll_fn(|cx| self.inner.poll_ready_unpin(cx)).await;
+        let _ = self.inner.flush().await;
         let _ = self.inner.close().await;
     }
 }

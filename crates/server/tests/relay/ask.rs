@@ -1,0 +1,163 @@
+//! What REQ, COUNT and CLOSE bring, and HTTP.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
+
+async fn full(relay: &Relay) -> Client {
+    let mut client = relay.client().await;
+    for n in 0..20 {
+        let who = (n % 2 + 1) as u8;
+        let tag = if n % 5 == 0 { "five" } else { "other" };
+        let event = event(who, 100 + n, 1, &[&["t", tag]], &n.to_string());
+        assert_eq!(client.publish(&event).await.1, "");
+    }
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_come_newest_first_up_to_the_limit_and_once() {
+    let relay = Relay::start(|config| {
+        config.limits.limit_default = 7;
+        config.limits.limit_max = 12;
+        config.limits.slice_rows = 2;
+    })
+    .await;
+    let mut client = full(&relay).await;
+    let newest = client.ask("s", &[json!({"limit": 3})]).await;
+    assert_eq!(contents(&newest), ["19", "18", "17"]);
+    assert_eq!(client.ask("s", &[json!({})]).await.len(), 7);
+    assert_eq!(client.ask("s", &[json!({"limit": 1000})]).await.len(), 12);
+    assert!(client.ask("s", &[json!({"limit": 0})]).await.is_empty());
+    let five = [json!({"#t": ["five"], "authors": [pubkey(1)]})];
+    assert_eq!(contents(&client.ask("s", &five).await), ["10", "0"]);
+    let window = [json!({"since": 105, "until": 107})];
+    assert_eq!(contents(&client.ask("s", &window).await), ["7", "6", "5"]);
+    let twice = [json!({"limit": 3}), json!({"limit": 5}), json!({"#t": ["five"]})];
+    let mut found = client.ask("s", &twice).await;
+    found.sort_by_key(|event| event["created_at"].as_u64());
+    assert_eq!(contents(&found), ["0", "5", "10", "15", "16", "17", "18", "19"]);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_same_second_the_lowest_id_comes_first() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    for n in 0..10 {
+        client.publish(&note(1, 100, &n.to_string())).await;
+    }
+    let found = client.ask("s", &[json!({"limit": 6})]).await;
+    let ids: Vec<&str> = found.iter().map(|event| event["id"].as_str().unwrap()).collect();
+    assert!(ids.len() == 6 && ids.is_sorted());
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn count_is_exact_over_the_union() {
+    let relay = Relay::start(|config| config.limits.slice_rows = 3).await;
+    let mut client = full(&relay).await;
+    assert_eq!(client.count(&[json!({})]).await, 20);
+    assert_eq!(client.count(&[json!({"limit": 1})]).await, 20);
+    assert_eq!(client.count(&[json!({"#t": ["five"]})]).await, 4);
+    let union = [json!({"#t": ["five"]}), json!({"authors": [pubkey(1)]}), json!({"since": 118})];
+    assert_eq!(client.count(&union).await, 13);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_refuse_with_closed_and_a_reason() {
+    let relay = Relay::start(|config| {
+        config.limits.subscriptions_max = 2;
+        config.limits.filters_max = 2;
+        config.limits.filter_values_max = 3;
+        config.limits.subscription_id_chars_max = 5;
+    })
+    .await;
+    let mut client = relay.client().await;
+    client.ask("a", &[json!({})]).await;
+    client.ask("b", &[json!({})]).await;
+    client.ask("b", &[json!({"kinds": [1]})]).await;
+    let refused = [
+        (json!(["REQ", "c", {}]), "blocked"),
+        (json!(["REQ", "long id", {}]), "invalid"),
+        (json!(["REQ", "d", {}, {}, {}]), "invalid"),
+        (json!(["COUNT", "d", {"kinds": [1, 2, 3, 4]}]), "blocked"),
+    ];
+    for (said, prefix) in refused {
+        client.say(&said).await;
+        let heard = client.hear().await;
+        assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]));
+        assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
+    }
+    client.say(json!(["CLOSE", "a"])).await;
+    client.ask("c", &[json!({})]).await;
+    relay.stop().await;
+}
+
+/// Reads nothing for a while: the search rests, other connections are served, and all comes in the
+/// end, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_gets_everything_and_holds_nobody_up() {
+    let relay = Relay::start(|config| {
+        config.limits.outbox_pause_bytes = 10_000;
+        config.limits.slice_rows = 10;
+        config.threads.read = 1;
+    })
+    .await;
+    let (mut slow, mut other) = (relay.client().await, relay.client().await);
+    let long = "x".repeat(50_000);
+    for n in 0..200 {
+        other.publish(&note(1, n, &long)).await;
+    }
+    slow.say(json!(["REQ", "s", {}])).await;
+    for _ in 0..5 {
+        assert_eq!(other.ask("o", &[json!({"limit": 3})]).await.len(), 3);
+    }
+    let times: Vec<u64> =
+        slow.stored("s").await.iter().map(|event| event["created_at"].as_u64().unwrap()).collect();
+    assert_eq!(times, (0..200).rev().collect::<Vec<_>>());
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_expires_is_not_told_any_more() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    let until = (NOW_S + 10).to_string();
+    client.publish(&event(1, NOW_S, 1, &[&["expiration", &until]], "short")).await;
+    assert_eq!(client.count(&[json!({})]).await, 1);
+    relay.clock.set(NOW_S + 10);
+    assert!(client.ask("s", &[json!({})]).await.is_empty());
+    assert_eq!(client.count(&[json!({})]).await, 0);
+    relay.stop().await;
+}
+
+async fn http(relay: &Relay, head: &str) -> String {
+    let addr = relay.url.strip_prefix("ws://").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    let request = format!("{head}\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_port_tells_programs_and_people_what_it_is() {
+    let relay = Relay::start(|config| config.relay.name = "Test <relay>".into()).await;
+    let answer = http(&relay, "GET / HTTP/1.1\r\nAccept: application/nostr+json").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("200 OK") && head.contains("access-control-allow-origin: *"), "{head}");
+    let document: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(document["name"], "Test <relay>");
+    assert_eq!(document["limitation"]["max_limit"], 5000);
+    let page = http(&relay, "GET / HTTP/1.1").await;
+    assert!(page.contains("text/html") && page.contains("Test &lt;relay&gt;"));
+    assert!(http(&relay, "GET /x HTTP/1.1").await.contains(" 404 "));
+    assert!(http(&relay, "POST / HTTP/1.1").await.contains(" 405 "));
+    let no_key = http(&relay, "GET / HTTP/1.1\r\nUpgrade: websocket").await;
+    assert!(no_key.contains(" 400 "));
+    relay.stop().await;
+}

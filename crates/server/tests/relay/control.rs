@@ -1,0 +1,61 @@
+//! `control.sock`, as the command line uses it beside a running server.
+
+use std::os::unix::fs::PermissionsExt;
+
+use hark_archive::Outcome;
+use hark_codec::nostr::{Arena, Encoder, Event};
+use hark_server::control::{Client, ControlError};
+use hark_server::nostr::admit::{OwnUrls, Private};
+use serde_json::json;
+
+use crate::kit::{Relay, note};
+
+fn record(n: u64) -> Vec<u8> {
+    let (json, mut arena, mut bytes) = (note(1, n, "x").to_string(), Arena::new(), Vec::new());
+    let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
+    let private = Private::of(&event, &OwnUrls::default());
+    Encoder::default().encode(&event, private.labels(), &mut bytes);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_writes_through_the_server() {
+    let path = std::env::temp_dir().join(format!("hark-control-{}.sock", std::process::id()));
+    assert!(matches!(Client::connect(&path), Err(ControlError::Absent)));
+    // One that a dead server left behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(matches!(Client::connect(&path), Err(ControlError::Absent)));
+    let relay = Relay::start(|config| config.control = Some(path.clone())).await;
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut subscriber = relay.client().await;
+    subscriber.ask("s", &[json!({"limit": 0})]).await;
+
+    let socket = path.clone();
+    let driving = tokio::task::spawn_blocking(move || {
+        let mut client = Client::connect(&socket).unwrap();
+        let records: Vec<_> = (0..2_000).map(record).collect();
+        let answers = client.put_many(&records).unwrap();
+        assert_eq!(answers.len(), 2_000);
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Outcome::Stored { .. }))));
+        let again = client.put_many(&[&records[0][..], b"no record", &records[1]]).unwrap();
+        assert_eq!(again[0], Ok(Outcome::Duplicate));
+        assert!(again[1].is_err());
+        assert_eq!(again[2], Ok(Outcome::Duplicate));
+        assert_eq!(client.stats().unwrap()["records"], 2_000);
+        assert_eq!(client.erase(r#"{"until":9,"limit":4}"#).unwrap(), 4);
+        assert_eq!(client.erase(r#"{"until":1299}"#).unwrap(), 1_296);
+        assert_eq!(client.stats().unwrap()["records"], 700);
+        assert!(matches!(client.erase("{"), Err(ControlError::Refused(_))));
+        let mut lines = Vec::new();
+        let summary = client.compact(&mut |line| lines.push(line.to_owned())).unwrap();
+        assert_eq!((summary.as_str(), lines), ("small now", vec!["half".to_owned()]));
+    });
+    for n in 0..2_000 {
+        assert_eq!(subscriber.hear().await[2]["created_at"], n);
+    }
+    driving.await.unwrap();
+    let client = Client::connect(&path).unwrap();
+    relay.stop().await;
+    assert!(!path.exists());
+    drop(client);
+}

@@ -1,0 +1,61 @@
+//! How connections end.
+
+use serde_json::json;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::kit::{NOW_S, Relay, note};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn going_down_answers_what_was_taken_and_says_goodbye() {
+    let mut relay = Relay::start(|_| {}).await;
+    let (mut busy, mut idle) = (relay.client().await, relay.client().await);
+    idle.ask("s", &[json!({})]).await;
+    for n in 0..50 {
+        busy.feed(json!(["EVENT", note(1, n, "x")])).await;
+    }
+    busy.flush().await;
+    assert_eq!(busy.hear().await[0], "OK");
+    relay.begin_stop();
+    assert_eq!(busy.closed().await, Some(CloseCode::Away));
+    assert_eq!(idle.closed().await, Some(CloseCode::Away));
+    let url = relay.url.clone();
+    relay.stop().await;
+    assert!(tokio_tungstenite::connect_async(&url).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_long_a_message_ends_its_connection_only() {
+    let relay = Relay::start(|config| {
+        config.limits.message_bytes_max = 1_000;
+        config.limits.event_bytes_max = 900;
+    })
+    .await;
+    let (mut client, mut other) = (relay.client().await, relay.client().await);
+    let exact = format!("[\"REQ\",\"s\",{{}}{}]", " ".repeat(1_000 - 14));
+    client.say(&exact).await;
+    assert!(client.stored("s").await.is_empty());
+    client.say("x".repeat(1_001)).await;
+    assert_eq!(client.closed().await, Some(CloseCode::Size));
+    let (accepted, reason) = other.publish(&note(1, NOW_S, &"x".repeat(560))).await;
+    assert!(!accepted && reason.starts_with("invalid: event is larger"), "{reason}");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_too_many_is_closed_at_once() {
+    let relay = Relay::start(|config| config.limits.connections_max = 2).await;
+    let first = relay.client().await;
+    let mut second = relay.client().await;
+    assert!(tokio_tungstenite::connect_async(&relay.url).await.is_err());
+    drop(first);
+    // The place is free as soon as the server has seen the end.
+    let mut third = loop {
+        if let Ok((socket, _)) = tokio_tungstenite::connect_async(&relay.url).await {
+            break socket;
+        }
+        tokio::task::yield_now().await;
+    };
+    third.close(None).await.unwrap();
+    assert_eq!(second.count(&[json!({})]).await, 0);
+    relay.stop().await;
+}

@@ -1,0 +1,175 @@
+//! A relay to talk to, and a client that says what it heard.
+
+use std::sync::Arc;
+
+use futures_util::{SinkExt, StreamExt};
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::clock::Clock;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Store, writer};
+use hark_codec::crypto::Keys;
+use hark_codec::hex;
+use hark_codec::nostr::Draft;
+use hark_server::{Config, Server, Shelf};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// The relay's time when a test starts.
+pub(crate) const NOW_S: u64 = 1_800_000_000;
+
+pub(crate) struct Relay {
+    pub(crate) url: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(change: impl FnOnce(&mut Config)) -> Self {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
+        let clock = Clock::fake(NOW_S);
+        let mut config = Config::new("127.0.0.1:0".parse().unwrap());
+        change(&mut config);
+        let shelf = Shelf {
+            store: Arc::clone(&store),
+            writer: writer::Options::default(),
+            clock: clock.clone(),
+            compact: Some(Arc::new(|say| {
+                say("half");
+                Ok("small now".into())
+            })),
+        };
+        let server = Server::bind(config, shelf).await.unwrap();
+        let url = server.url();
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(async move {
+            server.run(async { drop(stopped.await) }).await.unwrap();
+        });
+        Self { url, store, clock, stop: Some(stop), running }
+    }
+
+    pub(crate) fn begin_stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.begin_stop();
+        self.running.await.unwrap();
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let (socket, _) = tokio_tungstenite::connect_async(&self.url).await.unwrap();
+        Client { socket }
+    }
+}
+
+pub(crate) struct Client {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+}
+
+impl Client {
+    pub(crate) async fn say(&mut self, text: impl ToString) {
+        self.socket.send(Message::text(text.to_string())).await.unwrap();
+    }
+
+    pub(crate) async fn send(&mut self, message: Message) {
+        self.socket.send(message).await.unwrap();
+    }
+
+    pub(crate) async fn feed(&mut self, text: impl ToString) {
+        self.socket.feed(Message::text(text.to_string())).await.unwrap();
+    }
+
+    pub(crate) async fn flush(&mut self) {
+        self.socket.flush().await.unwrap();
+    }
+
+    pub(crate) async fn hear(&mut self) -> Value {
+        loop {
+            match self.socket.next().await.unwrap().unwrap() {
+                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                Message::Ping(_) | Message::Pong(_) => {}
+                other => panic!("heard {other:?}"),
+            }
+        }
+    }
+
+    /// What closes the connection, everything before it left aside.
+    pub(crate) async fn closed(&mut self) -> Option<CloseCode> {
+        while let Some(Ok(message)) = self.socket.next().await {
+            if let Message::Close(frame) = message {
+                return frame.map(|frame| frame.code);
+            }
+        }
+        None
+    }
+
+    /// Publishes and returns OK's verdict and reason.
+    pub(crate) async fn publish(&mut self, event: &Value) -> (bool, String) {
+        self.say(json!(["EVENT", event])).await;
+        let ok = self.hear().await;
+        assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
+        (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
+    }
+
+    /// Asks and returns the stored answer.
+    pub(crate) async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
+        let mut message = vec![json!("REQ"), json!(sub)];
+        message.extend_from_slice(filters);
+        self.say(json!(message)).await;
+        self.stored(sub).await
+    }
+
+    /// Events up to EOSE.
+    pub(crate) async fn stored(&mut self, sub: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        loop {
+            let mut heard = self.hear().await;
+            assert_eq!(heard[1], sub, "{heard}");
+            match heard[0].as_str().unwrap() {
+                "EVENT" => events.push(heard[2].take()),
+                "EOSE" => return events,
+                _ => panic!("heard {heard}"),
+            }
+        }
+    }
+
+    pub(crate) async fn count(&mut self, filters: &[Value]) -> u64 {
+        let mut message = vec![json!("COUNT"), json!("n")];
+        message.extend_from_slice(filters);
+        self.say(json!(message)).await;
+        let heard = self.hear().await;
+        assert_eq!((&heard[0], &heard[1]), (&json!("COUNT"), &json!("n")), "{heard}");
+        heard[2]["count"].as_u64().unwrap()
+    }
+}
+
+/// Somebody, by number.
+pub(crate) fn keys(who: u8) -> Keys {
+    Keys::from_secret([who; 32]).unwrap()
+}
+
+pub(crate) fn pubkey(who: u8) -> String {
+    String::from_utf8(hex::encode_32(keys(who).public()).to_vec()).unwrap()
+}
+
+/// An event of somebody's.
+pub(crate) fn event(who: u8, created_at: u64, kind: u16, tags: &[&[&str]], content: &str) -> Value {
+    let mut json = Vec::new();
+    Draft { created_at, kind, tags, content }.sign(&keys(who), &mut json);
+    serde_json::from_slice(&json).unwrap()
+}
+
+pub(crate) fn note(who: u8, created_at: u64, content: &str) -> Value {
+    event(who, created_at, 1, &[], content)
+}
+
+pub(crate) fn contents(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["content"].as_str().unwrap()).collect()
+}

@@ -1,0 +1,117 @@
+//! Live events, and where they meet stored ones.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use crate::kit::{NOW_S, Relay, note, pubkey};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_events_come_after_eose_to_whom_they_concern() {
+    let relay = Relay::start(|_| {}).await;
+    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    one.ask("s", &[json!({"authors": [pubkey(1)], "limit": 0}), json!({"kinds": [1]})]).await;
+    two.ask("t", &[json!({"authors": [pubkey(2)]})]).await;
+    let (a, b) = (note(1, NOW_S, "a"), note(2, NOW_S, "b"));
+    let mut third = relay.client().await;
+    third.publish(&a).await;
+    third.publish(&b).await;
+    third.publish(&b).await;
+    assert_eq!(one.hear().await, json!(["EVENT", "s", a]));
+    assert_eq!(one.hear().await, json!(["EVENT", "s", b]));
+    assert_eq!(two.hear().await, json!(["EVENT", "t", b]));
+    one.say(json!(["CLOSE", "s"])).await;
+    // The count's answer shows that the CLOSE was heard before.
+    one.count(&[json!({})]).await;
+    let c = note(2, NOW_S, "c");
+    third.publish(&c).await;
+    assert_eq!(two.hear().await, json!(["EVENT", "t", c]));
+    assert_eq!(one.count(&[json!({})]).await, 3);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_name_again_replaces_the_subscription() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    client.ask("s", &[json!({"kinds": [1]})]).await;
+    client.ask("s", &[json!({"kinds": [2]})]).await;
+    assert_eq!(client.publish(&note(1, NOW_S, "a")).await.1, "");
+    assert_eq!(client.count(&[json!({})]).await, 1);
+    relay.stop().await;
+}
+
+/// Subscribers come while events do, with one filter and with several that overlap: each event
+/// comes to each of them once, stored or live.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_gap_and_no_double_between_stored_and_live() {
+    const EVENTS: usize = 400;
+    let relay = Relay::start(|config| config.limits.slice_rows = 7).await;
+    let mut publisher = relay.client().await;
+    let publishing = tokio::spawn(async move {
+        for n in 0..EVENTS {
+            let event = note((n % 3 + 1) as u8, n as u64, &n.to_string());
+            publisher.feed(json!(["EVENT", event])).await;
+            if n % 10 == 9 {
+                publisher.flush().await;
+                for _ in 0..10 {
+                    publisher.hear().await;
+                }
+            }
+        }
+    });
+    let mut hearing = Vec::new();
+    for round in 0..12 {
+        let mut client = relay.client().await;
+        hearing.push(tokio::spawn(async move {
+            let all = json!({"kinds": [1], "limit": 5000});
+            let filters = if round % 2 == 0 {
+                json!(["REQ", "s", all])
+            } else {
+                let some = json!({"authors": [pubkey(1), pubkey(2)], "limit": 5000});
+                json!(["REQ", "s", some, {"kinds": [1], "authors": [pubkey(2)], "limit": 5000}, all])
+            };
+            client.say(filters).await;
+            let mut heard: HashMap<String, u32> = HashMap::new();
+            let mut eose = 0;
+            while heard.len() < EVENTS || eose == 0 {
+                let message = client.hear().await;
+                if message[0] == "EOSE" {
+                    eose += 1;
+                } else {
+                    let content = message[2]["content"].as_str().unwrap().to_owned();
+                    *heard.entry(content).or_default() += 1;
+                }
+            }
+            // Whatever is still on its way would come before the answer to this.
+            client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
+            let last = client.hear().await;
+            assert_eq!(last[0], "COUNT", "a double: {last}");
+            assert!(heard.values().all(|times| *times == 1), "round {round}");
+        }));
+        tokio::task::yield_now().await;
+    }
+    publishing.await.unwrap();
+    for each in hearing {
+        each.await.unwrap();
+    }
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_never_reads_is_closed_and_the_others_are_served() {
+    let relay = Relay::start(|config| {
+        config.limits.outbox_bytes_max = 300_000;
+        config.limits.outbox_pause_bytes = 100_000;
+    })
+    .await;
+    let (mut deaf, mut other) = (relay.client().await, relay.client().await);
+    deaf.ask("s", &[json!({})]).await;
+    let long = "x".repeat(100_000);
+    for n in 0..200 {
+        assert_eq!(other.publish(&note(1, n, &long)).await.1, "");
+    }
+    deaf.closed().await;
+    assert_eq!(other.count(&[json!({})]).await, 200);
+    relay.stop().await;
+}

@@ -1,0 +1,8 @@
+//! The relay over a real WebSocket, with a client of another make, on the memory store.
+
+mod ask;
+mod control;
+mod down;
+mod kit;
+mod live;
+mod publish;

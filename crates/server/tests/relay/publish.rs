@@ -1,0 +1,160 @@
+//! What OK says.
+
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::kit::{NOW_S, Relay, event, note, pubkey};
+
+fn plain(accepted: bool, reason: &str) -> (bool, String) {
+    (accepted, reason.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ok_says_what_became_of_an_event() {
+    let relay = Relay::start(|config| {
+        config.limits.created_at_behind_s_max = Some(1_000_000);
+        config.limits.event_tags_max = 3;
+    })
+    .await;
+    let mut client = relay.client().await;
+    let first = note(1, NOW_S, "a");
+    assert_eq!(client.publish(&first).await, plain(true, ""));
+    let again = client.publish(&first).await;
+    assert_eq!(again, plain(true, "duplicate: already have this event"));
+
+    let mut forged = note(1, NOW_S, "b");
+    forged["content"] = json!("c");
+    let (accepted, reason) = client.publish(&forged).await;
+    assert!(!accepted && reason.starts_with("invalid: id"), "{reason}");
+    let mut unsigned = note(1, NOW_S, "d");
+    unsigned["sig"] = json!("11".repeat(64));
+    let (accepted, reason) = client.publish(&unsigned).await;
+    assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
+
+    let cases = [
+        (note(1, NOW_S + 901, ""), "invalid: created_at is more than 900 s in the future"),
+        (note(1, NOW_S - 1_000_001, ""), "invalid: created_at is more than 1000000 s in the past"),
+        (
+            event(1, NOW_S, 1, &[&["t"], &["t"], &["t"], &["t"]], ""),
+            "invalid: event has more than 3 tags",
+        ),
+        (
+            event(1, NOW_S, 22_242, &[], ""),
+            "invalid: kind 22242 answers a challenge and belongs into AUTH",
+        ),
+        (event(1, NOW_S, 1, &[&["expiration", "1800000000"]], ""), "invalid: event has expired"),
+        (
+            event(1, NOW_S, 1, &[&["-"]], ""),
+            "blocked: event is protected, and this relay does not take AUTH",
+        ),
+    ];
+    for (event, reason) in cases {
+        assert_eq!(client.publish(&event).await, plain(false, reason));
+    }
+    assert_eq!(relay.store.stats().records, 1);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
+    let relay = Relay::start(|config| config.relay.url = Some("wss://here.example/".into())).await;
+    let mut client = relay.client().await;
+    let old = event(1, 100, 30_023, &[&["d", "x"]], "old");
+    assert_eq!(client.publish(&event(1, 200, 30_023, &[&["d", "x"]], "new")).await.1, "");
+    assert_eq!(client.publish(&old).await, plain(true, "duplicate: have a newer event"));
+    assert_eq!(client.publish(&event(1, 100, 30_023, &[&["d", "y"]], "")).await.1, "");
+
+    let gone = note(1, 300, "gone");
+    let id = gone["id"].as_str().unwrap();
+    assert_eq!(client.publish(&event(1, 301, 5, &[&["e", id]], "")).await.1, "");
+    let refused = client.publish(&gone).await;
+    assert_eq!(refused, plain(false, "blocked: event was deleted by its author"));
+
+    let elsewhere = event(2, 400, 62, &[&["relay", "wss://there.example"]], "");
+    let (note_a, note_b) = (note(2, 350, "a"), note(2, 360, "b"));
+    assert_eq!(client.publish(&elsewhere).await.1, "");
+    assert_eq!(client.publish(&note_a).await.1, "");
+    let here = event(2, 400, 62, &[&["relay", "WSS://here.example"]], "bye");
+    assert_eq!(client.publish(&here).await.1, "");
+    assert!(client.ask("s", &[json!({"authors": [pubkey(2)], "kinds": [1]})]).await.is_empty());
+    assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ephemerals_are_passed_on_and_not_kept() {
+    let relay = Relay::start(|_| {}).await;
+    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    assert!(one.ask("s", &[json!({"kinds": [20_001]})]).await.is_empty());
+    let passing = event(1, NOW_S, 20_001, &[], "hey");
+    assert_eq!(two.publish(&passing).await.1, "");
+    assert_eq!(one.hear().await, json!(["EVENT", "s", passing]));
+    assert!(two.ask("s", &[json!({})]).await.is_empty());
+    assert_eq!(relay.store.stats().records, 0);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    let id = "ab".repeat(32);
+    let cases = [
+        ("".to_owned(), json!(["NOTICE"])),
+        ("{}".to_owned(), json!(["NOTICE"])),
+        ("[\"EVENT\"".to_owned(), json!(["NOTICE"])),
+        ("[\"EVENT\",{}]".to_owned(), json!(["NOTICE"])),
+        (format!("[\"EVENT\",{{\"id\":\"{id}\",\"kind\":-1}}]"), json!(["OK", id, false])),
+        ("[\"HELLO\"]".to_owned(), json!(["NOTICE"])),
+        ("[\"REQ\",\"s\"]".to_owned(), json!(["CLOSED", "s"])),
+        ("[\"REQ\",\"s\",{\"ids\":[\"x\"]}]".to_owned(), json!(["CLOSED", "s"])),
+        ("[\"REQ\",\"s\",{\"search\":\"x\"}]".to_owned(), json!(["CLOSED", "s"])),
+        ("[\"REQ\",7,{}]".to_owned(), json!(["NOTICE"])),
+        ("[\"COUNT\",\"s\",{\"kinds\":[1e99]}]".to_owned(), json!(["CLOSED", "s"])),
+        ("[\"NEG-OPEN\",\"n\",{},\"61\"]".to_owned(), json!(["NEG-ERR", "n"])),
+    ];
+    for (said, expected) in cases {
+        client.say(&said).await;
+        let heard = client.hear().await;
+        let expected = expected.as_array().unwrap();
+        assert_eq!(heard.as_array().unwrap()[..expected.len()], expected[..], "{said}: {heard}");
+        let reason = heard.as_array().unwrap().last().and_then(Value::as_str).unwrap();
+        let prefix = reason.split(':').next().unwrap();
+        assert!(["invalid", "unsupported"].contains(&prefix), "{said}: {heard}");
+    }
+    client.send(Message::binary(vec![1, 2, 3])).await;
+    assert_eq!(client.hear().await[0], "NOTICE");
+    let auth = event(1, NOW_S, 22_242, &[], "");
+    client.say(json!(["AUTH", auth])).await;
+    assert_eq!(client.hear().await[2], false);
+    assert_eq!(client.publish(&note(1, NOW_S, "still here")).await.1, "");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_events_at_once_are_all_answered_and_none_waits_for_ever() {
+    let relay = Relay::start(|config| {
+        config.limits.message_bytes_max = 2_000;
+        config.limits.event_bytes_max = 2_000;
+        config.limits.intake_bytes_max = 4_000;
+        config.limits.events_per_connection_max = 3;
+    })
+    .await;
+    let mut clients = [relay.client().await, relay.client().await];
+    for n in 0..150_u16 {
+        for (who, client) in (1..).zip(&mut clients) {
+            client.feed(json!(["EVENT", note(who, u64::from(n), "x")])).await;
+        }
+    }
+    for client in &mut clients {
+        client.flush().await;
+    }
+    for client in &mut clients {
+        for _ in 0..150 {
+            let ok = client.hear().await;
+            assert_eq!((&ok[0], &ok[2]), (&json!("OK"), &json!(true)), "{ok}");
+        }
+    }
+    assert_eq!(relay.store.stats().records, 300);
+    relay.stop().await;
+}
