@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin::control::Control;
 use crate::metrics::Metrics;
@@ -211,9 +211,19 @@ impl Server {
                 writer.close();
             }
         };
-        if let Ok(Err(error)) = tokio::time::timeout(drain, tokio::task::spawn_blocking(stop)).await
-        {
-            tracing::error!(%error, "going down failed");
+        // A thread of our own and not one of the runtime's, which would wait for it without end.
+        let (stopped, all_stopped) = oneshot::channel();
+        let stop = move || {
+            stop();
+            // Nobody hears it if the time was over.
+            let _ = stopped.send(());
+        };
+        std::thread::Builder::new()
+            .name("hark-stop".into())
+            .spawn(stop)
+            .map_err(ServeError::Thread)?;
+        if tokio::time::timeout(drain, all_stopped).await.is_err() {
+            tracing::warn!("some work did not end in time; it is dropped, and had got no OK");
         }
         Ok(())
     }

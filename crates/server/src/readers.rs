@@ -2,6 +2,7 @@
 //! question delays a short one by a slice and not by its whole length.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -11,6 +12,9 @@ use crate::line::Line;
 pub(crate) trait Job: Send {
     /// Does a slice of the work.
     fn turn(&mut self) -> Turn;
+
+    /// Says that it can not be answered, after a turn that panicked.
+    fn fail(&mut self);
 
     /// Whom the answer is for.
     fn line(&self) -> Arc<Line>;
@@ -90,8 +94,14 @@ impl Readers {
 
     fn run(&self) {
         while let Some(mut job) = self.next() {
-            if job.turn() == Turn::Done {
-                continue;
+            // A panic is a bug of ours; it costs one answer, and not the thread that others need.
+            match catch_unwind(AssertUnwindSafe(|| job.turn())) {
+                Ok(Turn::More) => {}
+                Ok(Turn::Done) => continue,
+                Err(_) => {
+                    job.fail();
+                    continue;
+                }
             }
             let line = job.line();
             if let Some(job) = line.park(job) {

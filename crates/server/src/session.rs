@@ -179,12 +179,11 @@ impl Session {
                 self.relay.metrics.messages_in.add(1);
                 self.relay.metrics.bytes_in.add(text.len() as u64);
                 if is_event(&text) {
-                    match self.relay.intake.try_enter(text.len()) {
-                        Some(permit) => self.relay.intake.push(&text, &self.line, permit),
-                        None => {
-                            let entering = self.relay.intake.enter(text.len());
-                            self.waiting = Some((Box::pin(entering), text));
-                        }
+                    if let Some(permit) = self.relay.intake.try_enter(text.len()) {
+                        self.relay.intake.push(&text, &self.line, permit)
+                    } else {
+                        let entering = self.relay.intake.enter(text.len());
+                        self.waiting = Some((Box::pin(entering), text));
                     }
                 } else {
                     self.door.hear(&text);

@@ -241,25 +241,23 @@ impl Connection {
 fn answer(promised: &Receiver<Promise>, stream: UnixStream) -> io::Result<()> {
     let mut to = BufWriter::new(stream);
     loop {
-        let promise = match promised.try_recv() {
-            Ok(promise) => promise,
-            Err(_) => {
-                to.flush()?;
-                match promised.recv() {
-                    Ok(promise) => promise,
-                    Err(_) => return Ok(()),
-                }
+        let promise = if let Ok(promise) = promised.try_recv() {
+            promise
+        } else {
+            to.flush()?;
+            match promised.recv() {
+                Ok(promise) => promise,
+                Err(_) => return Ok(()),
             }
         };
         loop {
-            let (what, body) = match promise.try_recv() {
-                Ok(answer) => answer,
-                Err(_) => {
-                    to.flush()?;
-                    match promise.recv() {
-                        Ok(answer) => answer,
-                        Err(_) => (FAILED, b"the archive takes no more writes".to_vec()),
-                    }
+            let (what, body) = if let Ok(answer) = promise.try_recv() {
+                answer
+            } else {
+                to.flush()?;
+                match promise.recv() {
+                    Ok(answer) => answer,
+                    Err(_) => (FAILED, b"the archive takes no more writes".to_vec()),
                 }
             };
             protocol::write(&mut to, what, &body)?;

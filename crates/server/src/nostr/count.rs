@@ -10,7 +10,7 @@ use hark_archive::{Progress, Query, Record, Search};
 use hark_codec::nostr::reply;
 
 use super::Relay;
-use super::page::TOO_MUCH;
+use super::page::{BUG, TOO_MUCH};
 use crate::line::{Line, Ticket};
 use crate::readers::{Job, Turn};
 
@@ -64,13 +64,12 @@ impl Counting {
             self.line.say(|out| reply::write_count(out, &self.id, self.count, false, None));
             return Ok(Turn::Done);
         };
-        let mut search = match self.search.take() {
-            Some(search) => search,
-            None => {
-                let budget = query.budget.saturating_sub(self.visited);
-                let query = Query { budget, ..query.clone() };
-                self.relay.store.search(&query).map_err(|error| error.to_string())?
-            }
+        let mut search = if let Some(search) = self.search.take() {
+            search
+        } else {
+            let budget = query.budget.saturating_sub(self.visited);
+            let query = Query { budget, ..query.clone() };
+            self.relay.store.search(&query).map_err(|error| error.to_string())?
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let progress = search.slice(self.relay.limits.slice_rows, &mut |record: &Record<'_>| {
@@ -103,6 +102,11 @@ impl Job for Counting {
             self.line.say(|out| reply::write_closed(out, &self.id, &reason));
             Turn::Done
         })
+    }
+
+    fn fail(&mut self) {
+        self.relay.metrics.questions_refused.add(1);
+        self.line.say(|out| reply::write_closed(out, &self.id, BUG));
     }
 
     fn line(&self) -> Arc<Line> {

@@ -97,7 +97,7 @@ impl Door {
             ClientMessage::NegOpen { sub, .. }
             | ClientMessage::NegMsg { sub, .. }
             | ClientMessage::NegClose { sub } => {
-                self.neg_err(sub, "unsupported: NIP-77 is not offered")
+                self.neg_err(sub, "unsupported: NIP-77 is not offered");
             }
         }
     }

@@ -7,6 +7,7 @@
 //! piles up.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -27,6 +28,8 @@ use crate::metrics::Metrics;
 
 /// Events that one thread takes at a time.
 const BATCH: usize = 64;
+/// Bytes of a message around its event: `["EVENT",` and `]`.
+const FRAME_BYTES: usize = 10;
 /// Parsed keys that a verifier keeps.
 const KEYS_CACHED: usize = 4096;
 
@@ -180,9 +183,17 @@ impl<'a> Worker<'a> {
         let mut batch = Vec::new();
         while intake.take(&mut batch) {
             let now_s = self.parts.clock.now_s();
-            let staged: Vec<Staged> =
-                batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect();
-            self.verify(staged);
+            // A panic is a bug of ours; it costs these events their OK, and not the thread that
+            // others need.
+            let work = AssertUnwindSafe(|| {
+                let staged: Vec<Staged> =
+                    batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect();
+                self.verify(staged);
+            });
+            if catch_unwind(work).is_err() {
+                batch.clear();
+                *self = Self::new(self.parts);
+            }
         }
     }
 
@@ -204,7 +215,7 @@ impl<'a> Worker<'a> {
                 return None;
             }
         };
-        match check(self.parts, &event, text.len(), now_s) {
+        match check(self.parts, &event, text.len().saturating_sub(FRAME_BYTES), now_s) {
             Check::Pass => {}
             Check::Known => {
                 metrics.events_duplicate.add(1);
@@ -279,7 +290,7 @@ impl<'a> Worker<'a> {
         };
         if let Err(Busy(_)) = self.parts.writer.submit(Write::Put(record.into()), Box::new(done)) {
             line.say(|out| {
-                reply::write_ok(out, &id, false, "error: the archive takes no more writes")
+                reply::write_ok(out, &id, false, "error: the archive takes no more writes");
             });
         }
     }

@@ -146,13 +146,14 @@ impl Answer {
         while self.at < self.queries.len() {
             let mut search = match self.search.take() {
                 Some(search) => search,
-                None => match self.open()? {
-                    Some(search) => search,
-                    None => {
+                None => {
+                    if let Some(search) = self.open()? {
+                        search
+                    } else {
                         self.at += 1;
                         continue;
                     }
-                },
+                }
             };
             let before = search.visited();
             let several = self.queries.len() > 1;
@@ -199,6 +200,9 @@ impl Answer {
     }
 }
 
+/// What is said after a panic.
+pub(super) const BUG: &str = "error: the relay failed at this; its log says how";
+
 /// Why a question is given up.
 pub(super) const TOO_MUCH: &str =
     "too much to read for one question; name authors, kinds, tags or a shorter time";
@@ -213,6 +217,11 @@ impl Job for Answer {
             self.sub.refuse(&format!("error: {reason}"));
             Turn::Done
         })
+    }
+
+    fn fail(&mut self) {
+        self.relay.metrics.questions_refused.add(1);
+        self.sub.refuse(BUG);
     }
 
     fn line(&self) -> Arc<Line> {

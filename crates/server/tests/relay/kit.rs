@@ -32,7 +32,10 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) async fn start(change: impl FnOnce(&mut Config)) -> Self {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
+        Self::on(Arc::new(MemoryStore::new(NostrRules)), change).await
+    }
+
+    pub(crate) async fn on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let clock = Clock::fake(NOW_S);
         let mut config = Config::new("127.0.0.1:0".parse().unwrap());
         change(&mut config);

@@ -6,3 +6,4 @@ mod down;
 mod kit;
 mod live;
 mod publish;
+mod trouble;

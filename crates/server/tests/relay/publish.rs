@@ -100,7 +100,7 @@ async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
     let mut client = relay.client().await;
     let id = "ab".repeat(32);
     let cases = [
-        ("".to_owned(), json!(["NOTICE"])),
+        (String::new(), json!(["NOTICE"])),
         ("{}".to_owned(), json!(["NOTICE"])),
         ("[\"EVENT\"".to_owned(), json!(["NOTICE"])),
         ("[\"EVENT\",{}]".to_owned(), json!(["NOTICE"])),

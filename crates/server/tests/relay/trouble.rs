@@ -1,0 +1,117 @@
+//! Stores that fail, and what clients hear of it.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::query::explain::Explanation;
+use hark_archive::store::Stats;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{
+    CommitError, Committed, Id, Progress, Query, Record, Search, SearchError, Store, Write,
+};
+use serde_json::json;
+
+use crate::kit::{NOW_S, Relay, note};
+
+/// Kinds that are trouble to ask for, or to write.
+const TIRES: u32 = 1;
+const FAILS: u32 = 2;
+const PANICS: u32 = 3;
+const UNWRITABLE: u32 = 4;
+
+struct Trouble(MemoryStore);
+
+/// A search that never gets anywhere.
+struct Tired;
+
+impl Search for Tired {
+    fn slice(
+        &mut self,
+        _: u64,
+        _: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, SearchError> {
+        Ok(Progress::Exhausted)
+    }
+
+    fn seq(&self) -> u64 {
+        0
+    }
+
+    fn visited(&self) -> u64 {
+        1
+    }
+}
+
+fn asks_for(query: &Query, kind: u32) -> bool {
+    query.kinds.as_ref().is_some_and(|kinds| kinds.contains(&kind))
+}
+
+impl Store for Trouble {
+    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        let bad = |write: &Write| {
+            matches!(write, Write::Put(bytes)
+                if Record::new(bytes).is_ok_and(|record| record.kind() == UNWRITABLE))
+        };
+        if writes.iter().any(bad) {
+            return Err(CommitError::Stopped("the disk is full".into()));
+        }
+        self.0.commit(writes)
+    }
+
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        self.0.knows(id)
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        assert!(!asks_for(query, PANICS), "this test wants a panic here");
+        if asks_for(query, FAILS) {
+            return Err(SearchError::Failed("the disk is gone".into()));
+        }
+        if asks_for(query, TIRES) { Ok(Box::new(Tired)) } else { self.0.search(query) }
+    }
+
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        if asks_for(query, TIRES) { Ok(None) } else { self.0.count(query) }
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        self.0.expired(now, limit)
+    }
+
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.0.explain(query)
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
+    let store = Arc::new(Trouble(MemoryStore::new(NostrRules)));
+    let relay = Relay::on(store, |config| config.threads.read = 1).await;
+    let mut client = relay.client().await;
+    let cases = [
+        (json!(["REQ", "s", {"kinds": [TIRES]}]), "too much to read"),
+        (json!(["REQ", "s", {"kinds": [FAILS]}]), "the disk is gone"),
+        (json!(["REQ", "s", {"kinds": [9]}, {"kinds": [PANICS]}]), "the relay failed"),
+        (json!(["COUNT", "s", {"kinds": [TIRES]}]), "too much to read"),
+        (json!(["COUNT", "s", {}, {"kinds": [PANICS]}]), "the relay failed"),
+    ];
+    for (said, reason) in cases {
+        client.say(&said).await;
+        let heard = client.hear().await;
+        assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &json!("s")), "{said}: {heard}");
+        let text = heard[2].as_str().unwrap();
+        assert!(text.starts_with("error: ") && text.contains(reason), "{said}: {heard}");
+    }
+    let lost = crate::kit::event(1, NOW_S, UNWRITABLE as u16, &[], "");
+    let (accepted, reason) = client.publish(&lost).await;
+    assert!(!accepted && reason.starts_with("error: ") && reason.contains("full"), "{reason}");
+    // What was closed hears no live events.
+    assert_eq!(client.publish(&note(1, NOW_S, "a")).await.1, "");
+    assert_eq!(client.count(&[json!({})]).await, 1);
+    relay.stop().await;
+}
