@@ -42,8 +42,8 @@ impl Place {
     /// How the store is opened.
     pub(crate) fn options(&self) -> Options {
         Options {
-            seal_records: self.config.seal_records as _,
-            seal_bytes: self.config.seal_bytes as _,
+            seal_records: self.config.seal_records,
+            log_bytes_max: self.config.log_bytes_max,
             ..Options::default()
         }
     }
@@ -117,7 +117,7 @@ impl Place {
                  directory with --data",
                 self.data.display()
             ),
-            other => anyhow::Error::new(other).context(format!(
+            other @ LockError::Io { .. } => anyhow::Error::new(other).context(format!(
                 "the archive in {} could not be locked; its directory must be writable, or name \
                  another with --data",
                 self.data.display()

@@ -18,6 +18,7 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
             "server_running": served,
             "records": stats.records,
             "dead": stats.dead,
+            "dead_bytes": stats.dead_bytes,
             "bytes": stats.bytes,
             "log_bytes": stats.log_bytes,
             "index_bytes": stats.index_bytes,
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     ))?;
     print::line(&print::table(&[
         ("events", print::number(stats.records), plain()),
-        ("deleted, not given back", print::number(stats.dead), plain()),
+        ("deleted, not given back", print::number(stats.dead), print::bytes(stats.dead_bytes)),
         ("on disk", print::bytes(stats.bytes), format!("{average} bytes an event")),
         ("  log", print::bytes(stats.log_bytes), plain()),
         ("  indices", print::bytes(stats.index_bytes), plain()),

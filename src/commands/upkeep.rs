@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use hark_archive::Store as _;
-use hark_archive::admission::nostr::NostrRules;
 use serde_json::json;
 
 use crate::cli::StatsArgs;
@@ -17,7 +15,6 @@ const FAULTS_SHOWN: usize = 100;
 pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     place.must_exist()?;
     let mut meter = Meter::start("compact", 0, Unit::Records);
-    let before = place.read()?.stats().bytes;
     let summary = match place.write()? {
         Hand::Server(mut client) => client
             .compact(&mut |words| meter.at(0, 0, words))
@@ -31,12 +28,7 @@ pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
         }
     };
     meter.finish();
-    let after = place.read()?.stats().bytes;
-    let text = if args.json {
-        json!({ "summary": summary, "bytes_before": before, "bytes_after": after }).to_string()
-    } else {
-        format!("{summary}\n{} before, {} now", print::bytes(before), print::bytes(after))
-    };
+    let text = if args.json { json!({ "summary": summary }).to_string() } else { summary };
     print::line(&text)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -44,8 +36,10 @@ pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
 pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     place.must_exist()?;
     let mut meter = Meter::start("check", 0, Unit::Records);
-    let report = hark_store_embedded::check(&place.shelf(), &mut |progress| meter.store(progress))
-        .context("the archive could not be checked to its end; nothing was changed")?;
+    let report = hark_store_embedded::check(&place.shelf(), &place.options(), &mut |progress| {
+        meter.store(progress);
+    })
+    .context("the archive could not be checked to its end; nothing was changed")?;
     meter.finish();
     let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     if args.json {
@@ -76,9 +70,15 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
     if faults.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
+    let mendable = report.faults.iter().all(|fault| fault.mendable);
     eprintln!(
-        "hark: nothing was changed. Faults in segments are mended by `hark rebuild`, with the server \
-         stopped; for faults in a log, take the events from a backup (`hark import`)"
+        "hark: nothing was changed. {}",
+        if mendable {
+            "The events are whole; `hark rebuild` makes the rest anew, with the server stopped"
+        } else {
+            "Events are damaged: restore the files from a backup, or begin a new archive from one \
+             with `hark import`"
+        }
     );
     Ok(ExitCode::FAILURE)
 }
@@ -87,11 +87,10 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
     place.must_exist()?;
     let lock = place.lock()?;
     let mut meter = Meter::start("rebuild", 0, Unit::Records);
-    let rebuilt =
-        hark_store_embedded::rebuild(&place.shelf(), Box::new(NostrRules), &mut |progress| {
-            meter.store(progress)
-        })
-        .context("rebuilding ended early; the log is untouched. Run it again")?;
+    let rebuilt = hark_store_embedded::rebuild(&place.shelf(), &place.options(), &mut |progress| {
+        meter.store(progress);
+    })
+    .context("rebuilding ended early; the log is untouched. Run it again")?;
     meter.finish();
     drop(lock);
     let text = if args.json {
@@ -109,5 +108,11 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
 
 /// What a compaction did, in words.
 pub(crate) fn summary(done: &hark_store_embedded::Compacted) -> String {
-    format!("{done:?}")
+    format!(
+        "{} segments became {}, {} became {}",
+        done.segments_before,
+        done.segments_after,
+        print::bytes(done.bytes_before),
+        print::bytes(done.bytes_after)
+    )
 }

@@ -21,8 +21,8 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) store: String,
     pub(crate) batch: hark_archive::writer::Options,
-    pub(crate) seal_records: u64,
-    pub(crate) seal_bytes: u64,
+    pub(crate) seal_records: u32,
+    pub(crate) log_bytes_max: u64,
     pub(crate) limits: Limits,
     pub(crate) info: RelayInfo,
     retention: Policy,
@@ -57,8 +57,8 @@ impl Default for Config {
             data: "data".into(),
             store: "embedded".into(),
             batch: hark_archive::writer::Options::default(),
-            seal_records: store.seal_records as u64,
-            seal_bytes: store.seal_bytes as u64,
+            seal_records: store.seal_records,
+            log_bytes_max: store.log_bytes_max,
             limits: Limits::default(),
             info: RelayInfo::default(),
             retention_every: Every(retention.every.as_secs()),
@@ -127,9 +127,9 @@ impl Config {
         {
             faults.push(format!("[info] `pubkey` must be 64 lowercase hex digits, but is {key:?}"));
         }
-        if self.batch.batch_writes_max == 0 || self.seal_records == 0 || self.seal_bytes == 0 {
+        if self.batch.batch_writes_max == 0 || self.seal_records == 0 || self.log_bytes_max == 0 {
             faults.push(
-                "[archive] batch_writes_max, seal_records and seal_bytes must be above 0".into(),
+                "[archive] batch_writes_max, seal_records and log_bytes_max must be above 0".into(),
             );
         }
         faults

@@ -69,7 +69,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "batch_wait_ms" batch.batch_wait: "How long a batch waits for company. 0: not at all, and batches grow with the load.";
             "queue_writes_max" batch.queue_max: "Events that may wait for the writer. Above it, senders wait.";
             "seal_records" seal_records: "Events that are indexed in memory before they become a segment.";
-            "seal_bytes" seal_bytes: "Bytes of log after which they do, if that comes first.";
+            "log_bytes_max" log_bytes_max: "Bytes of log after which they do, if that comes first.";
         },
     },
     Section {
@@ -170,6 +170,16 @@ impl Plain for u64 {
             Value::Bare(text) => text.replace('_', "").parse().or_else(|_| wanted(what, value)),
             _ => wanted(what, value),
         }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Plain for u32 {
+    fn read(value: &Value) -> Result<Self, String> {
+        Self::try_from(u64::read(value)?).or_else(|_| wanted("a smaller number", value))
     }
 
     fn show(&self) -> String {
