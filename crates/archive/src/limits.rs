@@ -20,6 +20,9 @@ pub struct Limits {
 
     /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
     pub subscriptions_max: usize,
+    /// Bytes of the REQs that one connection is subscribed with, together: what a subscription costs
+    /// in memory grows with them. More are answered with CLOSED `blocked:`.
+    pub subscription_bytes_max: usize,
     /// Characters of a subscription's name. A longer one is answered with CLOSED or NOTICE
     /// `invalid:`.
     pub subscription_id_chars_max: usize,
@@ -88,6 +91,7 @@ impl Default for Limits {
             ping_after_s: 45,
             idle_timeout_s: 120,
             subscriptions_max: 200,
+            subscription_bytes_max: 2 << 20,
             subscription_id_chars_max: 64,
             filters_max: 20,
             filter_values_max: 2_500,

@@ -1,9 +1,9 @@
 //! The doors: connections in, messages to questions, records out. All that is async lives here; the
 //! archive behind it does not know it.
 //!
-//! Read in this order: [`listen`] (accept, drain), [`web`] (what HTTP answers), [`session`] (one
-//! connection), [`nostr`] (its messages), [`line`](crate::line) and [`readers`] (how answers come
-//! back without anyone waiting for a slow client), [`control`] (other processes).
+//! Read in this order: `listen` (accept, drain), `web` (what HTTP answers), `session` (one
+//! connection), `nostr` (its messages), `line` and `readers` (how answers come back without anyone
+//! waiting for a slow client), `admin` (other processes).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -180,7 +180,7 @@ impl Session {
                 self.relay.metrics.bytes_in.add(text.len() as u64);
                 if is_event(&text) {
                     if let Some(permit) = self.relay.intake.try_enter(text.len()) {
-                        self.relay.intake.push(&text, &self.line, permit)
+                        self.relay.intake.push(&text, &self.line, permit);
                     } else {
                         let entering = self.relay.intake.enter(text.len());
                         self.waiting = Some((Box::pin(entering), text));

@@ -58,7 +58,7 @@ impl Door {
             }
             let (_, inbox) = inbox.get_or_insert_with(|| (filters_max, Inbox::new(filters_max)));
             match ClientMessage::parse(text, inbox) {
-                Ok(message) => self.answer(&message),
+                Ok(message) => self.answer(&message, text.len()),
                 Err(error) => self.refuse(&error),
             }
         });
@@ -69,10 +69,10 @@ impl Door {
         self.notice("invalid: messages are text, not binary");
     }
 
-    fn answer(&mut self, message: &ClientMessage<'_>) {
+    fn answer(&mut self, message: &ClientMessage<'_>, bytes: usize) {
         match message {
             ClientMessage::Req { sub, filters } => {
-                if let Err(reason) = self.req(sub, filters) {
+                if let Err(reason) = self.req(sub, filters, bytes) {
                     self.end(sub);
                     self.closed(sub, &reason);
                 }
@@ -115,18 +115,20 @@ impl Door {
         }
     }
 
-    fn req(&mut self, id: &str, filters: &[Filter]) -> Result<(), String> {
+    fn req(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
         let queries = self.queries(id, filters)?;
         self.end(id);
-        if self.subs.len() >= self.relay.limits.subscriptions_max {
-            self.subs.retain(|_, sub| !sub.is_over());
-        }
-        if self.subs.len() >= self.relay.limits.subscriptions_max {
-            let bound = self.relay.limits.subscriptions_max;
+        self.subs.retain(|_, sub| !sub.is_over());
+        let bound = self.relay.limits.subscriptions_max;
+        if self.subs.len() >= bound {
             return Err(format!("blocked: more than {bound} subscriptions; close some"));
         }
+        let bound = self.relay.limits.subscription_bytes_max;
+        if self.subs.values().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
+            return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
+        }
         // First listen, then search: so nothing falls between the two.
-        let sub = Sub::start(id, &self.line, &self.relay, queries.clone());
+        let sub = Sub::start(id, bytes, &self.line, &self.relay, queries.clone());
         self.subs.insert(id.into(), Arc::clone(&sub));
         let ticket = self.line.ticket(What::Search);
         let answer = Answer::new(Arc::clone(&self.relay), sub, queries, ticket);

@@ -20,6 +20,8 @@ const PAGE_BYTES: usize = 64 << 10;
 /// A subscription of a session.
 pub(super) struct Sub {
     id: Box<str>,
+    /// Of the message that asked for it.
+    bytes: usize,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
     over: Over,
@@ -48,6 +50,7 @@ impl Sub {
     /// Starts to listen for `queries`.
     pub(super) fn start(
         id: &str,
+        bytes: usize,
         line: &Arc<Line>,
         relay: &Relay,
         queries: Vec<Query>,
@@ -59,6 +62,7 @@ impl Sub {
         let handle = relay.live.subscribe(queries, Box::new(ear), relay.limits.held_bytes_max);
         Arc::new(Self {
             id: id.into(),
+            bytes,
             open,
             over,
             line: Arc::clone(line),
@@ -80,6 +84,10 @@ impl Sub {
         reply::write_closed(&mut out, &self.id, reason);
         self.line.put_for(&self.over, Part::One(out.into()));
         self.end();
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -73,6 +73,7 @@ async fn limits_refuse_with_closed_and_a_reason() {
         config.limits.filters_max = 2;
         config.limits.filter_values_max = 3;
         config.limits.subscription_id_chars_max = 5;
+        config.limits.subscription_bytes_max = 100;
     })
     .await;
     let mut client = relay.client().await;
@@ -83,6 +84,7 @@ async fn limits_refuse_with_closed_and_a_reason() {
         (json!(["REQ", "c", {}]), "blocked"),
         (json!(["REQ", "long id", {}]), "invalid"),
         (json!(["REQ", "d", {}, {}, {}]), "invalid"),
+        (json!(["REQ", "b", {"#t": ["x".repeat(90)]}]), "blocked"),
         (json!(["COUNT", "d", {"kinds": [1, 2, 3, 4]}]), "blocked"),
     ];
     for (said, prefix) in refused {
@@ -91,8 +93,10 @@ async fn limits_refuse_with_closed_and_a_reason() {
         assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]));
         assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
     }
-    client.say(json!(["CLOSE", "a"])).await;
+    // A refused one is over too; so of the two one is left.
     client.ask("c", &[json!({})]).await;
+    client.say(json!(["CLOSE", "a"])).await;
+    client.ask("b", &[json!({})]).await;
     relay.stop().await;
 }
 

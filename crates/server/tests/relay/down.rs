@@ -1,6 +1,8 @@
 //! How connections end.
 
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::kit::{NOW_S, Relay, note};
@@ -57,5 +59,40 @@ async fn one_connection_too_many_is_closed_at_once() {
     };
     third.close(None).await.unwrap();
     assert_eq!(second.count(&[json!({})]).await, 0);
+    relay.stop().await;
+}
+
+/// Half a frame, half a request or nothing at all: none of it holds a place for ever. A WebSocket is
+/// pinged first.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_says_nothing_is_closed() {
+    let relay = Relay::start(|config| {
+        config.limits.ping_after_s = 0;
+        config.limits.idle_timeout_s = 1;
+        config.limits.handshake_timeout_ms = 200;
+    })
+    .await;
+    let addr = relay.url.strip_prefix("ws://").unwrap();
+    let silent = TcpStream::connect(addr).await.unwrap();
+    let mut half_head = TcpStream::connect(addr).await.unwrap();
+    half_head.write_all(b"GET / HTTP/1.1\r\nHost:").await.unwrap();
+    let mut half_frame = TcpStream::connect(addr).await.unwrap();
+    let upgrade = format!(
+        "GET / HTTP/1.1\r\nHost: {addr}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    half_frame.write_all(upgrade.as_bytes()).await.unwrap();
+    half_frame.write_all(&[0x81, 0xfe, 0x01]).await.unwrap();
+    let mut heard = Vec::new();
+    half_frame.read_to_end(&mut heard).await.unwrap();
+    let frames = heard.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    let close = [&[0x88, 32, 0x03, 0xe9][..], b"nothing was heard for too long"].concat();
+    assert_eq!(heard[frames..frames + 2], [0x89, 0], "a ping comes first");
+    assert!(heard.ends_with(&close), "then a goodbye");
+    for mut stream in [silent, half_head] {
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).await.unwrap();
+        assert!(heard.is_empty() || heard.starts_with(b"HTTP/1.1 408"));
+    }
     relay.stop().await;
 }
