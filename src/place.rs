@@ -165,7 +165,7 @@ pub(crate) enum Hand {
 }
 
 impl Hand {
-    /// Puts records; one outcome each, or why the server would not have it. Durable on return.
+    /// Puts records; one outcome each, or why a server could not. Durable on return.
     pub(crate) fn put(
         &mut self,
         records: Vec<Box<[u8]>>,

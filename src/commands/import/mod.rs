@@ -248,8 +248,18 @@ impl Intake<'_> {
             let size = batch.records.len().min(BATCH_RECORDS);
             let records = batch.records.drain(..size).collect();
             let outcomes = hand.put(records)?;
+            let mut failed = None;
             for (line, outcome) in batch.lines.drain(..size).zip(outcomes) {
-                tally.outcome(outcome, line);
+                match outcome {
+                    Ok(outcome) => tally.outcome(outcome, line),
+                    Err(words) => failed = Some(words),
+                }
+            }
+            if let Some(words) = failed {
+                anyhow::bail!(
+                    "the server could not store what it was given: {words}. What is counted as \
+                     stored is safe; look at the server's log, then run the import again"
+                );
             }
         }
         Ok(())

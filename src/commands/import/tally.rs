@@ -21,11 +21,10 @@ pub(super) enum Reason {
     Superseded,
     Deleted,
     Vanished,
-    Refused,
 }
 
 impl Reason {
-    const ALL: [(Self, &'static str, &'static str); 11] = [
+    const ALL: [(Self, &'static str, &'static str); 10] = [
         (Self::Malformed, "malformed", "no JSON, or no Nostr event"),
         (Self::BadId, "bad id", "the id is not the event's hash"),
         (Self::BadSignature, "bad signature", "not signed by its author"),
@@ -36,7 +35,6 @@ impl Reason {
         (Self::Superseded, "superseded", "a newer version is kept"),
         (Self::Deleted, "deleted", "its author asked for deletion"),
         (Self::Vanished, "vanished", "its author asked to vanish"),
-        (Self::Refused, "refused", "the running server would not have it"),
     ];
 }
 
@@ -77,14 +75,13 @@ impl Tally {
     }
 
     /// Counts what the store made of a line.
-    pub(super) fn outcome(&mut self, outcome: Result<Outcome, String>, line: u64) {
+    pub(super) fn outcome(&mut self, outcome: Outcome, line: u64) {
         match outcome {
-            Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => self.stored += 1,
-            Ok(Outcome::Duplicate) => self.refuse(Reason::Duplicate, line, ""),
-            Ok(Outcome::Superseded) => self.refuse(Reason::Superseded, line, ""),
-            Ok(Outcome::Refused(Refusal::Deleted)) => self.refuse(Reason::Deleted, line, ""),
-            Ok(Outcome::Refused(Refusal::Vanished)) => self.refuse(Reason::Vanished, line, ""),
-            Err(words) => self.refuse(Reason::Refused, line, &words),
+            Outcome::Stored { .. } | Outcome::Erased(_) => self.stored += 1,
+            Outcome::Duplicate => self.refuse(Reason::Duplicate, line, ""),
+            Outcome::Superseded => self.refuse(Reason::Superseded, line, ""),
+            Outcome::Refused(Refusal::Deleted) => self.refuse(Reason::Deleted, line, ""),
+            Outcome::Refused(Refusal::Vanished) => self.refuse(Reason::Vanished, line, ""),
         }
     }
 
