@@ -140,6 +140,8 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Bytes of them that belong to indices (the segments).
     pub index_bytes: u64,
+    /// Bytes of the log that belong to deleted records and will be freed.
+    pub dead_bytes: u64,
     /// Records not sealed into a segment yet.
     pub head_records: u64,
     /// Sealed segments.

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use hark_codec::record::{Id, Key, Record};
 
+pub mod cursor;
 pub mod explain;
+pub mod merge;
+pub mod plan;
+pub mod source;
 
 /// Which end of time an answer starts at. Both orders are total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

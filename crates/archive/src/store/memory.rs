@@ -1,11 +1,11 @@
-//! The model store: a sorted list and a loop. Slow, obvious, and what every other store is compared
+//! The model store: a sorted map and a loop. Slow, obvious, and what every other store is compared
 //! with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hark_codec::record::{Id, Record};
+use hark_codec::record::{Id, Key, Record};
 
 use super::{CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write};
 use crate::admission::{Effects, Rules};
@@ -20,9 +20,11 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct State {
-    /// Ascending by time, then id.
-    records: Arc<Vec<Arc<[u8]>>>,
-    ids: HashMap<Id, u64>,
+    /// By time, then id.
+    records: BTreeMap<(u64, Id), Arc<[u8]>>,
+    times: HashMap<Id, u64>,
+    /// The one shortcut: what an author wrote. Rules ask for that with every put.
+    authors: HashMap<Key, BTreeSet<(u64, Id)>>,
     seq: u64,
 }
 
@@ -30,6 +32,12 @@ impl MemoryStore {
     /// An empty store.
     pub fn new(rules: impl Rules + 'static) -> Self {
         Self { rules: Box::new(rules), state: Mutex::default() }
+    }
+
+    /// Ids of all that matches, in order; cursor and limit left aside.
+    pub fn matching(&self, query: &Query) -> Vec<Position> {
+        let query = Query { after: None, ..normal(query) };
+        self.state().find(&query).into_iter().map(|bytes| position(bytes)).collect()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -48,51 +56,58 @@ fn position(bytes: &[u8]) -> Position {
 
 impl State {
     /// Matching records in the query's order; cursor applied, limit not.
-    fn find<'a>(&'a self, query: &'a Query) -> Box<dyn Iterator<Item = &'a Arc<[u8]>> + 'a> {
-        let matching = |bytes: &&'a Arc<[u8]>| {
-            let beyond = query
-                .after
-                .is_none_or(|after| query.order.compare(&after, &position(bytes)).is_lt());
-            beyond && query.matches(&view(bytes))
-        };
-        match query.order {
-            Order::OldestFirst => Box::new(self.records.iter().filter(matching)),
-            Order::NewestFirst => {
-                let mut found: Vec<_> = self.records.iter().filter(matching).collect();
-                found.sort_by(|a, b| Order::NewestFirst.compare(&position(a), &position(b)));
-                Box::new(found.into_iter())
+    fn find(&self, query: &Query) -> Vec<&Arc<[u8]>> {
+        let behind =
+            |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());
+        let matching = |bytes: &&Arc<[u8]>| behind(&position(bytes)) && query.matches(&view(bytes));
+        let mut found: Vec<_> = match &query.authors {
+            Some(authors) => authors
+                .iter()
+                .filter_map(|author| self.authors.get(author))
+                .flatten()
+                .filter_map(|at| self.records.get(at))
+                .filter(matching)
+                .collect(),
+            None if query.from > query.to => Vec::new(),
+            None => {
+                let window = (query.from, [0; 32])..=(query.to, [0xff; 32]);
+                self.records.range(window).map(|(_, bytes)| bytes).filter(matching).collect()
             }
-        }
+        };
+        found.sort_by(|a, b| query.order.compare(&position(a), &position(b)));
+        found
     }
 
     fn remove(&mut self, id: &Id) -> bool {
-        if self.ids.remove(id).is_none() {
-            return false;
+        let Some(time) = self.times.remove(id) else { return false };
+        let removed = self.records.remove(&(time, *id));
+        if let Some(author) = removed.as_ref().and_then(|bytes| view(bytes).author()) {
+            self.authors.entry(*author).or_default().remove(&(time, *id));
         }
-        Arc::make_mut(&mut self.records).retain(|bytes| view(bytes).id() != id);
-        true
+        removed.is_some()
     }
 
     fn erase(&mut self, query: &Query) -> u64 {
-        let ids: Vec<Id> = self.find(query).take(query.limit).map(|b| *view(b).id()).collect();
+        let found = self.find(query);
+        let ids: Vec<Id> = found.iter().take(query.limit).map(|b| *view(b).id()).collect();
         ids.iter().filter(|id| self.remove(id)).count() as u64
     }
 
     fn put(&mut self, bytes: &[u8], effects: &Effects) -> Outcome {
         let record = view(bytes);
-        if self.ids.contains_key(record.id()) {
+        if self.times.contains_key(record.id()) {
             return Outcome::Duplicate;
         }
         for (query, refusal) in &effects.refuse_if {
-            if self.find(query).next().is_some() {
+            if !self.find(query).is_empty() {
                 return Outcome::Refused(*refusal);
             }
         }
         let here = position(bytes);
         if let Some(slot) = &effects.slot {
             let newer =
-                |other: &Arc<[u8]>| Order::NewestFirst.compare(&position(other), &here).is_lt();
-            if self.find(slot).any(newer) {
+                |other: &&Arc<[u8]>| Order::NewestFirst.compare(&position(other), &here).is_lt();
+            if self.find(slot).iter().any(newer) {
                 return Outcome::Superseded;
             }
             self.erase(slot);
@@ -101,11 +116,12 @@ impl State {
             self.erase(query);
         }
         self.seq += 1;
-        self.ids.insert(*record.id(), self.seq);
-        let records = Arc::make_mut(&mut self.records);
-        let at = records
-            .partition_point(|other| Order::OldestFirst.compare(&position(other), &here).is_lt());
-        records.insert(at, bytes.into());
+        let at = (here.time, here.id);
+        self.times.insert(here.id, here.time);
+        if let Some(author) = record.author() {
+            self.authors.entry(*author).or_default().insert(at);
+        }
+        self.records.insert(at, bytes.into());
         Outcome::Stored { seq: self.seq }
     }
 }
@@ -143,13 +159,16 @@ impl Store for MemoryStore {
     }
 
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
-        Ok(self.state().ids.contains_key(id))
+        Ok(self.state().times.contains_key(id))
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let query = normal(query);
         let state = self.state();
-        let found = state.find(&query).take(query.limit.saturating_add(1)).cloned().collect();
+        // Who asks for nothing is not told whether there is more.
+        let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
+        let found = state.find(&query).into_iter().take(enough).cloned();
+        let found = found.collect();
         Ok(Box::new(Found {
             limit: query.limit,
             found,
@@ -161,13 +180,13 @@ impl Store for MemoryStore {
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, ..normal(query) };
-        Ok(Some(self.state().find(&query).count() as u64))
+        Ok(Some(self.state().find(&query).len() as u64))
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         let state = self.state();
         let expired = |bytes: &&Arc<[u8]>| view(bytes).expires().is_some_and(|at| at <= now);
-        Ok(state.records.iter().filter(expired).take(limit).map(|b| *view(b).id()).collect())
+        Ok(state.records.values().filter(expired).take(limit).map(|b| *view(b).id()).collect())
     }
 
     fn explain(&self, _: &Query) -> Result<Explanation, SearchError> {
@@ -188,9 +207,9 @@ impl Store for MemoryStore {
         Stats {
             records: state.records.len() as u64,
             head_records: state.records.len() as u64,
-            bytes: state.records.iter().map(|bytes| bytes.len() as u64).sum(),
-            oldest: state.records.first().map(|bytes| view(bytes).time()),
-            newest: state.records.last().map(|bytes| view(bytes).time()),
+            bytes: state.records.values().map(|bytes| bytes.len() as u64).sum(),
+            oldest: state.records.keys().next().map(|(time, _)| *time),
+            newest: state.records.keys().next_back().map(|(time, _)| *time),
             ..Stats::default()
         }
     }

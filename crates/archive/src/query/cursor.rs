@@ -1,0 +1,356 @@
+//! Walking one source: the plan's runs merged lazily, cut, and checked against the records.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::ops::Range;
+use std::sync::Arc;
+
+use hark_codec::record::Record;
+
+use super::plan::{Plan, Set, Size, plan};
+use super::source::Source;
+use super::{Order, Query};
+
+/// Where a walk stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// At a row that matches.
+    Found,
+    /// Out of work; go on later.
+    Paused,
+    /// Behind the last row.
+    End,
+}
+
+/// A run being walked in the query's order.
+struct Stream<R> {
+    run: R,
+    /// What is left, in the run's own order (newest first).
+    left: Range<usize>,
+    /// Oldest first only: the group of equal time being walked, ascending.
+    group: Range<usize>,
+}
+
+impl<R> Stream<R> {
+    /// Index of the next row, which is taken.
+    fn step<S: Source<Run = R>>(&mut self, source: &S, order: Order) -> Option<usize> {
+        if order == Order::NewestFirst {
+            return self.left.next();
+        }
+        if self.group.is_empty() {
+            let end = self.left.end;
+            let last = self.left.next_back()?;
+            let time = source.run_time(&self.run, last);
+            while self.left.end > self.left.start
+                && source.run_time(&self.run, self.left.end - 1) == time
+            {
+                self.left.end -= 1;
+            }
+            self.group = self.left.end..end;
+        }
+        self.group.next()
+    }
+}
+
+/// A run that candidates are looked up in.
+struct Cut<R> {
+    run: R,
+    range: Range<usize>,
+}
+
+/// What the walk is driven by.
+enum Driver<S: Source> {
+    Keys(std::vec::IntoIter<S::Key>),
+    One(Stream<S::Run>),
+    Many { streams: Vec<Stream<S::Run>>, heap: BinaryHeap<Reverse<(S::Key, u32)>> },
+}
+
+/// A walk over the rows of one source that match a query, in its order.
+pub struct Walk<S: Source> {
+    source: Arc<S>,
+    query: Arc<Query>,
+    driver: Driver<S>,
+    cuts: Vec<Vec<Cut<S::Run>>>,
+    last: Option<S::Key>,
+    row: u32,
+    visited: u64,
+}
+
+/// Looks a set's runs up and clips them to the window.
+fn runs<S: Source>(source: &S, query: &Query, window: &S::Window, set: Set) -> Vec<Cut<S::Run>> {
+    let kinds = query.kinds.as_deref();
+    let mut runs = Vec::new();
+    match set {
+        Set::Ids => {}
+        Set::Time => source.every(&mut runs),
+        Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut runs),
+        Set::Authors => {
+            for author in query.authors.iter().flatten() {
+                source.author(author, kinds, &mut runs);
+            }
+        }
+        Set::Label(i) => {
+            let label = &query.labels[i];
+            for value in &label.values {
+                source.label(label.name, value, kinds, &mut runs);
+            }
+        }
+    }
+    let clip = |run| {
+        let range = source.clip(&run, window);
+        (!range.is_empty()).then_some(Cut { run, range })
+    };
+    runs.into_iter().filter_map(clip).collect()
+}
+
+/// A plan, and what was looked up for it.
+struct Opened<S: Source> {
+    plan: Plan,
+    found: Vec<(Set, Vec<Cut<S::Run>>)>,
+    rows: Vec<u32>,
+}
+
+fn open<S: Source>(source: &S, query: &Query) -> Option<Opened<S>> {
+    let window = source.window(query);
+    let mut found: Vec<(Set, Vec<Cut<S::Run>>)> = Vec::new();
+    let mut rows = Vec::new();
+    let every = runs(source, query, &window, Set::Time);
+    let window_rows = every.iter().map(|cut| cut.range.len() as u64).sum();
+    let plan = plan(query, window_rows, &mut |set| {
+        if set == Set::Ids {
+            let ids = query.ids.iter().flatten();
+            rows = ids
+                .filter_map(|id| source.find(id))
+                .filter(|&row| source.within(row, &window))
+                .collect();
+            return Size { rows: rows.len() as u64, runs: 1 };
+        }
+        let cuts = runs(source, query, &window, set);
+        let size =
+            Size { rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(), runs: cuts.len() };
+        found.push((set, cuts));
+        size
+    })?;
+    if plan.driver == Set::Time {
+        found.push((Set::Time, every));
+    }
+    Some(Opened { plan, found, rows })
+}
+
+impl<S: Source> Opened<S> {
+    fn take(&mut self, set: Set) -> Vec<Cut<S::Run>> {
+        let at = self.found.iter().position(|(known, _)| *known == set);
+        at.map_or_else(Vec::new, |at| self.found.swap_remove(at).1)
+    }
+}
+
+impl<S: Source> Walk<S> {
+    /// Plans the query for this source; `None` if nothing in it can match.
+    pub fn new(source: Arc<S>, query: Arc<Query>) -> Option<Self> {
+        let mut opened = open(&*source, &query)?;
+        let order = query.order;
+        let driver = if opened.plan.driver == Set::Ids {
+            let mut keys: Vec<S::Key> =
+                opened.rows.iter().map(|&row| source.key_of(row, order)).collect();
+            keys.sort_unstable();
+            Driver::Keys(keys.into_iter())
+        } else {
+            drive(&*source, opened.take(opened.plan.driver), order)
+        };
+        let cuts = std::mem::take(&mut opened.plan.cuts);
+        let cuts = cuts.into_iter().map(|set| opened.take(set)).collect();
+        Some(Self { source, query, driver, cuts, last: None, row: 0, visited: 0 })
+    }
+
+    /// Goes on to the next match, visiting at most `work` rows, which it counts down.
+    pub fn advance(&mut self, work: &mut u64) -> Step {
+        loop {
+            if *work == 0 {
+                return Step::Paused;
+            }
+            let Some(key) = self.next_key() else { return Step::End };
+            *work -= 1;
+            self.visited += 1;
+            if self.last.is_some_and(|last| last == key) {
+                continue;
+            }
+            self.last = Some(key);
+            let row = self.source.row(key);
+            if self.source.is_dead(row) || !self.cut(row) {
+                continue;
+            }
+            let matches =
+                |record: Record<'_>| self.query.matches(&record) && is_behind(&self.query, &record);
+            if self.source.record(row).is_some_and(matches) {
+                self.row = row;
+                return Step::Found;
+            }
+        }
+    }
+
+    /// Like [`Walk::advance`], but only counts; exact as long as `work` lasts.
+    fn count_rest(&mut self, work: &mut u64) -> Option<u64> {
+        let mut count = 0;
+        loop {
+            match self.advance(work) {
+                Step::Found => count += 1,
+                Step::Paused => return None,
+                Step::End => return Some(count),
+            }
+        }
+    }
+
+    /// Whether the row is in every set that is cut with.
+    fn cut(&mut self, row: u32) -> bool {
+        let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
+        self.cuts.iter_mut().all(|set| {
+            set.iter_mut().any(|cut| {
+                let at = source.seek(&cut.run, cut.range.clone(), row);
+                let found = at < cut.range.end
+                    && source.row(source.key(&cut.run, at, Order::NewestFirst)) == row;
+                if forward {
+                    cut.range.start = at;
+                }
+                found
+            })
+        })
+    }
+
+    fn next_key(&mut self) -> Option<S::Key> {
+        let order = self.query.order;
+        match &mut self.driver {
+            Driver::Keys(keys) => keys.next(),
+            Driver::One(stream) => {
+                let index = stream.step(&*self.source, order)?;
+                Some(self.source.key(&stream.run, index, order))
+            }
+            Driver::Many { streams, heap } => {
+                let mut top = heap.peek_mut()?;
+                let Reverse((key, at)) = *top;
+                let stream = &mut streams[at as usize];
+                match stream.step(&*self.source, order) {
+                    Some(index) => {
+                        *top = Reverse((self.source.key(&stream.run, index, order), at));
+                    }
+                    None => {
+                        PeekMut::pop(top);
+                    }
+                }
+                Some(key)
+            }
+        }
+    }
+}
+
+/// Whether a record lies behind the cursor, as far as [`Source::window`] leaves that open.
+fn is_behind(query: &Query, record: &Record<'_>) -> bool {
+    query.order == Order::NewestFirst
+        || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)
+}
+
+fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<S> {
+    let mut streams: Vec<Stream<S::Run>> =
+        cuts.into_iter().map(|cut| Stream { run: cut.run, left: cut.range, group: 0..0 }).collect();
+    if streams.len() == 1
+        && let Some(stream) = streams.pop()
+    {
+        return Driver::One(stream);
+    }
+    let mut heads = Vec::with_capacity(streams.len());
+    for (at, stream) in streams.iter_mut().enumerate() {
+        if let Some(index) = stream.step(source, order) {
+            heads.push(Reverse((source.key(&stream.run, index, order), at as u32)));
+        }
+    }
+    Driver::Many { streams, heap: BinaryHeap::from(heads) }
+}
+
+/// A walk, whatever its source.
+pub trait AnyWalk: Send {
+    /// See [`Walk::advance`].
+    fn advance(&mut self, work: &mut u64) -> Step;
+    /// Time of the row it stands at.
+    fn time(&self) -> u64;
+    /// Record of the row it stands at.
+    fn record(&self) -> Option<Record<'_>>;
+    /// Rows visited so far.
+    fn visited(&self) -> u64;
+}
+
+impl<S: Source> AnyWalk for Walk<S> {
+    fn advance(&mut self, work: &mut u64) -> Step {
+        Walk::advance(self, work)
+    }
+
+    fn time(&self) -> u64 {
+        self.source.time(self.row)
+    }
+
+    fn record(&self) -> Option<Record<'_>> {
+        self.source.record(self.row)
+    }
+
+    fn visited(&self) -> u64 {
+        self.visited
+    }
+}
+
+/// How many rows of `source` match, cursor and limit left aside; `None` if `work` does not last.
+/// Where lists say it all, their lengths are subtracted and no row is visited.
+pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Query>, work: &mut u64) -> Option<u64> {
+    let Some(opened) = open(&**source, query) else { return Some(0) };
+    if !lengths_suffice(query, &opened.plan) {
+        let Some(mut walk) = Walk::new(Arc::clone(source), Arc::clone(query)) else {
+            return Some(0);
+        };
+        return walk.count_rest(work);
+    }
+    let driver = opened.plan.driver;
+    let (_, cuts) = opened.found.iter().find(|(set, _)| *set == driver)?;
+    let mut count = 0;
+    let dead = match query.kinds.as_deref() {
+        Some(kinds) => kinds.iter().any(|&kind| source.may_have_dead(Some(kind))),
+        None => source.may_have_dead(None),
+    };
+    for cut in cuts {
+        count += cut.range.len() as u64;
+        if dead {
+            *work = work.checked_sub(cut.range.len() as u64)?;
+            let row = |i| source.row(source.key(&cut.run, i, Order::NewestFirst));
+            count -= cut.range.clone().filter(|&i| source.is_dead(row(i))).count() as u64;
+        }
+    }
+    let mut expired = Vec::new();
+    source.expired(query.now, &mut expired);
+    let alive = Query { now: 0, ..(**query).clone() };
+    let lost = expired.iter().filter(|&&row| {
+        !source.is_dead(row) && source.record(row).is_some_and(|record| alive.matches(&record))
+    });
+    Some(count - lost.count() as u64)
+}
+
+/// Whether the driver's runs are disjoint and hold nothing but matches.
+fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
+    let gated = query.gate.as_ref().is_some_and(|gate| {
+        query
+            .kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.iter().any(|kind| gate.kinds.binary_search(kind).is_ok()))
+    });
+    let disjoint = match plan.driver {
+        Set::Label(i) => query.labels[i].values.len() == 1,
+        Set::Ids => false,
+        Set::Authors | Set::Kinds | Set::Time => true,
+    };
+    disjoint
+        && !gated
+        && query.not_kinds.is_empty()
+        && plan.cuts.is_empty()
+        && plan.residual.is_empty()
+}
+
+/// The plan of one source, for explanations.
+pub fn explain<S: Source>(source: &S, query: &Query) -> Option<Plan> {
+    open(source, query).map(|opened| opened.plan)
+}

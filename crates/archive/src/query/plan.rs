@@ -1,0 +1,233 @@
+//! The planner: which run to walk, which to cut with, what to leave to the record.
+//!
+//! A pure function of the question and exact lengths. Lengths are asked for through a closure, since
+//! each costs a look into the dictionary: cheap ones first, and none that cannot change the choice.
+
+use super::Query;
+
+/// A condition that an index can answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// The rows of the ids asked for.
+    Ids,
+    /// The authors, with the kinds if any.
+    Authors,
+    /// The `labels[i]` condition, with the kinds if any.
+    Label(usize),
+    /// The kinds.
+    Kinds,
+    /// All rows of the window.
+    Time,
+}
+
+/// Exact size of a set within the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Rows, counted once a run.
+    pub rows: u64,
+    /// Runs that are not empty.
+    pub runs: usize,
+}
+
+/// How a source is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What is walked.
+    pub driver: Set,
+    /// Its size.
+    pub size: Size,
+    /// What each walked row is looked up in, before its record is read.
+    pub cuts: Vec<Set>,
+    /// What only the record can tell.
+    pub residual: Vec<Set>,
+    /// Rows expected to be visited.
+    pub estimate: u64,
+    /// Matches expected among them.
+    pub matches: u64,
+}
+
+/// Sets of up to so many terms are always looked up: a look costs no more than a row.
+const PROBES_FREE: u64 = 64;
+/// A set of more runs than this is not cut with: reading the record is cheaper.
+const CUT_RUNS_MAX: usize = 8;
+
+/// Chooses. `None` means that nothing in the window can match.
+pub fn plan(query: &Query, window_rows: u64, size: &mut dyn FnMut(Set) -> Size) -> Option<Plan> {
+    if query.is_void() || window_rows == 0 {
+        return None;
+    }
+    let conditions = conditions(query);
+    if query.ids.is_some() {
+        return driven_by_ids(query, conditions, size);
+    }
+    let mut best = (Set::Time, Size { rows: window_rows, runs: 1 });
+    let mut known: Vec<(Set, Size)> = Vec::new();
+    let mut residual = Vec::new();
+    for (set, probes) in conditions {
+        if probes > PROBES_FREE && probes > best.1.rows {
+            residual.push(set);
+            continue;
+        }
+        let here = size(set);
+        if here.rows == 0 {
+            return None;
+        }
+        if best.0 == Set::Time || here.rows < best.1.rows {
+            best = (set, here);
+        }
+        known.push((set, here));
+    }
+    let (driver, chosen) = best;
+    let covers_kinds = matches!(driver, Set::Authors | Set::Label(_));
+    let mut share = 1.0;
+    let mut cuts = Vec::new();
+    for (set, here) in known {
+        if set == driver || (set == Set::Kinds && covers_kinds) {
+            continue;
+        }
+        share *= (here.rows as f64 / window_rows as f64).min(1.0);
+        if here.runs <= CUT_RUNS_MAX && here.rows < window_rows / 2 {
+            cuts.push(set);
+        } else {
+            residual.push(set);
+        }
+    }
+    let matches = chosen.rows as f64 * share;
+    let wanted = query.limit as f64;
+    let estimate =
+        if wanted >= matches { chosen.rows } else { ((wanted / share) as u64).min(chosen.rows) };
+    Some(Plan {
+        driver,
+        size: chosen,
+        cuts,
+        residual,
+        estimate: estimate.max(1),
+        matches: matches.min(wanted).ceil() as u64,
+    })
+}
+
+/// The conditions an index can answer and how many terms each has to look up, fewest first.
+fn conditions(query: &Query) -> Vec<(Set, u64)> {
+    let mut sets: Vec<(Set, u64)> = query
+        .labels
+        .iter()
+        .enumerate()
+        .map(|(i, set)| (Set::Label(i), set.values.len() as u64))
+        .collect();
+    sets.extend(query.authors.iter().map(|authors| (Set::Authors, authors.len() as u64)));
+    sets.sort_by_key(|(_, probes)| *probes);
+    // Kinds first: a handful of lists, and where they are empty so is the answer.
+    sets.splice(0..0, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
+    sets
+}
+
+fn driven_by_ids(
+    query: &Query,
+    conditions: Vec<(Set, u64)>,
+    size: &mut dyn FnMut(Set) -> Size,
+) -> Option<Plan> {
+    let found = size(Set::Ids);
+    (found.rows > 0).then(|| Plan {
+        driver: Set::Ids,
+        size: found,
+        cuts: Vec::new(),
+        residual: conditions.into_iter().map(|(set, _)| set).collect(),
+        estimate: found.rows,
+        matches: found.rows.min(query.limit as u64),
+    })
+}
+
+/// A set in words, for explanations.
+pub fn describe(set: Set, query: &Query) -> String {
+    let kinds = query.kinds.as_ref().map_or(String::new(), |kinds| match kinds.as_slice() {
+        [kind] => format!(" of kind {kind}"),
+        many => format!(" of {} kinds", many.len()),
+    });
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    match set {
+        Set::Ids => count(query.ids.as_ref().map_or(0, Vec::len), "id"),
+        Set::Authors => count(query.authors.as_ref().map_or(0, Vec::len), "author") + &kinds,
+        Set::Label(i) => {
+            let label = &query.labels[i];
+            let name = if label.name < 0x20 { '.' } else { char::from(label.name) };
+            format!("label {name} with {}{kinds}", count(label.values.len(), "value"))
+        }
+        Set::Kinds => match query.kinds.as_deref() {
+            Some([kind]) => format!("kind {kind}"),
+            kinds => count(kinds.map_or(0, <[u32]>::len), "kind"),
+        },
+        Set::Time => "time".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::LabelSet;
+
+    fn choose(
+        query: &Query,
+        sizes: &[(Set, u64, usize)],
+    ) -> Option<(Set, Vec<Set>, Vec<Set>, u64)> {
+        let mut size = |set| {
+            let found = sizes.iter().find(|(known, ..)| *known == set);
+            let (_, rows, runs) =
+                found.unwrap_or_else(|| panic!("{set:?} was not to be looked up"));
+            Size { rows: *rows, runs: *runs }
+        };
+        plan(query, 1_000_000, &mut size).map(|p| (p.driver, p.cuts, p.residual, p.estimate))
+    }
+
+    fn authors(n: u32) -> Option<Vec<[u8; 32]>> {
+        Some(
+            (0..n)
+                .map(|i| std::array::from_fn(|at| if at < 4 { i.to_le_bytes()[at] } else { 0 }))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_plan_follows_the_lengths() {
+        let author_and_kind =
+            Query { authors: authors(1), kinds: Some(vec![1]), limit: 20, ..Query::default() };
+        assert_eq!(
+            choose(&author_and_kind, &[(Set::Kinds, 600_000, 1), (Set::Authors, 300, 1)]),
+            Some((Set::Authors, vec![], vec![], 20))
+        );
+        let rare_kind = Query {
+            kinds: Some(vec![30_000]),
+            labels: vec![LabelSet::one(b'p', b"x")],
+            ..Query::default()
+        };
+        assert_eq!(choose(&rare_kind, &[(Set::Kinds, 0, 0)]), None, "no look at the label");
+        let two_labels = Query {
+            labels: vec![LabelSet::one(b't', b"x"), LabelSet::one(b'p', b"y")],
+            limit: 50,
+            ..Query::default()
+        };
+        assert_eq!(
+            choose(&two_labels, &[(Set::Label(0), 10_000, 3), (Set::Label(1), 40, 2)]),
+            Some((Set::Label(1), vec![Set::Label(0)], vec![], 40))
+        );
+        let crowd = Query { authors: authors(500), limit: 100, ..Query::default() };
+        assert_eq!(
+            choose(&crowd, &[(Set::Authors, 20_000, 1500)]),
+            Some((Set::Authors, vec![], vec![], 100))
+        );
+        let window = Query { from: 1, to: 2, limit: 500, ..Query::default() };
+        assert_eq!(choose(&window, &[]), Some((Set::Time, vec![], vec![], 500)));
+    }
+
+    #[test]
+    fn what_costs_more_to_look_up_than_to_check_is_checked() {
+        let query = Query {
+            authors: authors(10_000),
+            labels: vec![LabelSet::one(b'e', b"x")],
+            ..Query::default()
+        };
+        assert_eq!(
+            choose(&query, &[(Set::Label(0), 30, 1)]),
+            Some((Set::Label(0), vec![], vec![Set::Authors], 30))
+        );
+    }
+}

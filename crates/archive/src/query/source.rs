@@ -1,0 +1,70 @@
+//! What the engine needs of an index to answer questions from it: sorted runs of rows.
+//!
+//! A source is an immutable part of a shelf (a segment) or a snapshot of a growing one (a head). It
+//! finds, for a term and a kind, the *run* of rows that carry both, newest first. Everything else
+//! (choosing, merging, cutting, counting) is done once, here in [`super`], for all of them.
+
+use std::ops::Range;
+
+use hark_codec::record::{Id, Key, Record};
+
+use super::{Order, Query};
+
+/// A part of a shelf. Rows are numbered; a row's key orders it within the source.
+pub trait Source: Send + Sync + 'static {
+    /// Orders rows within this source, in the order of a question.
+    type Key: Ord + Copy + Send;
+    /// A sorted list of rows, newest first; cheap to clone.
+    type Run: Clone + Send;
+    /// A time window and cursor, made ready for [`Source::clip`].
+    type Window;
+
+    /// What this part is called in explanations.
+    fn name(&self) -> String;
+    /// Rows in it, dead ones included.
+    fn rows(&self) -> u64;
+    /// Oldest and newest time in it; `None` if it is empty.
+    fn span(&self) -> Option<(u64, u64)>;
+
+    /// Runs of all rows.
+    fn every(&self, runs: &mut Vec<Self::Run>);
+    /// Runs of these kinds.
+    fn kinds(&self, kinds: &[u32], runs: &mut Vec<Self::Run>);
+    /// Runs of an author, of these kinds or of all.
+    fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
+    /// Runs of a label, of these kinds or of all.
+    fn label(&self, name: u8, value: &[u8], kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
+    /// The row of an id, checked against the record.
+    fn find(&self, id: &Id) -> Option<u32>;
+
+    /// Makes the query's window and cursor ready. Oldest first, the cursor's own second stays within
+    /// the window as a whole: its rows are sorted by id, so that part of it is not a range.
+    fn window(&self, query: &Query) -> Self::Window;
+    /// The part of a run that lies in the window.
+    fn clip(&self, run: &Self::Run, window: &Self::Window) -> Range<usize>;
+    /// Whether a row lies in the window.
+    fn within(&self, row: u32, window: &Self::Window) -> bool;
+
+    /// Key of a run's `index`th row.
+    fn key(&self, run: &Self::Run, index: usize, order: Order) -> Self::Key;
+    /// Key of a row.
+    fn key_of(&self, row: u32, order: Order) -> Self::Key;
+    /// Row of a key.
+    fn row(&self, key: Self::Key) -> u32;
+    /// Time of a run's `index`th row.
+    fn run_time(&self, run: &Self::Run, index: usize) -> u64;
+    /// Time of a row.
+    fn time(&self, row: u32) -> u64;
+    /// First index in `range` whose row does not come before `row`, newest first. Is told where the
+    /// answer is likely to be: at the range's start.
+    fn seek(&self, run: &Self::Run, range: Range<usize>, row: u32) -> usize;
+
+    /// Whether a row is deleted, or newer than the snapshot.
+    fn is_dead(&self, row: u32) -> bool;
+    /// False if surely no row of the kind is dead, so that lengths are counts.
+    fn may_have_dead(&self, kind: Option<u32>) -> bool;
+    /// The record of a row; `None`, and noted, where it is damaged.
+    fn record(&self, row: u32) -> Option<Record<'_>>;
+    /// Rows, dead or alive, that expire at or before `now`.
+    fn expired(&self, now: u64, rows: &mut Vec<u32>);
+}

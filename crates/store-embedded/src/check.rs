@@ -1,0 +1,301 @@
+//! Checking a shelf: every checksum, and every list and rank against the records.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hark_archive::query::source::Source;
+use hark_archive::{Id, Record};
+
+use crate::disk::Disk;
+use crate::log::{self, Frame};
+use crate::manifest::Manifest;
+use crate::open::{OpenError, open_segment};
+use crate::rebuild::Deletes;
+use crate::segment::view::{Segment, SegmentView};
+use crate::segment::{self, Address, SECTIONS};
+use crate::term::Terms;
+use crate::{OnProgress, Options, Progress};
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// In which file.
+    pub file: PathBuf,
+    /// What.
+    pub what: String,
+    /// Whether `hark rebuild` mends it: the log is sound, only what is derived from it is not.
+    pub mendable: bool,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.what)?;
+        f.write_str(if self.mendable {
+            " (`hark rebuild` makes it again from the log)"
+        } else {
+            " (restore it from a backup)"
+        })
+    }
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Live records.
+    pub records: u64,
+    /// Deleted records that still take room.
+    pub dead: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Logs.
+    pub logs: u64,
+    /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
+    pub torn_bytes: u64,
+    /// What is wrong. None if all is well.
+    pub faults: Vec<Fault>,
+}
+
+/// Faults of one file that are listed one by one; more are summed up.
+const FAULTS_EACH: usize = 5;
+
+struct Check<'a> {
+    disk: &'a dyn Disk,
+    dir: &'a Path,
+    manifest: Manifest,
+    terms: Terms,
+    deletes: Deletes,
+    report: Report,
+    /// Live records by log, as the logs say.
+    live: HashMap<u32, u64>,
+}
+
+/// Checks a shelf. A server may be running on it.
+pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<Report, OpenError> {
+    let disk = &*options.disk;
+    let path = dir.join("MANIFEST");
+    let manifest = Manifest::read(disk, dir)
+        .map_err(|source| OpenError::Manifest { path, source })?
+        .ok_or_else(|| OpenError::Missing(dir.into()))?;
+    let terms = Terms::new(&manifest.secret);
+    let deletes = Deletes::none();
+    let (report, live) = (Report::default(), HashMap::new());
+    let mut check = Check { disk, dir, manifest, terms, deletes, report, live };
+    let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
+    let mut done = 0;
+    let mut step = |what| {
+        progress(Progress { what, done, total });
+        done += 1;
+    };
+    for at in 0..check.manifest.logs.len() {
+        step("reading deletions");
+        check.read_deletes(at);
+    }
+    for at in 0..check.manifest.logs.len() {
+        step("checking logs");
+        check.log(at);
+    }
+    for at in 0..check.manifest.segments.len() {
+        step("checking segments");
+        check.segment(at);
+    }
+    progress(Progress { what: "checked", done: total, total });
+    Ok(check.report)
+}
+
+impl Check<'_> {
+    fn fault(&mut self, file: PathBuf, what: impl Into<String>, mendable: bool) {
+        self.report.faults.push(Fault { file, what: what.into(), mendable });
+    }
+
+    fn read_deletes(&mut self, at: usize) {
+        let entry = &self.manifest.logs[at];
+        let path = log::path(self.dir, entry.number, entry.generation);
+        let (number, deletes) = (entry.number, &mut self.deletes);
+        // What is wrong with a log is told by `log` below.
+        let _ = log::replay(self.disk, &path, (number, entry.generation), &mut |offset, frame| {
+            if let Frame::Delete { id, log } = frame {
+                deletes.add(id, log, Address { log: number, offset });
+            }
+        });
+    }
+
+    fn log(&mut self, at: usize) {
+        let entry = self.manifest.logs[at].clone();
+        let path = log::path(self.dir, entry.number, entry.generation);
+        let last = at + 1 == self.manifest.logs.len();
+        let (mut live, mut dead, mut bad) = (0, 0, 0);
+        let deletes = &self.deletes;
+        let id = (entry.number, entry.generation);
+        let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
+            let Frame::Put(bytes) = frame else { return };
+            match Record::new(bytes) {
+                Ok(record) if record.check().is_ok() => {
+                    let at = Address { log: entry.number, offset };
+                    if deletes.hit(record.id(), at) { dead += 1 } else { live += 1 }
+                }
+                _ => bad += 1,
+            }
+        });
+        self.report.logs += 1;
+        self.report.records += live;
+        self.report.dead += dead;
+        self.live.insert(entry.number, live);
+        match end {
+            Err(error) => self.fault(path.clone(), error.to_string(), false),
+            Ok(end) if end.good < end.len && last => self.report.torn_bytes = end.len - end.good,
+            Ok(end) if end.good < end.len => {
+                self.fault(path.clone(), format!("damaged at byte {}", end.good), false);
+            }
+            Ok(_) => {}
+        }
+        if bad > 0 {
+            self.fault(path, format!("{bad} records cannot be read"), false);
+        }
+    }
+
+    fn segment(&mut self, at: usize) {
+        let entry = self.manifest.segments[at].clone();
+        let path = segment::path(self.dir, entry.number);
+        self.report.segments += 1;
+        let opened = open_segment(self.disk, self.dir, &entry, &self.manifest, self.terms, None);
+        let segment = match opened {
+            Ok(segment) => Arc::new(segment),
+            Err(OpenError::Io { path, source }) => {
+                let mendable = path.extension().is_none_or(|ending| ending != "log");
+                return self.fault(path, source.to_string(), mendable);
+            }
+            Err(error) => return self.fault(path, error.to_string(), true),
+        };
+        for section in segment.file.damaged_sections() {
+            self.fault(path.clone(), format!("section {section:?} is damaged"), true);
+        }
+        let mut told = Told { path: path.clone(), count: 0 };
+        self.rows(&segment, &mut told);
+        self.lists(&segment, &mut told);
+        if told.count > FAULTS_EACH {
+            let more = told.count - FAULTS_EACH;
+            self.fault(path, format!("{more} more faults of the same kinds"), true);
+        }
+    }
+
+    fn tell(&mut self, told: &mut Told, what: String) {
+        told.count += 1;
+        if told.count <= FAULTS_EACH {
+            self.fault(told.path.clone(), what, true);
+        }
+    }
+
+    /// Every row against its record: time, order, id index, dead or alive.
+    fn rows(&mut self, segment: &Arc<Segment>, told: &mut Told) {
+        let view = SegmentView { segment: Arc::clone(segment), writing: false };
+        let mut before: Option<(u64, Id)> = None;
+        let mut live: HashMap<u32, u64> = HashMap::new();
+        for row in 0..segment.file.rows {
+            let (dead, address) = (segment.dead.dead.get(row), segment.address(row));
+            if address == Address::GONE {
+                if !dead {
+                    self.tell(told, format!("row {row} is alive, but its record is gone"));
+                }
+                continue;
+            }
+            let Some(record) = segment.record(row) else {
+                self.tell(told, format!("row {row} does not lead to its record"));
+                continue;
+            };
+            let here = (record.time(), *record.id());
+            if before.is_some_and(|(time, id)| (time, here.1) < (here.0, id)) {
+                self.tell(told, format!("row {row} is out of order"));
+            }
+            before = Some(here);
+            if !dead {
+                *live.entry(address.log).or_default() += 1;
+                if view.find(record.id()) != Some(row) {
+                    self.tell(told, format!("row {row} is not found by its id"));
+                }
+            }
+            let deleted_while_sealed = self.deletes.hit(record.id(), address);
+            if dead && !deleted_while_sealed {
+                self.tell(told, format!("row {row} is dead, but the log does not delete it"));
+            }
+        }
+        // Deletions in logs that are not sealed yet are carried out at the start, from the log.
+        let first_open = self.manifest.logs.iter().find(|l| !self.manifest.is_sealed(l.number));
+        let pending: u64 = first_open.map_or(0, |open| self.deletes.since(open.number));
+        for log in segment.logs.iter().flatten() {
+            let said = self.live.get(&log.number).copied().unwrap_or(0);
+            let found = live.get(&log.number).copied().unwrap_or(0);
+            if found < said || found > said + pending {
+                self.tell(
+                    told,
+                    format!("{found} rows of log {} are alive, {said} should be", log.number),
+                );
+            }
+        }
+    }
+
+    /// The lists against the records, as sums that do not depend on order: nothing is kept in memory.
+    fn lists(&mut self, segment: &Arc<Segment>, told: &mut Told) {
+        let file = &segment.file;
+        let gone = |row: u32| segment.address(row) == Address::GONE;
+        let mut sums = [(0u64, 0u64); 2];
+        let mut add = |at: usize, term: u64, kind: u32, row: u32| {
+            let mixed = (term ^ u64::from(kind).rotate_left(40) ^ u64::from(row))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let (sum, count) = &mut sums[at];
+            (*sum, *count) = (sum.wrapping_add(mixed ^ mixed >> 32), *count + 1);
+        };
+        let mut terms = Vec::new();
+        for row in (0..file.rows).filter(|&row| !gone(row)) {
+            if let Some(record) = segment.record(row) {
+                self.terms.of(&record, &mut terms);
+                terms.iter().for_each(|&term| add(0, term, record.kind(), row));
+            }
+        }
+        let mut last = None;
+        for entry in 0..file.entries() {
+            let here = (file.entry_term(entry), file.kind(entry));
+            if last.is_some_and(|last| last >= here) {
+                self.tell(told, format!("entry {entry} of the dictionary is out of order"));
+            }
+            last = Some(here);
+            let mut before = None;
+            for row in file.list(entry).map(|at| file.posting(at)) {
+                if before.is_some_and(|before| before >= row) || row >= file.rows {
+                    self.tell(told, format!("list {entry} is out of order"));
+                    break;
+                }
+                before = Some(row);
+                if !gone(row) {
+                    add(1, here.0, here.1, row);
+                }
+            }
+        }
+        if sums[0] != sums[1] {
+            let what = format!(
+                "the lists do not agree with the records ({} entries, {} expected)",
+                sums[1].1, sums[0].1
+            );
+            self.tell(told, what);
+        }
+        let expiring: Vec<(u64, u32)> = file.expiries().collect();
+        let listed: std::collections::HashSet<(u64, u32)> = expiring.iter().copied().collect();
+        for row in (0..file.rows).filter(|&row| !gone(row)) {
+            let expires = segment.record(row).and_then(|record| record.expires());
+            if expires.is_some_and(|at| !listed.contains(&(at, row))) {
+                self.tell(told, format!("row {row} is missing from the list of expiries"));
+            }
+        }
+        if !expiring.is_sorted() {
+            self.tell(told, "the list of expiries is out of order".into());
+        }
+        debug_assert_eq!(SECTIONS.len(), 9, "a new section needs its check here");
+    }
+}
+
+struct Told {
+    path: PathBuf,
+    count: usize,
+}

@@ -1,0 +1,62 @@
+//! LOCK: one writing process a data directory. The system takes the lock back when the process ends,
+//! however it ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// Held as long as it lives.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// Why the lock was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process writes.
+    #[error("the archive in {data} is in use by process {pid}")]
+    Held {
+        /// The data directory.
+        data: PathBuf,
+        /// The process that holds it, as it wrote itself.
+        pid: String,
+    },
+    /// The file could not be made or locked.
+    #[error("{path} could not be locked: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Lock {
+    /// Takes the lock of a data directory, which is made if need be.
+    pub fn acquire(data: &Path) -> Result<Self, LockError> {
+        let path = data.join("LOCK");
+        let io = |source| LockError::Io { path: path.clone(), source };
+        std::fs::create_dir_all(data).map_err(io)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid).map_err(io)?;
+                return Err(LockError::Held { data: data.into(), pid: pid.trim().into() });
+            }
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        file.set_len(0).map_err(io)?;
+        file.rewind().map_err(io)?;
+        writeln!(file, "{}", std::process::id()).map_err(io)?;
+        Ok(Self { _file: file })
+    }
+}

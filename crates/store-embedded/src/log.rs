@@ -1,0 +1,366 @@
+//! The log: the one truth of a shelf. Frames, appended and read back. docs/format.md draws it.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hark_archive::{Id, Record};
+
+use crate::disk::Disk;
+use crate::map::Map;
+
+/// First bytes of a log file: what it is, and the format's version.
+pub const MAGIC: &[u8; 8] = b"HARKlog1";
+/// Bytes before the first frame: magic, number, generation, salt, CRC32C of those.
+pub const HEADER: u64 = 24;
+/// Bytes of a frame before its body: length of the body, CRC32C of all else, type.
+pub const FRAME: usize = 9;
+/// Longest body; what says more is damage.
+pub const BODY_MAX: usize = 64 << 20;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// A batch: so many bytes of frames follow that were synced together. An unfinished batch at the
+    /// end of the last log was never acknowledged.
+    Batch(u32),
+    /// A record was put.
+    Put(&'a [u8]),
+    /// A record was deleted, which was put in the log numbered `log`.
+    Delete {
+        /// Its id.
+        id: Id,
+        /// Where it was put.
+        log: u32,
+    },
+}
+
+impl<'a> Frame<'a> {
+    const BATCH: u8 = 1;
+    const PUT: u8 = 2;
+    const DELETE: u8 = 3;
+    /// Size of a batch frame in all.
+    pub const BATCH_BYTES: usize = FRAME + 4;
+
+    fn parse(kind: u8, body: &'a [u8]) -> Option<Self> {
+        match kind {
+            Self::BATCH if body.len() == 4 => {
+                Some(Self::Batch(u32::from_le_bytes(*body.first_chunk()?)))
+            }
+            Self::PUT => Some(Self::Put(body)),
+            Self::DELETE if body.len() == 36 => Some(Self::Delete {
+                id: *body.first_chunk()?,
+                log: u32::from_le_bytes(*body.last_chunk()?),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Appends the frame's bytes, for a log with this salt.
+    pub fn write(&self, salt: u32, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; FRAME]);
+        let kind = match self {
+            Self::Batch(bytes) => {
+                out.extend_from_slice(&bytes.to_le_bytes());
+                Self::BATCH
+            }
+            Self::Put(record) => {
+                out.extend_from_slice(record);
+                Self::PUT
+            }
+            Self::Delete { id, log } => {
+                out.extend_from_slice(id);
+                out.extend_from_slice(&log.to_le_bytes());
+                Self::DELETE
+            }
+        };
+        let body_bytes = (out.len() - start - FRAME) as u32;
+        out[start..start + 4].copy_from_slice(&body_bytes.to_le_bytes());
+        out[start + 8] = kind;
+        let sum = checksum(&out[start..], salt);
+        out[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// CRC32C of a frame's length, type and body, begun with the log's salt: so nobody can hide a frame
+/// in a message.
+fn checksum(frame: &[u8], salt: u32) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(salt, &frame[..4]), &frame[8..])
+}
+
+/// Length of the body of the frame that starts `bytes`, if there is room for it.
+fn body_bytes(bytes: &[u8]) -> Option<usize> {
+    let len = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+    (len <= BODY_MAX && bytes.len() >= FRAME + len).then_some(len)
+}
+
+/// The frame at the start of `bytes` and its size; `None` if it is damaged or cut short.
+pub fn frame(bytes: &[u8], salt: u32) -> Option<(Frame<'_>, usize)> {
+    let size = FRAME + body_bytes(bytes)?;
+    let bytes = &bytes[..size];
+    let sum = u32::from_le_bytes(*bytes[4..].first_chunk()?);
+    if checksum(bytes, salt) != sum {
+        return None;
+    }
+    Some((Frame::parse(bytes[8], &bytes[FRAME..])?, size))
+}
+
+/// The header of a log file.
+pub fn header(number: u32, generation: u32, salt: u32) -> [u8; HEADER as usize] {
+    let mut out = [0; HEADER as usize];
+    out[..8].copy_from_slice(MAGIC);
+    out[8..12].copy_from_slice(&number.to_le_bytes());
+    out[12..16].copy_from_slice(&generation.to_le_bytes());
+    out[16..20].copy_from_slice(&salt.to_le_bytes());
+    let sum = crc32c::crc32c(&out[..20]);
+    out[20..].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+/// The salt of a log file, if `bytes` start with the header that it should have.
+pub fn salt(bytes: &[u8], number: u32, generation: u32) -> Option<u32> {
+    let salt = u32::from_le_bytes(*bytes.get(16..)?.first_chunk()?);
+    (bytes.get(..HEADER as usize)? == header(number, generation, salt)).then_some(salt)
+}
+
+/// Name of a log file within its shelf.
+pub fn path(shelf: &Path, number: u32, generation: u32) -> PathBuf {
+    shelf.join("log").join(format!("{number:08}-{generation}.log"))
+}
+
+/// A log file, open for reading.
+pub struct Log {
+    /// Its number; logs are in the order of their numbers.
+    pub number: u32,
+    /// How often it was rewritten.
+    pub generation: u32,
+    salt: u32,
+    map: Map,
+    /// Bytes that are written.
+    end: AtomicU64,
+    /// Bytes of them that belong to dead records.
+    pub dead_bytes: AtomicU64,
+}
+
+impl Log {
+    /// Opens a log of which `len` bytes are written; `reserve` leaves room to grow.
+    pub fn open(
+        disk: &dyn Disk,
+        shelf: &Path,
+        (number, generation): (u32, u32),
+        len: u64,
+        reserve: Option<usize>,
+    ) -> io::Result<Self> {
+        let map = disk.map(&path(shelf, number, generation), reserve)?;
+        let Some(salt) = salt(&map, number, generation) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its header is damaged"));
+        };
+        let end = AtomicU64::new(len.min(map.len() as u64));
+        Ok(Self { number, generation, salt, map, end, dead_bytes: AtomicU64::new(0) })
+    }
+
+    /// A log without a file, of which nothing is ever read.
+    pub fn empty() -> Self {
+        Self {
+            number: 0,
+            generation: 0,
+            salt: 0,
+            map: Map::default(),
+            end: AtomicU64::new(0),
+            dead_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// What the checksums of its frames begin with.
+    pub fn salt(&self) -> u32 {
+        self.salt
+    }
+
+    /// Bytes written.
+    pub fn len(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Says that the file has grown to `len` bytes.
+    pub fn grow(&self, len: u64) {
+        self.end.store(len, Ordering::Release);
+    }
+
+    /// All that is written.
+    pub fn bytes(&self) -> &[u8] {
+        let end = self.len() as usize;
+        self.map.get(..end).unwrap_or_default()
+    }
+
+    /// The record put at `offset`. The checksum is only looked at where `verify` says so; bounds
+    /// always are.
+    #[inline]
+    pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
+        let bytes = self.bytes().get(offset as usize..)?;
+        let len = body_bytes(bytes)?;
+        if verify {
+            frame(bytes, self.salt)?;
+        }
+        if *bytes.get(8)? != Frame::PUT {
+            return None;
+        }
+        Record::new(&bytes[FRAME..FRAME + len]).ok()
+    }
+
+    /// Size of the frame at `offset`, 0 if there is none.
+    pub fn frame_bytes(&self, offset: u32) -> u64 {
+        let bytes = self.bytes().get(offset as usize..).unwrap_or_default();
+        body_bytes(bytes).map_or(0, |len| (FRAME + len) as u64)
+    }
+}
+
+/// Why a log cannot be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file could not be read.
+    #[error("{path} could not be read: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The first bytes are not those of this log.
+    #[error("{path} is not the log it should be")]
+    Header {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A damaged frame that others follow, or that had been synced.
+    #[error("{path} is damaged at byte {offset}, and good data follows")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Where the damage starts.
+        offset: u64,
+    },
+}
+
+/// How a log ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Bytes up to the end of the last whole batch.
+    pub good: u64,
+    /// Bytes in the file.
+    pub len: u64,
+}
+
+/// Reads a log from front to back and hands out every frame of every whole batch with its offset. A
+/// torn batch at the end is left out; damage anywhere else is an error.
+pub fn replay(
+    disk: &dyn Disk,
+    path: &Path,
+    (number, generation): (u32, u32),
+    each: &mut dyn FnMut(u32, Frame<'_>),
+) -> Result<End, LogError> {
+    let io = |source| LogError::Io { path: path.into(), source };
+    let mut bytes = Vec::new();
+    // Sequential reads, not the map: a map that expects random access reads ahead nothing.
+    disk.read(path).map_err(io)?.read_to_end(&mut bytes).map_err(io)?;
+    let Some(salt) = salt(&bytes, number, generation) else {
+        return Err(LogError::Header { path: path.into() });
+    };
+    let mut end = End { good: HEADER, len: bytes.len() as u64 };
+    let mut frames = Vec::new();
+    while end.good < end.len {
+        let at = end.good as usize;
+        let Some(whole) = batch(&bytes[at..], salt, &mut frames) else { break };
+        let mut offset = at + Frame::BATCH_BYTES;
+        for size in &frames {
+            if let Some(parsed) =
+                Frame::parse(bytes[offset + 8], &bytes[offset + FRAME..offset + size])
+            {
+                each(offset as u32, parsed);
+            }
+            offset += size;
+        }
+        end.good += whole as u64;
+    }
+    if later_batch(&bytes[end.good as usize..], salt) {
+        return Err(LogError::Damaged { path: path.into(), offset: end.good });
+    }
+    Ok(end)
+}
+
+/// Size of the batch at the start of `bytes`, if it is whole, and the sizes of its frames.
+fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
+    frames.clear();
+    let (Frame::Batch(inner), start) = frame(bytes, salt)? else { return None };
+    let whole = start + inner as usize;
+    let mut rest = bytes.get(start..whole)?;
+    while !rest.is_empty() {
+        let (_, size) = frame(rest, salt)?;
+        frames.push(size);
+        rest = &rest[size..];
+    }
+    Some(whole)
+}
+
+/// Whether behind the damaged batch that starts `bytes` another one follows: then the damaged one had
+/// been synced. Only one batch is ever under way, so a crash alone cannot leave this.
+fn later_batch(bytes: &[u8], salt: u32) -> bool {
+    let start = 4u32.to_le_bytes();
+    let mut starts = bytes.windows(4).enumerate().skip(1).filter(|(_, four)| *four == start);
+    starts.any(|(at, _)| matches!(frame(&bytes[at..], salt), Some((Frame::Batch(_), _))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    fn write_log(batches: &[&[Frame<'_>]]) -> Vec<u8> {
+        let mut out = header(3, 0, 77).to_vec();
+        for frames in batches {
+            let mut inner = Vec::new();
+            frames.iter().for_each(|frame| frame.write(77, &mut inner));
+            Frame::Batch(inner.len() as u32).write(77, &mut out);
+            out.extend_from_slice(&inner);
+        }
+        out
+    }
+
+    fn read(bytes: &[u8], name: &str) -> Result<(usize, End), LogError> {
+        let path = std::env::temp_dir().join(format!("hark-log-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        let mut frames = 0;
+        let end = replay(&RealDisk, &path, (3, 0), &mut |_, _| frames += 1);
+        std::fs::remove_file(&path).unwrap();
+        end.map(|end| (frames, end))
+    }
+
+    #[test]
+    fn a_log_cut_anywhere_gives_its_whole_batches() {
+        let delete = Frame::Delete { id: [5; 32], log: 1 };
+        let log = write_log(&[&[Frame::Put(b"one"), delete], &[Frame::Put(b"two")], &[]]);
+        assert_eq!(read(&log, "whole").unwrap().0, 3);
+        for cut in HEADER as usize..log.len() {
+            let (frames, end) = read(&log[..cut], "cut").unwrap();
+            assert!([0, 2, 3].contains(&frames), "cut at {cut}: {frames}");
+            assert!(end.good <= cut as u64);
+        }
+    }
+
+    #[test]
+    fn damage_before_a_later_batch_is_refused_and_in_the_last_batch_is_a_torn_tail() {
+        let log =
+            write_log(&[&[Frame::Put(b"one")], &[Frame::Put(b"two")], &[Frame::Put(b"three")]]);
+        let last = log.len() - (Frame::BATCH_BYTES + FRAME + 5);
+        for at in HEADER as usize..log.len() {
+            let mut bad = log.clone();
+            bad[at] ^= 0x40;
+            let result = read(&bad, "flip");
+            if at < last {
+                assert!(matches!(result, Err(LogError::Damaged { .. })), "byte {at}");
+            } else {
+                assert_eq!(result.unwrap().0, 2, "byte {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! MANIFEST: which logs and segments make up the shelf. A few lines of text and their checksum,
+//! replaced as a whole: written aside, synced, renamed, folder synced.
+
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::disk::Disk;
+use crate::term::SECRET;
+
+/// The format that this version reads and writes.
+pub const VERSION: u32 = 1;
+const NAME: &str = "MANIFEST";
+const ASIDE: &str = "MANIFEST.new";
+
+/// A log file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its number; logs are in the order of their numbers, the last one is being written.
+    pub number: u32,
+    /// How often it was rewritten.
+    pub generation: u32,
+    /// Deletes in logs below this number are carried out in this file: what they name is gone.
+    pub purged: u32,
+    /// Bytes of dead records in it when the manifest was written, to know when a rewrite pays.
+    pub dead_bytes: u64,
+}
+
+/// A segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentEntry {
+    /// Its number.
+    pub number: u32,
+    /// First log it covers.
+    pub first_log: u32,
+    /// Last log it covers.
+    pub last_log: u32,
+    /// Generation of its address file.
+    pub addresses: u32,
+    /// Generation of its file of dead rows.
+    pub dead: u32,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The shelf's secret, for hashes.
+    pub secret: [u8; SECRET],
+    /// Ascending.
+    pub logs: Vec<LogEntry>,
+    /// Ascending by the logs they cover.
+    pub segments: Vec<SegmentEntry>,
+    /// First segment number not used yet.
+    pub next_segment: u32,
+}
+
+/// Why a manifest cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It could not be read.
+    #[error("MANIFEST could not be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is of a later format.
+    #[error("MANIFEST has format {0}, this Hark knows {VERSION}: use a newer Hark")]
+    Version(u32),
+    /// It is damaged.
+    #[error(
+        "MANIFEST is damaged ({0}): restore it from a backup, or move it away and run `hark rebuild`"
+    )]
+    Damaged(&'static str),
+}
+
+impl Manifest {
+    /// Reads it; `None` if there is none.
+    pub fn read(disk: &dyn Disk, shelf: &Path) -> Result<Option<Self>, ManifestError> {
+        let mut text = Vec::new();
+        match disk.read(&shelf.join(NAME)) {
+            Ok(mut file) => file.read_to_end(&mut text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Self::parse(&text).map(Some)
+    }
+
+    /// Puts it in place; on return it is durable.
+    pub fn write(&self, disk: &dyn Disk, shelf: &Path) -> io::Result<()> {
+        let aside = shelf.join(ASIDE);
+        let mut file = disk.create(&aside)?;
+        file.write_all(self.text().as_bytes())?;
+        file.sync()?;
+        disk.rename(&aside, &shelf.join(NAME))?;
+        disk.sync_dir(shelf)
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("hark-shelf {VERSION}\nsecret ");
+        let mut line = |arguments: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
+            let _ = text.write_fmt(arguments);
+        };
+        for byte in self.secret {
+            line(format_args!("{byte:02x}"));
+        }
+        line(format_args!("\nnext-segment {}\n", self.next_segment));
+        for log in &self.logs {
+            line(format_args!(
+                "log {} {} {} {}\n",
+                log.number, log.generation, log.purged, log.dead_bytes
+            ));
+        }
+        for s in &self.segments {
+            line(format_args!(
+                "segment {} {} {} {} {}\n",
+                s.number, s.first_log, s.last_log, s.addresses, s.dead
+            ));
+        }
+        let sum = crc32c::crc32c(text.as_bytes());
+        format!("{text}crc32c {sum:08x}\n")
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let damaged = ManifestError::Damaged;
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged("not text"))?;
+        let version = text.lines().next().and_then(|line| line.strip_prefix("hark-shelf "));
+        let version = version.and_then(|version| version.parse().ok());
+        match version.ok_or(damaged("first line"))? {
+            VERSION => {}
+            other => return Err(ManifestError::Version(other)),
+        }
+        let at = text.rfind("crc32c ").ok_or(damaged("no checksum"))?;
+        let sum = crc32c::crc32c(&bytes[..at]);
+        if text[at..] != format!("crc32c {sum:08x}\n") {
+            return Err(damaged("checksum"));
+        }
+        let mut manifest =
+            Self { secret: [0; SECRET], logs: Vec::new(), segments: Vec::new(), next_segment: 0 };
+        for line in text[..at].lines().skip(1) {
+            manifest.line(line).ok_or(damaged("a line"))?;
+        }
+        Ok(manifest)
+    }
+
+    fn line(&mut self, line: &str) -> Option<()> {
+        let (name, rest) = line.split_once(' ')?;
+        if name == "secret" {
+            for (at, byte) in self.secret.iter_mut().enumerate() {
+                *byte = u8::from_str_radix(rest.get(at * 2..at * 2 + 2)?, 16).ok()?;
+            }
+            return Some(());
+        }
+        let mut numbers = rest.split(' ').map(str::parse::<u64>);
+        let mut wide = || numbers.next()?.ok();
+        let mut next = || u32::try_from(wide()?).ok();
+        match name {
+            "next-segment" => self.next_segment = next()?,
+            "log" => {
+                let (number, generation, purged) = (next()?, next()?, next()?);
+                let dead_bytes = wide()?;
+                self.logs.push(LogEntry { number, generation, purged, dead_bytes });
+            }
+            "segment" => self.segments.push(SegmentEntry {
+                number: next()?,
+                first_log: next()?,
+                last_log: next()?,
+                addresses: next()?,
+                dead: next()?,
+            }),
+            _ => return None,
+        }
+        numbers.next().is_none().then_some(())
+    }
+
+    /// Whether a segment covers the log.
+    pub fn is_sealed(&self, log: u32) -> bool {
+        self.segments.iter().any(|s| (s.first_log..=s.last_log).contains(&log))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_every_flipped_bit_is_noticed() {
+        let manifest = Manifest {
+            secret: std::array::from_fn(|i| i as u8 * 17),
+            logs: vec![
+                LogEntry { number: 1, generation: 2, purged: 3, dead_bytes: 1 << 40 },
+                LogEntry { number: 2, generation: 0, purged: 0, dead_bytes: 0 },
+            ],
+            segments: vec![SegmentEntry {
+                number: 5,
+                first_log: 1,
+                last_log: 1,
+                addresses: 2,
+                dead: 4,
+            }],
+            next_segment: 6,
+        };
+        let text = manifest.text().into_bytes();
+        assert_eq!(Manifest::parse(&text).unwrap(), manifest);
+        for bit in 0..text.len() * 8 {
+            let mut bad = text.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::parse(&bad).is_err(), "bit {bit}");
+        }
+        for cut in 0..text.len() {
+            assert!(Manifest::parse(&text[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Files mapped into memory for reading. The only place of this crate with `unsafe`.
+//!
+//! What is mapped does not change: segments are written once, and of a log only bytes that are
+//! already written are looked at. Nobody but Hark may shorten a file of a shelf while it is open.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+
+use memmap2::{Advice, Mmap, MmapOptions};
+
+/// A mapped file. Reads in no particular order are expected.
+#[derive(Default)]
+pub struct Map(Option<Mmap>);
+
+impl Map {
+    /// Maps a file, `reserve` bytes of it even if it is shorter now: the bytes behind its end may be
+    /// looked at once it has grown.
+    pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let len = reserve.map_or_else(|| Ok(file.metadata()?.len() as usize), io::Result::Ok)?;
+        if len == 0 {
+            return Ok(Self(None));
+        }
+        // SAFETY: the file is only ever appended to (a log) or never written again (a segment), and
+        // callers stay below the length that they know to be written.
+        let map = unsafe { MmapOptions::new().len(len).map(&file)? };
+        map.advise(Advice::Random)?;
+        Ok(Self(Some(map)))
+    }
+}
+
+impl Deref for Map {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}

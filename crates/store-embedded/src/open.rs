@@ -1,0 +1,374 @@
+//! Opening a shelf: what is there, what a crash left behind, what has to be made again.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use arc_swap::ArcSwap;
+use hark_archive::Record;
+use hark_archive::admission::Rules;
+use hark_archive::query::source::Source;
+
+use crate::Options;
+use crate::disk::Disk;
+use crate::head::{Head, HeadView};
+use crate::log::{self, Frame, Log, LogError};
+use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
+use crate::rebuild::{Deletes, rebuild_segment};
+use crate::segment;
+use crate::segment::file::SegmentFile;
+use crate::segment::sidecar::Kind;
+use crate::segment::view::{Dead, Segment};
+use crate::shelf::{Embedded, Shelf, Tail, View, Writing, lock};
+use crate::term::{SECRET, Terms};
+use crate::upkeep::{self, Signal};
+
+/// Why a shelf could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no archive here, and it was to be read only.
+    #[error(
+        "there is no archive in {0}: start `hark serve` or `hark import` with this --data first"
+    )]
+    Missing(PathBuf),
+    /// The manifest cannot be used.
+    #[error("{path}: {source}")]
+    Manifest {
+        /// The shelf.
+        path: PathBuf,
+        /// Why.
+        source: ManifestError,
+    },
+    /// There are logs, but no manifest.
+    #[error(
+        "{0} has logs but no MANIFEST: Hark does not guess which of them count. Restore MANIFEST \
+         from a backup, or run `hark rebuild`, which makes a new one from the logs"
+    )]
+    NoManifest(PathBuf),
+    /// A log is damaged where a crash cannot have done it.
+    #[error(
+        "{0}. Nothing was changed. Records behind the damage would be lost by cutting there, so Hark \
+         does not: restore the file from a backup"
+    )]
+    Log(#[from] LogError),
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.into(), source }
+    }
+
+    /// Whether a file of the manifest was not there: beside a writing process that means that the
+    /// manifest has been replaced meanwhile.
+    fn is_stale(&self) -> bool {
+        match self {
+            Self::Io { source, .. } | Self::Log(LogError::Io { source, .. }) => {
+                source.kind() == io::ErrorKind::NotFound
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Embedded {
+    /// Opens a shelf for reading and writing, making it if there is none. Only one process may do
+    /// so: see [`crate::Lock`].
+    pub fn open(dir: &Path, rules: Box<dyn Rules>, options: Options) -> Result<Self, OpenError> {
+        let disk = Arc::clone(&options.disk);
+        for dir in [dir, &dir.join("log"), &dir.join("seg")] {
+            disk.create_dir(dir).map_err(OpenError::io(dir))?;
+        }
+        let manifest = match read_manifest(&*disk, dir)? {
+            Some(manifest) => manifest,
+            None => first_manifest(&*disk, dir)?,
+        };
+        remove_orphans(&*disk, dir, &manifest)?;
+        let background = options.background;
+        let shelf = Arc::new(Self::load(dir, rules, options, manifest, true)?);
+        let thread = background.then(|| upkeep::start(&shelf)).transpose();
+        let thread = thread.map_err(OpenError::io(dir))?;
+        if thread.is_none() {
+            // What a crash left to seal is sealed by the next commit that needs room.
+            lock(&shelf.signal).work = true;
+        }
+        Ok(Self { shelf, thread })
+    }
+
+    /// Opens a shelf as it is now, for reading only; a server may be writing to it.
+    pub fn open_read_only(dir: &Path, options: Options) -> Result<Self, OpenError> {
+        let mut tries = 0;
+        loop {
+            let manifest = read_manifest(&*options.disk, dir)?
+                .ok_or_else(|| OpenError::Missing(dir.into()))?;
+            let rules = Box::new(hark_archive::admission::KeepAll);
+            match Self::load(dir, rules, options.clone(), manifest, false) {
+                Ok(shelf) => return Ok(Self { shelf: Arc::new(shelf), thread: None }),
+                Err(error) if error.is_stale() && tries < 10 => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn load(
+        dir: &Path,
+        rules: Box<dyn Rules>,
+        options: Options,
+        mut manifest: Manifest,
+        write: bool,
+    ) -> Result<Shelf, OpenError> {
+        let terms = Terms::new(&manifest.secret);
+        let disk = &*options.disk;
+        let mut segments = Vec::new();
+        let mut remade = false;
+        for at in 0..manifest.segments.len() {
+            let entry = manifest.segments[at].clone();
+            let opened = open_segment(disk, dir, &entry, &manifest, terms, None);
+            let segment = match opened {
+                Ok(segment) => segment,
+                Err(error) if write => {
+                    remade = true;
+                    remake(disk, dir, at, &mut manifest, terms, &error)?
+                }
+                Err(error) => return Err(error),
+            };
+            segments.push(Arc::new(segment));
+        }
+        let mut shelf = Shelf {
+            dir: dir.into(),
+            terms,
+            rules,
+            view: ArcSwap::from_pointee(View::new(
+                Vec::new(),
+                Vec::new(),
+                Arc::new(Head::new(Arc::new(Log::empty()), terms, 0)),
+            )),
+            writing: Mutex::new(Writing::new(None)),
+            manifest: Mutex::new(manifest.clone()),
+            upkeep: Mutex::new(()),
+            signal: Mutex::new(Signal::default()),
+            signalled: Condvar::new(),
+            written_bytes: AtomicU64::new(0),
+            options,
+        };
+        if remade {
+            manifest.write(&*shelf.options.disk, dir).map_err(OpenError::io(dir))?;
+        }
+        shelf.replay(&manifest, segments, write)?;
+        Ok(shelf)
+    }
+}
+
+impl Shelf {
+    /// Reads the logs that no segment covers into heads; the last of them goes on.
+    fn replay(
+        &mut self,
+        manifest: &Manifest,
+        segments: Vec<Arc<Segment>>,
+        write: bool,
+    ) -> Result<(), OpenError> {
+        let mut heads: Vec<Arc<Head>> = Vec::new();
+        let mut terms = Vec::new();
+        let mut base = 0;
+        for entry in manifest.logs.iter().filter(|entry| !manifest.is_sealed(entry.number)) {
+            let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
+            let path = log::path(&self.dir, entry.number, entry.generation);
+            let io = OpenError::io(&path);
+            let growing = self.open_growing(entry.number, entry.generation, 0).map_err(&io)?;
+            let head = Arc::new(Head::new(growing, self.terms, base));
+            let disk = &*self.options.disk;
+            let id = (entry.number, entry.generation);
+            let end = log::replay(disk, &path, id, &mut |offset, frame| match frame {
+                Frame::Batch(_) => {}
+                Frame::Put(bytes) => {
+                    if let Ok(record) = Record::new(bytes) {
+                        head.log.grow(u64::from(offset) + (log::FRAME + bytes.len()) as u64);
+                        head.insert(&record, offset, &mut terms);
+                    }
+                }
+                Frame::Delete { id, log } => {
+                    kill(&segments, heads.iter().chain([&head]), &id, log);
+                }
+            })?;
+            if end.good < end.len && !last {
+                let offset = end.good;
+                return Err(LogError::Damaged { path: path.clone(), offset }.into());
+            }
+            head.log.grow(end.good);
+            head.publish();
+            base += u64::from(head.inserted());
+            if last && write {
+                let file = disk.append(&path, end.good).map_err(&io)?;
+                let tail = Tail { file, salt: head.log.salt(), len: end.good };
+                self.writing = Mutex::new(Writing::new(Some(tail)));
+            }
+            heads.push(head);
+        }
+        let active = heads.pop().ok_or_else(|| {
+            let source = ManifestError::Damaged("it names no log that could go on");
+            OpenError::Manifest { path: self.dir.clone(), source }
+        })?;
+        self.view = ArcSwap::from_pointee(View::new(segments, heads, active));
+        Ok(())
+    }
+}
+
+/// Kills the rows of `id` that were put in the log numbered `log`.
+fn kill<'a>(
+    segments: &[Arc<Segment>],
+    heads: impl Iterator<Item = &'a Arc<Head>>,
+    id: &hark_archive::Id,
+    log: u32,
+) {
+    for head in heads.filter(|head| head.log.number == log) {
+        let view = HeadView::writing(head);
+        if let Some(row) = view.find(id) {
+            head.kill(row);
+        }
+    }
+    let covers = |s: &&Arc<Segment>| (s.entry.first_log..=s.entry.last_log).contains(&log);
+    for segment in segments.iter().filter(covers) {
+        for row in segment.rows_of(id).filter(|&row| segment.address(row).log == log) {
+            segment.kill(row);
+        }
+    }
+}
+
+fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
+    let path = dir.join("MANIFEST");
+    Manifest::read(disk, dir).map_err(|source| OpenError::Manifest { path, source })
+}
+
+/// Begins a new shelf: one empty log, and the manifest that names it.
+fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
+    let log_dir = dir.join("log");
+    let io = OpenError::io(&log_dir);
+    // A crash before the first manifest leaves an empty log and no promise to anyone.
+    let kept = disk.list(&log_dir).map_err(&io)?;
+    if kept.iter().any(|(_, len)| *len > log::HEADER) {
+        return Err(OpenError::NoManifest(dir.into()));
+    }
+    let mut secret = [0; SECRET];
+    getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
+    let begin = || {
+        let mut file = disk.create(&log::path(dir, 1, 0))?;
+        file.write_all(&log::header(1, 0, crate::shelf::random_u32()?))?;
+        file.sync()?;
+        disk.sync_dir(&log_dir)?;
+        disk.sync_dir(dir)?;
+        if let Some(parent) = dir.parent() {
+            disk.sync_dir(parent)?;
+        }
+        let manifest = Manifest {
+            secret,
+            logs: vec![LogEntry { number: 1, generation: 0, purged: 0, dead_bytes: 0 }],
+            segments: Vec::new(),
+            next_segment: 1,
+        };
+        manifest.write(disk, dir)?;
+        Ok(manifest)
+    };
+    begin().map_err(&io)
+}
+
+/// Takes away what the manifest does not name: files of work that a crash cut short.
+fn remove_orphans(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<(), OpenError> {
+    let mut named: Vec<PathBuf> =
+        manifest.logs.iter().map(|l| log::path(dir, l.number, l.generation)).collect();
+    for s in &manifest.segments {
+        named.push(segment::path(dir, s.number));
+        named.push(Kind::Addresses.path(dir, s.number, s.addresses));
+        named.push(Kind::Dead.path(dir, s.number, s.dead));
+    }
+    for sub in ["log", "seg"] {
+        let sub = dir.join(sub);
+        let io = OpenError::io(&sub);
+        for (name, _) in disk.list(&sub).map_err(&io)? {
+            let path = sub.join(name);
+            let ours = path.extension().is_some_and(|ending| {
+                ["log", "seg", "addr", "dead"].iter().any(|known| ending == *known)
+            });
+            if ours && !named.contains(&path) {
+                disk.remove(&path).map_err(&io)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens a segment and what belongs to it. `dead` is given where it is open already.
+pub(crate) fn open_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    entry: &SegmentEntry,
+    manifest: &Manifest,
+    terms: Terms,
+    dead: Option<Arc<Dead>>,
+) -> Result<Segment, OpenError> {
+    let path = segment::path(dir, entry.number);
+    let file = SegmentFile::open(disk, dir, entry.number).map_err(OpenError::io(&path))?;
+    let path = Kind::Addresses.path(dir, entry.number, entry.addresses);
+    let addresses = Kind::Addresses
+        .open(disk, dir, (entry.number, entry.addresses), file.rows as usize)
+        .map_err(OpenError::io(&path))?;
+    let dead = match dead {
+        Some(dead) => dead,
+        None if entry.dead == 0 => Arc::new(Dead::new(file.rows, None)),
+        None => {
+            let path = Kind::Dead.path(dir, entry.number, entry.dead);
+            let len = Dead::words_on_disk(file.rows);
+            let words = Kind::Dead.open(disk, dir, (entry.number, entry.dead), len);
+            Arc::new(Dead::new(file.rows, Some(&words.map_err(OpenError::io(&path))?)))
+        }
+    };
+    let mut logs = Vec::new();
+    for number in entry.first_log..=entry.last_log {
+        let known = manifest.logs.iter().find(|log| log.number == number);
+        logs.push(known.map(|log| open_sealed(disk, dir, log)).transpose()?.map(Arc::new));
+    }
+    Ok(Segment::new(entry.clone(), Arc::new(file), addresses, logs, dead, terms))
+}
+
+fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, OpenError> {
+    let path = log::path(dir, entry.number, entry.generation);
+    let id = (entry.number, entry.generation);
+    let log = Log::open(disk, dir, id, u64::MAX, None).map_err(OpenError::io(&path))?;
+    log.dead_bytes.store(entry.dead_bytes, Ordering::Relaxed);
+    Ok(log)
+}
+
+/// Makes a missing or damaged segment again from its logs.
+fn remake(
+    disk: &dyn Disk,
+    dir: &Path,
+    at: usize,
+    manifest: &mut Manifest,
+    terms: Terms,
+    why: &OpenError,
+) -> Result<Segment, OpenError> {
+    if let OpenError::Io { path, .. } = why
+        && path.extension().is_some_and(|ending| ending == "log")
+    {
+        return Err(OpenError::Io {
+            path: path.clone(),
+            source: io::Error::other(why.to_string()),
+        });
+    }
+    let old = manifest.segments[at].clone();
+    eprintln!("hark: {why}; segment {} is made again from the log", old.number);
+    let deletes = Deletes::read(disk, dir, manifest, old.first_log)?;
+    let number = manifest.next_segment;
+    manifest.next_segment += 1;
+    let entry = SegmentEntry { number, addresses: 0, dead: 0, ..old };
+    rebuild_segment(disk, dir, &entry, manifest, &deletes, &terms)?;
+    manifest.segments[at] = entry.clone();
+    open_segment(disk, dir, &entry, manifest, terms, None)
+}

@@ -1,0 +1,192 @@
+//! Making segments again from the log, which alone is enough.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use hark_archive::{Id, Record};
+
+use crate::disk::Disk;
+use crate::log::{self, Frame, Log};
+use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
+use crate::open::OpenError;
+use crate::segment::Address;
+use crate::segment::seal::{Item, write};
+use crate::term::{SECRET, Terms};
+use crate::{OnProgress, Options, Progress};
+
+/// Where each deleted record was last deleted: (id, log it was put in) to the place of the deletion.
+pub(crate) struct Deletes(HashMap<(Id, u32), Address>);
+
+impl Deletes {
+    /// None at all.
+    pub fn none() -> Self {
+        Self(HashMap::new())
+    }
+
+    /// Adds one, at `at`.
+    pub fn add(&mut self, id: Id, log: u32, at: Address) {
+        self.0.insert((id, log), at);
+    }
+
+    /// How many stand in logs from the one numbered `first` on.
+    pub fn since(&self, first: u32) -> u64 {
+        self.0.values().filter(|at| at.log >= first).count() as u64
+    }
+
+    /// Reads them from all logs from the one numbered `first` on.
+    pub fn read(
+        disk: &dyn Disk,
+        dir: &Path,
+        manifest: &Manifest,
+        first: u32,
+    ) -> Result<Self, OpenError> {
+        let mut deletes = Self::none();
+        for entry in manifest.logs.iter().filter(|entry| entry.number >= first) {
+            let path = log::path(dir, entry.number, entry.generation);
+            let id = (entry.number, entry.generation);
+            log::replay(disk, &path, id, &mut |offset, frame| {
+                if let Frame::Delete { id, log } = frame {
+                    deletes.add(id, log, Address { log: entry.number, offset });
+                }
+            })?;
+        }
+        Ok(deletes)
+    }
+
+    /// Whether the record put at `at` was deleted later.
+    pub fn hit(&self, id: &Id, at: Address) -> bool {
+        self.0
+            .get(&(*id, at.log))
+            .is_some_and(|deleted| (deleted.log, deleted.offset) > (at.log, at.offset))
+    }
+}
+
+/// Writes the segment that `entry` describes.
+pub(crate) fn rebuild_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    entry: &SegmentEntry,
+    manifest: &Manifest,
+    deletes: &Deletes,
+    terms: &Terms,
+) -> Result<u32, OpenError> {
+    let mut logs = Vec::new();
+    let mut addresses = Vec::new();
+    let covered = |log: &&LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
+    for covered in manifest.logs.iter().filter(covered) {
+        let id = (covered.number, covered.generation);
+        let path = log::path(dir, id.0, id.1);
+        log::replay(disk, &path, id, &mut |offset, frame| {
+            let at = Address { log: covered.number, offset };
+            if let Frame::Put(bytes) = frame
+                && let Ok(record) = Record::new(bytes)
+                && !deletes.hit(record.id(), at)
+            {
+                addresses.push((logs.len(), at));
+            }
+        })?;
+        let log = Log::open(disk, dir, id, u64::MAX, None).map_err(OpenError::io(&path))?;
+        logs.push(Arc::new(log));
+    }
+    let items: Vec<Item<'_>> = addresses
+        .iter()
+        .enumerate()
+        .filter_map(|(row, &(log, address))| {
+            let record = logs[log].record(address.offset, false)?;
+            Some(Item { row: row as u32, address, record })
+        })
+        .collect();
+    let count = items.len() as u32;
+    let rows = addresses.len() as u32;
+    write(disk, dir, entry.number, items, rows, terms).map_err(OpenError::io(dir))?;
+    disk.sync_dir(&dir.join("seg")).map_err(OpenError::io(dir))?;
+    Ok(count)
+}
+
+/// What a rebuild has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Segments made.
+    pub segments: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Whether there was no usable manifest, so that a new one was made from the logs found.
+    pub manifest: bool,
+}
+
+/// Makes all segments of a shelf anew, and the manifest if it is missing. The caller holds the data
+/// directory's lock, and no process has the shelf open.
+pub fn rebuild(
+    dir: &Path,
+    options: &Options,
+    progress: OnProgress<'_>,
+) -> Result<Rebuilt, OpenError> {
+    let disk = &*options.disk;
+    let path = dir.join("MANIFEST");
+    let mut rebuilt = Rebuilt::default();
+    let found = Manifest::read(disk, dir)
+        .map_err(|source| OpenError::Manifest { path: path.clone(), source })?;
+    let mut manifest = match found {
+        Some(manifest) => manifest,
+        None => {
+            rebuilt.manifest = true;
+            manifest_from_logs(disk, dir)?
+        }
+    };
+    let terms = Terms::new(&manifest.secret);
+    let deletes = Deletes::read(disk, dir, &manifest, 0)?;
+    let total = manifest.segments.len() as u64;
+    for at in 0..manifest.segments.len() {
+        progress(Progress { what: "segments", done: at as u64, total });
+        let number = manifest.next_segment;
+        manifest.next_segment += 1;
+        let entry = SegmentEntry { number, addresses: 0, dead: 0, ..manifest.segments[at].clone() };
+        let records = rebuild_segment(disk, dir, &entry, &manifest, &deletes, &terms)?;
+        rebuilt.records += u64::from(records);
+        rebuilt.segments += 1;
+        manifest.segments[at] = entry;
+    }
+    manifest.write(disk, dir).map_err(OpenError::io(dir))?;
+    progress(Progress { what: "segments", done: total, total });
+    Ok(rebuilt)
+}
+
+/// A manifest for the logs that are there: the latest generation of each, a segment for all but the
+/// last.
+fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
+    let log_dir = dir.join("log");
+    let io = OpenError::io(&log_dir);
+    let mut logs: Vec<LogEntry> = Vec::new();
+    for (name, _) in disk.list(&log_dir).map_err(&io)? {
+        let parts = name.strip_suffix(".log").and_then(|name| name.split_once('-'));
+        let Some((Ok(number), Ok(generation))) =
+            parts.map(|(number, generation)| (number.parse::<u32>(), generation.parse::<u32>()))
+        else {
+            continue;
+        };
+        match logs.iter_mut().find(|log| log.number == number) {
+            Some(log) => log.generation = log.generation.max(generation),
+            None => logs.push(LogEntry { number, generation, purged: 0, dead_bytes: 0 }),
+        }
+    }
+    logs.sort_by_key(|log| log.number);
+    let Some((_, sealed)) = logs.split_last() else {
+        let source = ManifestError::Damaged("there are no logs either");
+        return Err(OpenError::Manifest { path: dir.into(), source });
+    };
+    let segments: Vec<SegmentEntry> = sealed
+        .iter()
+        .enumerate()
+        .map(|(at, log)| SegmentEntry {
+            number: at as u32 + 1,
+            first_log: log.number,
+            last_log: log.number,
+            addresses: 0,
+            dead: 0,
+        })
+        .collect();
+    let mut secret = [0; SECRET];
+    getrandom::fill(&mut secret).map_err(|error| io(std::io::Error::other(error.to_string())))?;
+    Ok(Manifest { secret, logs, next_segment: segments.len() as u32 + 1, segments })
+}

@@ -1,0 +1,172 @@
+//! Writing a segment file, section after section, front to back.
+
+use std::io;
+use std::path::Path;
+
+use super::{MAGIC, SECTIONS, Section, path};
+use crate::disk::{Disk, DiskFile};
+
+/// Bytes gathered before they are handed to the disk.
+const BUFFER: usize = 256 << 10;
+
+/// A segment file being written.
+pub struct Builder {
+    file: Box<dyn DiskFile>,
+    buffer: Vec<u8>,
+    /// Bytes handed to the file so far.
+    written: u64,
+    sum: u32,
+    section_start: u64,
+    table: [(u64, u64, u32); SECTIONS.len()],
+    rows: u32,
+    oldest: u64,
+    newest: u64,
+}
+
+impl Builder {
+    /// Starts the file of segment `number`.
+    pub fn new(disk: &dyn Disk, shelf: &Path, number: u32) -> io::Result<Self> {
+        let mut builder = Self {
+            file: disk.create(&path(shelf, number))?,
+            buffer: Vec::with_capacity(BUFFER + 8),
+            written: 0,
+            sum: 0,
+            section_start: 0,
+            table: [(0, 0, 0); SECTIONS.len()],
+            rows: 0,
+            oldest: 0,
+            newest: 0,
+        };
+        builder.put(MAGIC)?;
+        builder.flush()?;
+        builder.sum = 0;
+        Ok(builder)
+    }
+
+    /// The rows' times, newest first.
+    pub fn times(&mut self, times: &[u64]) -> io::Result<()> {
+        self.rows = times.len() as u32;
+        self.newest = times.first().copied().unwrap_or(0);
+        self.oldest = times.last().copied().unwrap_or(0);
+        let oldest = self.oldest;
+        if self.newest - oldest <= u64::from(u32::MAX) {
+            self.u32s(Section::Times, times.iter().map(|time| (time - oldest) as u32))
+        } else {
+            self.u64s(Section::Times, times.iter().map(|time| time - oldest))
+        }
+    }
+
+    /// The ids' hashes and rows, ascending by hash.
+    pub fn ids(&mut self, ids: impl Iterator<Item = (u64, u32)>) -> io::Result<()> {
+        let mut rows = Vec::with_capacity(self.rows as usize);
+        self.u64s(
+            Section::IdHashes,
+            ids.map(|(hash, row)| {
+                rows.push(row);
+                hash
+            }),
+        )?;
+        self.u32s(Section::IdRows, rows.into_iter())
+    }
+
+    /// The lists: `next` fills the rows of the next one and says its term and kind, ascending.
+    pub fn lists(
+        &mut self,
+        mut next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
+    ) -> io::Result<()> {
+        let (mut terms, mut kinds, mut starts) = (Vec::new(), Vec::new(), vec![0u32]);
+        let mut rows = Vec::new();
+        let mut end = 0u32;
+        self.begin();
+        while let Some((term, kind)) = next(&mut rows) {
+            if rows.is_empty() {
+                continue;
+            }
+            for row in rows.drain(..) {
+                self.put(&row.to_le_bytes())?;
+                end += 1;
+            }
+            terms.push(term);
+            kinds.push(kind);
+            starts.push(end);
+        }
+        self.end(Section::Postings)?;
+        self.u64s(Section::Terms, terms.into_iter())?;
+        self.u32s(Section::Kinds, kinds.into_iter())?;
+        self.u32s(Section::Starts, starts.into_iter())
+    }
+
+    /// What expires when: times and rows, ascending.
+    pub fn expiries(&mut self, expiries: &[(u64, u32)]) -> io::Result<()> {
+        self.u64s(Section::ExpiryTimes, expiries.iter().map(|(time, _)| *time))?;
+        self.u32s(Section::ExpiryRows, expiries.iter().map(|(_, row)| *row))
+    }
+
+    /// Writes the trailer; on return the file is durable (its name is not). Gives its size.
+    pub fn finish(mut self) -> io::Result<u64> {
+        let mut trailer = Vec::new();
+        for (offset, len, sum) in self.table {
+            trailer.extend_from_slice(&offset.to_le_bytes());
+            trailer.extend_from_slice(&len.to_le_bytes());
+            trailer.extend_from_slice(&sum.to_le_bytes());
+        }
+        trailer.extend_from_slice(&self.oldest.to_le_bytes());
+        trailer.extend_from_slice(&self.newest.to_le_bytes());
+        trailer.extend_from_slice(&self.rows.to_le_bytes());
+        let sum = crc32c::crc32c(&trailer);
+        trailer.extend_from_slice(&sum.to_le_bytes());
+        trailer.extend_from_slice(MAGIC);
+        self.put(&trailer)?;
+        self.flush()?;
+        self.file.sync()?;
+        Ok(self.written)
+    }
+
+    fn u64s(&mut self, section: Section, values: impl Iterator<Item = u64>) -> io::Result<()> {
+        self.begin();
+        for value in values {
+            self.put(&value.to_le_bytes())?;
+        }
+        self.end(section)
+    }
+
+    fn u32s(&mut self, section: Section, values: impl Iterator<Item = u32>) -> io::Result<()> {
+        self.begin();
+        for value in values {
+            self.put(&value.to_le_bytes())?;
+        }
+        self.end(section)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sum = crc32c::crc32c_append(self.sum, &self.buffer);
+        self.file.write_all(&self.buffer)?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        self.section_start = self.written;
+    }
+
+    fn end(&mut self, section: Section) -> io::Result<()> {
+        let start = self.section_start;
+        self.flush()?;
+        let len = self.written - start;
+        self.table[section as usize] = (start, len, self.sum);
+        self.buffer.resize(len.next_multiple_of(8) as usize - len as usize, 0);
+        let padding = std::mem::take(&mut self.buffer);
+        self.file.write_all(&padding)?;
+        self.written += padding.len() as u64;
+        self.buffer = padding;
+        self.buffer.clear();
+        self.sum = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! Reading a segment file in place. Opening checks the trailer and that every section lies within
+//! the file; every access is bounded, so that damage can hide rows, not crash.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use super::{MAGIC, SECTIONS, Section, path};
+use crate::disk::Disk;
+use crate::map::Map;
+
+const TRAILER: usize = SECTIONS.len() * 20 + 8 + 8 + 4 + 4 + 8;
+
+/// An open segment file.
+pub struct SegmentFile {
+    map: Map,
+    sections: [Range<usize>; SECTIONS.len()],
+    sums: [u32; SECTIONS.len()],
+    /// Rows in it.
+    pub rows: u32,
+    /// Its oldest time.
+    pub oldest: u64,
+    /// Its newest time.
+    pub newest: u64,
+    wide: bool,
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl SegmentFile {
+    /// Opens the file of segment `number`.
+    pub fn open(disk: &dyn Disk, shelf: &Path, number: u32) -> io::Result<Self> {
+        let map = disk.map(&path(shelf, number), None)?;
+        Self::from_map(map).ok_or_else(|| bad("the segment's trailer is damaged"))
+    }
+
+    fn from_map(map: Map) -> Option<Self> {
+        let body = map.len().checked_sub(TRAILER)?;
+        let trailer = &map[body..];
+        let (table, tail) = trailer.split_at(TRAILER - 12);
+        let sum = u32::from_le_bytes(*tail.first_chunk()?);
+        if !map.starts_with(MAGIC) || tail[4..] != MAGIC[..] || crc32c::crc32c(table) != sum {
+            return None;
+        }
+        let mut sections = [const { 0..0 }; SECTIONS.len()];
+        let mut sums = [0; SECTIONS.len()];
+        for (at, entry) in table.chunks_exact(20).take(SECTIONS.len()).enumerate() {
+            let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
+            let len = u64::from_le_bytes(*entry[8..].first_chunk()?) as usize;
+            sections[at] = start..start.checked_add(len)?;
+            sums[at] = u32::from_le_bytes(*entry.last_chunk()?);
+            if sections[at].end > body {
+                return None;
+            }
+        }
+        let rest = &table[SECTIONS.len() * 20..];
+        let oldest = u64::from_le_bytes(*rest.first_chunk()?);
+        let newest = u64::from_le_bytes(*rest[8..].first_chunk()?);
+        let rows = u32::from_le_bytes(*rest.last_chunk()?);
+        let wide = newest.checked_sub(oldest)? > u64::from(u32::MAX);
+        let file = Self { map, sections, sums, rows, oldest, newest, wide };
+        file.lengths_agree().then_some(file)
+    }
+
+    fn lengths_agree(&self) -> bool {
+        let rows = self.rows as usize;
+        let len = |section: Section| self.sections[section as usize].len();
+        len(Section::Times) == rows * if self.wide { 8 } else { 4 }
+            && len(Section::IdHashes) == rows * 8
+            && len(Section::IdRows) == rows * 4
+            && len(Section::Kinds) * 2 == len(Section::Terms)
+            && len(Section::Starts) == len(Section::Kinds) + 4
+            && len(Section::ExpiryRows) * 2 == len(Section::ExpiryTimes)
+    }
+
+    fn section(&self, section: Section) -> &[u8] {
+        &self.map[self.sections[section as usize].clone()]
+    }
+
+    fn u32(&self, section: Section, index: usize) -> Option<u32> {
+        self.section(section).get(index * 4..)?.first_chunk().map(|four| u32::from_le_bytes(*four))
+    }
+
+    fn u64(&self, section: Section, index: usize) -> Option<u64> {
+        self.section(section)
+            .get(index * 8..)?
+            .first_chunk()
+            .map(|eight| u64::from_le_bytes(*eight))
+    }
+
+    /// Size on disk.
+    pub fn bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The sections whose bytes are not those that were written.
+    pub fn damaged_sections(&self) -> Vec<Section> {
+        let damaged = |section: &Section| {
+            crc32c::crc32c(self.section(*section)) != self.sums[*section as usize]
+        };
+        SECTIONS.into_iter().filter(damaged).collect()
+    }
+
+    /// A row's time.
+    #[inline]
+    pub fn time(&self, row: u32) -> u64 {
+        let above = if self.wide {
+            self.u64(Section::Times, row as usize)
+        } else {
+            self.u32(Section::Times, row as usize).map(u64::from)
+        };
+        above.map_or(0, |above| self.oldest.wrapping_add(above))
+    }
+
+    /// First row that is not newer than `time`.
+    pub fn first_at_or_before(&self, time: u64) -> u32 {
+        partition(self.rows, |row| self.time(row) > time)
+    }
+
+    /// Rows whose id has this hash.
+    pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
+        let found = self.equal(Section::IdHashes, self.rows as usize, hash);
+        found.filter_map(|at| self.u32(Section::IdRows, at))
+    }
+
+    /// The id index's `at`th entry.
+    pub fn id_entry(&self, at: usize) -> Option<(u64, u32)> {
+        Some((self.u64(Section::IdHashes, at)?, self.u32(Section::IdRows, at)?))
+    }
+
+    /// Entries of the dictionary.
+    pub fn entries(&self) -> usize {
+        self.sections[Section::Kinds as usize].len() / 4
+    }
+
+    /// Entries of a term, one a kind.
+    pub fn term(&self, term: u64) -> Range<usize> {
+        self.equal(Section::Terms, self.entries(), term)
+    }
+
+    /// An entry's term.
+    pub fn entry_term(&self, entry: usize) -> u64 {
+        self.u64(Section::Terms, entry).unwrap_or(u64::MAX)
+    }
+
+    /// An entry's kind.
+    pub fn kind(&self, entry: usize) -> u32 {
+        self.u32(Section::Kinds, entry).unwrap_or(u32::MAX)
+    }
+
+    /// Where in the postings an entry's list lies.
+    pub fn list(&self, entry: usize) -> Range<u32> {
+        let start = self.u32(Section::Starts, entry).unwrap_or(0);
+        let end = self.u32(Section::Starts, entry + 1).unwrap_or(0);
+        let all = (self.sections[Section::Postings as usize].len() / 4) as u32;
+        start.min(all)..end.min(all).max(start.min(all))
+    }
+
+    /// A row out of the postings.
+    #[inline]
+    pub fn posting(&self, at: u32) -> u32 {
+        self.u32(Section::Postings, at as usize).unwrap_or(u32::MAX)
+    }
+
+    /// (time, row) of what expires, ascending.
+    pub fn expiries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let count = self.sections[Section::ExpiryRows as usize].len() / 4;
+        (0..count).filter_map(|at| {
+            Some((self.u64(Section::ExpiryTimes, at)?, self.u32(Section::ExpiryRows, at)?))
+        })
+    }
+
+    /// Indices of an ascending array of hashes that equal `value`: interpolation, then a short walk,
+    /// since hashes are spread evenly.
+    fn equal(&self, section: Section, len: usize, value: u64) -> Range<usize> {
+        let at = |index: usize| self.u64(section, index).unwrap_or(u64::MAX);
+        let guess = ((u128::from(value) * len as u128) >> 64) as usize;
+        let (mut low, mut high) = (guess, guess);
+        let mut reach = 8;
+        while low > 0 && at(low) >= value {
+            low = low.saturating_sub(reach);
+            reach *= 2;
+        }
+        reach = 8;
+        while high < len && at(high) < value {
+            high = (high + reach).min(len);
+            reach *= 2;
+        }
+        let start = low + partition((high - low) as u32, |i| at(low + i as usize) < value) as usize;
+        let mut end = start;
+        let mut step = 1;
+        while end < len && at(end) == value {
+            end += step;
+            step *= 2;
+        }
+        let end = end.min(len);
+        start..start + partition((end - start) as u32, |i| at(start + i as usize) == value) as usize
+    }
+}
+
+/// First of `0..len` for which `before` does not hold; it must hold for a prefix only.
+pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}

@@ -1,0 +1,141 @@
+//! Merging: several segments become one, without reading a record but where times tie.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use hark_archive::Id;
+
+use super::build::Builder;
+use super::seal::DROPPED;
+use super::sidecar::Kind;
+use super::view::Segment;
+use crate::disk::Disk;
+
+/// What a merge has written.
+pub struct Written {
+    /// For each segment and old row, the new one or [`DROPPED`].
+    pub rows: Vec<Vec<u32>>,
+    /// Rows in the new segment.
+    pub count: u32,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Writes the segment `number` and its addresses (generation 0) from `segments`. Rows that are dead
+/// now are left out.
+pub fn merge(
+    disk: &dyn Disk,
+    shelf: &Path,
+    number: u32,
+    segments: &[Arc<Segment>],
+) -> io::Result<Written> {
+    let order = interleave(segments);
+    let mut rows: Vec<Vec<u32>> =
+        segments.iter().map(|segment| vec![DROPPED; segment.file.rows as usize]).collect();
+    for (new, &(segment, old)) in order.iter().enumerate() {
+        rows[segment as usize][old as usize] = new as u32;
+    }
+    let mut builder = Builder::new(disk, shelf, number)?;
+    let time = |&(segment, row): &(u32, u32)| segments[segment as usize].file.time(row);
+    builder.times(&order.iter().map(time).collect::<Vec<_>>())?;
+    builder.ids(ids(segments, &rows))?;
+    lists(&mut builder, segments, &rows)?;
+    let mut expiries: Vec<(u64, u32)> = Vec::new();
+    for (segment, map) in segments.iter().zip(&rows) {
+        let moved = |(time, row): (u64, u32)| Some((time, kept(map, row)?));
+        expiries.extend(segment.file.expiries().filter_map(moved));
+    }
+    expiries.sort_unstable();
+    builder.expiries(&expiries)?;
+    let mut bytes = builder.finish()?;
+    let addresses =
+        order.iter().map(|&(segment, row)| segments[segment as usize].address(row).pack());
+    bytes += Kind::Addresses.write(disk, shelf, (number, 0), addresses)?;
+    Ok(Written { rows, count: order.len() as u32, bytes })
+}
+
+fn kept(map: &[u32], row: u32) -> Option<u32> {
+    map.get(row as usize).copied().filter(|&new| new != DROPPED)
+}
+
+/// All live rows, (segment, row), newest first and by id.
+fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
+    let next = |at: usize, from: u32| {
+        let segment = &segments[at];
+        let row = (from..segment.file.rows).find(|&row| !segment.dead.dead.get(row))?;
+        Some(Reverse((!segment.file.time(row), at as u32, row)))
+    };
+    let id = |segment: u32, row: u32| -> Id {
+        segments[segment as usize].record(row).map_or([0xff; 32], |record| *record.id())
+    };
+    let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
+    let mut order = Vec::with_capacity(segments.iter().map(|s| s.file.rows as usize).sum());
+    let mut group = Vec::new();
+    while let Some(Reverse((time, segment, row))) = heap.pop() {
+        heap.extend(next(segment as usize, row + 1));
+        let tied = |heap: &BinaryHeap<Reverse<(u64, u32, u32)>>| {
+            heap.peek().is_some_and(|Reverse((other, ..))| *other == time)
+        };
+        if group.is_empty() && !tied(&heap) {
+            order.push((segment, row));
+            continue;
+        }
+        group.push((segment, row));
+        if !tied(&heap) {
+            let first = group[0].0;
+            if group.iter().any(|(segment, _)| *segment != first) {
+                group.sort_by_cached_key(|&(segment, row)| id(segment, row));
+            }
+            order.append(&mut group);
+        }
+    }
+    order
+}
+
+/// The id indices, interleaved.
+fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u64, u32)> {
+    let next = move |at: usize, mut entry: usize| loop {
+        let (hash, row) = segments[at].file.id_entry(entry)?;
+        entry += 1;
+        if let Some(new) = kept(&rows[at], row) {
+            return Some(Reverse((hash, new, at, entry)));
+        }
+    };
+    let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
+    std::iter::from_fn(move || {
+        let Reverse((hash, row, at, entry)) = heap.pop()?;
+        heap.extend(next(at, entry));
+        Some((hash, row))
+    })
+}
+
+/// The dictionaries and their lists, interleaved.
+fn lists(builder: &mut Builder, segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> io::Result<()> {
+    let next = |at: usize, entry: usize| {
+        let file = &segments[at].file;
+        (entry < file.entries())
+            .then(|| Reverse((file.entry_term(entry), file.kind(entry), at, entry)))
+    };
+    let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
+    builder.lists(|list| {
+        let Reverse((term, kind, ..)) = *heap.peek()?;
+        let mut runs = 0;
+        while let Some(&Reverse((t, k, at, entry))) = heap.peek() {
+            if (t, k) != (term, kind) {
+                break;
+            }
+            heap.pop();
+            heap.extend(next(at, entry + 1));
+            let file = &segments[at].file;
+            list.extend(file.list(entry).filter_map(|i| kept(&rows[at], file.posting(i))));
+            runs += 1;
+        }
+        if runs > 1 {
+            list.sort_unstable();
+        }
+        Some((term, kind))
+    })
+}

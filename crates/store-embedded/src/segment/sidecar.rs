@@ -1,0 +1,95 @@
+//! The two small files beside a segment that are replaced while the segment stays: where its records
+//! are (`.addr`), and which of its rows are dead (`.dead`). A number a generation.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::Disk;
+use crate::map::Map;
+
+/// What a sidecar holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A packed [`super::Address`] a row.
+    Addresses,
+    /// A bit a row, 64 a word, then how many dead rows the 256 groups of kinds have, two a word.
+    Dead,
+}
+
+impl Kind {
+    fn magic(self) -> &'static [u8; 8] {
+        match self {
+            Self::Addresses => b"HARKadr1",
+            Self::Dead => b"HARKded1",
+        }
+    }
+
+    /// Name within the shelf.
+    pub fn path(self, shelf: &Path, segment: u32, generation: u32) -> PathBuf {
+        let ending = match self {
+            Self::Addresses => "addr",
+            Self::Dead => "dead",
+        };
+        shelf.join("seg").join(format!("{segment:08}-{generation}.{ending}"))
+    }
+
+    /// Writes words; on return the file is durable (its name is not). Gives its size.
+    pub fn write(
+        self,
+        disk: &dyn Disk,
+        shelf: &Path,
+        (segment, generation): (u32, u32),
+        words: impl Iterator<Item = u64>,
+    ) -> io::Result<u64> {
+        let mut bytes = self.magic().to_vec();
+        words.for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        let mut file = disk.create(&self.path(shelf, segment, generation))?;
+        file.write_all(&bytes)?;
+        file.sync()?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Opens words; their number and checksum must be right.
+    pub fn open(
+        self,
+        disk: &dyn Disk,
+        shelf: &Path,
+        (segment, generation): (u32, u32),
+        len: usize,
+    ) -> io::Result<Words> {
+        let map = disk.map(&self.path(shelf, segment, generation), None)?;
+        let sound = map.len() == 12 + len * 8
+            && map.starts_with(self.magic())
+            && map.last_chunk().is_some_and(|sum| {
+                crc32c::crc32c(&map[..map.len() - 4]) == u32::from_le_bytes(*sum)
+            });
+        if !sound {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"));
+        }
+        Ok(Words(map))
+    }
+}
+
+/// The words of a sidecar.
+pub struct Words(Map);
+
+impl Words {
+    /// A word.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<u64> {
+        let end = self.0.len().checked_sub(4)?;
+        self.0[..end].get(8 + index * 8..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..(self.0.len().saturating_sub(12)) / 8).filter_map(|index| self.get(index))
+    }
+
+    /// Size on disk.
+    pub fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+}

@@ -1,0 +1,383 @@
+//! A segment with what changes around it (addresses, dead rows), as a source of answers.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use hark_archive::query::source::Source;
+use hark_archive::{Id, Key, Order, Query, Record};
+
+use super::Address;
+use super::file::{SegmentFile, partition};
+use super::sidecar::Words;
+use crate::bits::{Bits, DeadKinds, KIND_WORDS};
+use crate::log::Log;
+use crate::manifest::SegmentEntry;
+use crate::term::Terms;
+
+/// An open segment.
+pub struct Segment {
+    /// Its line of the manifest when it was opened.
+    pub entry: SegmentEntry,
+    /// Its index.
+    pub file: Arc<SegmentFile>,
+    /// Where its records are.
+    pub addresses: Arc<Words>,
+    /// The logs from the first to the last it covers; none where a log is gone.
+    pub logs: Vec<Option<Arc<Log>>>,
+    /// Its dead rows.
+    pub dead: Arc<Dead>,
+    /// Kinds and where their lists lie, ascending.
+    kinds: Arc<[(u32, Range<u32>)]>,
+    terms: Terms,
+}
+
+/// Which rows of a segment are dead, and which have been read whole before. Outlives the segment's
+/// addresses.
+pub struct Dead {
+    /// Deleted, durably.
+    pub dead: Bits,
+    /// Deleted by a batch that is not synced yet; a superset of `dead`.
+    pub doomed: Bits,
+    /// By kind.
+    pub kinds: DeadKinds,
+    /// Rows whose record's checksum was looked at.
+    pub verified: Bits,
+    /// Records found damaged.
+    pub damaged: AtomicU64,
+    /// Dead rows that the `.dead` file has.
+    pub saved: AtomicU32,
+}
+
+impl Dead {
+    /// From the words of a `.dead` file; all alive without.
+    pub fn new(rows: u32, words: Option<&Words>) -> Self {
+        let words = || words.into_iter().flat_map(Words::iter);
+        let dead = Bits::from_words(rows as usize, words());
+        let all = dead.words().map(u64::count_ones).sum();
+        let kinds = words().skip(rows.div_ceil(64) as usize);
+        Self {
+            doomed: Bits::from_words(rows as usize, dead.words()),
+            dead,
+            kinds: DeadKinds::from_words(kinds, all),
+            verified: Bits::new(rows as usize),
+            damaged: AtomicU64::new(0),
+            saved: AtomicU32::new(all),
+        }
+    }
+
+    /// Words of a `.dead` file for so many rows.
+    pub fn words_on_disk(rows: u32) -> usize {
+        rows.div_ceil(64) as usize + KIND_WORDS
+    }
+
+    /// The words of a `.dead` file.
+    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.dead.words().chain(self.kinds.words())
+    }
+}
+
+impl Segment {
+    /// Puts a segment together.
+    pub fn new(
+        entry: SegmentEntry,
+        file: Arc<SegmentFile>,
+        addresses: Words,
+        logs: Vec<Option<Arc<Log>>>,
+        dead: Arc<Dead>,
+        terms: Terms,
+    ) -> Self {
+        let every = file.term(terms.every());
+        let kinds = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
+        Self { entry, file, addresses: Arc::new(addresses), logs, dead, kinds, terms }
+    }
+
+    /// The same segment after its line of the manifest has changed.
+    pub fn with_entry(&self, entry: SegmentEntry) -> Self {
+        Self {
+            entry,
+            file: Arc::clone(&self.file),
+            addresses: Arc::clone(&self.addresses),
+            logs: self.logs.clone(),
+            dead: Arc::clone(&self.dead),
+            kinds: Arc::clone(&self.kinds),
+            terms: self.terms,
+        }
+    }
+
+    /// Takes over how much is dead in the logs from `other`, but for the one numbered `except`.
+    pub fn keep_dead_bytes(&self, other: &Self, except: u32) {
+        for (mine, theirs) in self.logs.iter().flatten().zip(other.logs.iter().flatten()) {
+            if mine.number != except {
+                mine.dead_bytes.store(theirs.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Where a row's record is.
+    pub fn address(&self, row: u32) -> Address {
+        Address::unpack(self.addresses.get(row as usize).unwrap_or(0))
+    }
+
+    fn log(&self, address: Address) -> Option<&Arc<Log>> {
+        let at = address.log.checked_sub(self.entry.first_log)?;
+        self.logs.get(at as usize)?.as_ref()
+    }
+
+    /// A row's record; `None`, and noted, if it is damaged.
+    pub fn record(&self, row: u32) -> Option<Record<'_>> {
+        let address = self.address(row);
+        let verified = self.dead.verified.get(row);
+        let record = self
+            .log(address)
+            .and_then(|log| log.record(address.offset, !verified))
+            .filter(|record| record.time() == self.file.time(row));
+        match record {
+            Some(_) if verified => {}
+            Some(_) => {
+                self.dead.verified.set(row);
+            }
+            None => {
+                self.dead.damaged.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        record
+    }
+
+    /// Marks a row as deleted for everyone.
+    pub fn kill(&self, row: u32) {
+        self.dead.doomed.set(row);
+        if row < self.file.rows && self.dead.dead.set(row) {
+            self.note_dead(row);
+        }
+    }
+
+    fn note_dead(&self, row: u32) {
+        let address = self.address(row);
+        let log = self.log(address);
+        let kind =
+            log.and_then(|log| log.record(address.offset, false)).map(|record| record.kind());
+        self.dead.kinds.add(kind);
+        self.note_dead_bytes(row);
+    }
+
+    /// Counts a row's frame as dead bytes of its log.
+    pub fn note_dead_bytes(&self, row: u32) {
+        let address = self.address(row);
+        if let Some(log) = self.log(address) {
+            log.dead_bytes.fetch_add(log.frame_bytes(address.offset), Ordering::Relaxed);
+        }
+    }
+
+    /// Rows with this id, dead ones included.
+    pub fn rows_of(&self, id: &Id) -> impl Iterator<Item = u32> + '_ {
+        let id = *id;
+        self.file
+            .rows_of_id(self.terms.id(&id))
+            .filter(move |&row| self.record_of_any(row).is_some_and(|record| *record.id() == id))
+    }
+
+    /// Like [`Segment::record`], but it is no damage if a dead row's record is gone.
+    fn record_of_any(&self, row: u32) -> Option<Record<'_>> {
+        if self.address(row) == Address::GONE { None } else { self.record(row) }
+    }
+}
+
+/// A segment as the readers, or as the writer sees it.
+pub struct SegmentView {
+    /// The segment.
+    pub segment: Arc<Segment>,
+    /// Whether rows doomed by the batch under way are gone already.
+    pub writing: bool,
+}
+
+/// A run of a segment.
+#[derive(Clone)]
+pub enum Run {
+    /// All rows.
+    Every,
+    /// A list in the postings.
+    List(Range<u32>),
+}
+
+impl SegmentView {
+    fn file(&self) -> &SegmentFile {
+        &self.segment.file
+    }
+
+    #[inline]
+    fn at(&self, run: &Run, index: usize) -> u32 {
+        match run {
+            Run::Every => index as u32,
+            Run::List(list) => self.file().posting(list.start + index as u32),
+        }
+    }
+
+    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+        let wanted = |entry: &usize| {
+            kinds.is_none_or(|kinds| kinds.binary_search(&self.file().kind(*entry)).is_ok())
+        };
+        let entries = self.file().term(term).filter(wanted);
+        runs.extend(entries.map(|entry| Run::List(self.file().list(entry))));
+    }
+
+    /// First row behind a place, newest first.
+    fn first_behind(&self, time: u64, id: &Id) -> u32 {
+        let start = self.file().first_at_or_before(time);
+        let older = time.checked_sub(1);
+        let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
+        start
+            + partition(end - start, |row| {
+                // A row whose record is gone is dead; it counts with the next one that is there.
+                let mut rows = start + row..end;
+                rows.find_map(|row| self.segment.record_of_any(row))
+                    .is_some_and(|record| record.id() <= id)
+            })
+    }
+}
+
+impl Source for SegmentView {
+    /// (time where it is needed, row), ascending in the query's order.
+    type Key = (u64, u32);
+    type Run = Run;
+    type Window = Range<u32>;
+
+    fn name(&self) -> String {
+        format!("segment {}", self.segment.entry.number)
+    }
+
+    fn rows(&self) -> u64 {
+        u64::from(self.file().rows)
+    }
+
+    fn span(&self) -> Option<(u64, u64)> {
+        (self.file().rows > 0).then(|| (self.file().oldest, self.file().newest))
+    }
+
+    fn every(&self, runs: &mut Vec<Run>) {
+        runs.push(Run::Every);
+    }
+
+    fn kinds(&self, kinds: &[u32], runs: &mut Vec<Run>) {
+        let known = &self.segment.kinds;
+        runs.extend(kinds.iter().filter_map(|kind| {
+            let at = known.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
+            Some(Run::List(known[at].1.clone()))
+        }));
+    }
+
+    fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+        self.term(self.segment.terms.author(author), kinds, runs);
+    }
+
+    fn label(&self, name: u8, value: &[u8], kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+        self.term(self.segment.terms.label(name, value), kinds, runs);
+    }
+
+    fn find(&self, id: &Id) -> Option<u32> {
+        let mut rows = self.segment.rows_of(id);
+        let first = rows.next()?;
+        // An id that was deleted and put again has several rows, of which one may be alive.
+        if !self.is_dead(first) {
+            return Some(first);
+        }
+        rows.find(|&row| !self.is_dead(row)).or(Some(first))
+    }
+
+    fn window(&self, query: &Query) -> Range<u32> {
+        let mut start = self.file().first_at_or_before(query.to);
+        let mut from = query.from;
+        match query.after {
+            Some(after) if query.order == Order::NewestFirst => {
+                start = start.max(self.first_behind(after.time, &after.id));
+            }
+            Some(after) => from = from.max(after.time),
+            None => {}
+        }
+        let end = match from.checked_sub(1) {
+            Some(before) => self.file().first_at_or_before(before),
+            None => self.file().rows,
+        };
+        start..end.max(start)
+    }
+
+    fn clip(&self, run: &Run, window: &Range<u32>) -> Range<usize> {
+        match run {
+            Run::Every => window.start as usize..window.end as usize,
+            Run::List(list) => {
+                let len = list.end - list.start;
+                if window.start == 0 && window.end == self.file().rows {
+                    return 0..len as usize;
+                }
+                let start =
+                    partition(len, |at| self.file().posting(list.start + at) < window.start);
+                let rest = len - start;
+                let end = start
+                    + partition(rest, |at| {
+                        self.file().posting(list.start + start + at) < window.end
+                    });
+                start as usize..end as usize
+            }
+        }
+    }
+
+    fn within(&self, row: u32, window: &Range<u32>) -> bool {
+        window.contains(&row)
+    }
+
+    #[inline]
+    fn key(&self, run: &Run, index: usize, order: Order) -> (u64, u32) {
+        self.key_of(self.at(run, index), order)
+    }
+
+    #[inline]
+    fn key_of(&self, row: u32, order: Order) -> (u64, u32) {
+        match order {
+            Order::NewestFirst => (0, row),
+            Order::OldestFirst => (self.file().time(row), row),
+        }
+    }
+
+    fn row(&self, key: (u64, u32)) -> u32 {
+        key.1
+    }
+
+    fn run_time(&self, run: &Run, index: usize) -> u64 {
+        self.file().time(self.at(run, index))
+    }
+
+    fn time(&self, row: u32) -> u64 {
+        self.file().time(row)
+    }
+
+    fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
+        let len = range.len();
+        let before = |at: usize| self.at(run, range.start + at) < row;
+        let (mut low, mut reach) = (0, 1);
+        while low + reach < len && before(low + reach) {
+            low += reach;
+            reach *= 2;
+        }
+        let high = (low + reach).min(len);
+        range.start + low + partition((high - low) as u32, |at| before(low + at as usize)) as usize
+    }
+
+    fn is_dead(&self, row: u32) -> bool {
+        let dead = &self.segment.dead;
+        if self.writing { dead.doomed.get(row) } else { dead.dead.get(row) }
+    }
+
+    fn may_have_dead(&self, kind: Option<u32>) -> bool {
+        self.writing || self.segment.dead.kinds.may_have(kind)
+    }
+
+    fn record(&self, row: u32) -> Option<Record<'_>> {
+        self.segment.record(row)
+    }
+
+    fn expired(&self, now: u64, rows: &mut Vec<u32>) {
+        rows.extend(
+            self.file().expiries().take_while(|(time, _)| *time <= now).map(|(_, row)| row),
+        );
+    }
+}

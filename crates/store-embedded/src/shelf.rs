@@ -1,0 +1,547 @@
+//! A shelf: its parts as readers see them, and its one writer.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use hark_archive::admission::{Effects, Rules};
+use hark_archive::query::explain::Explanation;
+use hark_archive::query::merge::{Merged, Part, count_all, explain_all};
+use hark_archive::query::source::Source;
+use hark_archive::store::Stats;
+use hark_archive::{
+    CommitError, Committed, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
+    Store, Write,
+};
+
+use crate::Options;
+use crate::disk::DiskFile;
+use crate::head::{Head, HeadView, ROWS_MAX};
+use crate::log::{self, BODY_MAX, Frame, Log};
+use crate::manifest::{LogEntry, Manifest};
+use crate::segment::view::{Segment, SegmentView};
+use crate::term::Terms;
+use crate::upkeep::Signal;
+
+/// Bytes that one sync may carry; larger batches are synced in pieces.
+const SYNC_BYTES_MAX: usize = 32 << 20;
+/// Heads that may wait to be sealed before the writer waits for them.
+pub(crate) const FROZEN_MAX: usize = 4;
+
+/// What readers see: sealed segments, heads being sealed, the head being written. Replaced as a
+/// whole.
+pub(crate) struct View {
+    /// Ascending by the logs they cover.
+    pub segments: Vec<Arc<Segment>>,
+    /// Oldest first.
+    pub frozen: Vec<Arc<Head>>,
+    pub active: Arc<Head>,
+    /// All but the active head, as readers see them.
+    parts: Vec<Arc<dyn Part>>,
+    /// All, as the writer sees them.
+    writing: Vec<Arc<dyn Part>>,
+}
+
+impl View {
+    pub fn new(segments: Vec<Arc<Segment>>, frozen: Vec<Arc<Head>>, active: Arc<Head>) -> Self {
+        let segment_parts = |writing| {
+            segments.iter().map(move |segment| {
+                let segment = Arc::clone(segment);
+                Arc::new(SegmentView { segment, writing }) as Arc<dyn Part>
+            })
+        };
+        let mut parts: Vec<Arc<dyn Part>> = segment_parts(false).collect();
+        let mut writing: Vec<Arc<dyn Part>> = segment_parts(true).collect();
+        for head in &frozen {
+            parts.push(Arc::new(HeadView::published(head)));
+            writing.push(Arc::new(HeadView::writing(head)));
+        }
+        writing.push(Arc::new(HeadView::writing(&active)));
+        Self { segments, frozen, active, parts, writing }
+    }
+
+    /// The parts as readers see them now, and the sequence number up to which they do.
+    fn now(&self) -> (Vec<Arc<dyn Part>>, u64) {
+        let head = HeadView::published(&self.active);
+        let seq = self.active.base + head.rows();
+        let mut parts = Vec::with_capacity(self.parts.len() + 1);
+        parts.extend_from_slice(&self.parts);
+        parts.push(Arc::new(head));
+        (parts, seq)
+    }
+
+    fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
+        std::iter::once(&self.active).chain(self.frozen.iter().rev())
+    }
+
+    /// Where a live record is, as the writer sees it (`writing`) or the readers do.
+    fn locate(&self, id: &Id, writing: bool) -> Option<Target> {
+        for head in self.heads() {
+            let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
+            if let Some(row) = view.find(id).filter(|&row| !view.is_dead(row)) {
+                return Some(Target::Head(Arc::clone(head), row));
+            }
+        }
+        self.segments.iter().rev().find_map(|segment| {
+            let bits = if writing { &segment.dead.doomed } else { &segment.dead.dead };
+            let row = segment.rows_of(id).find(|&row| !bits.get(row))?;
+            Some(Target::Segment(Arc::clone(segment), row))
+        })
+    }
+}
+
+/// A live row.
+pub(crate) enum Target {
+    Head(Arc<Head>, u32),
+    Segment(Arc<Segment>, u32),
+}
+
+impl Target {
+    /// The log that its record was put in.
+    fn log(&self) -> u32 {
+        match self {
+            Self::Head(head, _) => head.log.number,
+            Self::Segment(segment, row) => segment.address(*row).log,
+        }
+    }
+
+    fn doom(&self) {
+        match self {
+            Self::Head(head, row) => {
+                head.doom(*row);
+            }
+            Self::Segment(segment, row) => {
+                segment.dead.doomed.set(*row);
+            }
+        }
+    }
+
+    fn kill(&self) {
+        match self {
+            Self::Head(head, row) => head.kill(*row),
+            Self::Segment(segment, row) => segment.kill(*row),
+        }
+    }
+}
+
+/// The end of the log that is being written.
+pub(crate) struct Tail {
+    pub file: Box<dyn DiskFile>,
+    pub salt: u32,
+    pub len: u64,
+}
+
+/// What only the thread that commits touches.
+pub(crate) struct Writing {
+    /// `None` in a process that only reads.
+    pub tail: Option<Tail>,
+    /// Why no more is written, once a write or sync has failed.
+    pub stopped: Option<String>,
+    pub frames: Vec<u8>,
+    pub out: Vec<u8>,
+    pub terms: Vec<u64>,
+    pub effects: Effects,
+    pub targets: Vec<Target>,
+}
+
+impl Writing {
+    pub fn new(tail: Option<Tail>) -> Self {
+        Self {
+            tail,
+            stopped: None,
+            frames: Vec::new(),
+            out: Vec::new(),
+            terms: Vec::new(),
+            effects: Effects::default(),
+            targets: Vec::new(),
+        }
+    }
+}
+
+/// What threads of a shelf share.
+pub(crate) struct Shelf {
+    pub dir: PathBuf,
+    pub options: Options,
+    pub rules: Box<dyn Rules>,
+    pub terms: Terms,
+    pub view: ArcSwap<View>,
+    /// Taken before `manifest` where both are needed.
+    pub writing: Mutex<Writing>,
+    pub manifest: Mutex<Manifest>,
+    /// One sealing, merging or rewriting at a time.
+    pub upkeep: Mutex<()>,
+    pub signal: Mutex<Signal>,
+    pub signalled: Condvar,
+    pub written_bytes: AtomicU64,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The embedded archive of one network. Dropping it ends its thread; nothing else is needed to close
+/// it, since what was acknowledged is durable.
+pub struct Embedded {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        lock(&self.shelf.signal).stop = true;
+        self.shelf.signalled.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shelf {
+    /// The header of a new log file, durable, and its tail.
+    pub fn new_log(&self, number: u32) -> io::Result<Tail> {
+        let salt = random_u32()?;
+        let mut file = self.options.disk.create(&log::path(&self.dir, number, 0))?;
+        file.write_all(&log::header(number, 0, salt))?;
+        file.sync()?;
+        self.options.disk.sync_dir(&self.dir.join("log"))?;
+        Ok(Tail { file, salt, len: log::HEADER })
+    }
+
+    /// Opens a log for reading that is being written.
+    pub fn open_growing(&self, number: u32, generation: u32, len: u64) -> io::Result<Arc<Log>> {
+        let reserve = self.options.log_bytes_max as usize * 2 + SYNC_BYTES_MAX * 2 + BODY_MAX;
+        let disk = &*self.options.disk;
+        Log::open(disk, &self.dir, (number, generation), len, Some(reserve)).map(Arc::new)
+    }
+
+    /// Begins a new log and head. The old head is left for sealing.
+    fn rotate(&self, writing: &mut Writing) -> io::Result<()> {
+        let view = self.view.load_full();
+        let number = view.active.log.number + 1;
+        let tail = self.new_log(number)?;
+        {
+            let mut manifest = lock(&self.manifest);
+            let mut next = manifest.clone();
+            next.logs.push(LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 });
+            next.write(&*self.options.disk, &self.dir)?;
+            *manifest = next;
+        }
+        let log = self.open_growing(number, 0, tail.len)?;
+        writing.tail = Some(tail);
+        let base = view.active.base + u64::from(view.active.inserted());
+        let head = Arc::new(Head::new(log, self.terms, base));
+        self.update_view(|view| {
+            let mut frozen = view.frozen.clone();
+            frozen.push(Arc::clone(&view.active));
+            View::new(view.segments.clone(), frozen, Arc::clone(&head))
+        });
+        Ok(())
+    }
+
+    /// Replaces the view. Both threads that do so hold `writing`.
+    pub fn update_view(&self, change: impl Fn(&View) -> View) {
+        self.view.rcu(|view| Arc::new(change(view)));
+    }
+
+    /// Begins a new head if this one is full, and leaves the old one to upkeep.
+    fn make_room(&self, mut writing: MutexGuard<'_, Writing>) -> Result<(), CommitError> {
+        let view = self.view.load();
+        let full = view.active.inserted() >= self.options.seal_records
+            || writing.tail.as_ref().is_some_and(|tail| tail.len >= self.options.log_bytes_max);
+        if !full {
+            return Ok(());
+        }
+        if let Err(error) = self.rotate(&mut writing) {
+            let reason = format!("a new log could not be begun: {error}");
+            writing.stopped = Some(reason.clone());
+            return Err(CommitError::Stopped(reason));
+        }
+        drop(writing);
+        self.after_rotation()
+    }
+
+    /// Commits writes of which the records are sound and fit into one sync.
+    fn commit_piece(&self, writes: &[Write], done: &mut Committed) -> Result<(), CommitError> {
+        let writing = lock(&self.writing);
+        if let Some(reason) = &writing.stopped {
+            return Err(CommitError::Stopped(reason.clone()));
+        }
+        if writing.tail.is_none() {
+            return Err(CommitError::ReadOnly);
+        }
+        self.make_room(writing)?;
+        let mut writing = lock(&self.writing);
+        let view = self.view.load_full();
+        writing.frames.clear();
+        writing.targets.clear();
+        for write in writes {
+            let outcome = match write {
+                Write::Put(bytes) => self.put(&mut writing, &view, bytes),
+                Write::Erase(query) => {
+                    let mut query = Query::clone(query);
+                    query.normalise();
+                    self.erase(&mut writing, &view, &query).map(Outcome::Erased)
+                }
+            };
+            let outcome = outcome.inspect_err(|error| {
+                writing.stopped = Some(error.to_string());
+            })?;
+            done.outcomes.push(outcome);
+        }
+        let before = self.written_bytes.load(Ordering::Relaxed);
+        self.flush(&mut writing, &view)?;
+        done.bytes += self.written_bytes.load(Ordering::Relaxed) - before;
+        Ok(())
+    }
+
+    /// Makes what was gathered durable, then visible.
+    fn flush(&self, writing: &mut Writing, view: &View) -> Result<(), CommitError> {
+        if let Err(error) = self.append(writing, &view.active.log) {
+            let reason = format!("the log could not be written: {error}");
+            writing.stopped = Some(reason.clone());
+            return Err(CommitError::Stopped(reason));
+        }
+        view.active.publish();
+        writing.targets.drain(..).for_each(|target| target.kill());
+        Ok(())
+    }
+
+    /// Writes and syncs the frames gathered.
+    fn append(&self, writing: &mut Writing, log: &Log) -> io::Result<()> {
+        let Writing { tail, frames, out, .. } = writing;
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let Some(tail) = tail else { return Err(io::Error::other("not open for writing")) };
+        out.clear();
+        Frame::Batch(frames.len() as u32).write(tail.salt, out);
+        out.extend_from_slice(frames);
+        frames.clear();
+        tail.file.write_all(out)?;
+        tail.file.sync()?;
+        tail.len += out.len() as u64;
+        log.grow(tail.len);
+        self.written_bytes.fetch_add(out.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What matches, as the writer sees it. Where that is something put by this very batch, its
+    /// record is in no log yet: what was gathered is made durable first.
+    fn find(
+        &self,
+        writing: &mut Writing,
+        view: &View,
+        query: &Query,
+        limit: usize,
+    ) -> Result<Vec<Position>, CommitError> {
+        let failed = |error: SearchError| CommitError::Stopped(error.to_string());
+        let found = find(view, query, limit).map_err(failed)?;
+        if !view.active.take_missed() {
+            return Ok(found);
+        }
+        self.flush(writing, view)?;
+        find(view, query, limit).map_err(failed)
+    }
+
+    fn put(
+        &self,
+        writing: &mut Writing,
+        view: &View,
+        bytes: &[u8],
+    ) -> Result<Outcome, CommitError> {
+        let record =
+            Record::new(bytes).map_err(|source| CommitError::Record { index: 0, source })?;
+        if view.locate(record.id(), true).is_some() {
+            return Ok(Outcome::Duplicate);
+        }
+        let mut effects = std::mem::take(&mut writing.effects);
+        effects.clear();
+        self.rules.effects(&record, &mut effects);
+        effects.normalise();
+        let outcome = self.put_with(writing, view, &record, &effects);
+        writing.effects = effects;
+        outcome
+    }
+
+    fn put_with(
+        &self,
+        writing: &mut Writing,
+        view: &View,
+        record: &Record<'_>,
+        effects: &Effects,
+    ) -> Result<Outcome, CommitError> {
+        for (query, refusal) in &effects.refuse_if {
+            if !self.find(writing, view, query, 1)?.is_empty() {
+                return Ok(Outcome::Refused(*refusal));
+            }
+        }
+        if let Some(slot) = &effects.slot {
+            let here = Position { time: record.time(), id: *record.id() };
+            let holder = self.find(writing, view, slot, 1)?;
+            if holder.first().is_some_and(|at| Order::NewestFirst.compare(at, &here).is_lt()) {
+                return Ok(Outcome::Superseded);
+            }
+            self.erase(writing, view, slot)?;
+        }
+        for query in &effects.erases {
+            self.erase(writing, view, query)?;
+        }
+        let head = &view.active;
+        let Some(tail) = &writing.tail else { return Ok(Outcome::Duplicate) };
+        let offset = tail.len as usize + Frame::BATCH_BYTES + writing.frames.len();
+        let salt = tail.salt;
+        Frame::Put(record.bytes()).write(salt, &mut writing.frames);
+        let row = head.insert(record, offset as u32, &mut writing.terms);
+        Ok(Outcome::Stored { seq: head.base + u64::from(row) + 1 })
+    }
+
+    fn erase(&self, writing: &mut Writing, view: &View, query: &Query) -> Result<u64, CommitError> {
+        let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return Ok(0) };
+        let found = self.find(writing, view, query, query.limit)?;
+        for Position { id, .. } in &found {
+            if let Some(target) = view.locate(id, true) {
+                target.doom();
+                Frame::Delete { id: *id, log: target.log() }.write(salt, &mut writing.frames);
+                writing.targets.push(target);
+            }
+        }
+        Ok(found.len() as u64)
+    }
+}
+
+/// What matches, as the writer sees it.
+fn find(view: &View, query: &Query, limit: usize) -> Result<Vec<Position>, SearchError> {
+    let query = Query { limit: query.limit.min(limit), ..query.clone() };
+    let mut found = Vec::new();
+    let mut search = Merged::new(view.writing.clone(), query, 0);
+    search.slice(u64::MAX, &mut |record| {
+        found.push(Position { time: record.time(), id: *record.id() });
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+pub(crate) fn random_u32() -> io::Result<u32> {
+    getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
+}
+
+impl Store for Embedded {
+    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        for (index, write) in writes.iter().enumerate() {
+            if let Write::Put(bytes) = write {
+                if bytes.len() > BODY_MAX {
+                    return Err(CommitError::TooLarge { bytes: bytes.len(), bytes_max: BODY_MAX });
+                }
+                Record::new(bytes)
+                    .and_then(|record| record.check())
+                    .map_err(|source| CommitError::Record { index, source })?;
+            }
+        }
+        let mut done = Committed::default();
+        let mut rest = writes;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take(ROWS_MAX / 2).take_while(|write| {
+                let fits = bytes < SYNC_BYTES_MAX;
+                bytes += if let Write::Put(record) = write { record.len() } else { 0 };
+                fits
+            });
+            let (piece, later) = rest.split_at(fits.count());
+            self.shelf.commit_piece(piece, &mut done)?;
+            rest = later;
+        }
+        Ok(done)
+    }
+
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        Ok(self.shelf.view.load().locate(id, false).is_some())
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        let mut query = query.clone();
+        query.normalise();
+        let (parts, seq) = self.shelf.view.load().now();
+        Ok(Box::new(Merged::new(parts, query, seq)))
+    }
+
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        let mut query = query.clone();
+        query.normalise();
+        let (parts, _) = self.shelf.view.load().now();
+        Ok(count_all(&parts, query))
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        let view = self.shelf.view.load_full();
+        let mut ids = Vec::new();
+        for head in view.heads() {
+            gather_expired(&HeadView::published(head), now, limit, &mut ids);
+        }
+        for segment in view.segments.iter().rev() {
+            let segment = Arc::clone(segment);
+            gather_expired(&SegmentView { segment, writing: false }, now, limit, &mut ids);
+        }
+        Ok(ids)
+    }
+
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        let mut query = query.clone();
+        query.normalise();
+        let (parts, _) = self.shelf.view.load().now();
+        Ok(explain_all(parts, query))
+    }
+
+    fn stats(&self) -> Stats {
+        let view = self.shelf.view.load_full();
+        let mut stats = Stats {
+            segments: view.segments.len() as u64,
+            written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        let span = |stats: &mut Stats, span: Option<(u64, u64)>| {
+            if let Some((oldest, newest)) = span {
+                stats.oldest = Some(stats.oldest.map_or(oldest, |known| known.min(oldest)));
+                stats.newest = Some(stats.newest.map_or(newest, |known| known.max(newest)));
+            }
+        };
+        for head in view.heads() {
+            let rows = u64::from(head.published());
+            let dead = u64::from(head.dead_count()).min(rows);
+            stats.records += rows - dead;
+            stats.head_records += rows - dead;
+            stats.dead += dead;
+            stats.log_bytes += head.log.len();
+            stats.dead_bytes += head.log.dead_bytes.load(Ordering::Relaxed);
+            span(&mut stats, Source::span(&HeadView::published(head)));
+        }
+        for segment in &view.segments {
+            let rows = u64::from(segment.file.rows);
+            let dead = u64::from(segment.dead.kinds.count()).min(rows);
+            stats.records += rows - dead;
+            stats.dead += dead;
+            stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
+            stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
+            for log in segment.logs.iter().flatten() {
+                stats.log_bytes += log.len();
+                stats.dead_bytes += log.dead_bytes.load(Ordering::Relaxed);
+            }
+            let oldest = (rows > 0).then_some((segment.file.oldest, segment.file.newest));
+            span(&mut stats, oldest);
+        }
+        stats.bytes = stats.log_bytes + stats.index_bytes;
+        stats
+    }
+}
+
+fn gather_expired(source: &impl Source, now: u64, limit: usize, ids: &mut Vec<Id>) {
+    let mut rows = Vec::new();
+    source.expired(now, &mut rows);
+    let alive = rows.into_iter().filter(|&row| !source.is_dead(row));
+    let room = limit.saturating_sub(ids.len());
+    ids.extend(alive.filter_map(|row| source.record(row).map(|r| *r.id())).take(room));
+}

@@ -1,0 +1,62 @@
+//! Terms: what a row can be found by, as keyed 64-bit hashes.
+//!
+//! The key is the shelf's own secret, so nobody can make two terms collide on purpose; and since
+//! every hit is checked against its record, a collision by chance shows nothing.
+
+use std::hash::Hasher;
+
+use hark_archive::{Id, Key, Record};
+use siphasher::sip::SipHasher13;
+
+/// Bytes of a shelf's secret.
+pub const SECRET: usize = 16;
+
+/// The hashes of one shelf.
+#[derive(Clone, Copy)]
+pub struct Terms(SipHasher13);
+
+impl Terms {
+    /// From the shelf's secret.
+    pub fn new(secret: &[u8; SECRET]) -> Self {
+        Self(SipHasher13::new_with_key(secret))
+    }
+
+    /// An id's place in the id index.
+    pub fn id(&self, id: &Id) -> u64 {
+        let mut hasher = self.0;
+        hasher.write(id);
+        hasher.finish()
+    }
+
+    /// The term that every row has: its lists by kind are the kinds.
+    pub fn every(&self) -> u64 {
+        self.hash(0, 0, &[])
+    }
+
+    /// An author's term.
+    pub fn author(&self, author: &Key) -> u64 {
+        self.hash(1, 0, author)
+    }
+
+    /// A label's term.
+    pub fn label(&self, name: u8, value: &[u8]) -> u64 {
+        self.hash(2, name, value)
+    }
+
+    /// All terms of a record, in no order, doubles taken out.
+    pub fn of(&self, record: &Record<'_>, terms: &mut Vec<u64>) {
+        terms.clear();
+        terms.push(self.every());
+        terms.extend(record.author().map(|author| self.author(author)));
+        terms.extend(record.labels().map(|(name, value)| self.label(name, value)));
+        terms.sort_unstable();
+        terms.dedup();
+    }
+
+    fn hash(&self, class: u8, name: u8, value: &[u8]) -> u64 {
+        let mut hasher = self.0;
+        hasher.write(&[class, name]);
+        hasher.write(value);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,535 @@
+//! Upkeep: sealing full heads, merging segments, rewriting logs that are mostly dead. One job at a
+//! time, beside readers and the writer; what it makes is put in place in one step.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hark_archive::CommitError;
+
+use crate::log::{self, Frame, LogError};
+use crate::manifest::{LogEntry, Manifest, SegmentEntry};
+use crate::open::{OpenError, open_segment};
+use crate::segment::seal::DROPPED;
+use crate::segment::sidecar::Kind;
+use crate::segment::view::Segment;
+use crate::segment::{self, Address, merge, seal};
+use crate::shelf::{Embedded, FROZEN_MAX, Shelf, View, Writing, lock, random_u32};
+use crate::{OnProgress, Progress};
+
+/// Bytes of frames that a rewritten log has a batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// How long upkeep rests after a failure.
+const REST: Duration = Duration::from_secs(5);
+
+/// What the upkeep thread is told.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    pub stop: bool,
+    pub work: bool,
+    /// Why the last job failed.
+    pub failed: Option<String>,
+}
+
+/// Why upkeep could not be done. The archive is as it was before.
+#[derive(Debug, thiserror::Error)]
+pub enum UpkeepError {
+    /// A file could not be written, put in place or taken away.
+    #[error("upkeep of the archive failed: {0}")]
+    Io(#[from] io::Error),
+    /// What was written could not be opened again.
+    #[error("upkeep of the archive failed: {0}")]
+    Open(#[from] OpenError),
+    /// A log is damaged.
+    #[error("{0}; run `hark check`")]
+    Log(#[from] LogError),
+}
+
+/// What a compaction has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Segments before.
+    pub segments_before: u64,
+    /// Segments after.
+    pub segments_after: u64,
+    /// Bytes on disk before.
+    pub bytes_before: u64,
+    /// Bytes on disk after.
+    pub bytes_after: u64,
+}
+
+/// Starts the thread.
+pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
+    let shelf = Arc::clone(shelf);
+    lock(&shelf.signal).work = true;
+    std::thread::Builder::new().name("hark-upkeep".into()).spawn(move || {
+        loop {
+            let mut signal = lock(&shelf.signal);
+            while !signal.work && !signal.stop {
+                signal = wait(&shelf, signal, None);
+            }
+            if signal.stop {
+                return;
+            }
+            signal.work = false;
+            drop(signal);
+            let result = shelf.upkeep_all();
+            let mut signal = lock(&shelf.signal);
+            signal.failed = result.err().map(|error| error.to_string());
+            shelf.signalled.notify_all();
+            if signal.failed.is_some() && !signal.stop {
+                signal = wait(&shelf, signal, Some(REST));
+                signal.work = true;
+            }
+        }
+    })
+}
+
+fn wait<'a>(
+    shelf: &'a Shelf,
+    signal: MutexGuard<'a, Signal>,
+    at_most: Option<Duration>,
+) -> MutexGuard<'a, Signal> {
+    let poisoned = std::sync::PoisonError::into_inner;
+    match at_most {
+        None => shelf.signalled.wait(signal).unwrap_or_else(poisoned),
+        Some(time) => {
+            let woken = shelf.signalled.wait_timeout(signal, time);
+            woken.unwrap_or_else(|error| error.into_inner()).0
+        }
+    }
+}
+
+impl Shelf {
+    /// After a new head was begun: lets upkeep know, and waits where too many heads wait for it.
+    pub(crate) fn after_rotation(&self) -> Result<(), CommitError> {
+        let stopped = |error: String| {
+            CommitError::Stopped(format!("full heads cannot be sealed into segments: {error}"))
+        };
+        if !self.options.background {
+            return match self.upkeep_all() {
+                Ok(()) => Ok(()),
+                Err(error) if self.view.load().frozen.len() >= FROZEN_MAX => {
+                    Err(stopped(error.to_string()))
+                }
+                // The head stays in memory and its log on disk; the next rotation tries again.
+                Err(_) => Ok(()),
+            };
+        }
+        let mut signal = lock(&self.signal);
+        signal.work = true;
+        self.signalled.notify_all();
+        while self.view.load().frozen.len() >= FROZEN_MAX {
+            if let Some(error) = &signal.failed {
+                return Err(stopped(error.clone()));
+            }
+            signal = wait(self, signal, Some(Duration::from_millis(50)));
+        }
+        Ok(())
+    }
+
+    /// All that is due.
+    pub(crate) fn upkeep_all(&self) -> Result<(), UpkeepError> {
+        let _one_at_a_time = lock(&self.upkeep);
+        let stop = || lock(&self.signal).stop;
+        while !stop() && self.seal_next()? {
+            self.signalled.notify_all();
+        }
+        while !stop() {
+            let due = due_merge(&self.view.load().segments, &self.options);
+            let Some(range) = due else { break };
+            self.merge(range)?;
+            while !stop() && self.seal_next()? {
+                self.signalled.notify_all();
+            }
+        }
+        while !stop() && self.rewrite_next(self.options.rewrite_dead_share)? {}
+        Ok(())
+    }
+
+    /// Seals the oldest frozen head; false if there is none.
+    fn seal_next(&self) -> Result<bool, UpkeepError> {
+        let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
+        let disk = &*self.options.disk;
+        let number = self.take_segment_number();
+        let written = seal::seal(disk, &self.dir, number, &head, &self.terms)?;
+        self.note_written(written.bytes);
+        let log = head.log.number;
+        let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
+        let died = |_: &View| -> Vec<u32> {
+            let rows = written.rows.iter().enumerate();
+            rows.filter(|&(old, &new)| new != DROPPED && head.is_dead(old as u32))
+                .map(|(_, &new)| new)
+                .collect()
+        };
+        let dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
+        self.install(&entry, &died, &|manifest, entry| {
+            manifest.segments.push(entry);
+            let entry = manifest.logs.iter_mut().find(|entry| entry.number == log);
+            entry.into_iter().for_each(|entry| entry.dead_bytes = dead_bytes);
+        })?;
+        Ok(true)
+    }
+
+    /// Merges neighbouring segments into one.
+    fn merge(&self, range: std::ops::Range<usize>) -> Result<(), UpkeepError> {
+        let view = self.view.load_full();
+        let olds = &view.segments[range];
+        let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(()) };
+        let disk = &*self.options.disk;
+        let number = self.take_segment_number();
+        let written = merge::merge(disk, &self.dir, number, olds)?;
+        self.note_written(written.bytes);
+        let entry = SegmentEntry {
+            number,
+            first_log: first.entry.first_log,
+            last_log: last.entry.last_log,
+            addresses: 0,
+            dead: 0,
+        };
+        let died = |_: &View| -> Vec<u32> {
+            let moved = olds.iter().zip(&written.rows).flat_map(|(old, rows)| {
+                old.dead.dead.ones().filter_map(|row| rows.get(row as usize).copied())
+            });
+            moved.filter(|&new| new != DROPPED).collect()
+        };
+        let old_numbers: Vec<u32> = olds.iter().map(|old| old.entry.number).collect();
+        let (first_log, last_log) = (entry.first_log, entry.last_log);
+        self.install(&entry, &died, &|manifest, entry| {
+            let at = manifest.segments.iter().position(|s| s.number == old_numbers[0]);
+            manifest.segments.retain(|s| !old_numbers.contains(&s.number));
+            manifest.segments.insert(at.unwrap_or(0), entry);
+            for log in &mut manifest.logs {
+                let known = olds.iter().flat_map(|old| &old.logs).flatten();
+                let covered = (first_log..=last_log).contains(&log.number);
+                if let Some(known) =
+                    known.into_iter().find(|known| covered && known.number == log.number)
+                {
+                    log.dead_bytes = known.dead_bytes.load(Ordering::Relaxed);
+                }
+            }
+        })
+    }
+
+    /// Puts a new segment in place: rows that `died` while it was written are dead in it, the dead
+    /// rows of all segments are saved, `change` is made to the manifest, then readers see it.
+    fn install(
+        &self,
+        entry: &SegmentEntry,
+        died: &dyn Fn(&View) -> Vec<u32>,
+        change: &dyn Fn(&mut Manifest, SegmentEntry),
+    ) -> Result<(), UpkeepError> {
+        let disk = &*self.options.disk;
+        disk.sync_dir(&self.dir.join("seg"))?;
+        // Opening reads no more than the trailer and the addresses, but need not hold the writer up.
+        let mut next = lock(&self.manifest).clone();
+        change(&mut next, entry.clone());
+        let fresh = open_segment(disk, &self.dir, entry, &next, self.terms, None)?;
+        let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
+        let mut manifest = lock(&self.manifest);
+        let mut next = manifest.clone();
+        change(&mut next, entry.clone());
+        let view = self.view.load_full();
+        for row in died(&view) {
+            fresh.dead.doomed.set(row);
+            if fresh.dead.dead.set(row) {
+                let kind = fresh.record(row).map(|record| record.kind());
+                fresh.dead.kinds.add(kind);
+            }
+        }
+        let fresh = Arc::new(fresh);
+        let mut segments = Vec::new();
+        for line in &mut next.segments {
+            let known = view.segments.iter().find(|known| known.entry.number == line.number);
+            let segment = known.unwrap_or(&fresh);
+            segments.push(self.save_dead(segment, line)?);
+        }
+        disk.sync_dir(&self.dir.join("seg"))?;
+        next.write(disk, &self.dir)?;
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        let frozen: Vec<_> =
+            view.frozen.iter().filter(|head| !new.is_sealed(head.log.number)).cloned().collect();
+        self.update_view(|view| {
+            View::new(segments.clone(), frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new)?;
+        Ok(())
+    }
+
+    /// Writes the dead rows of a segment if there are more than the manifest's file has; the segment
+    /// with its new manifest line.
+    fn save_dead(
+        &self,
+        segment: &Arc<Segment>,
+        line: &mut SegmentEntry,
+    ) -> Result<Arc<Segment>, UpkeepError> {
+        let count = segment.dead.kinds.count();
+        if count != segment.dead.saved.load(Ordering::Relaxed) {
+            line.dead += 1;
+            let disk = &*self.options.disk;
+            let id = (line.number, line.dead);
+            let bytes = Kind::Dead.write(disk, &self.dir, id, segment.dead.words())?;
+            self.note_written(bytes);
+            segment.dead.saved.store(count, Ordering::Relaxed);
+        }
+        if segment.entry == *line {
+            return Ok(Arc::clone(segment));
+        }
+        Ok(Arc::new(segment.with_entry(line.clone())))
+    }
+
+    /// Rewrites the log with the largest dead share above `share`; false if there is none.
+    fn rewrite_next(&self, share: f64) -> Result<bool, UpkeepError> {
+        let view = self.view.load_full();
+        let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
+        for segment in &view.segments {
+            for log in segment.logs.iter().flatten() {
+                let dead = log.dead_bytes.load(Ordering::Relaxed) as f64 / log.len().max(1) as f64;
+                if dead > share && worst.is_none_or(|(most, ..)| dead > most) {
+                    worst = Some((dead, segment, log.number));
+                }
+            }
+        }
+        let Some((_, segment, number)) = worst else { return Ok(false) };
+        self.rewrite(segment, number)?;
+        Ok(true)
+    }
+
+    /// Writes a log anew without its dead records, and its segment's addresses.
+    fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), UpkeepError> {
+        let disk = &*self.options.disk;
+        let manifest = lock(&self.manifest).clone();
+        let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {
+            return Ok(());
+        };
+        let Some(active) = manifest.logs.last() else { return Ok(()) };
+        let fresh = LogEntry {
+            number,
+            generation: old.generation + 1,
+            purged: active.number,
+            dead_bytes: 0,
+        };
+        let moved = self.copy_live(segment, &manifest, old, &fresh)?;
+        disk.sync_dir(&self.dir.join("log"))?;
+        let addresses = (0..segment.file.rows).map(|row| {
+            let address = segment.address(row);
+            if address.log != number {
+                return address.pack();
+            }
+            let offset = moved.get(&address.offset);
+            offset.map_or(Address::GONE, |&offset| Address { log: number, offset }).pack()
+        });
+        let id = (segment.entry.number, segment.entry.addresses + 1);
+        let bytes = Kind::Addresses.write(disk, &self.dir, id, addresses)?;
+        self.note_written(bytes);
+        disk.sync_dir(&self.dir.join("seg"))?;
+
+        let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
+        let mut manifest = lock(&self.manifest);
+        let mut next = manifest.clone();
+        if let Some(log) = next.logs.iter_mut().find(|log| log.number == number) {
+            *log = fresh;
+        }
+        let Some(line) = next.segments.iter_mut().find(|s| s.number == segment.entry.number) else {
+            return Ok(());
+        };
+        line.addresses += 1;
+        // Rows whose records are gone must be known to be dead without asking the log.
+        self.save_dead(segment, line)?;
+        let line = line.clone();
+        disk.sync_dir(&self.dir.join("seg"))?;
+        let dead = Some(Arc::clone(&segment.dead));
+        let renewed = open_segment(disk, &self.dir, &line, &next, self.terms, dead)?;
+        renewed.keep_dead_bytes(segment, number);
+        // What died while the log was copied is still in the copy.
+        for row in moved_and_dead(&renewed, number) {
+            renewed.note_dead_bytes(row);
+        }
+        next.write(disk, &self.dir)?;
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        let renewed = Arc::new(renewed);
+        self.update_view(|view| {
+            let mut segments = view.segments.clone();
+            for known in &mut segments {
+                if known.entry.number == renewed.entry.number {
+                    *known = Arc::clone(&renewed);
+                }
+            }
+            View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new)?;
+        Ok(())
+    }
+
+    /// Copies the frames of a log that still count into its next generation; gives the new offsets
+    /// of the records.
+    fn copy_live(
+        &self,
+        segment: &Segment,
+        manifest: &Manifest,
+        old: &LogEntry,
+        fresh: &LogEntry,
+    ) -> Result<std::collections::HashMap<u32, u32>, UpkeepError> {
+        let disk = &*self.options.disk;
+        let live: std::collections::HashSet<u32> = (0..segment.file.rows)
+            .filter(|&row| !segment.dead.dead.get(row))
+            .map(|row| segment.address(row))
+            .filter(|address| address.log == old.number)
+            .map(|address| address.offset)
+            .collect();
+        // A deletion counts as long as what it names may still be in its log.
+        let needed = |target: u32| {
+            target != old.number
+                && manifest.logs.iter().any(|log| log.number == target && old.number >= log.purged)
+        };
+        let salt = random_u32()?;
+        let mut file = disk.create(&log::path(&self.dir, fresh.number, fresh.generation))?;
+        file.write_all(&log::header(fresh.number, fresh.generation, salt))?;
+        let mut moved = std::collections::HashMap::new();
+        let mut end = log::HEADER;
+        let (mut frames, mut out) = (Vec::new(), Vec::new());
+        let mut failed = None;
+        let mut flush = |frames: &mut Vec<u8>, end: &mut u64| {
+            out.clear();
+            Frame::Batch(frames.len() as u32).write(salt, &mut out);
+            out.extend_from_slice(frames);
+            frames.clear();
+            *end += out.len() as u64;
+            file.write_all(&out)
+        };
+        let path = log::path(&self.dir, old.number, old.generation);
+        let id = (old.number, old.generation);
+        let read = log::replay(disk, &path, id, &mut |offset, frame| {
+            match frame {
+                Frame::Put(_) if live.contains(&offset) => {
+                    let place = end as usize + Frame::BATCH_BYTES + frames.len();
+                    moved.insert(offset, place as u32);
+                    frame.write(salt, &mut frames);
+                }
+                Frame::Delete { log, .. } if needed(log) => frame.write(salt, &mut frames),
+                _ => {}
+            }
+            if frames.len() >= BATCH_BYTES && failed.is_none() {
+                failed = flush(&mut frames, &mut end).err();
+            }
+        })?;
+        if read.good < read.len {
+            return Err(LogError::Damaged { path, offset: read.good }.into());
+        }
+        if !frames.is_empty() && failed.is_none() {
+            failed = flush(&mut frames, &mut end).err();
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        file.sync()?;
+        self.note_written(end);
+        Ok(moved)
+    }
+
+    fn take_segment_number(&self) -> u32 {
+        let mut manifest = lock(&self.manifest);
+        manifest.next_segment += 1;
+        manifest.next_segment - 1
+    }
+
+    fn note_written(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes away files that only the old manifest names. Readers that have them open keep them.
+    fn remove_unnamed(&self, old: &Manifest, new: &Manifest) -> io::Result<()> {
+        let kept = files(self, new);
+        for path in files(self, old).into_iter().filter(|path| !kept.contains(path)) {
+            match self.options.disk.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
+    segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
+}
+
+fn files(shelf: &Shelf, manifest: &Manifest) -> Vec<PathBuf> {
+    let dir = &shelf.dir;
+    let mut files: Vec<PathBuf> =
+        manifest.logs.iter().map(|log| log::path(dir, log.number, log.generation)).collect();
+    for s in &manifest.segments {
+        files.push(segment::path(dir, s.number));
+        files.push(Kind::Addresses.path(dir, s.number, s.addresses));
+        if s.dead > 0 {
+            files.push(Kind::Dead.path(dir, s.number, s.dead));
+        }
+    }
+    files
+}
+
+/// The oldest neighbours of one tier that are as many as are merged at once.
+fn due_merge(
+    segments: &[Arc<Segment>],
+    options: &crate::Options,
+) -> Option<std::ops::Range<usize>> {
+    let fan_in = options.merge_fan_in.max(2);
+    let tier = |segment: &Arc<Segment>| {
+        let ratio = f64::from(segment.file.rows.max(1)) / f64::from(options.seal_records.max(1));
+        // Heads end a little above or below the mark, so tiers begin at half of it.
+        (ratio * 2.0).max(1.0).log(fan_in as f64).floor() as u32
+    };
+    let mut start = 0;
+    while start < segments.len() {
+        let here = tier(&segments[start]);
+        let same = segments[start..].iter().take_while(|s| tier(s) <= here).count();
+        if same >= fan_in {
+            return Some(start..start + same);
+        }
+        start += segments[start..].iter().take_while(|s| tier(s) >= here).count().max(1);
+    }
+    None
+}
+
+impl Embedded {
+    /// Merges all segments into one and rewrites every log with dead records in it, beside readers
+    /// and the writer.
+    pub fn compact(&self, progress: OnProgress<'_>) -> Result<Compacted, UpkeepError> {
+        use hark_archive::Store;
+        let shelf = &self.shelf;
+        let before = self.stats();
+        let _one_at_a_time = lock(&shelf.upkeep);
+        while shelf.seal_next()? {}
+        progress(Progress { what: "merging segments", done: 0, total: 1 });
+        let segments = shelf.view.load().segments.len();
+        if segments > 1 {
+            shelf.merge(0..segments)?;
+        }
+        progress(Progress { what: "merging segments", done: 1, total: 1 });
+        let logs = lock(&shelf.manifest).logs.len() as u64;
+        let mut done = 0;
+        while shelf.rewrite_next(0.0)? {
+            done += 1;
+            progress(Progress { what: "rewriting logs", done: done.min(logs), total: logs });
+        }
+        let after = self.stats();
+        Ok(Compacted {
+            segments_before: before.segments,
+            segments_after: after.segments,
+            bytes_before: before.bytes,
+            bytes_after: after.bytes,
+        })
+    }
+
+    /// Waits until all upkeep that is due is done; for tests and benches.
+    pub fn settle(&self) -> Result<(), UpkeepError> {
+        self.shelf.upkeep_all()
+    }
+}

@@ -1,0 +1,149 @@
+//! The contract of a store: the same answers as the model store, for random data and questions.
+
+use std::ops::ControlFlow;
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::admission::{KeepAll, Rules};
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Id, Outcome, Position, Progress, Query, Search, Store, Write};
+
+use crate::random::{Flavour, Random, World};
+
+/// A store under test, and what can be done to it between batches.
+pub trait Subject {
+    /// The store.
+    fn store(&self) -> &dyn Store;
+    /// Something that must not change any answer: seal, merge, compact, reopen, rebuild ...
+    fn disturb(&mut self, random: &mut Random);
+}
+
+/// How much to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Records to put.
+    pub records: usize,
+    /// Questions to ask, spread evenly.
+    pub queries: usize,
+    /// Disturbances, spread evenly.
+    pub disturbances: usize,
+}
+
+/// What was compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Questions asked.
+    pub queries: usize,
+    /// Records in the answers.
+    pub answers: usize,
+    /// Outcomes of writes.
+    pub outcomes: usize,
+}
+
+/// The rules of a flavour.
+pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
+    match flavour {
+        Flavour::Nostr => Box::new(NostrRules),
+        Flavour::Labels => Box::new(KeepAll),
+    }
+}
+
+/// Drives a subject and the model side by side and panics, saying the seed, where they differ.
+pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -> Compared {
+    let model = match flavour {
+        Flavour::Nostr => MemoryStore::new(NostrRules),
+        Flavour::Labels => MemoryStore::new(KeepAll),
+    };
+    let mut world = World::new(seed, flavour);
+    let mut compared = Compared::default();
+    let mut disturbed = 0;
+    while world.made() < size.records {
+        let batch = batch(&mut world);
+        let theirs = subject.store().commit(&batch).expect("the store commits");
+        let ours = model.commit(&batch).expect("the model commits");
+        compare_outcomes(&theirs.outcomes, &ours.outcomes, seed, world.made());
+        compared.outcomes += batch.len();
+        while disturbed < size.disturbances * world.made() / size.records {
+            subject.disturb(&mut world.random);
+            disturbed += 1;
+        }
+        while compared.queries < size.queries * world.made() / size.records {
+            let query = world.query();
+            let context = format!("seed {seed}, after {} records: {query:?}", world.made());
+            compared.answers +=
+                compare(subject.store(), &model, &query, &mut world.random, &context);
+            compared.queries += 1;
+        }
+    }
+    compared
+}
+
+fn batch(world: &mut World) -> Vec<Write> {
+    let count = match world.random.below(6) {
+        0 => 1,
+        1 => 300,
+        _ => 1 + world.random.below(60),
+    };
+    let write = |world: &mut World| {
+        if world.random.once_in(150) {
+            let mut query = world.query();
+            query.limit = query.limit.min(1 + world.random.below(20));
+            return Write::Erase(Box::new(query));
+        }
+        Write::Put(world.record())
+    };
+    (0..count).map(|_| write(world)).collect()
+}
+
+/// Sequence numbers may differ from the model's; all else may not.
+fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: usize) {
+    let plain = |outcome: &Outcome| match outcome {
+        Outcome::Stored { .. } => Outcome::Stored { seq: 0 },
+        other => *other,
+    };
+    let theirs: Vec<Outcome> = theirs.iter().map(plain).collect();
+    let ours: Vec<Outcome> = ours.iter().map(plain).collect();
+    assert_eq!(theirs, ours, "outcomes differ, seed {seed}, after {made} records");
+}
+
+/// An answer: ids in order, and whether there is more.
+fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<Id>, bool) {
+    let mut ids = Vec::new();
+    // Sometimes in small slices with pauses, sometimes in one go.
+    let work = if random.once_in(3) { 1 + random.below(20) as u64 } else { u64::MAX };
+    let pause_at = random.below(40);
+    loop {
+        let progress = search.slice(work, &mut |record| {
+            ids.push(*record.id());
+            if ids.len() == pause_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match progress.expect("the store answers") {
+            Progress::Paused => {}
+            Progress::Done { more } => return (ids, more),
+            Progress::Exhausted => panic!("no budget was set, {context}"),
+        }
+    }
+}
+
+fn compare(
+    store: &dyn Store,
+    model: &MemoryStore,
+    query: &Query,
+    random: &mut Random,
+    context: &str,
+) -> usize {
+    let matching = model.matching(query);
+    let behind = |at: &&Position| query.after.is_none_or(|c| query.order.compare(&c, at).is_lt());
+    let page: Vec<Id> = matching.iter().filter(behind).map(|at| at.id).collect();
+    let more = query.limit > 0 && page.len() > query.limit;
+    let ours = (page.into_iter().take(query.limit).collect(), more);
+    let mut search = store.search(query).expect("the store searches");
+    let theirs = answer(&mut *search, random, context);
+    assert_eq!(theirs, ours, "answers differ, {context}");
+    let count = store.count(query).expect("the store counts");
+    assert_eq!(count, Some(matching.len() as u64), "counts differ, {context}");
+    if let Some(id) = query.ids.iter().flatten().next() {
+        let known = (store.knows(id).expect("knows"), model.knows(id).expect("knows"));
+        assert_eq!(known.0, known.1, "one knows {id:02x?}, {context}");
+    }
+    theirs.0.len()
+}

@@ -1,0 +1,275 @@
+//! Random records and queries from a seed, dense in what goes wrong: ties, odd strings, replaced and
+//! deleted records, expiries, extreme times.
+
+use hark_archive::admission::nostr::{Class, SLOT, VANISH, class};
+use hark_archive::{Gate, Head, Id, Key, LabelSet, Order, Place, Position, Query, Record};
+
+/// A small, fast generator: the same numbers from the same seed, everywhere.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
+    }
+
+    /// 64 random bits (SplitMix64).
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    /// True once in `times`.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+
+    /// A low number more often than a high one, below `bound`.
+    pub fn skewed(&mut self, bound: usize) -> usize {
+        let low = self.below(bound).min(self.below(bound));
+        low.min(self.below(bound))
+    }
+
+    /// 32 random bytes.
+    pub fn bytes(&mut self) -> [u8; 32] {
+        let words: [u64; 4] = std::array::from_fn(|_| self.next());
+        std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
+    }
+}
+
+/// Which network's kind of data a [`World`] makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// Authors, kinds, labels, Nostr's rules, seconds.
+    Nostr,
+    /// Labels only, nanoseconds, no authors, kinds or rules, as Waku and Whisper have it.
+    Labels,
+}
+
+const KINDS: [u32; 14] = [1, 1, 1, 1, 0, 3, 5, 7, 7, 62, 1059, 10_002, 30_023, 30_000];
+const ODD: [&str; 10] = ["", "a", "\"", "\\", "nostr", "\u{7f}", "\u{2028}", "é", "🦀🦀", "a b:c"];
+
+/// A world of few authors and values, so that questions meet answers.
+pub struct World {
+    /// Where its chances come from.
+    pub random: Random,
+    flavour: Flavour,
+    authors: Vec<Key>,
+    /// Every record made so far, by id, time and author.
+    made: Vec<(Id, u64, Key)>,
+    /// The present time, in the flavour's unit.
+    pub now: u64,
+}
+
+fn hex(bytes: &[u8; 32]) -> Vec<u8> {
+    bytes.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+}
+
+impl World {
+    /// A new world.
+    pub fn new(seed: u64, flavour: Flavour) -> Self {
+        let mut random = Random::new(seed);
+        let authors = (0..60).map(|_| random.bytes()).collect();
+        let now = match flavour {
+            Flavour::Nostr => 1_700_000_000,
+            Flavour::Labels => 1_700_000_000_000_000_000,
+        };
+        Self { random, flavour, authors, made: Vec::new(), now }
+    }
+
+    /// Records made so far.
+    pub fn made(&self) -> usize {
+        self.made.len()
+    }
+
+    fn unit(&self) -> u64 {
+        if self.flavour == Flavour::Nostr { 1 } else { 250_000_000 }
+    }
+
+    fn time(&mut self) -> u64 {
+        match self.random.below(200) {
+            0 => 0,
+            1 => self.random.next() >> 12,
+            2..=20 => self.now - self.random.below(3_000) as u64 * self.unit(),
+            _ => self.now - self.random.skewed(12) as u64 * self.unit(),
+        }
+    }
+
+    fn author(&mut self) -> Key {
+        self.authors[self.random.skewed(self.authors.len())]
+    }
+
+    /// A record from before, more likely a late one.
+    fn earlier(&mut self) -> (Id, u64, Key) {
+        if self.made.is_empty() {
+            return (self.random.bytes(), self.now, self.author());
+        }
+        let back = if self.random.once_in(3) {
+            self.random.below(self.made.len())
+        } else {
+            self.random.skewed(self.made.len().min(200))
+        };
+        self.made[self.made.len() - 1 - back]
+    }
+
+    fn odd(&mut self) -> Vec<u8> {
+        if self.random.once_in(30) {
+            return vec![b'x'; 1 + self.random.below(2_000)];
+        }
+        self.random.pick(&ODD).as_bytes().to_vec()
+    }
+
+    fn value(&mut self, name: u8) -> Vec<u8> {
+        match name {
+            b'e' => hex(&self.earlier().0),
+            b'p' => hex(&self.author()),
+            b'a' => {
+                let kind = *self.random.pick(&[0, 3, 10_002, 30_023, 30_000]);
+                let d = if kind < 30_000 { Vec::new() } else { self.odd() };
+                let mut address = format!("{kind}:").into_bytes();
+                address.extend(hex(&self.author()));
+                address.push(b':');
+                address.extend(d);
+                address
+            }
+            _ => self.odd(),
+        }
+    }
+
+    /// A new record's bytes; now and then one that was made before.
+    pub fn record(&mut self) -> Box<[u8]> {
+        self.now += u64::from(self.random.once_in(3)) * self.unit();
+        let author = self.author();
+        let id = if self.random.once_in(40) { self.earlier().0 } else { self.random.bytes() };
+        let time = self.time();
+        let kind = if self.flavour == Flavour::Nostr { *self.random.pick(&KINDS) } else { 0 };
+        let mut labels = Vec::new();
+        let count = if self.random.once_in(50) { 120 } else { self.random.below(4) };
+        for _ in 0..count {
+            let name = if self.flavour == Flavour::Nostr {
+                *self.random.pick(b"eepptda")
+            } else {
+                *self.random.pick(b"pc")
+            };
+            labels.push((name, self.value(name)));
+        }
+        if kind == 5 {
+            let target = self.earlier();
+            labels.push((b'e', hex(&target.0)));
+        }
+        if class(kind) == Class::Addressable {
+            let d = labels.iter().find(|(name, _)| *name == b'd').map(|(_, d)| d.clone());
+            labels.push((SLOT, d.unwrap_or_default()));
+        }
+        if kind == 62 && self.random.once_in(20) {
+            labels.push((VANISH, Vec::new()));
+        }
+        let expires = self
+            .random
+            .once_in(12)
+            .then(|| self.now - 20 * self.unit() + self.random.below(200) as u64 * self.unit());
+        // A deletion reaches further if it comes from the author it names.
+        let author = match labels.iter().find(|(name, _)| kind == 5 && *name == b'e') {
+            Some((_, e)) if !self.random.once_in(4) => {
+                let named = |made: &&(Id, u64, Key)| hex(&made.0) == *e;
+                self.made.iter().rev().take(400).find(named).map_or(author, |made| made.2)
+            }
+            _ => author,
+        };
+        self.made.push((id, time, author));
+        let author = (self.flavour == Flavour::Nostr).then_some(author);
+        let head = Head { id, time, author, kind, expires };
+        encode(&head, &labels)
+    }
+
+    /// A question.
+    pub fn query(&mut self) -> Query {
+        let mut query = Query { now: self.now, ..Query::default() };
+        if self.random.once_in(6) {
+            let count = 1 + self.random.below(6);
+            query.ids = Some((0..count).map(|_| self.earlier().0).collect());
+        }
+        if self.flavour == Flavour::Nostr {
+            self.authors_and_kinds(&mut query);
+        }
+        let names: &[u8] = if self.flavour == Flavour::Nostr { b"eepptda" } else { b"pc" };
+        for _ in 0..[0, 0, 1, 1, 2][self.random.below(5)] {
+            let name = *self.random.pick(names);
+            let count = if self.random.once_in(8) { 60 } else { 1 + self.random.below(3) };
+            let values = (0..count).map(|_| self.value(name).into()).collect();
+            query.labels.push(LabelSet { name, values });
+        }
+        if self.random.once_in(3) {
+            query.from = self.earlier().1.saturating_sub(self.random.below(9) as u64);
+        }
+        if self.random.once_in(3) {
+            query.to = self.earlier().1.saturating_add(self.random.below(9) as u64);
+        }
+        if self.random.once_in(2) {
+            query.order = Order::OldestFirst;
+        }
+        if self.random.once_in(3) {
+            let (id, time, _) = self.earlier();
+            query.after = Some(Position { time, id });
+        }
+        query.limit = match self.random.below(6) {
+            0 => 1,
+            1 => usize::MAX,
+            _ => self.random.below(60),
+        };
+        query
+    }
+
+    fn authors_and_kinds(&mut self, query: &mut Query) {
+        if self.random.once_in(2) {
+            let count = if self.random.once_in(5) { 50 } else { 1 + self.random.below(3) };
+            query.authors = Some((0..count).map(|_| self.author()).collect());
+        }
+        if self.random.once_in(2) {
+            let count = 1 + self.random.below(3);
+            query.kinds = Some((0..count).map(|_| *self.random.pick(&KINDS)).collect());
+        }
+        if self.random.once_in(30) {
+            query.not_kinds = vec![1, 5];
+        }
+        if self.random.once_in(8) {
+            let reader = self.author();
+            let addressed = LabelSet::one(b'p', &hex(&reader));
+            let gate = Gate { kinds: vec![7, 1059], readers: vec![reader], addressed };
+            query.gate = Some(gate.into());
+        }
+    }
+}
+
+/// A record's bytes: some values stand in the wire, others beside it.
+pub fn encode(head: &Head, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
+    let mut wire = format!("wire of {} ", head.time).into_bytes();
+    let mut places: Vec<(u8, Place<'_>)> = Vec::new();
+    for (at, (name, value)) in labels.iter().enumerate() {
+        if at % 3 == 2 {
+            places.push((*name, Place::Bytes(value)));
+        } else {
+            let place = Place::Wire { at: wire.len() as u32, len: value.len() as u32 };
+            places.push((*name, place));
+            wire.extend_from_slice(value);
+            wire.push(b';');
+        }
+    }
+    let mut out = Vec::new();
+    hark_codec::record::write(&mut out, head, &wire, places.iter().copied());
+    debug_assert!(Record::new(&out).is_ok_and(|record| record.check().is_ok()));
+    out.into()
+}

@@ -1,0 +1,132 @@
+//! The contract, for every store.
+
+use std::path::{Path, PathBuf};
+
+use hark_archive::Store;
+use hark_store_embedded::{Embedded, Options};
+use hark_testkit::contract::{Compared, Size, Subject, rules, run};
+use hark_testkit::random::{Flavour, Random};
+
+/// The embedded archive with small segments, so that a few thousand records are sealed and merged
+/// many times.
+struct Shelf {
+    dir: tempdir::Dir,
+    flavour: Flavour,
+    options: Options,
+    store: Option<Embedded>,
+}
+
+mod tempdir {
+    //! A directory that goes when it is dropped.
+    use std::path::PathBuf;
+    pub(super) struct Dir(pub(super) PathBuf);
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            // What is left behind in the temporary directory harms nobody.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+impl Shelf {
+    fn new(name: &str, flavour: Flavour, background: bool, seal_records: u32) -> Self {
+        let dir = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
+        let options = Options { seal_records, merge_fan_in: 4, background, ..Options::default() };
+        let mut shelf = Self { dir: tempdir::Dir(dir), flavour, options, store: None };
+        shelf.open();
+        shelf
+    }
+
+    fn path(&self) -> &Path {
+        &self.dir.0
+    }
+
+    fn open(&mut self) {
+        self.store = None;
+        let opened = Embedded::open(self.path(), rules(self.flavour), self.options.clone());
+        self.store = Some(opened.expect("the shelf opens"));
+    }
+
+    fn embedded(&self) -> &Embedded {
+        self.store.as_ref().expect("open")
+    }
+}
+
+impl Subject for Shelf {
+    fn store(&self) -> &dyn Store {
+        self.embedded()
+    }
+
+    fn disturb(&mut self, random: &mut Random) {
+        match random.below(6) {
+            0 | 1 => self.open(),
+            2 => {
+                self.embedded().compact(&mut |_| {}).expect("compacts");
+            }
+            3 => {
+                let segments = files(self.path(), "seg");
+                self.store = None;
+                if !segments.is_empty() {
+                    std::fs::remove_file(random.pick(&segments)).expect("removes");
+                }
+                self.open();
+            }
+            4 => {
+                self.store = None;
+                hark_store_embedded::rebuild(self.path(), &self.options, &mut |_| {}).expect("rebuilds");
+                self.open();
+            }
+            _ => self.embedded().settle().expect("settles"),
+        }
+        let report = hark_store_embedded::check(self.path(), &self.options, &mut |_| {});
+        assert_eq!(report.expect("checks").faults, Vec::new());
+    }
+}
+
+fn files(shelf: &Path, folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(shelf.join(folder)).expect("is there");
+    entries.map(|entry| entry.expect("is there").path()).collect()
+}
+
+/// A fixed seed, or the one given, or with `--long` a fresh one.
+fn seed() -> u64 {
+    if let Ok(seed) = std::env::var("HARK_SEED") {
+        return seed.parse().expect("HARK_SEED is a number");
+    }
+    20_261_121
+}
+
+fn contract(name: &str, flavour: Flavour, background: bool, seal: u32, size: Size) -> Compared {
+    let seed = seed();
+    let mut shelf = Shelf::new(name, flavour, background, seal);
+    let compared = run(&mut shelf, flavour, seed, size);
+    println!("{name}, seed {seed}: {compared:?}, {:?}", shelf.embedded().stats());
+    compared
+}
+
+#[test]
+fn embedded_answers_like_the_model_for_nostr() {
+    let size = Size { records: 52_000, queries: 60_000, disturbances: 40 };
+    let compared = contract("contract-nostr", Flavour::Nostr, false, 500, size);
+    assert!(compared.queries >= 60_000 && compared.answers > compared.queries);
+}
+
+#[test]
+fn embedded_answers_like_the_model_for_labels_and_nanoseconds() {
+    let size = Size { records: 12_000, queries: 25_000, disturbances: 20 };
+    let compared = contract("contract-labels", Flavour::Labels, false, 300, size);
+    assert!(compared.answers > compared.queries);
+}
+
+#[test]
+fn embedded_answers_like_the_model_while_upkeep_runs_beside_it() {
+    let size = Size { records: 20_000, queries: 20_000, disturbances: 10 };
+    let compared = contract("contract-background", Flavour::Nostr, true, 400, size);
+    assert!(compared.answers > compared.queries);
+}
+
+#[test]
+fn embedded_answers_like_the_model_from_the_head_alone() {
+    let size = Size { records: 5_000, queries: 10_000, disturbances: 0 };
+    contract("contract-head", Flavour::Nostr, true, 1 << 20, size);
+}
