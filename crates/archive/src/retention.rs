@@ -133,7 +133,9 @@ impl Policy {
             return 0;
         }
         let (records, all) = (u128::from(stats.records), u128::from(stats.records + stats.dead));
-        let live_bytes = u128::from(stats.bytes) * records / all;
+        // Whichever the store tells: bytes that will be freed, or only how many are dead.
+        let freed = u128::from(stats.bytes.saturating_sub(stats.dead_bytes));
+        let live_bytes = freed.min(u128::from(stats.bytes) * records / all);
         let excess = live_bytes.saturating_sub(u128::from(bytes_max));
         (excess * records).div_ceil(live_bytes.max(1)) as u64
     }

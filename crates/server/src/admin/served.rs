@@ -220,6 +220,7 @@ impl Connection {
             "records": stats.records,
             "dead": stats.dead,
             "bytes": stats.bytes,
+            "dead_bytes": stats.dead_bytes,
             "log_bytes": stats.log_bytes,
             "index_bytes": stats.index_bytes,
             "head_records": stats.head_records,
