@@ -205,8 +205,8 @@ impl Server {
                 // A panic there has already been printed.
                 let _ = thread.join();
             }
-            if let Some(relay) = Arc::into_inner(relay)
-                && let Some(mut writer) = Arc::into_inner(relay.writer)
+            if let Some(relay) = last_owner(relay)
+                && let Some(mut writer) = last_owner(relay.writer)
             {
                 writer.close();
             }
@@ -227,6 +227,18 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Waits for the tasks that have just ended to let go, if they do soon.
+fn last_owner<T>(mut shared: Arc<T>) -> Option<T> {
+    for _ in 0..1_000 {
+        match Arc::try_unwrap(shared) {
+            Ok(owned) => return Some(owned),
+            Err(still) => shared = still,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
 }
 
 fn url(addr: SocketAddr) -> String {
