@@ -68,7 +68,7 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
     print::line(&format!("listening on {}", server.url()))?;
     let stop = async {
         signals.next().await;
-        tracing::info!("closing: letting what is under way finish; a second signal ends at once");
+        tracing::info!("asked to end; a second signal ends at once");
         tokio::spawn(async move {
             signals.next().await;
             std::process::exit(INTERRUPTED.into());
