@@ -2,4 +2,5 @@
 //! disk that loses what was not synced.
 
 pub mod contract;
+pub mod events;
 pub mod random;

@@ -1,0 +1,398 @@
+//! The archive in process, on a million events: ingest, size, restart, questions, explanations,
+//! readers beside a writer. Prints figures and their ratio to the layout this archive was designed
+//! after (measured on a machine of the same kind).
+//!
+//!     cargo bench -p hark-store-embedded --bench archive -- [EVENTS] [DIR]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::{Id, LabelSet, Progress, Query, Record, Store, Write};
+use hark_store_embedded::{Embedded, Options};
+use hark_testkit::events::{Events, RARE_KIND};
+use hark_testkit::random::Random;
+
+/// Parameters a shape.
+const PARAMETERS: usize = 300;
+
+fn open(dir: &Path) -> Embedded {
+    Embedded::open(dir, Box::new(NostrRules), Options::default()).expect("the shelf opens")
+}
+
+/// CPU time of all threads so far.
+fn cpu() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+    let spent = tasks.filter_map(|task| {
+        let stat = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        stat.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(spent.sum())
+}
+
+/// Bytes handed to write calls so far.
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").expect("Linux");
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+}
+
+fn rss_anon_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+/// Puts `count` events in batches; generation is not timed.
+fn ingest(store: &Embedded, events: &mut Events, name: &str, count: usize, batch: usize) {
+    let (mut spent, mut wall, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
+    let mut left = count;
+    while left > 0 {
+        let chunk = left.min(20_000.max(batch));
+        let mut writes = Vec::with_capacity(chunk);
+        for _ in 0..chunk {
+            let mut record = Vec::new();
+            events.record(&mut record);
+            writes.push(Write::Put(record.into()));
+        }
+        let (cpu_before, started, written_before) = (cpu(), Instant::now(), written());
+        for batch in writes.chunks(batch) {
+            store.commit(batch).expect("commits");
+        }
+        wall += started.elapsed();
+        spent += cpu() - cpu_before;
+        bytes += written() - written_before;
+        left -= chunk;
+    }
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
+    println!(
+        "ingest {name:<10} {count:>7} events: {:>6.2} us CPU, {:>6.2} us wall an event, {:>5} bytes written an event",
+        each(spent),
+        each(wall),
+        bytes / count as u64
+    );
+}
+
+/// Takes an answer as a socket would: copies the wires. Gives rows, and rows visited.
+fn ask(store: &Embedded, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
+    out.clear();
+    let mut rows = 0;
+    let mut search = store.search(query).expect("searches");
+    let progress = search.slice(u64::MAX, &mut |record| {
+        out.extend_from_slice(record.wire());
+        rows += 1;
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(progress, Ok(Progress::Done { .. })));
+    (rows, search.visited())
+}
+
+/// What questions are made of.
+struct Sample {
+    random: Random,
+    ids: Vec<Id>,
+    notes: Vec<Id>,
+    authors: Vec<[u8; 32]>,
+    newest: u64,
+}
+
+impl Sample {
+    fn author(&mut self, bound: usize) -> [u8; 32] {
+        self.authors[Events::zipf(&mut self.random, bound)]
+    }
+
+    fn note(&mut self) -> Id {
+        self.notes[self.random.below(self.notes.len())]
+    }
+
+    fn crowd(&mut self, count: usize) -> Vec<[u8; 32]> {
+        (0..count).map(|_| self.author(20_000)).collect()
+    }
+}
+
+fn hex(bytes: &[u8; 32]) -> Box<[u8]> {
+    hark_codec::hex::encode_32(bytes).into()
+}
+
+fn label(name: u8, values: Vec<Box<[u8]>>) -> Vec<LabelSet> {
+    vec![LabelSet { name, values }]
+}
+
+type Make = fn(&mut Sample) -> Query;
+
+/// Name, the reference's median in us, whether it is a count, and how to make one.
+const SHAPES: [(&str, f64, bool, Make); 17] = [
+    ("1 id", 0.8, false, |s| Query { ids: Some(vec![*s.random.pick(&s.ids)]), ..Query::default() }),
+    ("20 ids", 17.0, false, |s| {
+        let ids = (0..20).map(|_| s.ids[s.random.below(s.ids.len())]).collect();
+        Query { ids: Some(ids), ..Query::default() }
+    }),
+    ("author, 2 kinds, 20", 3.7, false, |s| Query {
+        authors: Some(vec![s.author(5_000)]),
+        kinds: Some(vec![1, 6]),
+        limit: 20,
+        ..Query::default()
+    }),
+    ("home of 200 authors, 100", 22.0, false, |s| Query {
+        authors: Some(s.crowd(200)),
+        kinds: Some(vec![1]),
+        limit: 100,
+        ..Query::default()
+    }),
+    ("thread by #e, 300", 5.5, false, |s| Query {
+        labels: label(b'e', vec![hex(&s.note())]),
+        kinds: Some(vec![1]),
+        limit: 300,
+        ..Query::default()
+    }),
+    ("notifications #p, 4 kinds, 50", 12.0, false, |s| Query {
+        labels: label(b'p', vec![hex(&s.author(5_000))]),
+        kinds: Some(vec![1, 6, 7, 9735]),
+        limit: 50,
+        ..Query::default()
+    }),
+    ("hashtag, kind 1, 50", 5.6, false, |s| {
+        let tag = Events::zipf(&mut s.random, 300);
+        Query {
+            labels: label(b't', vec![format!("tag{tag}").into_bytes().into()]),
+            kinds: Some(vec![1]),
+            limit: 50,
+            ..Query::default()
+        }
+    }),
+    ("kind 1, 500", 18.0, false, |s| Query {
+        kinds: Some(vec![1]),
+        limit: 500,
+        to: s.newest - s.random.below(500_000) as u64,
+        ..Query::default()
+    }),
+    ("window of an hour, 500", 80.0, false, |s| {
+        let to = s.newest - s.random.below(2_000_000) as u64;
+        Query { from: to - 3_600, to, limit: 500, ..Query::default() }
+    }),
+    ("75 #e values, 500", 50.0, false, |s| Query {
+        labels: label(b'e', (0..75).map(|_| hex(&s.note())).collect()),
+        limit: 500,
+        ..Query::default()
+    }),
+    ("a value that matches nothing", 1.3, false, |s| Query {
+        labels: label(b'e', vec![hex(&s.random.bytes())]),
+        ..Query::default()
+    }),
+    ("common #p, rare kind", 0.9, false, |s| Query {
+        labels: label(b'p', vec![hex(&s.author(20))]),
+        kinds: Some(vec![RARE_KIND + 1]),
+        ..Query::default()
+    }),
+    ("200 authors, rare kind, 50", 14.0, false, |s| Query {
+        authors: Some(s.crowd(200)),
+        kinds: Some(vec![RARE_KIND]),
+        limit: 50,
+        ..Query::default()
+    }),
+    ("latest 100", 4.3, false, |_| Query { limit: 100, ..Query::default() }),
+    ("deep page of an author, 500", 58.0, false, |s| {
+        let to = s.newest - 1_000_000 - s.random.below(1_000_000) as u64;
+        Query { authors: Some(vec![s.authors[0]]), to, limit: 500, ..Query::default() }
+    }),
+    ("count of a common #p", 3.1, true, |s| Query {
+        labels: label(b'p', vec![hex(&s.author(20))]),
+        ..Query::default()
+    }),
+    ("count of kind 1, 3 days", 1.5, true, |s| {
+        let to = s.newest - s.random.below(2_000_000) as u64;
+        Query { kinds: Some(vec![1]), from: to - 259_200, to, ..Query::default() }
+    }),
+];
+
+fn questions(store: &Embedded, sample: &mut Sample) {
+    println!("\n{:<32}{:>8}{:>10}{:>10}{:>12}{:>8}", "question, us", "rows", "median", "p99", "reference", "ratio");
+    let mut out = Vec::new();
+    let mut logs = 0.0;
+    for (name, reference, is_count, make) in SHAPES {
+        let queries: Vec<Query> = (0..PARAMETERS).map(|_| make(sample)).collect();
+        let mut times = Vec::new();
+        let mut rows = 0;
+        for round in 0..3 {
+            for query in &queries {
+                let started = Instant::now();
+                let found = if is_count {
+                    store.count(query).expect("counts").unwrap_or(0) as usize
+                } else {
+                    ask(store, query, &mut out).0
+                };
+                if round > 0 {
+                    times.push(started.elapsed().as_nanos() as f64 / 1e3);
+                    rows += found;
+                }
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        let (median, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+        logs += (median / reference).ln();
+        println!(
+            "{name:<32}{:>8}{median:>10.1}{p99:>10.1}{reference:>12.1}{:>8.2}",
+            rows / times.len(),
+            median / reference
+        );
+    }
+    println!("geometric mean of the ratios: {:.2}", (logs / SHAPES.len() as f64).exp());
+}
+
+fn explanations(store: &Embedded, sample: &mut Sample) {
+    println!("\n{:<32}{:>10}{:>10}{:>8}  plan", "explained", "estimate", "visited", "ratio");
+    let crowd = sample.crowd(500);
+    let busy = vec![hex(&sample.authors[1])];
+    let cases = [
+        ("an author and a kind", Query { authors: Some(vec![sample.authors[40]]), kinds: Some(vec![1]), limit: 100, ..Query::default() }),
+        ("a tag with few hits, a common kind", Query { labels: label(b't', vec![b"tag900".as_slice().into()]), kinds: Some(vec![1]), limit: 500, ..Query::default() }),
+        ("a common tag, a rare kind", Query { labels: label(b'p', busy.clone()), kinds: Some(vec![RARE_KIND]), limit: 500, ..Query::default() }),
+        ("500 authors", Query { authors: Some(crowd), limit: 500, ..Query::default() }),
+        ("a bare time window", Query { from: sample.newest - 7_200, to: sample.newest - 3_600, limit: 5_000, ..Query::default() }),
+        ("a common tag and an author", Query { labels: label(b'p', busy), authors: Some(vec![sample.authors[3]]), limit: 500, ..Query::default() }),
+        ("two common tags", Query { labels: vec![LabelSet::one(b't', b"tag0"), LabelSet::one(b't', b"tag1")], limit: 500, ..Query::default() }),
+        ("kind 1, 500", Query { kinds: Some(vec![1]), limit: 500, ..Query::default() }),
+    ];
+    let mut out = Vec::new();
+    for (name, query) in cases {
+        let explained = store.explain(&query).expect("explains");
+        let (_, visited) = ask(store, &query, &mut out);
+        println!(
+            "{name:<36}{:>6}{visited:>10}{:>8.2}  {}",
+            explained.estimate,
+            explained.estimate as f64 / visited.max(1) as f64,
+            explained.plan
+        );
+    }
+}
+
+fn readers_beside_a_writer(store: &Arc<Embedded>, events: &mut Events, sample: &mut Sample) {
+    let queries: Vec<Query> = (0..20 * 14).map(|at| SHAPES[at % 14].3(sample)).collect();
+    let mut writes = Vec::new();
+    for _ in 0..20_000 {
+        let mut record = Vec::new();
+        events.record(&mut record);
+        writes.push(Write::Put(record.into()));
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let reader = std::thread::spawn({
+        let (store, done) = (Arc::clone(store), Arc::clone(&done));
+        move || {
+            let mut out = Vec::new();
+            let mut times = Vec::new();
+            for query in queries.iter().cycle() {
+                let started = Instant::now();
+                ask(&store, query, &mut out);
+                times.push(started.elapsed().as_nanos() as f64 / 1e3);
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            times.sort_by(f64::total_cmp);
+            times
+        }
+    });
+    let started = Instant::now();
+    let mut commits = Vec::new();
+    for (at, batch) in writes.chunks(32).enumerate() {
+        let due = Duration::from_secs_f64(at as f64 * 32.0 / 4_000.0);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        let begun = Instant::now();
+        store.commit(batch).expect("commits");
+        commits.push(begun.elapsed().as_nanos() as f64 / 1e3);
+    }
+    let took = started.elapsed().as_secs_f64();
+    done.store(true, Ordering::Relaxed);
+    let times = reader.join().expect("the reader ends");
+    commits.sort_by(f64::total_cmp);
+    println!(
+        "\nreaders beside a writer of {:.0} events/s: {} reads, median {:.0} us, p99 {:.0} us, max {:.0} us; commit of 32 median {:.0} us, p99 {:.0} us",
+        20_000.0 / took,
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() * 99 / 100],
+        times[times.len() - 1],
+        commits[commits.len() / 2],
+        commits[commits.len() * 99 / 100]
+    );
+}
+
+fn folder_bytes(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(data) if data.is_dir() => folder_bytes(&entry.path()),
+            Ok(data) => data.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let count: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let dir = arguments.next().map_or_else(
+        || std::env::temp_dir().join(format!("hark-bench-{}", std::process::id())),
+        PathBuf::from,
+    );
+    let store = open(&dir);
+    let mut events = Events::new(7);
+    let bulk = count * 9 / 10;
+    ingest(&store, &mut events, "bulk 20k", bulk, 20_000);
+    ingest(&store, &mut events, "batch 1", count / 500, 1);
+    ingest(&store, &mut events, "batch 32", count * 48 / 1000, 32);
+    ingest(&store, &mut events, "batch 1000", count * 30 / 1000, 1_000);
+    let begun = Instant::now();
+    store.settle().expect("settles");
+    println!("upkeep settled after {:.1} s, RssAnon {} MB", begun.elapsed().as_secs_f64(), rss_anon_mb());
+    let stats = store.stats();
+    println!("{stats:?}");
+    println!(
+        "disk {} MB for {} MB of JSON: {:.3}; {:.2} labels an event, {:.0} bytes of JSON",
+        folder_bytes(&dir) >> 20,
+        events.json_bytes >> 20,
+        folder_bytes(&dir) as f64 / events.json_bytes as f64,
+        events.labels as f64 / count as f64,
+        events.json_bytes as f64 / count as f64
+    );
+    drop(store);
+    let begun = Instant::now();
+    let store = Arc::new(open(&dir));
+    println!("restart {:.0} ms, RssAnon {} MB", begun.elapsed().as_secs_f64() * 1e3, rss_anon_mb());
+
+    let mut sample = sample(&store, &events);
+    questions(&store, &mut sample);
+    explanations(&store, &mut sample);
+    readers_beside_a_writer(&store, &mut events, &mut sample);
+    drop(store);
+    // Only what this run made is taken away; a directory that was named stays.
+    if std::env::args().nth(2).is_none_or(|second| second == "--bench") {
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+}
+
+fn sample(store: &Embedded, events: &Events) -> Sample {
+    let (mut ids, mut notes, mut at) = (Vec::new(), Vec::new(), 0u32);
+    let mut search = store.search(&Query::default()).expect("searches");
+    let mut each = |record: &Record<'_>| {
+        at += 1;
+        if at.is_multiple_of(7) {
+            ids.push(*record.id());
+        }
+        if at.is_multiple_of(11) && record.kind() == 1 {
+            notes.push(*record.id());
+        }
+        ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, &mut each).expect("answers");
+    Sample {
+        random: Random::new(99),
+        ids,
+        notes,
+        authors: events.authors().to_vec(),
+        newest: store.stats().newest.unwrap_or(0),
+    }
+}

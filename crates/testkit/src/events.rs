@@ -1,0 +1,218 @@
+//! Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy authors
+//! and many quiet ones, threads, hashtags, follow lists, wraps. The same from the same seed. Ids and
+//! signatures are random bytes: for archives, which do not look at them.
+
+use std::fmt::Write as _;
+
+use hark_codec::nostr::{Arena, Encoder, Event};
+use hark_codec::record::{Id, Key};
+
+use crate::random::Random;
+
+/// Keys that write.
+const AUTHORS: usize = 50_000;
+/// Events a day.
+const PER_DAY: u64 = 22_000;
+/// Hashtags, common ones first.
+const TAGS: usize = 3_000;
+/// The rare kind of benches (NIP-56 reports).
+pub const RARE_KIND: u32 = 1984;
+/// When the first event was made.
+pub const START: u64 = 1_750_000_000;
+
+/// Makes events, one after the other.
+pub struct Events {
+    random: Random,
+    authors: Vec<Key>,
+    recent: Vec<(Id, Key)>,
+    made: u64,
+    json: String,
+    tags: String,
+    encoder: Encoder,
+    arena: Arena,
+    /// Bytes of JSON made so far.
+    pub json_bytes: u64,
+    /// Single-letter tags made so far.
+    pub labels: u64,
+}
+
+/// What an event says besides its content.
+struct Plan {
+    kind: u32,
+    author: Key,
+    content: usize,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+impl Events {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let authors = (0..AUTHORS).map(|_| random.bytes()).collect();
+        Self {
+            random,
+            authors,
+            recent: Vec::new(),
+            made: 0,
+            json: String::new(),
+            tags: String::new(),
+            encoder: Encoder::default(),
+            arena: Arena::new(),
+            json_bytes: 0,
+            labels: 0,
+        }
+    }
+
+    /// The authors, busy ones first. The first one writes every fiftieth event.
+    pub fn authors(&self) -> &[Key] {
+        &self.authors
+    }
+
+    /// The time up to which events were made.
+    pub fn now(&self) -> u64 {
+        START + self.made * 86_400 / PER_DAY
+    }
+
+    /// A number below `bound`, low ones far more often: its logarithm is evenly spread.
+    pub fn zipf(random: &mut Random, bound: usize) -> usize {
+        let share = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        ((bound as f64 + 1.0).powf(share) as usize - 1).min(bound - 1)
+    }
+
+    fn author(&mut self) -> Key {
+        let rank = if self.random.once_in(50) { 0 } else { Self::zipf(&mut self.random, AUTHORS) };
+        self.authors[rank]
+    }
+
+    fn tag(&mut self, name: char, value: &str) {
+        let comma = if self.tags.is_empty() { "" } else { "," };
+        let _ = write!(self.tags, "{comma}[\"{name}\",\"{value}\"]");
+        self.labels += 1;
+    }
+
+    fn tag_event(&mut self) {
+        let back = Self::zipf(&mut self.random, self.recent.len().clamp(1, 20_000));
+        let Some(at) = self.recent.len().checked_sub(1 + back) else { return };
+        let (id, author) = self.recent[at];
+        self.tag('e', &hex(&id));
+        self.tag('p', &hex(&author));
+    }
+
+    fn tag_person(&mut self) {
+        let author = self.author();
+        self.tag('p', &hex(&author));
+    }
+
+    fn hashtags(&mut self, count: usize) {
+        for _ in 0..count {
+            let tag = Self::zipf(&mut self.random, TAGS);
+            self.tag('t', &format!("tag{tag}"));
+        }
+    }
+
+    fn plan(&mut self) -> Plan {
+        let author = self.author();
+        let (kind, content) = match self.random.below(1000) {
+            0..590 => {
+                let replies = self.random.below(100);
+                if replies < 45 {
+                    self.tag_event();
+                }
+                if replies < 20 {
+                    self.tag_event();
+                }
+                if replies > 80 {
+                    let count = 1 + self.random.below(3);
+                    self.hashtags(count);
+                }
+                (1, 40 + self.random.below(700))
+            }
+            590..780 => {
+                self.tag_event();
+                (7, 1)
+            }
+            780..830 => {
+                self.tag_event();
+                (6, 900)
+            }
+            830..836 => {
+                for _ in 0..20 + self.random.below(800) {
+                    self.tag_person();
+                }
+                (3, 0)
+            }
+            836..856 => (0, 100 + self.random.below(600)),
+            856..910 => {
+                self.tag_person();
+                (1059, 900 + self.random.below(1200))
+            }
+            910..918 => {
+                let d = self.random.below(100_000);
+                self.tag('d', &format!("article-{d}"));
+                self.hashtags(3);
+                (30_023, 3_000 + self.random.below(10_000))
+            }
+            918..919 => {
+                self.tag_person();
+                (RARE_KIND, 60)
+            }
+            919..945 => {
+                self.tag_person();
+                (4, 200)
+            }
+            _ => {
+                self.tag_event();
+                self.tag_person();
+                (9735, 1500)
+            }
+        };
+        Plan { kind, author, content }
+    }
+
+    /// Appends the next event's record to `out` and gives its id.
+    pub fn record(&mut self, out: &mut Vec<u8>) -> Id {
+        self.tags.clear();
+        let Plan { kind, author, content } = self.plan();
+        let id = self.random.bytes();
+        let late = if self.random.once_in(50) {
+            self.random.below(7 * 86_400)
+        } else {
+            self.random.below(20)
+        };
+        let time = self.now() - late as u64;
+        self.made += 1;
+        self.json.clear();
+        let _ = write!(
+            self.json,
+            "{{\"id\":\"{}\",\"pubkey\":\"{}\",\"created_at\":{time},\"kind\":{kind},\"tags\":[{}],\
+             \"content\":\"",
+            hex(&id),
+            hex(&author),
+            self.tags
+        );
+        let text = "the quick brown fox jumps over the lazy dog and back again \\n ";
+        for at in 0..content / text.len() + 1 {
+            let rest = content - at * text.len();
+            self.json.push_str(&text[..rest.min(text.len() - 4)]);
+        }
+        let (a, b) = (self.random.bytes(), self.random.bytes());
+        let _ = write!(self.json, "\",\"sig\":\"{}{}\"}}", hex(&a), hex(&b));
+        self.json_bytes += self.json.len() as u64 + 1;
+        let event = Event::parse(self.json.as_bytes(), &mut self.arena).expect("well made");
+        let d = event.d();
+        let slot = [(hark_archive::admission::nostr::SLOT, d.as_bytes())];
+        let private = if kind == 30_023 { &slot[..] } else { &[] };
+        self.encoder.encode(&event, private, out);
+        if kind == 1 {
+            self.recent.push((id, author));
+        }
+        id
+    }
+}
