@@ -47,6 +47,11 @@ pub trait Disk: Send + Sync {
         Ok(Box::new(fs::File::open(path)?))
     }
 
+    /// Maps a file to be read once; see [`Map::open_sequential`].
+    fn map_sequential(&self, path: &Path) -> io::Result<Map> {
+        Map::open_sequential(path)
+    }
+
     /// Maps a file; see [`Map::open`].
     fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
         Map::open(path, reserve)

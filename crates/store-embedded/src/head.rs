@@ -4,7 +4,6 @@
 //! reader holds the number of rows that were published when it came and passes over later ones, so
 //! it does not matter to it that lists grow meanwhile: a list is replaced as a whole, never changed.
 
-use std::cmp::Ordering as Compare;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -24,104 +23,112 @@ use crate::term::Terms;
 const CHUNK: usize = 1024;
 /// Most rows a head can have, however large a single batch is.
 pub const ROWS_MAX: usize = 1 << 22;
-/// Sizes at which a list's tiers are merged into the next: an insert copies a few dozen entries,
+/// Sizes at which a list's tiers are merged into the next: an insert copies some hundred bytes,
 /// whatever the list's length.
-const TIERS: [usize; 2] = [32, 1024];
+const TIERS: [usize; 2] = [64, 2048];
 /// Kinds a term may have before its lists move into a map of their own.
 const FEW_KINDS: usize = 16;
 
-/// A row in a list, in the order of the list: newest first, then by id. The id's first 16 bytes
-/// decide; more would take 2^64 tries to matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    time: u64,
-    id: [u64; 2],
-    row: u32,
-}
-
-impl Entry {
-    fn new(time: u64, id: &Id, row: u32) -> Self {
-        Self { time, id: id_prefix(id), row }
-    }
-
-    fn compare(&self, other: &Self) -> Compare {
-        let (a, b) = (self, other);
-        b.time.cmp(&a.time).then(a.id.cmp(&b.id)).then(a.row.cmp(&b.row))
-    }
-}
+/// What orders rows: newest first, then by id, of which the first 16 bytes decide; it would take 2^64
+/// tries to make two that agree in them.
+type Rank = (u64, [u64; 2]);
 
 fn id_prefix(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| id[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight)))
 }
 
-/// A sorted list, in up to three sorted tiers.
+/// Rows in order, in up to three sorted tiers.
 #[derive(Clone)]
 enum List {
-    One(Entry),
-    Tiers([Option<Arc<[Entry]>>; 3]),
+    One(u32),
+    Few(Arc<[u32]>),
+    Many(Arc<[Arc<[u32]>; 3]>),
 }
 
 impl List {
-    fn insert(&self, entry: Entry) -> Self {
-        let mut tiers = match self {
-            Self::One(one) => [Some(Arc::from([*one])), None, None],
-            Self::Tiers(tiers) => tiers.clone(),
-        };
-        tiers[0] = Some(merge(tiers[0].as_deref().unwrap_or_default(), &[entry]));
-        for (at, full) in TIERS.into_iter().enumerate() {
-            let here = tiers[at].as_deref().unwrap_or_default();
-            if here.len() <= full {
-                break;
+    fn insert(&self, row: u32, table: &Table) -> Self {
+        match self {
+            Self::One(one) => Self::Few(add(&[*one], row, table)),
+            Self::Few(few) if few.len() < TIERS[0] => Self::Few(add(few, row, table)),
+            Self::Few(few) => {
+                Self::Many(Arc::new([Arc::default(), add(few, row, table), Arc::default()]))
             }
-            let next = merge(here, tiers[at + 1].as_deref().unwrap_or_default());
-            tiers[at + 1] = Some(next);
-            tiers[at] = None;
+            Self::Many(tiers) => {
+                let mut tiers = (**tiers).clone();
+                tiers[0] = add(&tiers[0], row, table);
+                for (at, full) in TIERS.into_iter().enumerate() {
+                    if tiers[at].len() < full {
+                        break;
+                    }
+                    tiers[at + 1] = merge(&tiers[at], &tiers[at + 1], table);
+                    tiers[at] = Arc::default();
+                }
+                Self::Many(Arc::new(tiers))
+            }
         }
-        Self::Tiers(tiers)
     }
 
     fn runs(&self, runs: &mut Vec<Run>) {
         match self {
-            Self::One(entry) => runs.push(Run::One(*entry)),
-            Self::Tiers(tiers) => {
-                runs.extend(tiers.iter().flatten().map(|tier| Run::Tier(Arc::clone(tier))));
+            Self::One(row) => runs.push(Run::One(*row)),
+            Self::Few(tier) => runs.push(Run::Tier(Arc::clone(tier))),
+            Self::Many(tiers) => {
+                let tiers = tiers.iter().filter(|tier| !tier.is_empty());
+                runs.extend(tiers.map(|tier| Run::Tier(Arc::clone(tier))));
             }
         }
     }
 }
 
-fn merge(a: &[Entry], b: &[Entry]) -> Arc<[Entry]> {
-    let mut out = Vec::with_capacity(a.len() + b.len());
-    let (mut a, mut b) = (a, b);
-    while let ([first_a, rest_a @ ..], [first_b, rest_b @ ..]) = (a, b) {
-        if first_a.compare(first_b).is_lt() {
-            out.push(*first_a);
-            a = rest_a;
-        } else {
-            out.push(*first_b);
-            b = rest_b;
+fn add(rows: &[u32], row: u32, table: &Table) -> Arc<[u32]> {
+    let place = table.place(row);
+    let (before, behind) = rows.split_at(rows.partition_point(|&other| table.place(other) < place));
+    before.iter().chain([&row]).chain(behind).copied().collect()
+}
+
+fn merge(newer: &[u32], older: &[u32], table: &Table) -> Arc<[u32]> {
+    let mut out = Vec::with_capacity(newer.len() + older.len());
+    let mut older = older;
+    for &row in newer {
+        let place = table.place(row);
+        // What came later is newer as a rule: few of the older ones come before it.
+        let mut ahead = 1;
+        while ahead < older.len() && table.place(older[ahead]) < place {
+            ahead *= 2;
         }
+        let within = &older[..ahead.min(older.len())];
+        let (before, behind) =
+            older.split_at(within.partition_point(|&other| table.place(other) < place));
+        out.extend_from_slice(before);
+        out.push(row);
+        older = behind;
     }
-    out.extend_from_slice(a);
-    out.extend_from_slice(b);
+    out.extend_from_slice(older);
     out.into()
 }
 
 /// A term's lists, by kind.
 #[derive(Clone)]
 enum Lists {
+    One(u32, List),
     Few(Vec<(u32, List)>),
     Many(Arc<HashMap<u32, List>>),
 }
 
 impl Lists {
-    fn insert(&self, kind: u32, entry: Entry) -> Self {
+    fn insert(&self, kind: u32, row: u32, table: &Table) -> Self {
         match self {
+            Self::One(known, list) if *known == kind => {
+                Self::One(kind, list.insert(row, table))
+            }
+            Self::One(known, list) => {
+                Self::Few(vec![(*known, list.clone()), (kind, List::One(row))])
+            }
             Self::Few(lists) => {
                 let mut lists = lists.clone();
                 match lists.iter_mut().find(|(known, _)| *known == kind) {
-                    Some((_, list)) => *list = list.insert(entry),
-                    None => lists.push((kind, List::One(entry))),
+                    Some((_, list)) => *list = list.insert(row, table),
+                    None => lists.push((kind, List::One(row))),
                 }
                 if lists.len() <= FEW_KINDS {
                     return Self::Few(lists);
@@ -129,7 +136,7 @@ impl Lists {
                 Self::Many(Arc::new(lists.into_iter().collect()))
             }
             Self::Many(lists) => {
-                insert_in(lists, kind, entry);
+                insert_in(lists, kind, row, table);
                 Self::Many(Arc::clone(lists))
             }
         }
@@ -137,6 +144,11 @@ impl Lists {
 
     fn runs(&self, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
         match (self, kinds) {
+            (Self::One(kind, list), _) => {
+                if kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok()) {
+                    list.runs(runs);
+                }
+            }
             (Self::Few(lists), _) => lists
                 .iter()
                 .filter(|(kind, _)| kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok()))
@@ -149,9 +161,9 @@ impl Lists {
     }
 }
 
-fn insert_in(lists: &HashMap<u32, List>, kind: u32, entry: Entry) {
+fn insert_in(lists: &HashMap<u32, List>, kind: u32, row: u32, table: &Table) {
     let lists = lists.pin();
-    let list = lists.get(&kind).map_or(List::One(entry), |list| list.insert(entry));
+    let list = lists.get(&kind).map_or(List::One(row), |list| list.insert(row, table));
     lists.insert(kind, list);
 }
 
@@ -200,6 +212,45 @@ struct Chunk {
     doomed: Bits,
 }
 
+/// All rows, in the order of arrival.
+struct Table(Box<[OnceLock<Chunk>]>);
+
+impl Table {
+    fn new() -> Self {
+        Self((0..ROWS_MAX / CHUNK).map(|_| OnceLock::new()).collect())
+    }
+
+    fn set(&self, at: u32, row: Row) {
+        let chunk = self.0[at as usize / CHUNK].get_or_init(|| Chunk {
+            rows: (0..CHUNK).map(|_| OnceLock::new()).collect(),
+            dead: Bits::new(CHUNK),
+            doomed: Bits::new(CHUNK),
+        });
+        chunk.rows[at as usize % CHUNK].get_or_init(|| row);
+    }
+
+    #[inline]
+    fn chunk(&self, row: u32) -> Option<&Chunk> {
+        self.0.get(row as usize / CHUNK)?.get()
+    }
+
+    #[inline]
+    fn get(&self, row: u32) -> Option<&Row> {
+        self.chunk(row)?.rows[row as usize % CHUNK].get()
+    }
+
+    /// A row's place in every list it is in.
+    #[inline]
+    fn place(&self, row: u32) -> (Rank, u32) {
+        (self.rank(row), row)
+    }
+
+    #[inline]
+    fn rank(&self, row: u32) -> Rank {
+        self.get(row).map_or((u64::MAX, [u64::MAX; 2]), |row| (!row.time, row.id))
+    }
+}
+
 /// See the module.
 pub struct Head {
     /// The log that its records are in.
@@ -207,7 +258,7 @@ pub struct Head {
     /// Rows put since the shelf was opened before this head began.
     pub base: u64,
     terms: Terms,
-    chunks: Box<[OnceLock<Chunk>]>,
+    table: Table,
     every: ArcSwap<Option<List>>,
     kinds: HashMap<u32, List>,
     lists: ByTerm<Lists>,
@@ -230,7 +281,7 @@ impl Head {
             log,
             base,
             terms,
-            chunks: (0..ROWS_MAX / CHUNK).map(|_| OnceLock::new()).collect(),
+            table: Table::new(),
             every: ArcSwap::from_pointee(None),
             kinds: HashMap::new(),
             lists: HashMap::default(),
@@ -270,13 +321,7 @@ impl Head {
     pub fn insert(&self, record: &Record<'_>, offset: u32, terms: &mut Vec<u64>) -> u32 {
         let row = self.inserted();
         let (time, kind, id) = (record.time(), record.kind(), record.id());
-        let entry = Entry::new(time, id, row);
-        let chunk = self.chunks[row as usize / CHUNK].get_or_init(|| Chunk {
-            rows: (0..CHUNK).map(|_| OnceLock::new()).collect(),
-            dead: Bits::new(CHUNK),
-            doomed: Bits::new(CHUNK),
-        });
-        chunk.rows[row as usize % CHUNK].get_or_init(|| Row { time, id: entry.id, offset, kind });
+        self.table.set(row, Row { time, id: id_prefix(id), offset, kind });
         self.oldest.fetch_min(time, Ordering::AcqRel);
         self.newest.fetch_max(time, Ordering::AcqRel);
         if let Some(at) = record.expires() {
@@ -285,16 +330,18 @@ impl Head {
         }
         self.inserted.store(row + 1, Ordering::Release);
         let every = self.every.load();
-        let list = (**every).as_ref().map_or(List::One(entry), |list| list.insert(entry));
+        let list = (**every)
+            .as_ref()
+            .map_or(List::One(row), |list| list.insert(row, &self.table));
         self.every.store(Arc::new(Some(list)));
-        insert_in(&self.kinds, kind, entry);
+        insert_in(&self.kinds, kind, row, &self.table);
         self.terms.of(record, terms);
         let all = self.terms.every();
         let lists = self.lists.pin();
         for &term in terms.iter().filter(|&&term| term != all) {
             let grown = match lists.get(&term) {
-                Some(known) => known.insert(kind, entry),
-                None => Lists::Few(vec![(kind, List::One(entry))]),
+                Some(known) => known.insert(kind, row, &self.table),
+                None => Lists::One(kind, List::One(row)),
             };
             lists.insert(term, grown);
         }
@@ -303,8 +350,8 @@ impl Head {
     }
 
     /// A row of the table.
-    pub fn row(&self, row: u32) -> Option<Row> {
-        self.chunks.get(row as usize / CHUNK)?.get()?.rows[row as usize % CHUNK].get().copied()
+    pub fn row(&self, row: u32) -> Option<&Row> {
+        self.table.get(row)
     }
 
     /// A row's record; `None`, and noted, if it is not written yet.
@@ -345,7 +392,7 @@ impl Head {
     }
 
     fn chunk(&self, row: u32) -> Option<&Chunk> {
-        self.chunks.get(row as usize / CHUNK)?.get()
+        self.table.chunk(row)
     }
 
     fn expiring(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<u32>>> {
@@ -383,16 +430,16 @@ impl HeadView {
 #[derive(Clone)]
 pub enum Run {
     /// A list of one.
-    One(Entry),
+    One(u32),
     /// A tier of a longer list.
-    Tier(Arc<[Entry]>),
+    Tier(Arc<[u32]>),
 }
 
 impl Run {
-    fn entries(&self) -> &[Entry] {
+    fn rows(&self) -> &[u32] {
         match self {
-            Self::One(entry) => std::slice::from_ref(entry),
-            Self::Tier(entries) => entries,
+            Self::One(row) => std::slice::from_ref(row),
+            Self::Tier(rows) => rows,
         }
     }
 }
@@ -400,18 +447,17 @@ impl Run {
 /// What of a query's window a head needs.
 pub struct Window {
     from: u64,
-    to: u64,
-    /// Newest first only.
-    after: Option<(u64, [u64; 2])>,
+    /// Rows up to this place, newest first, lie before the window.
+    before: Rank,
 }
 
 impl Window {
-    /// Whether an entry lies before the window, newest first.
-    fn is_before(&self, entry: &Entry) -> bool {
-        entry.time > self.to
-            || self.after.is_some_and(|(time, id)| {
-                entry.time > time || (entry.time == time && entry.id <= id)
-            })
+    fn is_before(&self, rank: Rank) -> bool {
+        rank <= self.before
+    }
+
+    fn is_everything(&self) -> bool {
+        self.from == 0 && self.before == (0, [0; 2])
     }
 }
 
@@ -446,6 +492,15 @@ impl Source for HeadView {
         runs_in(&self.head.kinds, kinds, runs);
     }
 
+    fn has_kinds(&self, kinds: &[u32]) -> bool {
+        let lists = self.head.kinds.pin();
+        kinds.iter().any(|kind| lists.contains_key(kind))
+    }
+
+    fn run_kind(&self, run: &Run) -> Option<u32> {
+        self.head.row(*run.rows().first()?).map(|row| row.kind)
+    }
+
     fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
         if let Some(lists) = self.head.lists.pin().get(&self.head.terms.author(author)) {
             lists.runs(kinds, runs);
@@ -464,37 +519,42 @@ impl Source for HeadView {
     }
 
     fn window(&self, query: &Query) -> Window {
-        let after = query.after.filter(|_| query.order == Order::NewestFirst);
-        let after = after.map(|after| (after.time, id_prefix(&after.id)));
-        let from = match query.after {
-            Some(after) if query.order == Order::OldestFirst => query.from.max(after.time),
-            _ => query.from,
-        };
-        Window { from, to: query.to, after }
+        // The last place before all of `to`: newer by one, with the highest id.
+        let newer = query.to.checked_add(1).map_or((0, [0; 2]), |time| (!time, [u64::MAX; 2]));
+        match (query.after, query.order) {
+            (Some(after), Order::NewestFirst) => {
+                let before = newer.max((!after.time, id_prefix(&after.id)));
+                Window { from: query.from, before }
+            }
+            (Some(after), Order::OldestFirst) => {
+                Window { from: query.from.max(after.time), before: newer }
+            }
+            (None, _) => Window { from: query.from, before: newer },
+        }
     }
 
     fn clip(&self, run: &Run, window: &Window) -> Range<usize> {
-        let entries = run.entries();
-        let start = entries.partition_point(|entry| window.is_before(entry));
-        let end = entries.partition_point(|entry| entry.time >= window.from);
+        let (rows, table) = (run.rows(), &self.head.table);
+        if window.is_everything() {
+            return 0..rows.len();
+        }
+        let start = rows.partition_point(|&row| window.is_before(table.rank(row)));
+        let end = rows.partition_point(|&row| !table.rank(row).0 >= window.from);
         start..end.max(start)
     }
 
     fn within(&self, row: u32, window: &Window) -> bool {
-        self.head.row(row).is_some_and(|found| {
-            found.time >= window.from
-                && !window.is_before(&Entry { time: found.time, id: found.id, row })
-        })
+        let rank = self.head.table.rank(row);
+        !rank.0 >= window.from && !window.is_before(rank)
     }
 
     fn key(&self, run: &Run, index: usize, order: Order) -> HeadKey {
-        let entry = run.entries()[index];
-        key(entry.time, entry.id, entry.row, order)
+        self.key_of(run.rows()[index], order)
     }
 
     fn key_of(&self, row: u32, order: Order) -> HeadKey {
-        let found = self.head.row(row);
-        found.map_or((u64::MAX, [0; 2], row), |found| key(found.time, found.id, row, order))
+        let (time, id) = self.head.table.rank(row);
+        (if order == Order::NewestFirst { time } else { !time }, id, row)
     }
 
     fn row(&self, key: HeadKey) -> u32 {
@@ -502,7 +562,7 @@ impl Source for HeadView {
     }
 
     fn run_time(&self, run: &Run, index: usize) -> u64 {
-        run.entries()[index].time
+        self.time(run.rows()[index])
     }
 
     fn time(&self, row: u32) -> u64 {
@@ -510,10 +570,10 @@ impl Source for HeadView {
     }
 
     fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
-        let Some(found) = self.head.row(row) else { return range.end };
-        let target = Entry { time: found.time, id: found.id, row };
-        let entries = &run.entries()[range.clone()];
-        range.start + entries.partition_point(|entry| entry.compare(&target).is_lt())
+        let table = &self.head.table;
+        let place = table.place(row);
+        let before = |&other: &u32| table.place(other) < place;
+        range.start + run.rows()[range.clone()].partition_point(before)
     }
 
     fn is_dead(&self, row: u32) -> bool {
@@ -537,8 +597,4 @@ impl Source for HeadView {
             rows.extend(self.head.expiring().range(..=now).flat_map(|(_, rows)| rows));
         }
     }
-}
-
-fn key(time: u64, id: [u64; 2], row: u32, order: Order) -> HeadKey {
-    (if order == Order::NewestFirst { !time } else { time }, id, row)
 }

@@ -1,6 +1,6 @@
 //! The log: the one truth of a shelf. Frames, appended and read back. docs/format.md draws it.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -260,9 +260,9 @@ pub fn replay(
     each: &mut dyn FnMut(u32, Frame<'_>),
 ) -> Result<End, LogError> {
     let io = |source| LogError::Io { path: path.into(), source };
-    let mut bytes = Vec::new();
-    // Sequential reads, not the map: a map that expects random access reads ahead nothing.
-    disk.read(path).map_err(io)?.read_to_end(&mut bytes).map_err(io)?;
+    // A map of its own: the one that answers are read from expects random access and reads nothing
+    // ahead.
+    let bytes = disk.map_sequential(path).map_err(io)?;
     let Some(salt) = salt(&bytes, number, generation) else {
         return Err(LogError::Header { path: path.into() });
     };

@@ -16,6 +16,18 @@ use memmap2::{Advice, Mmap, MmapOptions};
 pub struct Map(Option<Mmap>);
 
 impl Map {
+    /// Maps a file to be read once, from front to back.
+    pub fn open_sequential(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        if file.metadata()?.len() == 0 {
+            return Ok(Self(None));
+        }
+        // SAFETY: as below; the length is that of the file now.
+        let map = unsafe { MmapOptions::new().map(&file)? };
+        map.advise(Advice::Sequential)?;
+        Ok(Self(Some(map)))
+    }
+
     /// Maps a file, `reserve` bytes of it even if it is shorter now: the bytes behind its end may be
     /// looked at once it has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use hark_archive::admission::{Effects, Rules};
 use hark_archive::query::explain::Explanation;
-use hark_archive::query::merge::{Merged, Part, count_all, explain_all};
+use hark_archive::query::merge::{Merged, Part, Parts, count_all, explain_all};
 use hark_archive::query::source::Source;
 use hark_archive::store::Stats;
 use hark_archive::{
@@ -41,37 +41,38 @@ pub(crate) struct View {
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
     /// All but the active head, as readers see them.
-    parts: Vec<Arc<dyn Part>>,
-    /// All, as the writer sees them.
-    writing: Vec<Arc<dyn Part>>,
+    parts: Parts,
+    /// All but the active head, as the writer sees them.
+    writing: Parts,
 }
 
 impl View {
-    pub fn new(segments: Vec<Arc<Segment>>, frozen: Vec<Arc<Head>>, active: Arc<Head>) -> Self {
-        let segment_parts = |writing| {
-            segments.iter().map(move |segment| {
+    pub(crate) fn new(
+        segments: Vec<Arc<Segment>>,
+        frozen: Vec<Arc<Head>>,
+        active: Arc<Head>,
+    ) -> Self {
+        let parts = |writing| {
+            let segments = segments.iter().map(|segment| {
                 let segment = Arc::clone(segment);
                 Arc::new(SegmentView { segment, writing }) as Arc<dyn Part>
-            })
+            });
+            let heads = frozen.iter().map(|head| {
+                let view =
+                    if writing { HeadView::writing(head) } else { HeadView::published(head) };
+                Arc::new(view) as Arc<dyn Part>
+            });
+            Parts::new(&segments.chain(heads).collect::<Vec<_>>())
         };
-        let mut parts: Vec<Arc<dyn Part>> = segment_parts(false).collect();
-        let mut writing: Vec<Arc<dyn Part>> = segment_parts(true).collect();
-        for head in &frozen {
-            parts.push(Arc::new(HeadView::published(head)));
-            writing.push(Arc::new(HeadView::writing(head)));
-        }
-        writing.push(Arc::new(HeadView::writing(&active)));
+        let (parts, writing) = (parts(false), parts(true));
         Self { segments, frozen, active, parts, writing }
     }
 
-    /// The parts as readers see them now, and the sequence number up to which they do.
-    fn now(&self) -> (Vec<Arc<dyn Part>>, u64) {
+    /// The active head as readers see it now, and the sequence number up to which they do.
+    fn now(&self) -> (Arc<dyn Part>, u64) {
         let head = HeadView::published(&self.active);
         let seq = self.active.base + head.rows();
-        let mut parts = Vec::with_capacity(self.parts.len() + 1);
-        parts.extend_from_slice(&self.parts);
-        parts.push(Arc::new(head));
-        (parts, seq)
+        (Arc::new(head), seq)
     }
 
     fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
@@ -416,9 +417,15 @@ impl Shelf {
 
 /// What matches, as the writer sees it.
 fn find(view: &View, query: &Query, limit: usize) -> Result<Vec<Position>, SearchError> {
-    let query = Query { limit: query.limit.min(limit), ..query.clone() };
+    let head = HeadView::writing(&view.active);
     let mut found = Vec::new();
-    let mut search = Merged::new(view.writing.clone(), query, 0);
+    // Most rules look for kinds that are rare; that is told without looking further.
+    if !head.may_match(query) && !view.writing.may_match(query) {
+        return Ok(found);
+    }
+    let query = Query { limit: query.limit.min(limit), ..query.clone() };
+    let head: Arc<dyn Part> = Arc::new(head);
+    let mut search = Merged::new(&view.writing, &head, query, 0);
     search.slice(u64::MAX, &mut |record| {
         found.push(Position { time: record.time(), id: *record.id() });
         ControlFlow::Continue(())
@@ -465,15 +472,16 @@ impl Store for Embedded {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let mut query = query.clone();
         query.normalise();
-        let (parts, seq) = self.shelf.view.load().now();
-        Ok(Box::new(Merged::new(parts, query, seq)))
+        let view = self.shelf.view.load();
+        let (head, seq) = view.now();
+        Ok(Box::new(Merged::new(&view.parts, &head, query, seq)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let mut query = query.clone();
         query.normalise();
-        let (parts, _) = self.shelf.view.load().now();
-        Ok(count_all(&parts, query))
+        let view = self.shelf.view.load();
+        Ok(count_all(&view.parts, &view.now().0, query))
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
@@ -492,8 +500,8 @@ impl Store for Embedded {
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
         let mut query = query.clone();
         query.normalise();
-        let (parts, _) = self.shelf.view.load().now();
-        Ok(explain_all(parts, query))
+        let view = self.shelf.view.load();
+        Ok(explain_all(&view.parts, &view.now().0, query))
     }
 
     fn stats(&self) -> Stats {

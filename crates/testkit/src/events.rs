@@ -163,7 +163,11 @@ impl Events {
                 self.tag_person();
                 (RARE_KIND, 60)
             }
-            919..945 => {
+            919..925 => {
+                self.tag_event();
+                (5, 0)
+            }
+            925..945 => {
                 self.tag_person();
                 (4, 200)
             }

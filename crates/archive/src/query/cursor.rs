@@ -1,5 +1,6 @@
 //! Walking one source: the plan's runs merged lazily, cut, and checked against the records.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -78,7 +79,12 @@ pub struct Walk<S: Source> {
 }
 
 /// Looks a set's runs up and clips them to the window.
-fn runs<S: Source>(source: &S, query: &Query, window: &S::Window, set: Set) -> Vec<Cut<S::Run>> {
+fn runs<S: Source>(
+    source: &S,
+    query: &Query,
+    window: &OnceCell<S::Window>,
+    set: Set,
+) -> Vec<Cut<S::Run>> {
     let kinds = query.kinds.as_deref();
     let mut runs = Vec::new();
     match set {
@@ -98,7 +104,7 @@ fn runs<S: Source>(source: &S, query: &Query, window: &S::Window, set: Set) -> V
         }
     }
     let clip = |run| {
-        let range = source.clip(&run, window);
+        let range = source.clip(&run, window.get_or_init(|| source.window(query)));
         (!range.is_empty()).then_some(Cut { run, range })
     };
     runs.into_iter().filter_map(clip).collect()
@@ -112,29 +118,34 @@ struct Opened<S: Source> {
 }
 
 fn open<S: Source>(source: &S, query: &Query) -> Option<Opened<S>> {
-    let window = source.window(query);
+    if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
+        return None;
+    }
+    // Made only where a list is found: finding a time costs more than finding no list.
+    let window = OnceCell::new();
     let mut found: Vec<(Set, Vec<Cut<S::Run>>)> = Vec::new();
     let mut rows = Vec::new();
-    let every = runs(source, query, &window, Set::Time);
-    let window_rows = every.iter().map(|cut| cut.range.len() as u64).sum();
-    let plan = plan(query, window_rows, &mut |set| {
+    let mut size = |set| {
         if set == Set::Ids {
             let ids = query.ids.iter().flatten();
-            rows = ids
-                .filter_map(|id| source.find(id))
-                .filter(|&row| source.within(row, &window))
-                .collect();
+            let found = ids.filter_map(|id| source.find(id));
+            if query.is_windowed() {
+                let window = window.get_or_init(|| source.window(query));
+                rows.extend(found.filter(|&row| source.within(row, window)));
+            } else {
+                rows.extend(found);
+            }
             return Size { rows: rows.len() as u64, runs: 1 };
         }
         let cuts = runs(source, query, &window, set);
-        let size =
-            Size { rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(), runs: cuts.len() };
+        let size = Size {
+            rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(),
+            runs: cuts.len(),
+        };
         found.push((set, cuts));
         size
-    })?;
-    if plan.driver == Set::Time {
-        found.push((Set::Time, every));
-    }
+    };
+    let plan = plan(query, source.rows(), &mut size)?;
     Some(Opened { plan, found, rows })
 }
 
@@ -309,13 +320,10 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Query>, work: &mut u64) -> 
     let driver = opened.plan.driver;
     let (_, cuts) = opened.found.iter().find(|(set, _)| *set == driver)?;
     let mut count = 0;
-    let dead = match query.kinds.as_deref() {
-        Some(kinds) => kinds.iter().any(|&kind| source.may_have_dead(Some(kind))),
-        None => source.may_have_dead(None),
-    };
     for cut in cuts {
         count += cut.range.len() as u64;
-        if dead {
+        let kind = if driver == Set::Time { None } else { source.run_kind(&cut.run) };
+        if source.may_have_dead(kind) {
             *work = work.checked_sub(cut.range.len() as u64)?;
             let row = |i| source.row(source.key(&cut.run, i, Order::NewestFirst));
             count -= cut.range.clone().filter(|&i| source.is_dead(row(i))).count() as u64;

@@ -16,6 +16,8 @@ use crate::store::{Progress, Search, SearchError};
 pub trait Part: Send + Sync {
     /// Oldest and newest time in it.
     fn span(&self) -> Option<(u64, u64)>;
+    /// False if surely nothing matches; as cheap as can be.
+    fn may_match(&self, query: &Query) -> bool;
     /// Starts a walk; `None` if nothing can match.
     fn walk(self: Arc<Self>, query: &Arc<Query>) -> Option<Box<dyn AnyWalk>>;
     /// Counts matches.
@@ -27,6 +29,10 @@ pub trait Part: Send + Sync {
 impl<S: Source> Part for S {
     fn span(&self) -> Option<(u64, u64)> {
         Source::span(self)
+    }
+
+    fn may_match(&self, query: &Query) -> bool {
+        query.kinds.as_ref().is_none_or(|kinds| self.has_kinds(kinds))
     }
 
     fn walk(self: Arc<Self>, query: &Arc<Query>) -> Option<Box<dyn AnyWalk>> {
@@ -53,34 +59,73 @@ impl<S: Source> Part for S {
     }
 }
 
-/// The time at which a part comes into play, as a key that grows in the query's order.
-fn opens_at(part: &dyn Part, order: Order) -> Option<u64> {
-    let (oldest, newest) = part.span()?;
-    Some(time_key(if order == Order::NewestFirst { newest } else { oldest }, order))
-}
-
 fn time_key(time: u64, order: Order) -> u64 {
     if order == Order::NewestFirst { !time } else { time }
 }
 
-/// Parts that can hold matches, in the order in which they come into play.
-fn in_order(parts: Vec<Arc<dyn Part>>, query: &Query) -> Vec<(u64, Arc<dyn Part>)> {
-    let mut parts: Vec<(u64, Arc<dyn Part>)> = parts
-        .into_iter()
-        .filter(|part| {
-            part.span().is_some_and(|(oldest, newest)| oldest <= query.to && query.from <= newest)
-        })
-        .filter_map(|part| Some((opens_at(&*part, query.order)?, part)))
-        .collect();
-    parts.sort_by_key(|(at, _)| *at);
-    parts
+/// The parts of a snapshot that do not change, sorted once for all questions in both orders.
+#[derive(Clone, Default)]
+pub struct Parts {
+    newest_first: Arc<[Placed]>,
+    oldest_first: Arc<[Placed]>,
+}
+
+#[derive(Clone)]
+struct Placed {
+    /// The time at which the part comes into play, as a key that grows in the order.
+    opens_at: u64,
+    span: (u64, u64),
+    part: Arc<dyn Part>,
+}
+
+impl Placed {
+    fn new(part: &Arc<dyn Part>, order: Order) -> Option<Self> {
+        let span = part.span()?;
+        let time = if order == Order::NewestFirst { span.1 } else { span.0 };
+        Some(Self { opens_at: time_key(time, order), span, part: Arc::clone(part) })
+    }
+
+    fn overlaps(&self, query: &Query) -> bool {
+        self.span.0 <= query.to && query.from <= self.span.1
+    }
+}
+
+impl Parts {
+    /// Sorts parts.
+    pub fn new(parts: &[Arc<dyn Part>]) -> Self {
+        let sorted = |order| {
+            let mut placed: Vec<Placed> =
+                parts.iter().filter_map(|part| Placed::new(part, order)).collect();
+            placed.sort_by_key(|placed| placed.opens_at);
+            placed.into()
+        };
+        Self {
+            newest_first: sorted(Order::NewestFirst),
+            oldest_first: sorted(Order::OldestFirst),
+        }
+    }
+
+    /// False if surely no part has a match.
+    pub fn may_match(&self, query: &Query) -> bool {
+        self.newest_first.iter().any(|placed| placed.part.may_match(query))
+    }
+
+    fn sorted(&self, order: Order) -> &Arc<[Placed]> {
+        match order {
+            Order::NewestFirst => &self.newest_first,
+            Order::OldestFirst => &self.oldest_first,
+        }
+    }
 }
 
 /// A search over the parts of one snapshot.
 pub struct Merged {
     query: Arc<Query>,
-    /// Not opened yet, the next one last.
-    unopened: Vec<(u64, Arc<dyn Part>)>,
+    /// The one part that still grows.
+    head: Option<Placed>,
+    parts: Arc<[Placed]>,
+    /// Of `parts`, the first that is not opened yet.
+    next: usize,
     /// Opened, each standing at a match, the next one last.
     ready: Vec<Box<dyn AnyWalk>>,
     /// Opened, but it paused before it found its next match.
@@ -91,18 +136,32 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// A search for a normalised `query` over `parts`, which see puts up to `seq`.
-    pub fn new(parts: Vec<Arc<dyn Part>>, query: Query, seq: u64) -> Self {
-        let mut unopened = if query.is_void() { Vec::new() } else { in_order(parts, &query) };
-        unopened.reverse();
+    /// A search for a normalised `query` over `parts` and a `head`, which see puts up to `seq`.
+    pub fn new(parts: &Parts, head: &Arc<dyn Part>, query: Query, seq: u64) -> Self {
+        let void = query.is_void();
         Self {
+            head: Placed::new(head, query.order).filter(|head| !void && head.overlaps(&query)),
+            parts: Arc::clone(parts.sorted(query.order)),
+            next: if void { usize::MAX } else { 0 },
             query: Arc::new(query),
-            unopened,
             ready: Vec::new(),
             moving: None,
             told: 0,
             visited: 0,
             seq,
+        }
+    }
+
+    /// The part that comes into play next, and when.
+    fn unopened(&mut self) -> Option<(u64, bool)> {
+        while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(&self.query)) {
+            self.next += 1;
+        }
+        let part = self.parts.get(self.next).map(|placed| placed.opens_at);
+        match (&self.head, part) {
+            (Some(head), None) => Some((head.opens_at, true)),
+            (Some(head), Some(part)) if head.opens_at <= part => Some((head.opens_at, true)),
+            (_, part) => part.map(|at| (at, false)),
         }
     }
 
@@ -123,18 +182,25 @@ impl Merged {
                     Step::End => {}
                 }
             }
+            let Some((at, is_head)) = self.unopened() else { return true };
             let first = self.ready.last().map(|walk| time_key(walk.time(), self.query.order));
-            let Some((at, _)) = self.unopened.last() else { return true };
-            if first.is_some_and(|first| first < *at) {
+            if first.is_some_and(|first| first < at) {
                 return true;
             }
-            if let Some((_, part)) = self.unopened.pop() {
-                self.moving = part.walk(&self.query);
-            }
+            let part = if is_head {
+                self.head.take().map(|head| head.part)
+            } else {
+                self.next += 1;
+                self.parts.get(self.next - 1).map(|placed| Arc::clone(&placed.part))
+            };
+            self.moving = part.and_then(|part| part.walk(&self.query));
         }
     }
 
     fn insert(&mut self, walk: Box<dyn AnyWalk>) {
+        if self.ready.is_empty() {
+            return self.ready.push(walk);
+        }
         let order = self.query.order;
         let at = self.ready.partition_point(|other| {
             let times = time_key(walk.time(), order).cmp(&time_key(other.time(), order));
@@ -189,24 +255,31 @@ impl Search for Merged {
 }
 
 /// Counts the matches of a normalised query in all parts. `None` if its budget does not last.
-pub fn count_all(parts: &[Arc<dyn Part>], query: Query) -> Option<u64> {
-    let query = Arc::new(Query { after: None, limit: usize::MAX, ..query });
+pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, query: Query) -> Option<u64> {
+    let query = Query { after: None, limit: usize::MAX, ..query };
     if query.is_void() {
         return Some(0);
     }
+    let query = Arc::new(query);
     let mut work = query.budget;
-    parts.iter().map(|part| Arc::clone(part).count(&query, &mut work)).sum()
+    let placed = parts.newest_first.iter().filter(|placed| placed.overlaps(&query));
+    let parts = placed.map(|placed| &placed.part).chain([head]);
+    parts.map(|part| Arc::clone(part).count(&query, &mut work)).sum()
 }
 
 /// Explains a normalised query: the parts in the order they would be opened, until the limit is
 /// expected to be reached.
-pub fn explain_all(parts: Vec<Arc<dyn Part>>, mut query: Query) -> Explanation {
+pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Query) -> Explanation {
     let mut explanation = Explanation { plan: "nothing to visit".into(), ..Explanation::default() };
     let mut largest = 0;
     if query.is_void() {
         return explanation;
     }
-    for (_, part) in in_order(parts, &query) {
+    let mut placed = parts.sorted(query.order).to_vec();
+    placed.extend(Placed::new(head, query.order));
+    placed.sort_by_key(|placed| placed.opens_at);
+    placed.retain(|placed| placed.overlaps(&query));
+    for Placed { part, .. } in placed {
         let Some((line, matches)) = part.explain(&query) else { continue };
         explanation.estimate += line.estimate;
         if line.estimate > largest {

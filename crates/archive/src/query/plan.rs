@@ -51,16 +51,16 @@ const PROBES_FREE: u64 = 64;
 /// A set of more runs than this is not cut with: reading the record is cheaper.
 const CUT_RUNS_MAX: usize = 8;
 
-/// Chooses. `None` means that nothing in the window can match.
-pub fn plan(query: &Query, window_rows: u64, size: &mut dyn FnMut(Set) -> Size) -> Option<Plan> {
-    if query.is_void() || window_rows == 0 {
+/// Chooses, for a source of so many rows in all. `None` means that nothing in it can match.
+pub fn plan(query: &Query, rows: u64, size: &mut dyn FnMut(Set) -> Size) -> Option<Plan> {
+    if query.is_void() || rows == 0 {
         return None;
     }
     let conditions = conditions(query);
     if query.ids.is_some() {
-        return driven_by_ids(query, conditions, size);
+        return driven_by_ids(query, &conditions, size);
     }
-    let mut best = (Set::Time, Size { rows: window_rows, runs: 1 });
+    let mut best = (Set::Time, Size { rows, runs: usize::MAX });
     let mut known: Vec<(Set, Size)> = Vec::new();
     let mut residual = Vec::new();
     for (set, probes) in conditions {
@@ -76,6 +76,18 @@ pub fn plan(query: &Query, window_rows: u64, size: &mut dyn FnMut(Set) -> Size) 
             best = (set, here);
         }
         known.push((set, here));
+    }
+    // The window itself is worth a look where it narrows, and where there is nothing else.
+    let mut window_rows = rows;
+    if query.is_windowed() || best.0 == Set::Time {
+        let window = size(Set::Time);
+        window_rows = window.rows;
+        if best.0 == Set::Time || window.rows < best.1.rows {
+            best = (Set::Time, window);
+        }
+    }
+    if window_rows == 0 {
+        return None;
     }
     let (driver, chosen) = best;
     let covers_kinds = matches!(driver, Set::Authors | Set::Label(_));
@@ -123,7 +135,7 @@ fn conditions(query: &Query) -> Vec<(Set, u64)> {
 
 fn driven_by_ids(
     query: &Query,
-    conditions: Vec<(Set, u64)>,
+    conditions: &[(Set, u64)],
     size: &mut dyn FnMut(Set) -> Size,
 ) -> Option<Plan> {
     let found = size(Set::Ids);
@@ -131,7 +143,7 @@ fn driven_by_ids(
         driver: Set::Ids,
         size: found,
         cuts: Vec::new(),
-        residual: conditions.into_iter().map(|(set, _)| set).collect(),
+        residual: conditions.iter().map(|(set, _)| *set).collect(),
         estimate: found.rows,
         matches: found.rows.min(query.limit as u64),
     })
@@ -215,7 +227,10 @@ mod tests {
             Some((Set::Authors, vec![], vec![], 100))
         );
         let window = Query { from: 1, to: 2, limit: 500, ..Query::default() };
-        assert_eq!(choose(&window, &[]), Some((Set::Time, vec![], vec![], 500)));
+        assert_eq!(
+            choose(&window, &[(Set::Time, 700, 1)]),
+            Some((Set::Time, vec![], vec![], 500))
+        );
     }
 
     #[test]

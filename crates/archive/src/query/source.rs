@@ -30,6 +30,10 @@ pub trait Source: Send + Sync + 'static {
     fn every(&self, runs: &mut Vec<Self::Run>);
     /// Runs of these kinds.
     fn kinds(&self, kinds: &[u32], runs: &mut Vec<Self::Run>);
+    /// Whether a row of any of these kinds may be there; cheap.
+    fn has_kinds(&self, kinds: &[u32]) -> bool;
+    /// The kind of a run's rows; not asked of the runs of all rows.
+    fn run_kind(&self, run: &Self::Run) -> Option<u32>;
     /// Runs of an author, of these kinds or of all.
     fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
     /// Runs of a label, of these kinds or of all.

@@ -176,14 +176,22 @@ impl SegmentFile {
     /// since hashes are spread evenly.
     fn equal(&self, section: Section, len: usize, value: u64) -> Range<usize> {
         let at = |index: usize| self.u64(section, index).unwrap_or(u64::MAX);
-        let guess = ((u128::from(value) * len as u128) >> 64) as usize;
+        let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
+        let guess = share(value);
+        // The second guess is off by how far the first one's neighbourhood is.
+        let there = at(guess);
+        let guess = if there > value {
+            guess.saturating_sub(share(there - value))
+        } else {
+            (guess + share(value - there)).min(len)
+        };
         let (mut low, mut high) = (guess, guess);
-        let mut reach = 8;
+        let mut reach = 2;
         while low > 0 && at(low) >= value {
             low = low.saturating_sub(reach);
             reach *= 2;
         }
-        reach = 8;
+        reach = 2;
         while high < len && at(high) < value {
             high = (high + reach).min(len);
             reach *= 2;

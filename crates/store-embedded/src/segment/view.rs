@@ -196,8 +196,8 @@ pub struct SegmentView {
 pub enum Run {
     /// All rows.
     Every,
-    /// A list in the postings.
-    List(Range<u32>),
+    /// A list in the postings, of a kind.
+    List(u32, Range<u32>),
 }
 
 impl SegmentView {
@@ -209,7 +209,7 @@ impl SegmentView {
     fn at(&self, run: &Run, index: usize) -> u32 {
         match run {
             Run::Every => index as u32,
-            Run::List(list) => self.file().posting(list.start + index as u32),
+            Run::List(_, list) => self.file().posting(list.start + index as u32),
         }
     }
 
@@ -218,7 +218,7 @@ impl SegmentView {
             kinds.is_none_or(|kinds| kinds.binary_search(&self.file().kind(*entry)).is_ok())
         };
         let entries = self.file().term(term).filter(wanted);
-        runs.extend(entries.map(|entry| Run::List(self.file().list(entry))));
+        runs.extend(entries.map(|entry| Run::List(self.file().kind(entry), self.file().list(entry))));
     }
 
     /// First row behind a place, newest first.
@@ -262,8 +262,20 @@ impl Source for SegmentView {
         let known = &self.segment.kinds;
         runs.extend(kinds.iter().filter_map(|kind| {
             let at = known.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
-            Some(Run::List(known[at].1.clone()))
+            Some(Run::List(*kind, known[at].1.clone()))
         }));
+    }
+
+    fn has_kinds(&self, kinds: &[u32]) -> bool {
+        let known = &self.segment.kinds;
+        kinds.iter().any(|kind| known.binary_search_by_key(kind, |(kind, _)| *kind).is_ok())
+    }
+
+    fn run_kind(&self, run: &Run) -> Option<u32> {
+        match run {
+            Run::Every => None,
+            Run::List(kind, _) => Some(*kind),
+        }
     }
 
     fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
@@ -304,7 +316,7 @@ impl Source for SegmentView {
     fn clip(&self, run: &Run, window: &Range<u32>) -> Range<usize> {
         match run {
             Run::Every => window.start as usize..window.end as usize,
-            Run::List(list) => {
+            Run::List(_, list) => {
                 let len = list.end - list.start;
                 if window.start == 0 && window.end == self.file().rows {
                     return 0..len as usize;
