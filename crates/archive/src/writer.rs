@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -196,10 +196,7 @@ fn gather(
         next = match queue.try_recv() {
             Ok(job) => Some(job),
             Err(_) if options.batch_wait.is_zero() => None,
-            Err(_) => match queue.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(job) => Some(job),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-            },
+            Err(_) => queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
         };
     }
 }

@@ -70,7 +70,7 @@ fn ingest(store: &Embedded, events: &mut Events, name: &str, count: usize, batch
             store.commit(batch).expect("commits");
         }
         wall += started.elapsed();
-        spent += cpu() - cpu_before;
+        spent += cpu().saturating_sub(cpu_before);
         bytes += written() - written_before;
         left -= chunk;
     }
@@ -216,7 +216,10 @@ const SHAPES: [(&str, f64, bool, Make); 17] = [
 
 fn questions(store: &Embedded, sample: &mut Sample, only: Option<&str>) {
     let rounds = if only.is_some() { 300 } else { 3 };
-    println!("\n{:<32}{:>8}{:>10}{:>10}{:>12}{:>8}", "question, us", "rows", "median", "p99", "reference", "ratio");
+    println!(
+        "\n{:<32}{:>8}{:>10}{:>10}{:>12}{:>8}",
+        "question, us", "rows", "median", "p99", "reference", "ratio"
+    );
     let mut out = Vec::new();
     let mut logs = 0.0;
     for (name, reference, is_count, make) in SHAPES {
@@ -259,13 +262,60 @@ fn explanations(store: &Embedded, sample: &mut Sample) {
     let crowd = sample.crowd(500);
     let busy = vec![hex(&sample.authors[1])];
     let cases = [
-        ("an author and a kind", Query { authors: Some(vec![sample.authors[40]]), kinds: Some(vec![1]), limit: 100, ..Query::default() }),
-        ("a tag with few hits, a common kind", Query { labels: label(b't', vec![b"tag900".as_slice().into()]), kinds: Some(vec![1]), limit: 500, ..Query::default() }),
-        ("a common tag, a rare kind", Query { labels: label(b'p', busy.clone()), kinds: Some(vec![RARE_KIND]), limit: 500, ..Query::default() }),
+        (
+            "an author and a kind",
+            Query {
+                authors: Some(vec![sample.authors[40]]),
+                kinds: Some(vec![1]),
+                limit: 100,
+                ..Query::default()
+            },
+        ),
+        (
+            "a tag with few hits, a common kind",
+            Query {
+                labels: label(b't', vec![b"tag900".as_slice().into()]),
+                kinds: Some(vec![1]),
+                limit: 500,
+                ..Query::default()
+            },
+        ),
+        (
+            "a common tag, a rare kind",
+            Query {
+                labels: label(b'p', busy.clone()),
+                kinds: Some(vec![RARE_KIND]),
+                limit: 500,
+                ..Query::default()
+            },
+        ),
         ("500 authors", Query { authors: Some(crowd), limit: 500, ..Query::default() }),
-        ("a bare time window", Query { from: sample.newest - 7_200, to: sample.newest - 3_600, limit: 5_000, ..Query::default() }),
-        ("a common tag and an author", Query { labels: label(b'p', busy), authors: Some(vec![sample.authors[3]]), limit: 500, ..Query::default() }),
-        ("two common tags", Query { labels: vec![LabelSet::one(b't', b"tag0"), LabelSet::one(b't', b"tag1")], limit: 500, ..Query::default() }),
+        (
+            "a bare time window",
+            Query {
+                from: sample.newest - 7_200,
+                to: sample.newest - 3_600,
+                limit: 5_000,
+                ..Query::default()
+            },
+        ),
+        (
+            "a common tag and an author",
+            Query {
+                labels: label(b'p', busy),
+                authors: Some(vec![sample.authors[3]]),
+                limit: 500,
+                ..Query::default()
+            },
+        ),
+        (
+            "two common tags",
+            Query {
+                labels: vec![LabelSet::one(b't', b"tag0"), LabelSet::one(b't', b"tag1")],
+                limit: 500,
+                ..Query::default()
+            },
+        ),
         ("kind 1, 500", Query { kinds: Some(vec![1]), limit: 500, ..Query::default() }),
     ];
     let mut out = Vec::new();
@@ -382,7 +432,11 @@ fn fill(dir: &Path, events: &mut Events, count: usize) {
     ingest(&store, events, "batch 1000", count * 30 / 1000, 1_000);
     let begun = Instant::now();
     store.settle().expect("settles");
-    println!("upkeep settled after {:.1} s, RssAnon {} MB", begun.elapsed().as_secs_f64(), rss_anon_mb());
+    println!(
+        "upkeep settled after {:.1} s, RssAnon {} MB",
+        begun.elapsed().as_secs_f64(),
+        rss_anon_mb()
+    );
     let stats = store.stats();
     println!("{stats:?}");
     println!(

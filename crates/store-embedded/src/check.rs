@@ -71,13 +71,37 @@ struct Check<'a> {
     live: HashMap<u32, u64>,
 }
 
-/// Checks a shelf. A server may be running on it.
+/// Tries of a check beside a server whose upkeep takes files away meanwhile.
+const TRIES: usize = 10;
+
+/// Checks a shelf. A server may be running on it: where it has replaced files meanwhile, the check
+/// begins again.
 pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<Report, OpenError> {
+    let read = || {
+        let path = dir.join("MANIFEST");
+        Manifest::read(&*options.disk, dir)
+            .map_err(|source| OpenError::Manifest { path, source })?
+            .ok_or_else(|| OpenError::Missing(dir.into()))
+    };
+    let mut manifest = read()?;
+    for _ in 1..TRIES {
+        let report = check_files(dir, options, manifest.clone(), progress);
+        let now = read()?;
+        if report.faults.is_empty() || now == manifest {
+            return Ok(report);
+        }
+        manifest = now;
+    }
+    Ok(check_files(dir, options, manifest, progress))
+}
+
+fn check_files(
+    dir: &Path,
+    options: &Options,
+    manifest: Manifest,
+    progress: OnProgress<'_>,
+) -> Report {
     let disk = &*options.disk;
-    let path = dir.join("MANIFEST");
-    let manifest = Manifest::read(disk, dir)
-        .map_err(|source| OpenError::Manifest { path, source })?
-        .ok_or_else(|| OpenError::Missing(dir.into()))?;
     let terms = Terms::new(&manifest.secret);
     let deletes = Deletes::none();
     let (report, live) = (Report::default(), HashMap::new());
@@ -101,7 +125,7 @@ pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<
         check.segment(at);
     }
     progress(Progress { what: "checked", done: total, total });
-    Ok(check.report)
+    check.report
 }
 
 impl Check<'_> {
@@ -251,7 +275,9 @@ impl Check<'_> {
         for row in (0..file.rows).filter(|&row| !gone(row)) {
             if let Some(record) = segment.record(row) {
                 self.terms.of(&record, &mut terms);
-                terms.iter().for_each(|&term| add(0, term, record.kind(), row));
+                for &term in &terms {
+                    add(0, term, record.kind(), row);
+                }
             }
         }
         let mut last = None;

@@ -118,9 +118,7 @@ enum Lists {
 impl Lists {
     fn insert(&self, kind: u32, row: u32, table: &Table) -> Self {
         match self {
-            Self::One(known, list) if *known == kind => {
-                Self::One(kind, list.insert(row, table))
-            }
+            Self::One(known, list) if *known == kind => Self::One(kind, list.insert(row, table)),
             Self::One(known, list) => {
                 Self::Few(vec![(*known, list.clone()), (kind, List::One(row))])
             }
@@ -330,9 +328,7 @@ impl Head {
         }
         self.inserted.store(row + 1, Ordering::Release);
         let every = self.every.load();
-        let list = (**every)
-            .as_ref()
-            .map_or(List::One(row), |list| list.insert(row, &self.table));
+        let list = (**every).as_ref().map_or(List::One(row), |list| list.insert(row, &self.table));
         self.every.store(Arc::new(Some(list)));
         insert_in(&self.kinds, kind, row, &self.table);
         self.terms.of(record, terms);
@@ -357,7 +353,7 @@ impl Head {
     /// A row's record; `None`, and noted, if it is not written yet.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         let offset = self.row(row)?.offset;
-        if u64::from(offset) >= self.log.len() {
+        if u64::from(offset) >= self.log.written() {
             self.missed.store(true, Ordering::Release);
             return None;
         }

@@ -178,7 +178,7 @@ impl Log {
     }
 
     /// Bytes written.
-    pub fn len(&self) -> u64 {
+    pub fn written(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
@@ -189,7 +189,7 @@ impl Log {
 
     /// All that is written.
     pub fn bytes(&self) -> &[u8] {
-        let end = self.len() as usize;
+        let end = self.written() as usize;
         self.map.get(..end).unwrap_or_default()
     }
 

@@ -104,6 +104,7 @@ impl Embedded {
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
+    #[allow(clippy::needless_pass_by_value)] // like `open`
     pub fn open_read_only(dir: &Path, options: Options) -> Result<Self, OpenError> {
         let mut tries = 0;
         loop {

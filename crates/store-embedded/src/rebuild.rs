@@ -127,13 +127,8 @@ pub fn rebuild(
     let mut rebuilt = Rebuilt::default();
     let found = Manifest::read(disk, dir)
         .map_err(|source| OpenError::Manifest { path: path.clone(), source })?;
-    let mut manifest = match found {
-        Some(manifest) => manifest,
-        None => {
-            rebuilt.manifest = true;
-            manifest_from_logs(disk, dir)?
-        }
-    };
+    rebuilt.manifest = found.is_none();
+    let mut manifest = found.map_or_else(|| manifest_from_logs(disk, dir), Ok)?;
     let terms = Terms::new(&manifest.secret);
     let deletes = Deletes::read(disk, dir, &manifest, 0)?;
     let total = manifest.segments.len() as u64;

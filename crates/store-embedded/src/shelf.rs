@@ -523,7 +523,7 @@ impl Store for Embedded {
             stats.records += rows - dead;
             stats.head_records += rows - dead;
             stats.dead += dead;
-            stats.log_bytes += head.log.len();
+            stats.log_bytes += head.log.written();
             stats.dead_bytes += head.log.dead_bytes.load(Ordering::Relaxed);
             span(&mut stats, Source::span(&HeadView::published(head)));
         }
@@ -535,7 +535,7 @@ impl Store for Embedded {
             stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
             stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
             for log in segment.logs.iter().flatten() {
-                stats.log_bytes += log.len();
+                stats.log_bytes += log.written();
                 stats.dead_bytes += log.dead_bytes.load(Ordering::Relaxed);
             }
             let oldest = (rows > 0).then_some((segment.file.oldest, segment.file.newest));

@@ -98,7 +98,7 @@ fn wait<'a>(
         None => shelf.signalled.wait(signal).unwrap_or_else(poisoned),
         Some(time) => {
             let woken = shelf.signalled.wait_timeout(signal, time);
-            woken.unwrap_or_else(|error| error.into_inner()).0
+            woken.unwrap_or_else(std::sync::PoisonError::into_inner).0
         }
     }
 }
@@ -110,14 +110,13 @@ impl Shelf {
             CommitError::Stopped(format!("full heads cannot be sealed into segments: {error}"))
         };
         if !self.options.background {
-            return match self.upkeep_all() {
-                Ok(()) => Ok(()),
-                Err(error) if self.view.load().frozen.len() >= FROZEN_MAX => {
-                    Err(stopped(error.to_string()))
-                }
-                // The head stays in memory and its log on disk; the next rotation tries again.
-                Err(_) => Ok(()),
-            };
+            let result = self.upkeep_all();
+            // After a failure the head stays in memory and its log on disk; the next rotation tries
+            // again, as long as there is room.
+            let full = self.view.load().frozen.len() >= FROZEN_MAX;
+            return result
+                .map_err(|error| stopped(error.to_string()))
+                .or_else(|error| if full { Err(error) } else { Ok(()) });
         }
         let mut signal = lock(&self.signal);
         signal.work = true;
@@ -168,8 +167,9 @@ impl Shelf {
         let dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
         self.install(&entry, &died, &|manifest, entry| {
             manifest.segments.push(entry);
-            let entry = manifest.logs.iter_mut().find(|entry| entry.number == log);
-            entry.into_iter().for_each(|entry| entry.dead_bytes = dead_bytes);
+            if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
+                entry.dead_bytes = dead_bytes;
+            }
         })?;
         Ok(true)
     }
@@ -289,7 +289,8 @@ impl Shelf {
         let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
         for segment in &view.segments {
             for log in segment.logs.iter().flatten() {
-                let dead = log.dead_bytes.load(Ordering::Relaxed) as f64 / log.len().max(1) as f64;
+                let dead =
+                    log.dead_bytes.load(Ordering::Relaxed) as f64 / log.written().max(1) as f64;
                 if dead > share && worst.is_none_or(|(most, ..)| dead > most) {
                     worst = Some((dead, segment, log.number));
                 }

@@ -82,7 +82,7 @@ impl Events {
 
     /// A number below `bound`, low ones far more often: its logarithm is evenly spread.
     pub fn zipf(random: &mut Random, bound: usize) -> usize {
-        let share = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let share = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         ((bound as f64 + 1.0).powf(share) as usize - 1).min(bound - 1)
     }
 
@@ -202,7 +202,7 @@ impl Events {
             self.tags
         );
         let text = "the quick brown fox jumps over the lazy dog and back again \\n ";
-        for at in 0..content / text.len() + 1 {
+        for at in 0..=content / text.len() {
             let rest = content - at * text.len();
             self.json.push_str(&text[..rest.min(text.len() - 4)]);
         }

@@ -15,7 +15,7 @@ impl Random {
     }
 
     /// 64 random bits (SplitMix64).
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -24,7 +24,7 @@ impl Random {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        (self.bits() % bound.max(1) as u64) as usize
     }
 
     /// True once in `times`.
@@ -45,7 +45,7 @@ impl Random {
 
     /// 32 random bytes.
     pub fn bytes(&mut self) -> [u8; 32] {
-        let words: [u64; 4] = std::array::from_fn(|_| self.next());
+        let words: [u64; 4] = std::array::from_fn(|_| self.bits());
         std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
     }
 }
@@ -102,7 +102,7 @@ impl World {
     fn time(&mut self) -> u64 {
         match self.random.below(200) {
             0 => 0,
-            1 => self.random.next() >> 12,
+            1 => self.random.bits() >> 12,
             2..=20 => self.now - self.random.below(3_000) as u64 * self.unit(),
             _ => self.now - self.random.skewed(12) as u64 * self.unit(),
         }

@@ -138,10 +138,8 @@ fn open<S: Source>(source: &S, query: &Query) -> Option<Opened<S>> {
             return Size { rows: rows.len() as u64, runs: 1 };
         }
         let cuts = runs(source, query, &window, set);
-        let size = Size {
-            rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(),
-            runs: cuts.len(),
-        };
+        let size =
+            Size { rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(), runs: cuts.len() };
         found.push((set, cuts));
         size
     };

@@ -99,10 +99,7 @@ impl Parts {
             placed.sort_by_key(|placed| placed.opens_at);
             placed.into()
         };
-        Self {
-            newest_first: sorted(Order::NewestFirst),
-            oldest_first: sorted(Order::OldestFirst),
-        }
+        Self { newest_first: sorted(Order::NewestFirst), oldest_first: sorted(Order::OldestFirst) }
     }
 
     /// False if surely no part has a match.
@@ -286,7 +283,8 @@ pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Query) -> Exp
             largest = line.estimate;
             explanation.plan.clone_from(&line.driver);
             if !line.intersect.is_empty() {
-                explanation.plan += &format!(", cut with {}", line.intersect.join(" and "));
+                explanation.plan += ", cut with ";
+                explanation.plan += &line.intersect.join(" and ");
             }
         }
         explanation.steps.push(line);

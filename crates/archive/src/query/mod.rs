@@ -171,9 +171,10 @@ impl Query {
             && self.kinds.as_ref().is_none_or(|kinds| kinds.binary_search(&kind).is_ok())
             && !self.not_kinds.contains(&kind)
             && self.ids.as_ref().is_none_or(|ids| holds(ids, record.id()))
-            && self.authors.as_ref().is_none_or(|authors| {
-                record.author().is_some_and(|author| holds(authors, author))
-            })
+            && self
+                .authors
+                .as_ref()
+                .is_none_or(|authors| record.author().is_some_and(|author| holds(authors, author)))
             && self.labels.iter().all(|set| carries(record, set))
             && self.gate.as_ref().is_none_or(|gate| gate.lets_see(record))
     }

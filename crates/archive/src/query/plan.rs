@@ -190,18 +190,19 @@ mod tests {
         plan(query, 1_000_000, &mut size).map(|p| (p.driver, p.cuts, p.residual, p.estimate))
     }
 
-    fn authors(n: u32) -> Option<Vec<[u8; 32]>> {
-        Some(
-            (0..n)
-                .map(|i| std::array::from_fn(|at| if at < 4 { i.to_le_bytes()[at] } else { 0 }))
-                .collect(),
-        )
+    fn authors(n: u32) -> Vec<[u8; 32]> {
+        let key = |i: u32| std::array::from_fn(|at| i.to_le_bytes().get(at).copied().unwrap_or(0));
+        (0..n).map(key).collect()
     }
 
     #[test]
     fn a_plan_follows_the_lengths() {
-        let author_and_kind =
-            Query { authors: authors(1), kinds: Some(vec![1]), limit: 20, ..Query::default() };
+        let author_and_kind = Query {
+            authors: Some(authors(1)),
+            kinds: Some(vec![1]),
+            limit: 20,
+            ..Query::default()
+        };
         assert_eq!(
             choose(&author_and_kind, &[(Set::Kinds, 600_000, 1), (Set::Authors, 300, 1)]),
             Some((Set::Authors, vec![], vec![], 20))
@@ -221,22 +222,19 @@ mod tests {
             choose(&two_labels, &[(Set::Label(0), 10_000, 3), (Set::Label(1), 40, 2)]),
             Some((Set::Label(1), vec![Set::Label(0)], vec![], 40))
         );
-        let crowd = Query { authors: authors(500), limit: 100, ..Query::default() };
+        let crowd = Query { authors: Some(authors(500)), limit: 100, ..Query::default() };
         assert_eq!(
             choose(&crowd, &[(Set::Authors, 20_000, 1500)]),
             Some((Set::Authors, vec![], vec![], 100))
         );
         let window = Query { from: 1, to: 2, limit: 500, ..Query::default() };
-        assert_eq!(
-            choose(&window, &[(Set::Time, 700, 1)]),
-            Some((Set::Time, vec![], vec![], 500))
-        );
+        assert_eq!(choose(&window, &[(Set::Time, 700, 1)]), Some((Set::Time, vec![], vec![], 500)));
     }
 
     #[test]
     fn what_costs_more_to_look_up_than_to_check_is_checked() {
         let query = Query {
-            authors: authors(10_000),
+            authors: Some(authors(10_000)),
             labels: vec![LabelSet::one(b'e', b"x")],
             ..Query::default()
         };

@@ -1,7 +1,7 @@
 //! The model store: a sorted map and a loop. Slow, obvious, and what every other store is compared
 //! with.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,13 +18,15 @@ pub struct MemoryStore {
     state: Mutex<State>,
 }
 
+type Records = BTreeMap<(u64, Id), Arc<[u8]>>;
+
 #[derive(Default)]
 struct State {
     /// By time, then id.
-    records: BTreeMap<(u64, Id), Arc<[u8]>>,
+    records: Records,
     times: HashMap<Id, u64>,
     /// The one shortcut: what an author wrote. Rules ask for that with every put.
-    authors: HashMap<Key, BTreeSet<(u64, Id)>>,
+    authors: HashMap<Key, Records>,
     seq: u64,
 }
 
@@ -60,19 +62,19 @@ impl State {
         let behind =
             |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());
         let matching = |bytes: &&Arc<[u8]>| behind(&position(bytes)) && query.matches(&view(bytes));
+        if query.from > query.to {
+            return Vec::new();
+        }
+        let window = (query.from, [0; 32])..=(query.to, [0xff; 32]);
         let mut found: Vec<_> = match &query.authors {
             Some(authors) => authors
                 .iter()
                 .filter_map(|author| self.authors.get(author))
-                .flatten()
-                .filter_map(|at| self.records.get(at))
+                .flat_map(|records| records.range(window.clone()))
+                .map(|(_, bytes)| bytes)
                 .filter(matching)
                 .collect(),
-            None if query.from > query.to => Vec::new(),
-            None => {
-                let window = (query.from, [0; 32])..=(query.to, [0xff; 32]);
-                self.records.range(window).map(|(_, bytes)| bytes).filter(matching).collect()
-            }
+            None => self.records.range(window).map(|(_, bytes)| bytes).filter(matching).collect(),
         };
         found.sort_by(|a, b| query.order.compare(&position(a), &position(b)));
         found
@@ -117,11 +119,12 @@ impl State {
         }
         self.seq += 1;
         let at = (here.time, here.id);
+        let kept: Arc<[u8]> = bytes.into();
         self.times.insert(here.id, here.time);
         if let Some(author) = record.author() {
-            self.authors.entry(*author).or_default().insert(at);
+            self.authors.entry(*author).or_default().insert(at, Arc::clone(&kept));
         }
-        self.records.insert(at, bytes.into());
+        self.records.insert(at, kept);
         Outcome::Stored { seq: self.seq }
     }
 }
@@ -171,7 +174,7 @@ impl Store for MemoryStore {
         let found = found.collect();
         Ok(Box::new(Found {
             limit: query.limit,
-            found,
+            records: found,
             told: 0,
             seq: state.seq,
             visited: state.records.len() as u64,
@@ -217,7 +220,7 @@ impl Store for MemoryStore {
 
 /// An answer, found whole.
 struct Found {
-    found: Vec<Arc<[u8]>>,
+    records: Vec<Arc<[u8]>>,
     limit: usize,
     told: usize,
     seq: u64,
@@ -231,10 +234,10 @@ impl Search for Found {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<Progress, SearchError> {
         for _ in 0..work.max(1) {
-            if self.told == self.limit || self.told == self.found.len() {
-                return Ok(Progress::Done { more: self.told < self.found.len() });
+            if self.told == self.limit || self.told == self.records.len() {
+                return Ok(Progress::Done { more: self.told < self.records.len() });
             }
-            let bytes = &self.found[self.told];
+            let bytes = &self.records[self.told];
             self.told += 1;
             if sink(&view(bytes)).is_break() {
                 return Ok(Progress::Paused);

@@ -49,7 +49,7 @@ impl Builder {
         self.newest = times.first().copied().unwrap_or(0);
         self.oldest = times.last().copied().unwrap_or(0);
         let oldest = self.oldest;
-        if self.newest - oldest <= u64::from(u32::MAX) {
+        if u32::try_from(self.newest - oldest).is_ok() {
             self.u32s(Section::Times, times.iter().map(|time| (time - oldest) as u32))
         } else {
             self.u64s(Section::Times, times.iter().map(|time| time - oldest))

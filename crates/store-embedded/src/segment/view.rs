@@ -93,6 +93,7 @@ impl Segment {
     }
 
     /// The same segment after its line of the manifest has changed.
+    #[must_use]
     pub fn with_entry(&self, entry: SegmentEntry) -> Self {
         Self {
             entry,
@@ -218,7 +219,9 @@ impl SegmentView {
             kinds.is_none_or(|kinds| kinds.binary_search(&self.file().kind(*entry)).is_ok())
         };
         let entries = self.file().term(term).filter(wanted);
-        runs.extend(entries.map(|entry| Run::List(self.file().kind(entry), self.file().list(entry))));
+        runs.extend(
+            entries.map(|entry| Run::List(self.file().kind(entry), self.file().list(entry))),
+        );
     }
 
     /// First row behind a place, newest first.
