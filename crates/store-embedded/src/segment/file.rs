@@ -46,14 +46,22 @@ impl SegmentFile {
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
         let mut sums = [0; SECTIONS.len()];
+        // They lie one behind the other, padded with zeros: no byte of the file is left unchecked.
+        let mut next = MAGIC.len();
         for (at, entry) in table.chunks_exact(20).take(SECTIONS.len()).enumerate() {
             let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
             let len = u64::from_le_bytes(*entry[8..].first_chunk()?) as usize;
             sections[at] = start..start.checked_add(len)?;
             sums[at] = u32::from_le_bytes(*entry.last_chunk()?);
-            if sections[at].end > body {
+            let padded = sections[at].end.checked_next_multiple_of(8)?;
+            let padding = map.get(..body)?.get(sections[at].end..padded)?;
+            if start != next || padding.iter().any(|byte| *byte != 0) {
                 return None;
             }
+            next = padded;
+        }
+        if next != body {
+            return None;
         }
         let rest = &table[SECTIONS.len() * 20..];
         let oldest = u64::from_le_bytes(*rest.first_chunk()?);
