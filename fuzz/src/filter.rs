@@ -1,0 +1,72 @@
+//! A filter: written and read again it is the same, and it matches an event exactly if its record.
+
+use hark_codec::nostr::{Arena, Encoder, Event, Filter};
+use hark_codec::record::Record;
+
+/// Events with what the seeds ask for.
+const EVENTS: [&str; 3] = [
+    r#"{"id":"00000000000000000000000000000000000000000000000000000000000000aa","pubkey":"00000000000000000000000000000000000000000000000000000000000000bb","created_at":1700000000,"kind":1,"tags":[["t","nostr"],["e","00000000000000000000000000000000000000000000000000000000000000aa"],["t","a\"b"]],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
+    r#"{"id":"00000000000000000000000000000000000000000000000000000000000000ab","pubkey":"00000000000000000000000000000000000000000000000000000000000000bb","created_at":0,"kind":0,"tags":[["d"],["p",""],["T","x"]],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
+    r#"{"id":"ff000000000000000000000000000000000000000000000000000000000000ff","pubkey":"ff000000000000000000000000000000000000000000000000000000000000ff","created_at":9007199254740991,"kind":65535,"tags":[],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
+];
+
+/// Panics if anything does not hold.
+pub fn check(bytes: &[u8]) {
+    let mut filter = Filter::default();
+    if let Err(error) = filter.parse(bytes) {
+        let text = error.to_string();
+        return assert!(
+            text.starts_with("invalid: ") || text.starts_with("unsupported: "),
+            "{text}"
+        );
+    }
+    serde_json::from_slice::<serde_json::Value>(bytes).expect("it is JSON");
+    let mut json = Vec::new();
+    filter.write_json(&mut json);
+    let mut again = Filter::default();
+    again.parse(&json).expect("what was written is a filter");
+    same(&filter, &again);
+    let mut twice = Vec::new();
+    again.write_json(&mut twice);
+    assert_eq!(json, twice, "one spelling");
+    // A filter that has been used before reads the same.
+    filter.parse(&json).expect("the same filter");
+    same(&filter, &again);
+
+    for json in EVENTS {
+        let mut arena = Arena::new();
+        let event = Event::parse(json.as_bytes(), &mut arena).expect("an event");
+        let mut record = Vec::new();
+        Encoder::default().encode(&event, &[], &mut record);
+        let record = Record::new(&record).expect("a record");
+        let matches = filter.matches(&event);
+        assert_eq!(matches, filter.matches_record(&record));
+        assert_eq!(matches, plainly(&filter, &event));
+        assert!(!(matches && filter.matches_nothing()));
+    }
+}
+
+fn same(a: &Filter, b: &Filter) {
+    assert_eq!((a.ids(), a.authors(), a.kinds()), (b.ids(), b.authors(), b.kinds()));
+    assert_eq!((a.since(), a.until(), a.limit()), (b.since(), b.until(), b.limit()));
+    assert_eq!(a.search(), b.search());
+    let tags = |filter: &Filter| -> Vec<(u8, Vec<String>)> {
+        filter.tags().map(|(name, all)| (name, all.iter().map(String::from).collect())).collect()
+    };
+    assert_eq!(tags(a), tags(b));
+}
+
+/// NIP-01, word by word.
+fn plainly(filter: &Filter, event: &Event<'_>) -> bool {
+    let tagged = |letter: u8, wanted: &str| {
+        event.tags().any(|tag| {
+            tag.name().as_bytes() == [letter] && tag.value().is_some_and(|value| value == wanted)
+        })
+    };
+    filter.ids().is_none_or(|ids| ids.contains(event.id()))
+        && filter.authors().is_none_or(|authors| authors.contains(event.pubkey()))
+        && filter.kinds().is_none_or(|kinds| kinds.contains(&event.kind()))
+        && filter.since().is_none_or(|since| since <= event.created_at())
+        && filter.until().is_none_or(|until| event.created_at() <= until)
+        && filter.tags().all(|(letter, values)| values.iter().any(|value| tagged(letter, value)))
+}

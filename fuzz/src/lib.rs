@@ -1,0 +1,51 @@
+//! What must hold for any bytes: a module a target. `scripts/fuzz` runs them; seeds/ has small
+//! inputs to begin with, and every input that once found something. The test here runs them all; it
+//! is part of the workspace's tests too (tests/main.rs), which need no nightly compiler.
+
+pub mod event;
+pub mod filter;
+pub mod log;
+pub mod message;
+pub mod record;
+pub mod segment;
+
+/// A path of this thread for temporary files: in memory, where the machine has such a place.
+fn scratch(name: &str) -> std::path::PathBuf {
+    let memory = std::path::Path::new("/dev/shm");
+    let temporary = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    temporary.join(format!("hark-fuzz-{name}-{process}-{thread:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// A target's name and its check.
+    type Target = (&'static str, fn(&[u8]));
+
+    #[test]
+    fn all_seeds_hold() {
+        let targets: [Target; 6] = [
+            ("event", super::event::check),
+            ("filter", super::filter::check),
+            ("message", super::message::check),
+            ("record", super::record::check),
+            ("segment", super::segment::check),
+            ("log", super::log::check),
+        ];
+        for (name, check) in targets {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let root = if root.ends_with("fuzz") { root.into() } else { root.join("fuzz") };
+            let seeds = std::fs::read_dir(root.join("seeds").join(name)).expect("seeds are there");
+            let mut count = 0;
+            for seed in seeds {
+                let path = seed.expect("a seed").path();
+                println!("{}", path.display());
+                check(&std::fs::read(&path).expect("a seed"));
+                count += 1;
+            }
+            assert!(count > 0, "no seeds for {name}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A client's message: what was read before makes no difference, and a refusal says how to answer.
+
+use hark_codec::nostr::{ClientMessage, Inbox};
+
+/// Panics if anything does not hold.
+pub fn check(bytes: &[u8]) {
+    let mut fresh = Inbox::new(4);
+    let mut used = Inbox::new(4);
+    let before =
+        br##"["REQ","used before",{"#t":["a","b\u0041"],"kinds":[1,2,3]},{"search":"x"}]"##;
+    ClientMessage::parse(before, &mut used).expect("a message");
+    let first = describe(bytes, &mut fresh);
+    assert_eq!(first, describe(bytes, &mut used));
+    assert_eq!(first, describe(bytes, &mut used));
+}
+
+fn describe(bytes: &[u8], inbox: &mut Inbox) -> String {
+    match ClientMessage::parse(bytes, inbox) {
+        Ok(message) => {
+            if let ClientMessage::Event(event) | ClientMessage::Auth(event) = message {
+                let mut json = Vec::new();
+                event.write_json(&mut json);
+                super::event::as_record(&event, &json);
+            }
+            serde_json::from_slice::<serde_json::Value>(bytes).expect("it is JSON");
+            format!("{message:?}")
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.starts_with("invalid: ") || text.starts_with("unsupported: "), "{text}");
+            format!("{:?} {text}", error.about)
+        }
+    }
+}
