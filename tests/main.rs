@@ -1,3 +1,10 @@
 //! The one integration binary: the whole of Hark, driven from outside.
 
 mod cli;
+/// What the fuzz targets check, on their seeds.
+#[path = "../fuzz/src/lib.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod fuzz;
+mod house;
+mod nostr;
+mod stores;

@@ -1,0 +1,310 @@
+//! The house keeps its order: which crate may know which, what only some files may hold, and that
+//! the documents speak of files that are there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The tree's root.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Folders of what is made, not written.
+const MADE: [&str; 8] =
+    ["target", ".git", "node_modules", "data", "corpus", "artifacts", "coverage", "seeds"];
+
+/// All files that were written, relative to the root, with forward slashes.
+fn files() -> Vec<String> {
+    fn walk(folder: &Path, files: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).expect("a folder of ours") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !MADE.contains(&name.as_str()) {
+                    walk(&path, files);
+                }
+            } else {
+                let path = path.strip_prefix(root()).expect("within the root");
+                files.push(path.to_string_lossy().replace('\\', "/"));
+            }
+        }
+    }
+    let mut files = Vec::new();
+    walk(root(), &mut files);
+    files.sort();
+    files
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn sources() -> impl Iterator<Item = (String, String)> {
+    files().into_iter().filter(|file| file.ends_with(".rs")).map(|file| {
+        let text = read(&file);
+        (file, text)
+    })
+}
+
+/// Who may know whom. What is not listed here is not allowed.
+///
+/// `hark-bench` drives any server by its URL; for its in-process benchmark it also knows the archive
+/// and the embedded store. `hark-testkit` holds what tests of several crates share, and nothing that
+/// is shipped knows it.
+const ARROWS: [(&str, &[&str], &[&str]); 7] = [
+    ("hark-codec", &[], &["hark-testkit"]),
+    ("hark-archive", &["hark-codec"], &["hark-testkit"]),
+    ("hark-store-embedded", &["hark-codec", "hark-archive"], &["hark-testkit"]),
+    ("hark-server", &["hark-codec", "hark-archive"], &["hark-testkit"]),
+    ("hark-testkit", &["hark-codec", "hark-archive", "hark-store-embedded"], &[]),
+    ("hark-bench", &["hark-codec", "hark-archive", "hark-store-embedded"], &["hark-testkit"]),
+    (
+        "hark",
+        &["hark-codec", "hark-archive", "hark-store-embedded", "hark-server", "hark-bench"],
+        &["hark-testkit"],
+    ),
+];
+
+fn manifests() -> Vec<(String, toml::Table)> {
+    let mut found = vec!["Cargo.toml".to_owned()];
+    let in_crates = |file: &String| file.starts_with("crates/") && file.ends_with("/Cargo.toml");
+    found.extend(files().into_iter().filter(in_crates));
+    let parse = |file: String| (file.clone(), read(&file).parse().expect("a manifest"));
+    found.into_iter().map(parse).collect()
+}
+
+fn dependencies(manifest: &toml::Table, section: &str) -> BTreeSet<String> {
+    let table = manifest.get(section).and_then(toml::Value::as_table);
+    table.into_iter().flat_map(|table| table.keys().cloned()).collect()
+}
+
+fn name(manifest: &toml::Table) -> &str {
+    manifest["package"]["name"].as_str().expect("a name")
+}
+
+#[test]
+fn arrows_between_crates_point_one_way() {
+    for (file, manifest) in manifests() {
+        let name = name(&manifest);
+        let (_, may, tests_may) = ARROWS
+            .iter()
+            .find(|(known, ..)| *known == name)
+            .unwrap_or_else(|| panic!("{file}: say in tests/house.rs whom {name} may know"));
+        for section in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            for dependency in dependencies(&manifest, section) {
+                let allowed = may.contains(&dependency.as_str())
+                    || section == "dev-dependencies" && tests_may.contains(&dependency.as_str());
+                assert!(
+                    !dependency.starts_with("hark") || allowed,
+                    "{file}: {name} must not know {dependency} ({section})"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_crate_takes_lints_and_versions_from_the_workspace() {
+    for (file, manifest) in manifests() {
+        let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
+        assert_eq!(lints.and_then(toml::Value::as_bool), Some(true), "{file}: [lints]");
+        for section in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            let table = manifest.get(section).and_then(toml::Value::as_table);
+            for (name, value) in table.into_iter().flatten() {
+                let inherited = value.get("workspace").and_then(toml::Value::as_bool);
+                assert_eq!(
+                    inherited,
+                    Some(true),
+                    "{file}: {name} is chosen in the root Cargo.toml"
+                );
+            }
+        }
+    }
+}
+
+/// What a crate's sources must not speak of, and why.
+const KEPT_OUT: [(&str, &[&str], &str); 3] = [
+    (
+        "crates/codec/src/",
+        &["std::fs", "std::net", "std::env", "std::time", "std::thread", "println!"],
+        "codec does no I/O and knows no clock",
+    ),
+    (
+        "crates/archive/src/",
+        &["std::fs", "std::net", "tokio", "serde_json", "async fn", ".await"],
+        "archive knows no file, no socket, no protocol text and no async runtime",
+    ),
+    (
+        "crates/store-embedded/src/",
+        &["std::net", "tokio", "serde_json", "async fn", ".await"],
+        "a store knows no socket, no protocol text and no async runtime",
+    ),
+];
+
+/// Lines of code, without comments.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let numbered = text.lines().enumerate().map(|(at, line)| (at + 1, line));
+    numbered.map(|(at, line)| (at, line.split("//").next().unwrap_or_default()))
+}
+
+#[test]
+fn what_is_kept_out_of_a_crate_stays_out() {
+    for (file, text) in sources() {
+        for (folder, words, why) in &KEPT_OUT {
+            if !file.starts_with(folder) || file.ends_with("/tests.rs") {
+                continue;
+            }
+            for (at, line) in code(text.split("#[cfg(test)]").next().unwrap_or_default()) {
+                let found = words.iter().find(|word| line.contains(**word));
+                assert_eq!(found, None, "{file}:{at}: {why}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_stands_in_three_files_and_where_allocations_are_counted() {
+    let mut expected = BTreeSet::from([
+        "crates/codec/src/hex.rs",
+        "crates/codec/src/scan.rs",
+        "crates/store-embedded/src/map.rs",
+    ]);
+    let word = concat!("uns", "afe");
+    for (file, text) in sources() {
+        let words = |line: &str| {
+            line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+        };
+        let uses = code(&text).any(|(_, line)| words(line) && !line.contains('"'));
+        let listed = expected.remove(file.as_str());
+        assert!(!uses || listed || file.ends_with("/allocations.rs"), "{file} has {word} code");
+    }
+    assert_eq!(expected, BTreeSet::new(), "no longer needed here: shorten the list");
+    for crate_root in ["crates/codec/src/lib.rs", "crates/store-embedded/src/lib.rs"] {
+        assert!(!read(crate_root).contains("allow(unsafe"), "{crate_root} allows it everywhere");
+    }
+}
+
+#[test]
+fn every_source_file_says_what_it_is_for() {
+    for (file, text) in sources() {
+        assert!(text.starts_with("//!"), "{file} does not begin with `//!` and what it is for");
+    }
+}
+
+#[test]
+fn no_path_of_a_developers_machine_is_in_the_tree() {
+    let homes = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
+    let others = [concat!("/wo", "rk/"), concat!("C:", "\\Users")];
+    for file in files() {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
+        for path in homes.iter().chain(&others) {
+            let found = text.lines().position(|line| line.contains(path));
+            assert_eq!(found.map(|at| at + 1), None, "{file} names {path}…");
+        }
+    }
+}
+
+/// What stands between backticks on one line, and the words of indented drawings.
+fn named(text: &str) -> Vec<String> {
+    let mut named = Vec::new();
+    for line in text.lines() {
+        named.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        if line.starts_with("    ") {
+            named.extend(line.split_whitespace().map(str::to_owned));
+        }
+        // Links: [words](file)
+        named.extend(
+            line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.into())),
+        );
+    }
+    named
+}
+
+/// `a/{b,c}.rs` is two names.
+fn spread(name: &str) -> Vec<String> {
+    let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
+    let Some((inner, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
+    inner.split(',').flat_map(|part| spread(&format!("{before}{}{after}", part.trim()))).collect()
+}
+
+/// Whether it is meant as a file of this tree.
+fn is_file_of_ours(name: &str) -> bool {
+    let endings = [".rs", ".md", ".toml", ".sh", ".js", ".service", ".html"];
+    let folders = ["crates/", "docs/", "src/", "tests/", "scripts/", "fuzz/", "deploy/", ".ci/"];
+    let plain = !name.contains(|c: char| c.is_whitespace() || "*<>…$#'\"()".contains(c));
+    plain
+        && !name.contains("://")
+        && !name.starts_with(['-', '.', '~', '/'])
+        && (endings.iter().any(|ending| name.ends_with(ending) && name.len() > ending.len())
+            || folders.iter().any(|folder| name.starts_with(folder)))
+}
+
+#[test]
+fn documents_name_only_files_and_tests_that_are_there() {
+    let files = files();
+    // What an operator makes, or what examples are called.
+    let elsewhere = ["hark.toml", "config.toml"];
+    let mut checked = 0;
+    for document in files.iter().filter(|file| file.ends_with(".md")) {
+        for name in named(&read(document)).iter().flat_map(|name| spread(name)) {
+            // `file.rs::test` names a test in it.
+            let name = name.trim_end_matches([',', '.', ':', ';']);
+            let (path, test) = name.split_once("::").map_or((name, None), |(p, t)| (p, Some(t)));
+            let path = path.split('#').next().unwrap_or_default();
+            if !is_file_of_ours(path) || elsewhere.contains(&path) {
+                continue;
+            }
+            checked += 1;
+            let path = path.trim_end_matches('/');
+            let fits = |file: &&String| *file == path || file.ends_with(&format!("/{path}"));
+            let found = files.iter().find(fits);
+            let folder = root().join(path).is_dir();
+            assert!(found.is_some() || folder, "{document} names {path}, which is not there");
+            if let (Some(test), Some(file)) = (test, found) {
+                let text = read(file);
+                assert!(text.contains(&format!("fn {test}(")), "{document}: no {test} in {file}");
+            }
+        }
+    }
+    assert!(checked > 20, "only {checked} names were looked at");
+}
+
+#[test]
+fn architecture_walks_through_every_crate_and_states_the_invariants() {
+    let text = read("ARCHITECTURE.md");
+    for (file, manifest) in manifests() {
+        let folder = PathBuf::from(&file);
+        let folder = folder.parent().map(Path::to_string_lossy).unwrap_or_default();
+        assert!(
+            folder.is_empty() || text.contains(&format!("`{folder}`")),
+            "ARCHITECTURE.md has nothing on {folder} ({})",
+            name(&manifest)
+        );
+    }
+    for number in 1..=8 {
+        assert!(text.contains(&format!("\n{number}. **")), "invariant {number} is missing");
+    }
+}
+
+#[test]
+fn the_format_is_documented_down_to_its_magic() {
+    let document = read("docs/format.md");
+    let version = hark_store_embedded::log::MAGIC[7];
+    let mut found = BTreeSet::new();
+    for (file, text) in sources().filter(|(file, _)| file.starts_with("crates/store-embedded/src/"))
+    {
+        for magic in text.split("b\"HARK").skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(document.contains(&format!("\"HARK{magic}\"")), "{file}: HARK{magic}");
+            assert_eq!(magic.as_bytes().last(), Some(&version), "{file}: HARK{magic}");
+            found.insert(magic.to_owned());
+        }
+    }
+    assert!(found.len() >= 4, "{found:?}");
+    let shown = document.split("\"HARK").skip(1).filter_map(|rest| rest.split('"').next());
+    for magic in shown {
+        assert!(found.contains(magic), "docs/format.md shows HARK{magic}, which no file has");
+    }
+    let first_line = format!("hark-shelf {}\n", char::from(version));
+    assert!(document.contains(&first_line), "docs/format.md: MANIFEST's first line");
+}

@@ -1,0 +1,89 @@
+// nostr-tools as its users use it, against the relay whose address is the first argument: publish,
+// subscribe to what is stored and to what comes later, count. Fails by exit code; tests/nostr.rs
+// runs it.
+
+import assert from 'node:assert/strict'
+import { webcrypto } from 'node:crypto'
+import WebSocket from 'ws'
+
+// Node 18 has no global of this name.
+globalThis.crypto ??= webcrypto
+const { finalizeEvent, generateSecretKey, getPublicKey, verifyEvent } = await import('nostr-tools/pure')
+const { Relay, useWebSocketImplementation } = await import('nostr-tools/relay')
+useWebSocketImplementation(WebSocket)
+
+const url = process.argv[2]
+assert.ok(url, 'usage: node nostr-tools.mjs ws://127.0.0.1:PORT')
+setTimeout(() => { throw new Error('no end after 30 s') }, 30_000).unref()
+
+const secret = generateSecretKey()
+const author = getPublicKey(secret)
+const start = Math.floor(Date.now() / 1000) - 100
+const note = (n, content) =>
+  finalizeEvent({ kind: 1, created_at: start + n, tags: [['t', 'hark'], ['n', `${n}`]], content }, secret)
+
+// What JSON.stringify makes of these decides the id, so they must come back the same.
+const odd = 'quotes " \\ / \n\r\t\b\f \u0000\u0001\u001f \u007f \u2028\u2029 é 🤙 \ufffe'
+const notes = [note(0, 'first'), note(1, odd), note(2, 'third')]
+
+/** What a subscription gets up to EOSE, then each later event as it comes. */
+function listen(relay, filters) {
+  const stored = []
+  const live = []
+  let wake = () => {}
+  const eose = new Promise((resolve, reject) => {
+    const sub = relay.subscribe(filters, {
+      onevent(event) { (sub.eosed ? live : stored).push(event); wake() },
+      oneose: resolve,
+      onclose: reason => reject(new Error(reason)),
+      oninvalidevent: event => reject(new Error(`invalid: ${JSON.stringify(event)}`)),
+      eoseTimeout: 20_000,
+    })
+  })
+  eose.catch(() => {})
+  const news = async count => {
+    while (live.length < count) await new Promise(resolve => { wake = resolve })
+    return live
+  }
+  return { stored, eose, news }
+}
+
+const plain = event => JSON.parse(JSON.stringify(event))
+
+const relay = await Relay.connect(url)
+for (const event of notes) assert.equal(await relay.publish(event), '')
+// Again: it is kept already, which NIP-01 calls a success.
+assert.match(await relay.publish(notes[0]), /^duplicate:/)
+// A changed content no longer fits its id.
+await assert.rejects(relay.publish({ ...plain(note(9, 'mine')), content: 'forged' }), /invalid:/)
+
+const filter = { kinds: [1], authors: [author], '#t': ['hark'] }
+const other = await Relay.connect(url)
+const heard = listen(other, [filter])
+await heard.eose
+assert.deepEqual(heard.stored.map(plain), [...notes].reverse().map(plain), 'newest first, all equal')
+for (const event of heard.stored) assert.ok(verifyEvent(plain(event)))
+
+const late = note(3, 'live')
+await relay.publish(late)
+assert.deepEqual((await heard.news(1)).map(plain), [plain(late)])
+
+const limited = listen(other, [{ ...filter, limit: 2 }])
+await limited.eose
+assert.deepEqual(limited.stored.map(event => event.id), [late.id, notes[2].id])
+
+assert.equal(await other.count([filter], {}), 4)
+assert.equal(await other.count([{ ...filter, until: start }, { ids: [late.id] }], {}), 2)
+assert.equal(await other.count([{ authors: ['00'.repeat(32)] }], {}), 0)
+
+// A deletion, and what it deletes is gone and stays away.
+const deletion = finalizeEvent(
+  { kind: 5, created_at: start + 4, tags: [['e', notes[1].id]], content: '' }, secret)
+await relay.publish(deletion)
+assert.equal(await other.count([filter], {}), 3)
+await assert.rejects(relay.publish(notes[1]), /^(Error: )?(blocked|invalid|deleted)/)
+
+relay.close()
+other.close()
+console.log(JSON.stringify({ author, ids: [...notes, late].map(event => event.id) }))
+process.exit(0)
