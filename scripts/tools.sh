@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# What the scripts here share: words on the screen, and tools that are installed when they are
+# missing. Sourced, not run.
+
+say() {
+    printf '\n== %s\n' "$*"
+}
+
+fail() {
+    printf '\n== failed: %s\n' "$*" >&2
+    exit 1
+}
+
+# as_root COMMAND...
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this needs root, and there is no sudo: $*"
+    fi
+}
+
+# need_package COMMAND PACKAGE WHY: a program from the system's packages
+need_package() {
+    local command=$1 package=$2 why=$3
+    if command -v "$command" >/dev/null; then
+        return
+    fi
+    say "installing $package with apt-get, since '$command' is missing: $why"
+    if ! command -v apt-get >/dev/null; then
+        fail "there is no apt-get here; please install '$package' by other means"
+    fi
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
+}
+
+# need_cargo_tool NAME VERSION WHY: a program from crates.io, of exactly this version
+need_cargo_tool() {
+    local name=$1 version=$2 why=$3
+    local directory="${CARGO_HOME:-$HOME/.cargo}/bin"
+    PATH="$directory:$PATH"
+    if [ "$("$name" --version 2>/dev/null | awk '{ print $2 }')" = "$version" ]; then
+        return
+    fi
+    say "installing $name $version with cargo install: $why"
+    # Debug information and the last bit of speed would only take time to build.
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=0 \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo install --quiet --locked --force "$name@$version"
+}
+
+need_compiler() {
+    need_package cc build-essential "libsecp256k1 and zstd are C"
+}
+
+need_nightly() {
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+        say "installing a nightly compiler with rustup: the fuzzer needs its instrumentation"
+        rustup toolchain install nightly --profile minimal
+    fi
+}
+
+# need_rust_component NAME
+need_rust_component() {
+    if ! cargo "${1/rustfmt/fmt}" --version >/dev/null 2>&1; then
+        say "installing $1 with rustup"
+        rustup component add "$1"
+    fi
+}
