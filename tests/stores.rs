@@ -73,7 +73,8 @@ impl Subject for Shelf {
             }
             4 => {
                 self.store = None;
-                hark_store_embedded::rebuild(self.path(), &self.options, &mut |_| {}).expect("rebuilds");
+                hark_store_embedded::rebuild(self.path(), &self.options, &mut |_| {})
+                    .expect("rebuilds");
                 self.open();
             }
             _ => self.embedded().settle().expect("settles"),
