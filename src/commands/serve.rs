@@ -30,6 +30,9 @@ pub(crate) fn run(args: &ServeArgs, mut place: Place) -> anyhow::Result<ExitCode
     }
     // Last to go: the store closes before the lock does.
     let owned = place.own()?;
+    for note in owned.store.notes() {
+        tracing::warn!("{note}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

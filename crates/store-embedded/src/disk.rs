@@ -2,8 +2,9 @@
 //! reorder what was not synced, and let calls fail.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use crate::map::Map;
 
@@ -19,8 +20,10 @@ pub trait DiskFile: Send {
 pub trait Disk: Send + Sync {
     /// Makes a new, empty file, in place of an old one if there is one.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Opens a file to go on behind its first `len` bytes; the rest is cut off.
-    fn append(&self, path: &Path, len: u64) -> io::Result<Box<dyn DiskFile>>;
+    /// Opens a file to go on behind its first `len` bytes; the rest is cut off. On return those are on
+    /// the disk. They are read and written again from `sure` on: after a sync that failed, a cache
+    /// may take them for written, and only writing them makes the next sync mean something.
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>>;
     /// Gives a file another name, in place of an old one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Takes a file away.
@@ -77,9 +80,14 @@ impl Disk for RealDisk {
         Ok(Box::new(fs::File::create(path)?))
     }
 
-    fn append(&self, path: &Path, len: u64) -> io::Result<Box<dyn DiskFile>> {
-        let file = fs::OpenOptions::new().append(true).open(path)?;
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        let mut file = fs::OpenOptions::new().read(true).write(true).open(path)?;
         file.set_len(len)?;
+        let mut again = vec![0; len.saturating_sub(sure) as usize];
+        file.seek(SeekFrom::Start(sure))?;
+        file.read_exact(&mut again)?;
+        file.seek(SeekFrom::Start(sure))?;
+        Write::write_all(&mut file, &again)?;
         file.sync_all()?;
         Ok(Box::new(file))
     }
@@ -98,5 +106,103 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         fs::File::open(path)?.sync_all()
+    }
+}
+
+/// A disk on which the first sync or rename that fails is the last operation: what it left behind is
+/// not known, and a later one that succeeds would prove nothing. Reading goes on.
+pub(crate) struct Wary {
+    disk: Arc<dyn Disk>,
+    failed: Failed,
+}
+
+/// What failed first.
+#[derive(Clone, Default)]
+struct Failed(Arc<OnceLock<String>>);
+
+struct WaryFile {
+    file: Box<dyn DiskFile>,
+    failed: Failed,
+}
+
+impl Wary {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, failed: Failed::default() }
+    }
+}
+
+impl Failed {
+    fn refuse(&self) -> io::Result<()> {
+        match self.0.get() {
+            Some(reason) => Err(io::Error::other(format!(
+                "nothing more is written since the disk failed once ({reason}); see to the disk, \
+                 then start Hark again"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| {
+            self.0.get_or_init(|| error.to_string());
+        })
+    }
+}
+
+impl DiskFile for WaryFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.file.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.failed.note(self.file.sync())
+    }
+}
+
+impl Disk for Wary {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.failed.refuse()?;
+        let file = self.disk.create(path)?;
+        Ok(Box::new(WaryFile { file, failed: self.failed.clone() }))
+    }
+
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        self.failed.refuse()?;
+        let file = self.failed.note(self.disk.append(path, sure, len))?;
+        Ok(Box::new(WaryFile { file, failed: self.failed.clone() }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.failed.note(self.disk.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.disk.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.disk.create_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.failed.note(self.disk.sync_dir(path))
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
+        self.disk.list(path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
+        self.disk.read(path)
+    }
+
+    fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
+        self.disk.map(path, reserve)
     }
 }

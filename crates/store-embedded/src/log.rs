@@ -233,7 +233,7 @@ pub enum LogError {
         path: PathBuf,
     },
     /// A damaged frame that others follow, or that had been synced.
-    #[error("{path} is damaged at byte {offset}, and good data follows")]
+    #[error("{path} is damaged at byte {offset}, in what had been synced")]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -245,6 +245,8 @@ pub enum LogError {
 /// How a log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
+    /// Where the last whole batch starts.
+    pub last: u64,
     /// Bytes up to the end of the last whole batch.
     pub good: u64,
     /// Bytes in the file.
@@ -266,7 +268,7 @@ pub fn replay(
     let Some(salt) = salt(&bytes, number, generation) else {
         return Err(LogError::Header { path: path.into() });
     };
-    let mut end = End { good: HEADER, len: bytes.len() as u64 };
+    let mut end = End { last: HEADER, good: HEADER, len: bytes.len() as u64 };
     let mut frames = Vec::new();
     while end.good < end.len {
         let at = end.good as usize;
@@ -280,9 +282,23 @@ pub fn replay(
             }
             offset += size;
         }
-        end.good += whole as u64;
+        (end.last, end.good) = (end.good, end.good + whole as u64);
     }
     if later_batch(&bytes[end.good as usize..], salt) {
+        return Err(LogError::Damaged { path: path.into(), offset: end.good });
+    }
+    Ok(end)
+}
+
+/// Like [`replay`], for a log that is written no more: a torn end is damage too.
+pub fn replay_whole(
+    disk: &dyn Disk,
+    path: &Path,
+    id: (u32, u32),
+    each: &mut dyn FnMut(u32, Frame<'_>),
+) -> Result<End, LogError> {
+    let end = replay(disk, path, id, each)?;
+    if end.good < end.len {
         return Err(LogError::Damaged { path: path.into(), offset: end.good });
     }
     Ok(end)

@@ -32,10 +32,12 @@ impl Map {
     /// looked at once it has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
         let file = File::open(path)?;
-        let len = reserve.map_or_else(|| Ok(file.metadata()?.len() as usize), io::Result::Ok)?;
-        if len == 0 {
+        let written = file.metadata()?.len() as usize;
+        // Not even the first page of an empty file may be looked at.
+        if written == 0 {
             return Ok(Self(None));
         }
+        let len = reserve.unwrap_or(written);
         // SAFETY: the file is only ever appended to (a log) or never written again (a segment), and
         // callers stay below the length that they know to be written.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };

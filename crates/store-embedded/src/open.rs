@@ -11,7 +11,7 @@ use hark_archive::admission::Rules;
 use hark_archive::query::source::Source;
 
 use crate::Options;
-use crate::disk::Disk;
+use crate::disk::{Disk, Wary};
 use crate::head::{Head, HeadView};
 use crate::log::{self, Frame, Log, LogError};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
@@ -83,48 +83,63 @@ impl Embedded {
     /// Opens a shelf for reading and writing, making it if there is none. Only one process may do
     /// so: see [`crate::Lock`].
     pub fn open(dir: &Path, rules: Box<dyn Rules>, options: Options) -> Result<Self, OpenError> {
-        let disk = Arc::clone(&options.disk);
+        let disk: Arc<dyn Disk> = Arc::new(Wary::new(Arc::clone(&options.disk)));
+        let options = Options { disk: Arc::clone(&disk), ..options };
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
             disk.create_dir(dir).map_err(OpenError::io(dir))?;
         }
         let manifest = match read_manifest(&*disk, dir)? {
-            Some(manifest) => manifest,
+            Some(manifest) => {
+                // It may have been put in place by a process that ended before that was durable: it
+                // is written again before files go that the one before it names.
+                manifest.write(&*disk, dir).map_err(OpenError::io(dir))?;
+                manifest
+            }
             None => first_manifest(&*disk, dir)?,
         };
         remove_orphans(&*disk, dir, &manifest)?;
         let background = options.background;
-        let shelf = Arc::new(Self::load(dir, rules, options, manifest, true)?);
+        let mut notes = Vec::new();
+        let shelf = Arc::new(Self::load(dir, rules, options, manifest, Some(&mut notes))?);
         let thread = background.then(|| upkeep::start(&shelf)).transpose();
         let thread = thread.map_err(OpenError::io(dir))?;
         if thread.is_none() {
             // What a crash left to seal is sealed by the next commit that needs room.
             lock(&shelf.signal).work = true;
         }
-        Ok(Self { shelf, thread })
+        Ok(Self { shelf, notes, thread })
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
     #[allow(clippy::needless_pass_by_value)] // like `open`
     pub fn open_read_only(dir: &Path, options: Options) -> Result<Self, OpenError> {
-        let mut tries = 0;
+        let read =
+            || read_manifest(&*options.disk, dir)?.ok_or_else(|| OpenError::Missing(dir.into()));
+        let mut manifest = read()?;
         loop {
-            let manifest = read_manifest(&*options.disk, dir)?
-                .ok_or_else(|| OpenError::Missing(dir.into()))?;
             let rules = Box::new(hark_archive::admission::KeepAll);
-            match Self::load(dir, rules, options.clone(), manifest, false) {
-                Ok(shelf) => return Ok(Self { shelf: Arc::new(shelf), thread: None }),
-                Err(error) if error.is_stale() && tries < 10 => tries += 1,
-                Err(error) => return Err(error),
+            let error = match Self::load(dir, rules, options.clone(), manifest.clone(), None) {
+                Ok(shelf) => {
+                    let shelf = Arc::new(shelf);
+                    return Ok(Self { shelf, notes: Vec::new(), thread: None });
+                }
+                Err(error) => error,
+            };
+            let now = read()?;
+            if !error.is_stale() || now == manifest {
+                return Err(error);
             }
+            manifest = now;
         }
     }
 
+    /// Puts the shelf together; for writing where there is room for notes on what was mended.
     fn load(
         dir: &Path,
         rules: Box<dyn Rules>,
         options: Options,
         mut manifest: Manifest,
-        write: bool,
+        mut notes: Option<&mut Vec<String>>,
     ) -> Result<Shelf, OpenError> {
         let terms = Terms::new(&manifest.secret);
         let disk = &*options.disk;
@@ -133,13 +148,17 @@ impl Embedded {
         for at in 0..manifest.segments.len() {
             let entry = manifest.segments[at].clone();
             let opened = open_segment(disk, dir, &entry, &manifest, terms, None);
-            let segment = match opened {
-                Ok(segment) => segment,
-                Err(error) if write => {
+            let segment = match (opened, &mut notes) {
+                (Ok(segment), _) => segment,
+                (Err(error), Some(notes)) => {
                     remade = true;
-                    remake(disk, dir, at, &mut manifest, terms, &error)?
+                    notes.push(format!(
+                        "{error}; segment {} is made again from the log",
+                        entry.number
+                    ));
+                    remake(disk, dir, at, &mut manifest, terms, error)?
                 }
-                Err(error) => return Err(error),
+                (Err(error), None) => return Err(error),
             };
             segments.push(Arc::new(segment));
         }
@@ -163,7 +182,7 @@ impl Embedded {
         if remade {
             manifest.write(&*shelf.options.disk, dir).map_err(OpenError::io(dir))?;
         }
-        shelf.replay(&manifest, segments, write)?;
+        shelf.replay(&manifest, segments, notes)?;
         Ok(shelf)
     }
 }
@@ -174,7 +193,7 @@ impl Shelf {
         &mut self,
         manifest: &Manifest,
         segments: Vec<Arc<Segment>>,
-        write: bool,
+        mut notes: Option<&mut Vec<String>>,
     ) -> Result<(), OpenError> {
         let mut heads: Vec<Arc<Head>> = Vec::new();
         let mut terms = Vec::new();
@@ -206,8 +225,13 @@ impl Shelf {
             head.log.grow(end.good);
             head.publish();
             base += u64::from(head.inserted());
-            if last && write {
-                let file = disk.append(&path, end.good).map_err(&io)?;
+            if last && let Some(notes) = &mut notes {
+                if end.good < end.len {
+                    let bytes = end.len - end.good;
+                    let path = path.display();
+                    notes.push(format!("{path} ended in {bytes} torn bytes, which are cut off"));
+                }
+                let file = disk.append(&path, end.last, end.good).map_err(&io)?;
                 let tail = Tail { file, salt: head.log.salt(), len: end.good };
                 self.writing = Mutex::new(Writing::new(Some(tail)));
             }
@@ -260,13 +284,17 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
     let begin = || {
+        // A new file, not an old one emptied: whether an old one's name is durable is not known.
+        for (name, _) in &kept {
+            disk.remove(&log_dir.join(name))?;
+        }
         let mut file = disk.create(&log::path(dir, 1, 0))?;
         file.write_all(&log::header(1, 0, crate::shelf::random_u32()?))?;
         file.sync()?;
         disk.sync_dir(&log_dir)?;
-        disk.sync_dir(dir)?;
-        if let Some(parent) = dir.parent() {
-            disk.sync_dir(parent)?;
+        // The shelf's folder and that of all shelves may be new as well.
+        for dir in dir.ancestors().take(3) {
+            disk.sync_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
         }
         let manifest = Manifest {
             secret,
@@ -295,7 +323,7 @@ fn remove_orphans(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<()
         for (name, _) in disk.list(&sub).map_err(&io)? {
             let path = sub.join(name);
             let ours = path.extension().is_some_and(|ending| {
-                ["log", "seg", "addr", "dead"].iter().any(|known| ending == *known)
+                ["log", "seg", "addr", "dead", "new"].iter().any(|known| ending == *known)
             });
             if ours && !named.contains(&path) {
                 disk.remove(&path).map_err(&io)?;
@@ -353,18 +381,14 @@ fn remake(
     at: usize,
     manifest: &mut Manifest,
     terms: Terms,
-    why: &OpenError,
+    why: OpenError,
 ) -> Result<Segment, OpenError> {
-    if let OpenError::Io { path, .. } = why
+    if let OpenError::Io { path, .. } = &why
         && path.extension().is_some_and(|ending| ending == "log")
     {
-        return Err(OpenError::Io {
-            path: path.clone(),
-            source: io::Error::other(why.to_string()),
-        });
+        return Err(why);
     }
     let old = manifest.segments[at].clone();
-    eprintln!("hark: {why}; segment {} is made again from the log", old.number);
     let deletes = Deletes::read(disk, dir, manifest, old.first_log)?;
     let number = manifest.next_segment;
     manifest.next_segment += 1;

@@ -45,7 +45,9 @@ impl Deletes {
         for entry in manifest.logs.iter().filter(|entry| entry.number >= first) {
             let path = log::path(dir, entry.number, entry.generation);
             let id = (entry.number, entry.generation);
-            log::replay(disk, &path, id, &mut |offset, frame| {
+            let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
+            let replay = if last { log::replay } else { log::replay_whole };
+            replay(disk, &path, id, &mut |offset, frame| {
                 if let Frame::Delete { id, log } = frame {
                     deletes.add(id, log, Address { log: entry.number, offset });
                 }
@@ -77,7 +79,7 @@ pub(crate) fn rebuild_segment(
     for covered in manifest.logs.iter().filter(covered) {
         let id = (covered.number, covered.generation);
         let path = log::path(dir, id.0, id.1);
-        log::replay(disk, &path, id, &mut |offset, frame| {
+        log::replay_whole(disk, &path, id, &mut |offset, frame| {
             let at = Address { log: covered.number, offset };
             if let Frame::Put(bytes) = frame
                 && let Ok(record) = Record::new(bytes)
@@ -147,25 +149,51 @@ pub fn rebuild(
     Ok(rebuilt)
 }
 
-/// A manifest for the logs that are there: the latest generation of each, a segment for all but the
-/// last.
+/// A manifest for the logs that are there: of each the latest generation that can be read to its end,
+/// a segment for all but the last.
 fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     let log_dir = dir.join("log");
     let io = OpenError::io(&log_dir);
-    let mut logs: Vec<LogEntry> = Vec::new();
-    for (name, _) in disk.list(&log_dir).map_err(&io)? {
+    let mut found: Vec<(u32, u32, u64)> = Vec::new();
+    for (name, len) in disk.list(&log_dir).map_err(&io)? {
         let parts = name.strip_suffix(".log").and_then(|name| name.split_once('-'));
         let Some((Ok(number), Ok(generation))) =
             parts.map(|(number, generation)| (number.parse::<u32>(), generation.parse::<u32>()))
         else {
             continue;
         };
-        match logs.iter_mut().find(|log| log.number == number) {
-            Some(log) => log.generation = log.generation.max(generation),
-            None => logs.push(LogEntry { number, generation, purged: 0, dead_bytes: 0 }),
-        }
+        found.push((number, generation, len));
     }
-    logs.sort_by_key(|log| log.number);
+    found.sort_unstable();
+    // A crash may have cut short the header of a log that was about to be begun.
+    while let Some(&(number, generation, len)) = found.last()
+        && len <= log::HEADER
+        && found.len() > 1
+        && log::replay(
+            disk,
+            &log::path(dir, number, generation),
+            (number, generation),
+            &mut |_, _| {},
+        )
+        .is_err()
+    {
+        found.pop();
+    }
+    let mut logs: Vec<LogEntry> = Vec::new();
+    for same in found.chunk_by(|a, b| a.0 == b.0) {
+        let whole = |&&(number, generation, _): &&(u32, u32, u64)| {
+            let path = log::path(dir, number, generation);
+            log::replay_whole(disk, &path, (number, generation), &mut |_, _| {}).is_ok()
+        };
+        // One that cannot be read is taken all the same: reading it below says what is wrong with it.
+        let best = same.iter().rev().find(whole).or(same.last());
+        logs.extend(best.map(|&(number, generation, _)| LogEntry {
+            number,
+            generation,
+            purged: 0,
+            dead_bytes: 0,
+        }));
+    }
     let Some((_, sealed)) = logs.split_last() else {
         let source = ManifestError::Damaged("there are no logs either");
         return Err(OpenError::Manifest { path: dir.into(), source });

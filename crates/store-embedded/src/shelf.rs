@@ -188,7 +188,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// it, since what was acknowledged is durable.
 pub struct Embedded {
     pub(crate) shelf: Arc<Shelf>,
+    /// What was found and mended when it was opened.
+    pub(crate) notes: Vec<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+impl Embedded {
+    /// What was found and mended when the shelf was opened, in sentences for its operator.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
 }
 
 impl Drop for Embedded {
@@ -263,7 +272,9 @@ impl Shelf {
             return Err(CommitError::Stopped(reason));
         }
         drop(writing);
-        self.after_rotation()
+        self.after_rotation().inspect_err(|error| {
+            lock(&self.writing).stopped = Some(error.to_string());
+        })
     }
 
     /// Commits writes of which the records are sound and fit into one sync.
@@ -381,17 +392,21 @@ impl Shelf {
                 return Ok(Outcome::Refused(*refusal));
             }
         }
+        // All are found before the first is deleted: finding may flush, and the put must stand in the
+        // same batch as the deletes it causes.
+        let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position { time: record.time(), id: *record.id() };
             let holder = self.find(writing, view, slot, 1)?;
             if holder.first().is_some_and(|at| Order::NewestFirst.compare(at, &here).is_lt()) {
                 return Ok(Outcome::Superseded);
             }
-            self.erase(writing, view, slot)?;
+            erased.extend(self.find(writing, view, slot, slot.limit)?);
         }
         for query in &effects.erases {
-            self.erase(writing, view, query)?;
+            erased.extend(self.find(writing, view, query, query.limit)?);
         }
+        Self::delete(writing, view, &erased);
         let head = &view.active;
         let Some(tail) = &writing.tail else { return Ok(Outcome::Duplicate) };
         let offset = tail.len as usize + Frame::BATCH_BYTES + writing.frames.len();
@@ -402,16 +417,21 @@ impl Shelf {
     }
 
     fn erase(&self, writing: &mut Writing, view: &View, query: &Query) -> Result<u64, CommitError> {
-        let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return Ok(0) };
         let found = self.find(writing, view, query, query.limit)?;
-        for Position { id, .. } in &found {
+        Self::delete(writing, view, &found);
+        Ok(found.len() as u64)
+    }
+
+    /// Gathers the deletion of what was found.
+    fn delete(writing: &mut Writing, view: &View, found: &[Position]) {
+        let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return };
+        for Position { id, .. } in found {
             if let Some(target) = view.locate(id, true) {
                 target.doom();
                 Frame::Delete { id: *id, log: target.log() }.write(salt, &mut writing.frames);
                 writing.targets.push(target);
             }
         }
-        Ok(found.len() as u64)
     }
 }
 

@@ -46,6 +46,9 @@ pub enum UpkeepError {
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
+    /// A segment is damaged.
+    #[error("{0} is damaged and is not merged; with the server stopped `hark rebuild` mends it")]
+    Damaged(PathBuf),
 }
 
 /// What a compaction has done.
@@ -179,6 +182,10 @@ impl Shelf {
         let view = self.view.load_full();
         let olds = &view.segments[range];
         let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(()) };
+        // Damage must not be carried into a new file with a right checksum.
+        if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
+            return Err(UpkeepError::Damaged(segment::path(&self.dir, bad.entry.number)));
+        }
         let disk = &*self.options.disk;
         let number = self.take_segment_number();
         let written = merge::merge(disk, &self.dir, number, olds)?;
@@ -249,6 +256,7 @@ impl Shelf {
         }
         disk.sync_dir(&self.dir.join("seg"))?;
         next.write(disk, &self.dir)?;
+        segments.iter().for_each(|segment| segment.dead.note_saved());
         let old = std::mem::replace(&mut *manifest, next);
         let new = manifest.clone();
         drop(manifest);
@@ -262,7 +270,7 @@ impl Shelf {
     }
 
     /// Writes the dead rows of a segment if there are more than the manifest's file has; the segment
-    /// with its new manifest line.
+    /// with its new manifest line. They count as saved once the manifest names the file.
     fn save_dead(
         &self,
         segment: &Arc<Segment>,
@@ -275,7 +283,6 @@ impl Shelf {
             let id = (line.number, line.dead);
             let bytes = Kind::Dead.write(disk, &self.dir, id, segment.dead.words())?;
             self.note_written(bytes);
-            segment.dead.saved.store(count, Ordering::Relaxed);
         }
         if segment.entry == *line {
             return Ok(Arc::clone(segment));
@@ -352,6 +359,7 @@ impl Shelf {
             renewed.note_dead_bytes(row);
         }
         next.write(disk, &self.dir)?;
+        renewed.dead.note_saved();
         let old = std::mem::replace(&mut *manifest, next);
         let new = manifest.clone();
         drop(manifest);
@@ -391,7 +399,10 @@ impl Shelf {
                 && manifest.logs.iter().any(|log| log.number == target && old.number >= log.purged)
         };
         let salt = random_u32()?;
-        let mut file = disk.create(&log::path(&self.dir, fresh.number, fresh.generation))?;
+        // Under its own name only when it is whole: `hark rebuild` may have to choose without MANIFEST.
+        let whole = log::path(&self.dir, fresh.number, fresh.generation);
+        let aside = whole.with_extension("new");
+        let mut file = disk.create(&aside)?;
         file.write_all(&log::header(fresh.number, fresh.generation, salt))?;
         let mut moved = std::collections::HashMap::new();
         let mut end = log::HEADER;
@@ -407,7 +418,7 @@ impl Shelf {
         };
         let path = log::path(&self.dir, old.number, old.generation);
         let id = (old.number, old.generation);
-        let read = log::replay(disk, &path, id, &mut |offset, frame| {
+        log::replay_whole(disk, &path, id, &mut |offset, frame| {
             match frame {
                 Frame::Put(_) if live.contains(&offset) => {
                     let place = end as usize + Frame::BATCH_BYTES + frames.len();
@@ -421,9 +432,6 @@ impl Shelf {
                 failed = flush(&mut frames, &mut end).err();
             }
         })?;
-        if read.good < read.len {
-            return Err(LogError::Damaged { path, offset: read.good }.into());
-        }
         if !frames.is_empty() && failed.is_none() {
             failed = flush(&mut frames, &mut end).err();
         }
@@ -431,6 +439,7 @@ impl Shelf {
             return Err(error.into());
         }
         file.sync()?;
+        disk.rename(&aside, &whole)?;
         self.note_written(end);
         Ok(moved)
     }

@@ -71,6 +71,11 @@ impl Dead {
         rows.div_ceil(64) as usize + KIND_WORDS
     }
 
+    /// Says that the manifest names a `.dead` file with all that are dead now; the writer is held.
+    pub fn note_saved(&self) {
+        self.saved.store(self.kinds.count(), Ordering::Relaxed);
+    }
+
     /// The words of a `.dead` file.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.dead.words().chain(self.kinds.words())
