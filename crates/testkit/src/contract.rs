@@ -95,7 +95,7 @@ fn batch(world: &mut World) -> Vec<Write> {
 }
 
 /// Sequence numbers may differ from the model's; all else may not.
-fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: usize) {
+pub fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: usize) {
     let plain = |outcome: &Outcome| match outcome {
         Outcome::Stored { .. } => Outcome::Stored { seq: 0 },
         other => *other,
@@ -124,7 +124,9 @@ fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<I
     }
 }
 
-fn compare(
+/// Asks both and panics with `context` where the answers, counts or knowledge differ; gives the length
+/// of the answer.
+pub fn compare(
     store: &dyn Store,
     model: &MemoryStore,
     query: &Query,

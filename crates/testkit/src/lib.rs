@@ -2,5 +2,6 @@
 //! disk that loses what was not synced.
 
 pub mod contract;
+pub mod disk;
 pub mod events;
 pub mod random;

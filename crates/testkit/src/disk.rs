@@ -1,0 +1,413 @@
+//! A disk that loses what was not synced, and fails when it is told to.
+//!
+//! Operations go through to real files, so that maps work, and are noted: what a file was given since
+//! its last sync, what names a folder was given since its. [`FaultyDisk::crash`] makes the disk that
+//! a power cut may leave: everything synced, and of the rest any part, torn and in any order.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hark_store_embedded::disk::{Disk, DiskFile};
+
+use crate::random::Random;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// One operation fails, half done perhaps; later ones work. What a sync that failed should have
+    /// made durable is never durable, whatever later syncs say.
+    Once,
+    /// Nothing more can be made or written, for want of room. Syncs, renames and removals work.
+    Full,
+    /// The power goes: every operation fails from here on.
+    Power,
+}
+
+/// What is known of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Not synced: there after a crash, or not.
+    Open,
+    /// Its sync failed: like open, but no later sync helps.
+    Suspect,
+    Durable,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Cut(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    File(usize),
+    Dir,
+}
+
+/// What one operation did to the names of a folder.
+struct Naming {
+    names: Vec<(PathBuf, Option<Node>)>,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Create,
+    Write,
+    Other,
+}
+
+struct State {
+    random: Random,
+    files: Vec<Vec<(Change, Fate)>>,
+    namings: Vec<Naming>,
+    /// Files as the running process sees them.
+    now: HashMap<PathBuf, usize>,
+    armed: Option<(Trouble, u64)>,
+    struck: bool,
+    operations: u64,
+}
+
+/// The disk. Clones are the same disk; its files go with the last of them.
+#[derive(Clone)]
+pub struct FaultyDisk(Arc<Inner>);
+
+struct Inner {
+    root: PathBuf,
+    state: Mutex<State>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// A directory for temporary files, in memory if the machine has one there.
+pub fn scratch(name: &str) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let memory = Path::new("/dev/shm");
+    let base = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    base.join(format!("hark-{name}-{}-{count}", std::process::id()))
+}
+
+impl FaultyDisk {
+    /// An empty disk.
+    pub fn new(seed: u64) -> io::Result<Self> {
+        let root = scratch("disk");
+        fs::create_dir_all(&root)?;
+        let state = State {
+            random: Random::new(seed),
+            files: Vec::new(),
+            namings: Vec::new(),
+            now: HashMap::new(),
+            armed: None,
+            struck: false,
+            operations: 0,
+        };
+        Ok(Self(Arc::new(Inner { root, state: Mutex::new(state) })))
+    }
+
+    /// Where its files are.
+    pub fn root(&self) -> &Path {
+        &self.0.root
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `trouble` come after so many more operations.
+    pub fn arm(&self, trouble: Trouble, after: u64) {
+        let mut state = self.state();
+        (state.armed, state.struck) = (Some((trouble, after)), false);
+    }
+
+    /// No trouble any more.
+    pub fn calm(&self) {
+        self.state().armed = None;
+    }
+
+    /// Whether the trouble has come.
+    pub fn struck(&self) -> bool {
+        self.state().struck
+    }
+
+    /// Operations so far that change something or make it durable.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// What a power cut at this moment may leave, as a disk of its own.
+    pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
+        let fresh = Self::new(random.bits())?;
+        let state = self.state();
+        // Now and then all is lost, or all is kept: both are what happens mostly.
+        let keep = [0, 4, 1, 2, 3][random.below(5)];
+        let kept = |random: &mut Random| random.below(4) < keep;
+        let mut names: BTreeMap<&Path, Node> = BTreeMap::new();
+        for naming in &state.namings {
+            if naming.fate != Fate::Durable && !kept(random) {
+                continue;
+            }
+            for (name, node) in &naming.names {
+                match node {
+                    Some(node) => names.insert(name, *node),
+                    None => names.remove(name.as_path()),
+                };
+            }
+        }
+        let mut after = fresh.state();
+        for (name, node) in names {
+            let path = fresh.root().join(name);
+            if !path.parent().is_some_and(Path::is_dir) {
+                continue;
+            }
+            match node {
+                Node::Dir => fs::create_dir(&path)?,
+                Node::File(file) => {
+                    let bytes = content(&state.files[file], random, &kept);
+                    fs::write(&path, &bytes)?;
+                    let number = after.files.len();
+                    after.files.push(vec![(Change::Write(0, bytes), Fate::Durable)]);
+                    after.now.insert(name.into(), number);
+                }
+            }
+            let node = if node == Node::Dir { node } else { Node::File(after.files.len() - 1) };
+            after
+                .namings
+                .push(Naming { names: vec![(name.into(), Some(node))], fate: Fate::Durable });
+        }
+        drop(after);
+        Ok(fresh)
+    }
+
+    fn relative(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(self.root()).unwrap_or(path).into()
+    }
+}
+
+/// The bytes of a file of which what was not synced is kept, lost or torn.
+fn content(
+    changes: &[(Change, Fate)],
+    random: &mut Random,
+    kept: &impl Fn(&mut Random) -> bool,
+) -> Vec<u8> {
+    const SECTOR: usize = 512;
+    let mut bytes: Vec<u8> = Vec::new();
+    for (change, fate) in changes {
+        let durable = *fate == Fate::Durable;
+        match change {
+            Change::Cut(len) if durable || kept(random) => bytes.truncate(*len),
+            Change::Cut(_) => {}
+            Change::Write(at, new) if durable => put(&mut bytes, *at, new),
+            Change::Write(at, new) => match random.below(4) {
+                0 | 1 if kept(random) => put(&mut bytes, *at, new),
+                0 | 1 => {}
+                2 => {
+                    let torn = random.below(new.len() + 1);
+                    put(&mut bytes, *at, &new[..torn]);
+                    // The length may have come through where the data has not.
+                    if random.once_in(2) && bytes.len() < at + new.len() {
+                        bytes.resize(at + new.len(), 0);
+                    }
+                }
+                _ => {
+                    let mut from = 0;
+                    while from < new.len() {
+                        let to = ((at + from) / SECTOR * SECTOR + SECTOR - at).min(new.len());
+                        if kept(random) {
+                            put(&mut bytes, at + from, &new[from..to]);
+                        }
+                        from = to;
+                    }
+                }
+            },
+        }
+    }
+    bytes
+}
+
+fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
+    if new.is_empty() {
+        return;
+    }
+    if bytes.len() < at + new.len() {
+        bytes.resize(at + new.len(), 0);
+    }
+    bytes[at..at + new.len()].copy_from_slice(new);
+}
+
+impl State {
+    /// Whether this operation fails.
+    fn strike(&mut self, operation: Operation) -> Option<io::Error> {
+        self.operations += 1;
+        let (trouble, left) = self.armed.as_mut()?;
+        if *left > 0 {
+            *left -= 1;
+            return None;
+        }
+        let trouble = *trouble;
+        let error = match trouble {
+            Trouble::Full if operation == Operation::Other => return None,
+            Trouble::Full => io::Error::new(io::ErrorKind::StorageFull, "no room (a test)"),
+            Trouble::Once | Trouble::Power => io::Error::other("the disk failed (a test)"),
+        };
+        if trouble == Trouble::Once {
+            self.armed = None;
+        }
+        self.struck = true;
+        Some(error)
+    }
+
+    fn name(&mut self, names: Vec<(PathBuf, Option<Node>)>) {
+        self.namings.push(Naming { names, fate: Fate::Open });
+    }
+
+    fn settle(&mut self, file: usize, fate: Fate) {
+        for (_, known) in self.files[file].iter_mut().filter(|(_, known)| *known == Fate::Open) {
+            *known = fate;
+        }
+    }
+}
+
+struct FaultyFile {
+    disk: FaultyDisk,
+    number: usize,
+    file: fs::File,
+    len: usize,
+}
+
+impl DiskFile for FaultyFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.state();
+        let failed = state.strike(Operation::Write);
+        let written = match &failed {
+            Some(_) => &bytes[..state.random.below(bytes.len() + 1)],
+            None => bytes,
+        };
+        io::Write::write_all(&mut self.file, written)?;
+        state.files[self.number].push((Change::Write(self.len, written.into()), Fate::Open));
+        self.len += written.len();
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        let failed = state.strike(Operation::Other);
+        state.settle(self.number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.state();
+        if let Some(error) = state.strike(Operation::Create) {
+            return Err(error);
+        }
+        let file = fs::File::create(path)?;
+        let name = self.relative(path);
+        let number = if let Some(&number) = state.now.get(&name) {
+            state.files[number].push((Change::Cut(0), Fate::Open));
+            number
+        } else {
+            let number = state.files.len();
+            state.files.push(Vec::new());
+            state.now.insert(name.clone(), number);
+            state.name(vec![(name, Some(Node::File(number)))]);
+            number
+        };
+        Ok(Box::new(FaultyFile { disk: self.clone(), number, file, len: 0 }))
+    }
+
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.state();
+        let Some(&number) = state.now.get(&self.relative(path)) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        if let Some(error) = state.strike(Operation::Write) {
+            return Err(error);
+        }
+        let again = fs::read(path)?[sure as usize..len as usize].to_vec();
+        let file = fs::OpenOptions::new().append(true).open(path)?;
+        file.set_len(len)?;
+        state.files[number].push((Change::Cut(len as usize), Fate::Open));
+        state.files[number].push((Change::Write(sure as usize, again), Fate::Open));
+        let failed = state.strike(Operation::Other);
+        state.settle(number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                Ok(Box::new(FaultyFile { disk: self.clone(), number, file, len: len as usize }))
+            }
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let failed = state.strike(Operation::Other);
+        if failed.is_none() || state.random.once_in(2) {
+            fs::rename(from, to)?;
+            let (from, to) = (self.relative(from), self.relative(to));
+            if let Some(number) = state.now.remove(&from) {
+                state.now.insert(to.clone(), number);
+                state.name(vec![(from, None), (to, Some(Node::File(number)))]);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let failed = state.strike(Operation::Other);
+        if failed.is_none() || state.random.once_in(2) {
+            fs::remove_file(path)?;
+            let name = self.relative(path);
+            state.now.remove(&name);
+            state.name(vec![(name, None)]);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let missing: Vec<&Path> =
+            path.ancestors().take_while(|ancestor| !ancestor.is_dir()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if let Some(error) = state.strike(Operation::Create) {
+            return Err(error);
+        }
+        for path in missing.into_iter().rev() {
+            fs::create_dir(path)?;
+            let name = self.relative(path);
+            state.name(vec![(name, Some(Node::Dir))]);
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        let failed = state.strike(Operation::Other);
+        let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
+        let dir = self.relative(path);
+        for naming in &mut state.namings {
+            let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
+            // A folder cannot be made again, so its name is left to the next sync.
+            let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
+            if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
+                naming.fate = fate;
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
