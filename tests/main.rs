@@ -1,6 +1,7 @@
 //! The one integration binary: the whole of Hark, driven from outside.
 
 mod cli;
+mod crash;
 /// What the fuzz targets check, on their seeds.
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, unreachable_pub)]

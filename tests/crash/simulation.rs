@@ -1,0 +1,330 @@
+//! From a seed: writes, upkeep and restarts on a disk that fails and forgets. After every crash all
+//! that was acknowledged is there, nothing else is, and writing goes on.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hark_archive::admission::KeepAll;
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{CommitError, Order, Query, Store, Write};
+use hark_store_embedded::{Embedded, OpenError, Options, check};
+use hark_testkit::contract::{compare, compare_outcomes, rules};
+use hark_testkit::disk::{FaultyDisk, Trouble};
+use hark_testkit::random::{Flavour, Random, World};
+
+/// Crashes and failures a seed.
+const ROUNDS: usize = 4;
+
+struct Simulation {
+    seed: u64,
+    random: Random,
+    world: World,
+    flavour: Flavour,
+    /// What was acknowledged.
+    model: MemoryStore,
+    /// Writes of a batch that was not: the first so many of them may be there.
+    doubtful: Vec<Write>,
+    disk: FaultyDisk,
+    options: Options,
+    /// What was done, for the one who looks for the fault.
+    story: Vec<String>,
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "HARK_SEED={} shows it again. What was done:\n  {}",
+                self.seed,
+                self.story.join("\n  ")
+            );
+        }
+    }
+}
+
+/// Everything in a store: the records' bytes, newest first.
+fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let query = Query { order: Order::NewestFirst, ..Query::default() };
+    let mut search = store.search(&query).expect("a store searches");
+    search
+        .slice(u64::MAX, &mut |record| {
+            all.push(record.bytes().to_vec());
+            ControlFlow::Continue(())
+        })
+        .expect("a store answers");
+    all
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let flavour = if random.once_in(4) { Flavour::Labels } else { Flavour::Nostr };
+        let model = match flavour {
+            Flavour::Nostr => MemoryStore::new(NostrRules),
+            Flavour::Labels => MemoryStore::new(KeepAll),
+        };
+        let disk = FaultyDisk::new(random.bits()).expect("a directory for the disk");
+        let options = Options {
+            seal_records: 15 + random.below(45) as u32,
+            log_bytes_max: *random.pick(&[3_000, 12_000, 1 << 20]),
+            merge_fan_in: 2 + random.below(3),
+            rewrite_dead_share: *random.pick(&[0.02, 0.3, 0.6]),
+            background: false,
+            ..Options::default()
+        };
+        Self {
+            seed,
+            world: World::new(random.bits(), flavour),
+            random,
+            flavour,
+            model,
+            doubtful: Vec::new(),
+            disk,
+            options,
+            story: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, what: impl Into<String>) {
+        let at = self.disk.operations();
+        self.story.push(format!("[{at}] {}", what.into()));
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.disk.root().join("data").join("nostr")
+    }
+
+    fn options(&self) -> Options {
+        Options { disk: std::sync::Arc::new(self.disk.clone()), ..self.options.clone() }
+    }
+
+    fn open(&self) -> Result<Embedded, OpenError> {
+        Embedded::open(&self.dir(), rules(self.flavour), self.options())
+    }
+
+    fn run(&mut self) {
+        for _ in 0..ROUNDS {
+            self.arm();
+            let store = match self.open() {
+                Ok(store) => Some(store),
+                Err(error) => {
+                    assert!(self.disk.struck(), "a sound shelf does not open: {error}");
+                    self.tell(format!("opening failed: {error}"));
+                    None
+                }
+            };
+            if let Some(store) = store {
+                self.use_it(store);
+            }
+            self.fall();
+            let store = self.open().unwrap_or_else(|error| panic!("after a crash: {error}"));
+            self.same_as_model(&store, "after the crash");
+            self.doubtful.clear();
+            self.no_faults();
+            self.questions(&store, 6);
+            for _ in 0..1 + self.random.below(3) {
+                let batch = self.batch();
+                assert!(self.commit(&store, batch), "writing does not go on");
+            }
+            drop(store);
+        }
+        let store = self.open().expect("opens at the end");
+        self.same_as_model(&store, "at the end");
+        store.compact(&mut |_| {}).expect("compacts");
+        self.same_as_model(&store, "compacted");
+        let stats = store.stats();
+        assert_eq!(stats.records, everything(&self.model).len() as u64);
+        self.questions(&store, 10);
+        drop(store);
+        self.no_faults();
+    }
+
+    fn arm(&mut self) {
+        let trouble =
+            *self.random.pick(&[Trouble::Once, Trouble::Once, Trouble::Full, Trouble::Power]);
+        // Sealing, merging and rewriting take dozens of operations, a commit two.
+        let far = *self.random.pick(&[20, 100, 300]);
+        let after = self.random.below(far) as u64;
+        self.tell(format!("{trouble:?} in {after} operations"));
+        self.disk.arm(trouble, after);
+    }
+
+    /// Writes and disturbs until something has gone wrong, and a while on.
+    fn use_it(&mut self, store: Embedded) {
+        let mut store = store;
+        self.same_as_model(&store, "opened");
+        let mut after_trouble = 0;
+        for _ in 0..60 {
+            after_trouble += usize::from(self.disk.struck());
+            if after_trouble > 4 {
+                return;
+            }
+            match self.random.below(16) {
+                0 => {
+                    let settled = store.settle().map_err(|error| error.to_string());
+                    self.tell(format!("settled: {settled:?}"));
+                    self.same_as_model(&store, "settled");
+                }
+                1 => {
+                    let compacted = store.compact(&mut |_| {}).map_err(|error| error.to_string());
+                    self.tell(format!("compacted: {compacted:?}"));
+                    assert!(compacted.is_ok() || self.disk.struck(), "{compacted:?}");
+                    self.same_as_model(&store, "compacted");
+                }
+                2 => {
+                    drop(store);
+                    self.tell("opened again");
+                    match self.open() {
+                        Ok(again) => store = again,
+                        Err(error) => {
+                            assert!(self.disk.struck(), "a sound shelf does not open: {error}");
+                            self.tell(format!("opening failed: {error}"));
+                            return;
+                        }
+                    }
+                    self.same_as_model(&store, "opened again");
+                }
+                _ => {
+                    let batch = self.batch();
+                    if !self.commit(&store, batch) {
+                        return self.stopped(&store);
+                    }
+                }
+            }
+        }
+    }
+
+    fn batch(&mut self) -> Vec<Write> {
+        let count = if self.random.once_in(8) { 60 } else { 1 + self.random.below(14) };
+        let write = |world: &mut World| {
+            if world.random.once_in(25) {
+                let mut query = world.query();
+                query.limit = query.limit.min(1 + world.random.below(9));
+                return Write::Erase(Box::new(query));
+            }
+            Write::Put(world.record())
+        };
+        (0..count).map(|_| write(&mut self.world)).collect()
+    }
+
+    /// False if the store has stopped.
+    fn commit(&mut self, store: &Embedded, batch: Vec<Write>) -> bool {
+        match store.commit(&batch) {
+            Ok(committed) => {
+                let ours = self.model.commit(&batch).expect("the model commits");
+                let made = self.world.made();
+                compare_outcomes(&committed.outcomes, &ours.outcomes, self.seed, made);
+                self.tell(format!("{} writes", batch.len()));
+                true
+            }
+            Err(error) => {
+                self.tell(format!("{} writes failed: {error}", batch.len()));
+                assert!(self.disk.struck(), "a commit failed on a sound disk: {error}");
+                self.doubtful = batch;
+                false
+            }
+        }
+    }
+
+    /// Once a commit has failed, all others do, and readers see no more than was durable.
+    fn stopped(&mut self, store: &Embedded) {
+        self.same_as_model(store, "stopped");
+        self.disk.calm();
+        for _ in 0..2 {
+            let upkeep = store.settle().map_err(|error| error.to_string());
+            self.tell(format!("settled after the stop: {upkeep:?}"));
+            let batch = self.batch();
+            let refused = store.commit(&batch);
+            assert!(matches!(refused, Err(CommitError::Stopped(_))), "{refused:?}");
+            self.same_as_model(store, "stopped for good");
+        }
+        self.questions(store, 3);
+    }
+
+    /// The process ends, or the power.
+    fn fall(&mut self) {
+        self.disk.calm();
+        if self.random.once_in(3) {
+            self.tell("killed");
+        } else {
+            self.disk = self.disk.crash(&mut self.random).expect("room for another disk");
+            self.tell("the power was cut");
+        }
+        if self.random.once_in(3) {
+            // Opening is cut short, or fails, as well.
+            let trouble = *self.random.pick(&[Trouble::Once, Trouble::Power]);
+            let after = self.random.below(12) as u64;
+            self.disk.arm(trouble, after);
+            let opened = self.open().map(|store| drop(store)).map_err(|error| error.to_string());
+            self.tell(format!("opened, with {trouble:?} in {after} operations: {opened:?}"));
+            assert!(opened.is_ok() || self.disk.struck(), "{opened:?}");
+            self.disk.calm();
+            if self.random.once_in(2) {
+                self.disk = self.disk.crash(&mut self.random).expect("room for another disk");
+                self.tell("the power was cut again");
+            }
+        }
+    }
+
+    /// The store holds what was acknowledged, and of the doubtful batch a first part.
+    fn same_as_model(&mut self, store: &Embedded, when: &str) {
+        let theirs = everything(store);
+        let mut ours = everything(&self.model);
+        let doubtful = self.doubtful.len();
+        while theirs != ours {
+            if self.doubtful.is_empty() {
+                let lost = ours.iter().filter(|record| !theirs.contains(record)).count();
+                let strange = theirs.iter().filter(|record| !ours.contains(record)).count();
+                panic!(
+                    "{when}: {lost} records lost, {strange} that should not be there, of {}; the \
+                     last batch had {doubtful} doubtful writes",
+                    ours.len()
+                );
+            }
+            let next = self.doubtful.remove(0);
+            self.model.commit(&[next]).expect("the model commits");
+            ours = everything(&self.model);
+        }
+        assert_eq!(store.stats().damaged, 0, "{when}");
+    }
+
+    fn questions(&mut self, store: &Embedded, count: usize) {
+        for _ in 0..count {
+            let query = self.world.query();
+            let context = format!("seed {}: {query:?}", self.seed);
+            compare(store, &self.model, &query, &mut self.random, &context);
+        }
+    }
+
+    fn no_faults(&mut self) {
+        let report = check(&self.dir(), &self.options(), &mut |_| {}).expect("can be checked");
+        assert_eq!((report.faults, report.torn_bytes), (Vec::new(), 0));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_any_crash_and_nothing_else_appears() {
+    if let Ok(seed) = std::env::var("HARK_SEED") {
+        return Simulation::new(seed.parse().expect("HARK_SEED is a number")).run();
+    }
+    let seeds = if super::long() { 10_000 } else { 300 };
+    let seeds = std::env::var("HARK_SEEDS").map_or(seeds, |n| n.parse().expect("a number"));
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        break;
+                    }
+                    Simulation::new(seed).run();
+                }
+            });
+        }
+    });
+    println!("{seeds} seeds");
+}
