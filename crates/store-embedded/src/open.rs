@@ -82,9 +82,13 @@ impl OpenError {
 impl Embedded {
     /// Opens a shelf for reading and writing, making it if there is none. Only one process may do
     /// so: see [`crate::Lock`].
-    pub fn open(dir: &Path, rules: Box<dyn Rules>, options: Options) -> Result<Self, OpenError> {
-        let disk: Arc<dyn Disk> = Arc::new(Wary::new(Arc::clone(&options.disk)));
-        let options = Options { disk: Arc::clone(&disk), ..options };
+    pub fn open(
+        dir: &Path,
+        rules: Box<dyn Rules>,
+        mut options: Options,
+    ) -> Result<Self, OpenError> {
+        options.disk = Arc::new(Wary::new(options.disk));
+        let disk = Arc::clone(&options.disk);
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
             disk.create_dir(dir).map_err(OpenError::io(dir))?;
         }

@@ -256,7 +256,9 @@ impl Shelf {
         }
         disk.sync_dir(&self.dir.join("seg"))?;
         next.write(disk, &self.dir)?;
-        segments.iter().for_each(|segment| segment.dead.note_saved());
+        for segment in &segments {
+            segment.dead.note_saved();
+        }
         let old = std::mem::replace(&mut *manifest, next);
         let new = manifest.clone();
         drop(manifest);
