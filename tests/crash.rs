@@ -3,6 +3,7 @@
 
 mod beside;
 mod damage;
+mod kill;
 mod simulation;
 
 /// Whether `scripts/test --long` runs this.

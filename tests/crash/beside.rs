@@ -24,7 +24,7 @@ struct Asked {
 fn write(store: &Embedded, asked: &Mutex<Asked>, random: &mut Random, alive: &mut Vec<Id>) {
     let mut batch = Vec::new();
     let mut held = asked.lock().expect("no panic");
-    for _ in 0..1 + random.below(12) {
+    for _ in 0..=random.below(12) {
         if random.below(100) < 45 && !alive.is_empty() {
             let id = alive.swap_remove(random.below(alive.len()));
             held.deleted.push(id);

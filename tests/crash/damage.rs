@@ -115,8 +115,8 @@ impl Fixture {
     }
 
     fn step(&mut self, store: &Embedded) {
-        let logs = files(&self.shelf()).into_iter();
-        let last = logs.filter(|path| path.extension().is_some_and(|e| e == "log")).next_back();
+        let mut files = files(&self.shelf()).into_iter();
+        let last = files.rfind(|path| path.extension().is_some_and(|ending| ending == "log"));
         let len = fs::metadata(last.expect("a log")).expect("is there").len();
         self.steps.push((len, everything(store)));
     }
@@ -146,7 +146,10 @@ impl Fixture {
         match check(shelf, &self.options, &mut |_| {}) {
             Err(error) => error.to_string(),
             Ok(report) if report.torn_bytes > 0 => format!("{} torn bytes", report.torn_bytes),
-            Ok(report) => report.faults.iter().map(|fault| format!("{fault}\n")).collect(),
+            Ok(report) => {
+                let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+                faults.join("\n")
+            }
         }
     }
 
@@ -243,7 +246,7 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
         }
         for at in (random.below(opened_step)..good.len()).step_by(opened_step) {
             let mut bad = good.clone();
-            for _ in 0..1 + random.below(3) {
+            for _ in 0..=random.below(3) {
                 bad[at] ^= 1 << random.below(8);
             }
             if bad == good {

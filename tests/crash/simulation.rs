@@ -125,7 +125,7 @@ impl Simulation {
             self.doubtful.clear();
             self.no_faults();
             self.questions(&store, 6);
-            for _ in 0..1 + self.random.below(3) {
+            for _ in 0..=self.random.below(3) {
                 let batch = self.batch();
                 assert!(self.commit(&store, batch), "writing does not go on");
             }
@@ -258,7 +258,7 @@ impl Simulation {
             let trouble = *self.random.pick(&[Trouble::Once, Trouble::Power]);
             let after = self.random.below(12) as u64;
             self.disk.arm(trouble, after);
-            let opened = self.open().map(|store| drop(store)).map_err(|error| error.to_string());
+            let opened = self.open().map(drop).map_err(|error| error.to_string());
             self.tell(format!("opened, with {trouble:?} in {after} operations: {opened:?}"));
             assert!(opened.is_ok() || self.disk.struck(), "{opened:?}");
             self.disk.calm();
