@@ -10,9 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use arc_swap::ArcSwap;
 use hark_archive::query::source::Source;
-use hark_archive::{Id, Key, Order, Query, Record};
+use hark_archive::{Id, Order, Query, Record};
 use papaya::HashMap;
 
 use crate::bits::{Bits, DeadKinds};
@@ -82,7 +81,13 @@ impl List {
 
 fn add(rows: &[u32], row: u32, table: &Table) -> Arc<[u32]> {
     let place = table.place(row);
-    let (before, behind) = rows.split_at(rows.partition_point(|&other| table.place(other) < place));
+    // Nearly always it belongs near the front.
+    let mut ahead = 1;
+    while ahead < rows.len() && table.place(rows[ahead - 1]) < place {
+        ahead *= 2;
+    }
+    let near = &rows[..ahead.min(rows.len())];
+    let (before, behind) = rows.split_at(near.partition_point(|&other| table.place(other) < place));
     before.iter().chain([&row]).chain(behind).copied().collect()
 }
 
@@ -137,6 +142,15 @@ impl Lists {
                 insert_in(lists, kind, row, table);
                 Self::Many(Arc::clone(lists))
             }
+        }
+    }
+
+    fn has(&self, kinds: Option<&[u32]>) -> bool {
+        let Some(kinds) = kinds else { return true };
+        match self {
+            Self::One(kind, _) => kinds.contains(kind),
+            Self::Few(lists) => lists.iter().any(|(kind, _)| kinds.contains(kind)),
+            Self::Many(lists) => kinds.iter().any(|kind| lists.pin().contains_key(kind)),
         }
     }
 
@@ -257,7 +271,8 @@ pub struct Head {
     pub base: u64,
     terms: Terms,
     table: Table,
-    every: ArcSwap<Option<List>>,
+    /// The term that all rows have.
+    every: u64,
     kinds: HashMap<u32, List>,
     lists: ByTerm<Lists>,
     ids: ByTerm<u32>,
@@ -280,7 +295,7 @@ impl Head {
             base,
             terms,
             table: Table::new(),
-            every: ArcSwap::from_pointee(None),
+            every: terms.every(),
             kinds: HashMap::new(),
             lists: HashMap::default(),
             ids: HashMap::default(),
@@ -327,14 +342,13 @@ impl Head {
             self.next_expiry.fetch_min(at, Ordering::AcqRel);
         }
         self.inserted.store(row + 1, Ordering::Release);
-        let every = self.every.load();
-        let list = (**every).as_ref().map_or(List::One(row), |list| list.insert(row, &self.table));
-        self.every.store(Arc::new(Some(list)));
         insert_in(&self.kinds, kind, row, &self.table);
         self.terms.of(record, terms);
-        let all = self.terms.every();
         let lists = self.lists.pin();
-        for &term in terms.iter().filter(|&&term| term != all) {
+        for &term in terms.iter() {
+            // The lists of the term that all have are the kinds, which have a map of their own; here
+            // it has one list, of all rows.
+            let kind = if term == self.every { 0 } else { kind };
             let grown = match lists.get(&term) {
                 Some(known) => known.insert(kind, row, &self.table),
                 None => Lists::One(kind, List::One(row)),
@@ -352,7 +366,10 @@ impl Head {
 
     /// A row's record; `None`, and noted, if it is not written yet.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
-        let offset = self.row(row)?.offset;
+        self.record_at(self.row(row)?.offset)
+    }
+
+    fn record_at(&self, offset: u32) -> Option<Record<'_>> {
         if u64::from(offset) >= self.log.written() {
             self.missed.store(true, Ordering::Release);
             return None;
@@ -464,6 +481,8 @@ impl Source for HeadView {
     type Key = HeadKey;
     type Run = Run;
     type Window = Window;
+    /// An offset in the log.
+    type Place = u32;
 
     fn name(&self) -> String {
         format!("head of log {}", self.head.log.number)
@@ -479,9 +498,7 @@ impl Source for HeadView {
     }
 
     fn every(&self, runs: &mut Vec<Run>) {
-        if let Some(list) = &**self.head.every.load() {
-            list.runs(runs);
-        }
+        self.term(self.head.every, None, runs);
     }
 
     fn kinds(&self, kinds: &[u32], runs: &mut Vec<Run>) {
@@ -497,14 +514,12 @@ impl Source for HeadView {
         self.head.row(*run.rows().first()?).map(|row| row.kind)
     }
 
-    fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        if let Some(lists) = self.head.lists.pin().get(&self.head.terms.author(author)) {
-            lists.runs(kinds, runs);
-        }
+    fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
+        self.head.lists.pin().get(&term).is_some_and(|lists| lists.has(kinds))
     }
 
-    fn label(&self, name: u8, value: &[u8], kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        if let Some(lists) = self.head.lists.pin().get(&self.head.terms.label(name, value)) {
+    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+        if let Some(lists) = self.head.lists.pin().get(&term) {
             lists.runs(kinds, runs);
         }
     }
@@ -584,8 +599,14 @@ impl Source for HeadView {
         self.writing || self.head.inserted() > self.rows || self.head.dead.may_have(kind)
     }
 
-    fn record(&self, row: u32) -> Option<Record<'_>> {
-        self.head.record(row)
+    fn locate(&self, row: u32) -> u32 {
+        let offset = self.head.row(row).map_or(u32::MAX, |row| row.offset);
+        self.head.log.touch(offset);
+        offset
+    }
+
+    fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {
+        self.head.record_at(offset)
     }
 
     fn expired(&self, now: u64, rows: &mut Vec<u32>) {

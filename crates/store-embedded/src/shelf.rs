@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use hark_archive::admission::{Effects, Rules};
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{Merged, Part, Parts, count_all, explain_all};
+use hark_archive::query::prepared::{Prepared, Terms as _};
 use hark_archive::query::source::Source;
 use hark_archive::store::Stats;
 use hark_archive::{
@@ -352,12 +353,12 @@ impl Shelf {
         limit: usize,
     ) -> Result<Vec<Position>, CommitError> {
         let failed = |error: SearchError| CommitError::Stopped(error.to_string());
-        let found = find(view, query, limit).map_err(failed)?;
+        let found = find(view, query, limit, &self.terms).map_err(failed)?;
         if !view.active.take_missed() {
             return Ok(found);
         }
         self.flush(writing, view)?;
-        find(view, query, limit).map_err(failed)
+        find(view, query, limit, &self.terms).map_err(failed)
     }
 
     fn put(
@@ -436,14 +437,20 @@ impl Shelf {
 }
 
 /// What matches, as the writer sees it.
-fn find(view: &View, query: &Query, limit: usize) -> Result<Vec<Position>, SearchError> {
+fn find(
+    view: &View,
+    query: &Query,
+    limit: usize,
+    terms: &Terms,
+) -> Result<Vec<Position>, SearchError> {
     let head = HeadView::writing(&view.active);
     let mut found = Vec::new();
-    // Most rules look for kinds that are rare; that is told without looking further.
-    if !head.may_match(query) && !view.writing.may_match(query) {
+    // Most rules find nothing; that is told without making a search ready.
+    let (kinds, term) = (query.kinds.as_deref(), cheapest_term(query, terms));
+    if query.ids.is_none() && !head.may_match(kinds, term) && !view.writing.may_match(kinds, term) {
         return Ok(found);
     }
-    let query = Query { limit: query.limit.min(limit), ..query.clone() };
+    let query = Prepared::new(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
     let head: Arc<dyn Part> = Arc::new(head);
     let mut search = Merged::new(&view.writing, &head, query, 0);
     search.slice(u64::MAX, &mut |record| {
@@ -451,6 +458,18 @@ fn find(view: &View, query: &Query, limit: usize) -> Result<Vec<Position>, Searc
         ControlFlow::Continue(())
     })?;
     Ok(found)
+}
+
+/// A term that all that matches has, if there is one.
+fn cheapest_term(query: &Query, terms: &Terms) -> Option<u64> {
+    let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
+        [one] => Some(terms.label(label.name, one)),
+        _ => None,
+    });
+    label.or_else(|| match query.authors.as_deref() {
+        Some([one]) => Some(terms.author(one)),
+        _ => None,
+    })
 }
 
 pub(crate) fn random_u32() -> io::Result<u32> {
@@ -490,16 +509,15 @@ impl Store for Embedded {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let mut query = query.clone();
-        query.normalise();
+        let query = Prepared::new(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load();
         let (head, seq) = view.now();
         Ok(Box::new(Merged::new(&view.parts, &head, query, seq)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-        let mut query = query.clone();
-        query.normalise();
+        let query = Query { after: None, limit: usize::MAX, ..query.clone() };
+        let query = Prepared::new(query, &self.shelf.terms);
         let view = self.shelf.view.load();
         Ok(count_all(&view.parts, &view.now().0, query))
     }
@@ -518,8 +536,7 @@ impl Store for Embedded {
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
-        let mut query = query.clone();
-        query.normalise();
+        let query = Prepared::new(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load();
         Ok(explain_all(&view.parts, &view.now().0, query))
     }

@@ -5,6 +5,7 @@
 
 use std::hash::Hasher;
 
+use hark_archive::query::prepared;
 use hark_archive::{Id, Key, Record};
 use siphasher::sip::SipHasher13;
 
@@ -33,22 +34,13 @@ impl Terms {
         self.hash(0, 0, &[])
     }
 
-    /// An author's term.
-    pub fn author(&self, author: &Key) -> u64 {
-        self.hash(1, 0, author)
-    }
-
-    /// A label's term.
-    pub fn label(&self, name: u8, value: &[u8]) -> u64 {
-        self.hash(2, name, value)
-    }
-
     /// All terms of a record, in no order, doubles taken out.
     pub fn of(&self, record: &Record<'_>, terms: &mut Vec<u64>) {
         terms.clear();
         terms.push(self.every());
-        terms.extend(record.author().map(|author| self.author(author)));
-        terms.extend(record.labels().map(|(name, value)| self.label(name, value)));
+        terms.extend(record.author().map(|author| prepared::Terms::author(self, author)));
+        let label = |(name, value): (u8, &[u8])| prepared::Terms::label(self, name, value);
+        terms.extend(record.labels().map(label));
         terms.sort_unstable();
         terms.dedup();
     }
@@ -58,5 +50,15 @@ impl Terms {
         hasher.write(&[class, name]);
         hasher.write(value);
         hasher.finish()
+    }
+}
+
+impl prepared::Terms for Terms {
+    fn author(&self, author: &Key) -> u64 {
+        self.hash(1, 0, author)
+    }
+
+    fn label(&self, name: u8, value: &[u8]) -> u64 {
+        self.hash(2, name, value)
     }
 }

@@ -25,6 +25,8 @@ pub struct Events {
     random: Random,
     authors: Vec<Key>,
     recent: Vec<(Id, Key)>,
+    /// Notes that many answer.
+    roots: Vec<(Id, Key)>,
     made: u64,
     json: String,
     tags: String,
@@ -60,6 +62,7 @@ impl Events {
             random,
             authors,
             recent: Vec::new(),
+            roots: Vec::new(),
             made: 0,
             json: String::new(),
             tags: String::new(),
@@ -98,9 +101,11 @@ impl Events {
     }
 
     fn tag_event(&mut self) {
-        let back = Self::zipf(&mut self.random, self.recent.len().clamp(1, 20_000));
-        let Some(at) = self.recent.len().checked_sub(1 + back) else { return };
-        let (id, author) = self.recent[at];
+        let popular = !self.random.once_in(3);
+        let (from, reach) = if popular { (&self.roots, 400) } else { (&self.recent, 20_000) };
+        let back = Self::zipf(&mut self.random, from.len().clamp(1, reach));
+        let Some(at) = from.len().checked_sub(1 + back) else { return };
+        let (id, author) = from[at];
         self.tag('e', &hex(&id));
         self.tag('p', &hex(&author));
     }
@@ -216,6 +221,9 @@ impl Events {
         self.encoder.encode(&event, private, out);
         if kind == 1 {
             self.recent.push((id, author));
+            if self.random.once_in(200) {
+                self.roots.push((id, author));
+            }
         }
         id
     }

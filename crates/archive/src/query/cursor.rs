@@ -4,14 +4,18 @@ use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use hark_codec::record::Record;
+use hark_codec::record::{Id, Record};
 
 use super::plan::{Plan, Set, Size, plan};
+use super::prepared::Prepared;
 use super::source::Source;
 use super::{Order, Query};
+
+/// Rows that are brought closer at once, at most.
+const BLOCK_MAX: usize = 16;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,18 +74,23 @@ enum Driver<S: Source> {
 /// A walk over the rows of one source that match a query, in its order.
 pub struct Walk<S: Source> {
     source: Arc<S>,
-    query: Arc<Query>,
+    query: Arc<Prepared>,
     driver: Driver<S>,
     cuts: Vec<Vec<Cut<S::Run>>>,
     last: Option<S::Key>,
-    row: u32,
+    /// Rows to be checked next, already located; `next` is the first of them.
+    block: Vec<(u32, S::Place)>,
+    next: usize,
+    /// The row it stands at.
+    here: Option<(u32, S::Place)>,
+    time: u64,
     visited: u64,
 }
 
 /// Looks a set's runs up and clips them to the window.
 fn runs<S: Source>(
     source: &S,
-    query: &Query,
+    query: &Prepared,
     window: &OnceCell<S::Window>,
     set: Set,
 ) -> Vec<Cut<S::Run>> {
@@ -92,14 +101,13 @@ fn runs<S: Source>(
         Set::Time => source.every(&mut runs),
         Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut runs),
         Set::Authors => {
-            for author in query.authors.iter().flatten() {
-                source.author(author, kinds, &mut runs);
+            for &term in &query.authors {
+                source.term(term, kinds, &mut runs);
             }
         }
         Set::Label(i) => {
-            let label = &query.labels[i];
-            for value in &label.values {
-                source.label(label.name, value, kinds, &mut runs);
+            for &term in &query.labels[i] {
+                source.term(term, kinds, &mut runs);
             }
         }
     }
@@ -117,7 +125,7 @@ struct Opened<S: Source> {
     rows: Vec<u32>,
 }
 
-fn open<S: Source>(source: &S, query: &Query) -> Option<Opened<S>> {
+fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
     if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
         return None;
     }
@@ -143,7 +151,7 @@ fn open<S: Source>(source: &S, query: &Query) -> Option<Opened<S>> {
         found.push((set, cuts));
         size
     };
-    let plan = plan(query, source.rows(), &mut size)?;
+    let plan = plan(query, &query.conditions, source.rows(), &mut size)?;
     Some(Opened { plan, found, rows })
 }
 
@@ -156,7 +164,7 @@ impl<S: Source> Opened<S> {
 
 impl<S: Source> Walk<S> {
     /// Plans the query for this source; `None` if nothing in it can match.
-    pub fn new(source: Arc<S>, query: Arc<Query>) -> Option<Self> {
+    pub fn new(source: Arc<S>, query: Arc<Prepared>) -> Option<Self> {
         let mut opened = open(&*source, &query)?;
         let order = query.order;
         let driver = if opened.plan.driver == Set::Ids {
@@ -169,16 +177,100 @@ impl<S: Source> Walk<S> {
         };
         let cuts = std::mem::take(&mut opened.plan.cuts);
         let cuts = cuts.into_iter().map(|set| opened.take(set)).collect();
-        Some(Self { source, query, driver, cuts, last: None, row: 0, visited: 0 })
+        Some(Self {
+            source,
+            query,
+            driver,
+            cuts,
+            last: None,
+            block: Vec::new(),
+            next: 0,
+            here: None,
+            time: 0,
+            visited: 0,
+        })
     }
 
     /// Goes on to the next match, visiting at most `work` rows, which it counts down.
     pub fn advance(&mut self, work: &mut u64) -> Step {
         loop {
-            if *work == 0 {
-                return Step::Paused;
+            while let Some(&(row, place)) = self.block.get(self.next) {
+                self.next += 1;
+                let Some(record) = self.source.read(row, place) else { continue };
+                if self.query.matches(&record) && is_behind(&self.query, &record) {
+                    self.time = record.time();
+                    self.here = Some((row, place));
+                    return Step::Found;
+                }
             }
-            let Some(key) = self.next_key() else { return Step::End };
+            match self.fill(work) {
+                Step::Found => {}
+                step => return step,
+            }
+        }
+    }
+
+    /// Hands the row it stands at to `sink`, and those behind it as long as their time key is below
+    /// `bound`. Stops at the first that is not, or as `Stop` says.
+    fn run(
+        &mut self,
+        work: &mut u64,
+        bound: u64,
+        wanted: &mut usize,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Stop {
+        let order = self.query.order;
+        if let Some((row, place)) = self.here.take()
+            && let Some(record) = self.source.read(row, place)
+        {
+            *wanted -= 1;
+            if sink(&record).is_break() {
+                return Stop::Broke;
+            }
+        }
+        loop {
+            while *wanted > 0
+                && let Some(&(row, place)) = self.block.get(self.next)
+            {
+                self.next += 1;
+                let Some(record) = self.source.read(row, place) else { continue };
+                if !self.query.matches(&record) || !is_behind(&self.query, &record) {
+                    continue;
+                }
+                if time_key(record.time(), order) >= bound {
+                    self.time = record.time();
+                    self.here = Some((row, place));
+                    return Stop::Standing;
+                }
+                *wanted -= 1;
+                if sink(&record).is_break() {
+                    return Stop::Broke;
+                }
+            }
+            if *wanted == 0 {
+                return Stop::Full;
+            }
+            match self.fill(work) {
+                Step::Found => {}
+                Step::Paused => return Stop::Paused,
+                Step::End => return Stop::End,
+            }
+        }
+    }
+
+    /// Takes the next rows that are alive and in every set that is cut with: one at first, twice as
+    /// many each time, so that little is looked at in vain when a limit is reached.
+    fn fill(&mut self, work: &mut u64) -> Step {
+        let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
+        self.block.clear();
+        self.next = 0;
+        while self.block.len() < room {
+            if *work == 0 {
+                return if self.block.is_empty() { Step::Paused } else { Step::Found };
+            }
+            let Some(key) = self.next_key() else {
+                return if self.block.is_empty() { Step::End } else { Step::Found };
+            };
             *work -= 1;
             self.visited += 1;
             if self.last.is_some_and(|last| last == key) {
@@ -186,16 +278,11 @@ impl<S: Source> Walk<S> {
             }
             self.last = Some(key);
             let row = self.source.row(key);
-            if self.source.is_dead(row) || !self.cut(row) {
-                continue;
-            }
-            let matches =
-                |record: Record<'_>| self.query.matches(&record) && is_behind(&self.query, &record);
-            if self.source.record(row).is_some_and(matches) {
-                self.row = row;
-                return Step::Found;
+            if !self.source.is_dead(row) && self.cut(row) {
+                self.block.push((row, self.source.locate(row)));
             }
         }
+        Step::Found
     }
 
     /// Like [`Walk::advance`], but only counts; exact as long as `work` lasts.
@@ -275,14 +362,43 @@ fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<
     Driver::Many { streams, heap: BinaryHeap::from(heads) }
 }
 
+/// A time as a key that grows in the order of a question.
+pub(super) fn time_key(time: u64, order: Order) -> u64 {
+    if order == Order::NewestFirst { !time } else { time }
+}
+
+/// Why a run of a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It stands at a row that was not handed out.
+    Standing,
+    /// Out of work; go on later.
+    Paused,
+    /// Behind the last row.
+    End,
+    /// As many as were wanted were handed out.
+    Full,
+    /// The sink has had enough for now.
+    Broke,
+}
+
 /// A walk, whatever its source.
 pub trait AnyWalk: Send {
     /// See [`Walk::advance`].
     fn advance(&mut self, work: &mut u64) -> Step;
+    /// Hands the row it stands at to `sink`, then those behind it as long as their time key is below
+    /// `bound`. Counts `wanted`, which is not 0, down.
+    fn run(
+        &mut self,
+        work: &mut u64,
+        bound: u64,
+        wanted: &mut usize,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Stop;
     /// Time of the row it stands at.
     fn time(&self) -> u64;
-    /// Record of the row it stands at.
-    fn record(&self) -> Option<Record<'_>>;
+    /// Id of the row it stands at.
+    fn id(&self) -> Option<Id>;
     /// Rows visited so far.
     fn visited(&self) -> u64;
 }
@@ -292,12 +408,23 @@ impl<S: Source> AnyWalk for Walk<S> {
         Walk::advance(self, work)
     }
 
-    fn time(&self) -> u64 {
-        self.source.time(self.row)
+    fn run(
+        &mut self,
+        work: &mut u64,
+        bound: u64,
+        wanted: &mut usize,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Stop {
+        Walk::run(self, work, bound, wanted, sink)
     }
 
-    fn record(&self) -> Option<Record<'_>> {
-        self.source.record(self.row)
+    fn time(&self) -> u64 {
+        self.time
+    }
+
+    fn id(&self) -> Option<Id> {
+        let (row, place) = self.here?;
+        self.source.read(row, place).map(|record| *record.id())
     }
 
     fn visited(&self) -> u64 {
@@ -307,7 +434,7 @@ impl<S: Source> AnyWalk for Walk<S> {
 
 /// How many rows of `source` match, cursor and limit left aside; `None` if `work` does not last.
 /// Where lists say it all, their lengths are subtracted and no row is visited.
-pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Query>, work: &mut u64) -> Option<u64> {
+pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64> {
     let Some(opened) = open(&**source, query) else { return Some(0) };
     if !lengths_suffice(query, &opened.plan) {
         let Some(mut walk) = Walk::new(Arc::clone(source), Arc::clone(query)) else {
@@ -329,7 +456,10 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Query>, work: &mut u64) -> 
     }
     let mut expired = Vec::new();
     source.expired(query.now, &mut expired);
-    let alive = Query { now: 0, ..(**query).clone() };
+    if expired.is_empty() {
+        return Some(count);
+    }
+    let alive = Query { now: 0, ..Query::clone(query) };
     let lost = expired.iter().filter(|&&row| {
         !source.is_dead(row) && source.record(row).is_some_and(|record| alive.matches(&record))
     });
@@ -357,6 +487,6 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
 }
 
 /// The plan of one source, for explanations.
-pub fn explain<S: Source>(source: &S, query: &Query) -> Option<Plan> {
+pub fn explain<S: Source>(source: &S, query: &Prepared) -> Option<Plan> {
     open(source, query).map(|opened| opened.plan)
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use hark_codec::record::Record;
 
-use super::cursor::{AnyWalk, Step, Walk, count, explain};
+use super::cursor::{AnyWalk, Step, Stop, Walk, count, explain, time_key};
 use super::explain::{Explanation, Step as Line};
 use super::plan::describe;
+use super::prepared::Prepared;
 use super::source::Source;
 use super::{Order, Query};
 use crate::store::{Progress, Search, SearchError};
@@ -17,13 +18,13 @@ pub trait Part: Send + Sync {
     /// Oldest and newest time in it.
     fn span(&self) -> Option<(u64, u64)>;
     /// False if surely nothing matches; as cheap as can be.
-    fn may_match(&self, query: &Query) -> bool;
+    fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
     /// Starts a walk; `None` if nothing can match.
-    fn walk(self: Arc<Self>, query: &Arc<Query>) -> Option<Box<dyn AnyWalk>>;
+    fn walk(self: Arc<Self>, query: &Arc<Prepared>) -> Option<Box<dyn AnyWalk>>;
     /// Counts matches.
-    fn count(self: Arc<Self>, query: &Arc<Query>, work: &mut u64) -> Option<u64>;
+    fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64>;
     /// The plan as a line, and how many matches it expects.
-    fn explain(&self, query: &Query) -> Option<(Line, u64)>;
+    fn explain(&self, query: &Prepared) -> Option<(Line, u64)>;
 }
 
 impl<S: Source> Part for S {
@@ -31,20 +32,21 @@ impl<S: Source> Part for S {
         Source::span(self)
     }
 
-    fn may_match(&self, query: &Query) -> bool {
-        query.kinds.as_ref().is_none_or(|kinds| self.has_kinds(kinds))
+    fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
+        kinds.is_none_or(|kinds| self.has_kinds(kinds))
+            && term.is_none_or(|term| self.has_term(term, kinds))
     }
 
-    fn walk(self: Arc<Self>, query: &Arc<Query>) -> Option<Box<dyn AnyWalk>> {
+    fn walk(self: Arc<Self>, query: &Arc<Prepared>) -> Option<Box<dyn AnyWalk>> {
         let walk = Walk::new(self, Arc::clone(query))?;
         Some(Box::new(walk))
     }
 
-    fn count(self: Arc<Self>, query: &Arc<Query>, work: &mut u64) -> Option<u64> {
+    fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64> {
         count(&self, query, work)
     }
 
-    fn explain(&self, query: &Query) -> Option<(Line, u64)> {
+    fn explain(&self, query: &Prepared) -> Option<(Line, u64)> {
         let plan = explain(self, query)?;
         let words = |sets: &[_]| sets.iter().map(|&set| describe(set, query)).collect();
         let line = Line {
@@ -57,10 +59,6 @@ impl<S: Source> Part for S {
         };
         Some((line, plan.matches))
     }
-}
-
-fn time_key(time: u64, order: Order) -> u64 {
-    if order == Order::NewestFirst { !time } else { time }
 }
 
 /// The parts of a snapshot that do not change, sorted once for all questions in both orders.
@@ -102,9 +100,9 @@ impl Parts {
         Self { newest_first: sorted(Order::NewestFirst), oldest_first: sorted(Order::OldestFirst) }
     }
 
-    /// False if surely no part has a match.
-    pub fn may_match(&self, query: &Query) -> bool {
-        self.newest_first.iter().any(|placed| placed.part.may_match(query))
+    /// False if surely no part has a row of these kinds with this term.
+    pub fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
+        self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
     }
 
     fn sorted(&self, order: Order) -> &Arc<[Placed]> {
@@ -117,7 +115,7 @@ impl Parts {
 
 /// A search over the parts of one snapshot.
 pub struct Merged {
-    query: Arc<Query>,
+    query: Arc<Prepared>,
     /// The one part that still grows.
     head: Option<Placed>,
     parts: Arc<[Placed]>,
@@ -133,8 +131,8 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// A search for a normalised `query` over `parts` and a `head`, which see puts up to `seq`.
-    pub fn new(parts: &Parts, head: &Arc<dyn Part>, query: Query, seq: u64) -> Self {
+    /// A search for `query` over `parts` and a `head`, which see puts up to `seq`.
+    pub fn new(parts: &Parts, head: &Arc<dyn Part>, query: Prepared, seq: u64) -> Self {
         let void = query.is_void();
         Self {
             head: Placed::new(head, query.order).filter(|head| !void && head.overlaps(&query)),
@@ -201,8 +199,7 @@ impl Merged {
         let order = self.query.order;
         let at = self.ready.partition_point(|other| {
             let times = time_key(walk.time(), order).cmp(&time_key(other.time(), order));
-            let id = |walk: &dyn AnyWalk| walk.record().map(|record| *record.id());
-            times.then_with(|| id(&*walk).cmp(&id(&**other))).is_lt()
+            times.then_with(|| walk.id().cmp(&other.id())).is_lt()
         });
         self.ready.insert(at, walk);
     }
@@ -226,18 +223,31 @@ impl Search for Merged {
                 }
                 continue;
             }
-            let Some(walk) = self.ready.pop() else { return Ok(Progress::Done { more: false }) };
+            let Some(mut walk) = self.ready.pop() else {
+                return Ok(Progress::Done { more: false });
+            };
             if self.told == self.query.limit {
                 self.ready.push(walk);
                 return Ok(Progress::Done { more: true });
             }
-            let flow = walk.record().map_or(ControlFlow::Continue(()), |record| {
-                self.told += 1;
-                sink(&record)
-            });
-            self.moving = Some(walk);
-            if flow.is_break() {
-                return Ok(Progress::Paused);
+            let order = self.query.order;
+            let other = self.ready.last().map(|other| time_key(other.time(), order));
+            let unopened = self.unopened().map(|(at, _)| at);
+            let bound = other.into_iter().chain(unopened).min().unwrap_or(u64::MAX);
+            let (mut wanted, before) = (self.query.limit - self.told, walk.visited());
+            let stop = walk.run(&mut work, bound, &mut wanted, sink);
+            self.visited += walk.visited() - before;
+            self.told = self.query.limit - wanted;
+            match stop {
+                Stop::Standing => self.insert(walk),
+                Stop::End => {}
+                Stop::Full => self.moving = Some(walk),
+                Stop::Paused | Stop::Broke => {
+                    self.moving = Some(walk);
+                    if self.visited < self.query.budget {
+                        return Ok(Progress::Paused);
+                    }
+                }
             }
         }
     }
@@ -251,9 +261,9 @@ impl Search for Merged {
     }
 }
 
-/// Counts the matches of a normalised query in all parts. `None` if its budget does not last.
-pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, query: Query) -> Option<u64> {
-    let query = Query { after: None, limit: usize::MAX, ..query };
+/// Counts the matches of a query without cursor or limit in all parts. `None` if its budget does not
+/// last.
+pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, query: Prepared) -> Option<u64> {
     if query.is_void() {
         return Some(0);
     }
@@ -264,9 +274,9 @@ pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, query: Query) -> Option<u6
     parts.map(|part| Arc::clone(part).count(&query, &mut work)).sum()
 }
 
-/// Explains a normalised query: the parts in the order they would be opened, until the limit is
+/// Explains a query: the parts in the order they would be opened, until the limit is
 /// expected to be reached.
-pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Query) -> Explanation {
+pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Prepared) -> Explanation {
     let mut explanation = Explanation { plan: "nothing to visit".into(), ..Explanation::default() };
     let mut largest = 0;
     if query.is_void() {
@@ -288,10 +298,11 @@ pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Query) -> Exp
             }
         }
         explanation.steps.push(line);
-        query.limit = query.limit.saturating_sub(matches as usize);
-        if query.limit == 0 {
+        let rest = query.limit.saturating_sub(matches as usize);
+        if rest == 0 {
             break;
         }
+        query = query.with_limit(rest);
     }
     explanation
 }

@@ -8,6 +8,7 @@ pub mod cursor;
 pub mod explain;
 pub mod merge;
 pub mod plan;
+pub mod prepared;
 pub mod source;
 
 /// Which end of time an answer starts at. Both orders are total.

@@ -52,18 +52,22 @@ const PROBES_FREE: u64 = 64;
 const CUT_RUNS_MAX: usize = 8;
 
 /// Chooses, for a source of so many rows in all. `None` means that nothing in it can match.
-pub fn plan(query: &Query, rows: u64, size: &mut dyn FnMut(Set) -> Size) -> Option<Plan> {
+pub fn plan(
+    query: &Query,
+    conditions: &[(Set, u64)],
+    rows: u64,
+    size: &mut dyn FnMut(Set) -> Size,
+) -> Option<Plan> {
     if query.is_void() || rows == 0 {
         return None;
     }
-    let conditions = conditions(query);
     if query.ids.is_some() {
-        return driven_by_ids(query, &conditions, size);
+        return driven_by_ids(query, conditions, size);
     }
     let mut best = (Set::Time, Size { rows, runs: usize::MAX });
     let mut known: Vec<(Set, Size)> = Vec::new();
     let mut residual = Vec::new();
-    for (set, probes) in conditions {
+    for &(set, probes) in conditions {
         if probes > PROBES_FREE && probes > best.1.rows {
             residual.push(set);
             continue;
@@ -119,7 +123,7 @@ pub fn plan(query: &Query, rows: u64, size: &mut dyn FnMut(Set) -> Size) -> Opti
 }
 
 /// The conditions an index can answer and how many terms each has to look up, fewest first.
-fn conditions(query: &Query) -> Vec<(Set, u64)> {
+pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
     let mut sets: Vec<(Set, u64)> = query
         .labels
         .iter()
@@ -187,7 +191,8 @@ mod tests {
                 found.unwrap_or_else(|| panic!("{set:?} was not to be looked up"));
             Size { rows: *rows, runs: *runs }
         };
-        plan(query, 1_000_000, &mut size).map(|p| (p.driver, p.cuts, p.residual, p.estimate))
+        plan(query, &conditions(query), 1_000_000, &mut size)
+            .map(|p| (p.driver, p.cuts, p.residual, p.estimate))
     }
 
     fn authors(n: u32) -> Vec<[u8; 32]> {

@@ -1,12 +1,13 @@
 //! What the engine needs of an index to answer questions from it: sorted runs of rows.
 //!
+//! Authors and labels are *terms* to it, numbers that the shelf gives them ([`super::prepared`]).
 //! A source is an immutable part of a shelf (a segment) or a snapshot of a growing one (a head). It
 //! finds, for a term and a kind, the *run* of rows that carry both, newest first. Everything else
 //! (choosing, merging, cutting, counting) is done once, here in [`super`], for all of them.
 
 use std::ops::Range;
 
-use hark_codec::record::{Id, Key, Record};
+use hark_codec::record::{Id, Record};
 
 use super::{Order, Query};
 
@@ -16,6 +17,8 @@ pub trait Source: Send + Sync + 'static {
     type Key: Ord + Copy + Send;
     /// A sorted list of rows, newest first; cheap to clone.
     type Run: Clone + Send;
+    /// Where a record is.
+    type Place: Copy + Send;
     /// A time window and cursor, made ready for [`Source::clip`].
     type Window;
 
@@ -34,10 +37,10 @@ pub trait Source: Send + Sync + 'static {
     fn has_kinds(&self, kinds: &[u32]) -> bool;
     /// The kind of a run's rows; not asked of the runs of all rows.
     fn run_kind(&self, run: &Self::Run) -> Option<u32>;
-    /// Runs of an author, of these kinds or of all.
-    fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
-    /// Runs of a label, of these kinds or of all.
-    fn label(&self, name: u8, value: &[u8], kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
+    /// Whether a row with the term, of any of these kinds or of any at all, may be there; cheap.
+    fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
+    /// Runs of a term, of these kinds or of all.
+    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
     /// The row of an id, checked against the record.
     fn find(&self, id: &Id) -> Option<u32>;
 
@@ -67,8 +70,15 @@ pub trait Source: Send + Sync + 'static {
     fn is_dead(&self, row: u32) -> bool;
     /// False if surely no row of the kind is dead, so that lengths are counts.
     fn may_have_dead(&self, kind: Option<u32>) -> bool;
-    /// The record of a row; `None`, and noted, where it is damaged.
-    fn record(&self, row: u32) -> Option<Record<'_>>;
+    /// Where a row's record is, and has it brought closer without waiting for it: many of these in a
+    /// row wait for the memory together, where as many reads would wait one after the other.
+    fn locate(&self, row: u32) -> Self::Place;
+    /// The record of a row, which is at `place`; `None`, and noted, where it is damaged.
+    fn read(&self, row: u32, place: Self::Place) -> Option<Record<'_>>;
+    /// The record of a row.
+    fn record(&self, row: u32) -> Option<Record<'_>> {
+        self.read(row, self.locate(row))
+    }
     /// Rows, dead or alive, that expire at or before `now`.
     fn expired(&self, now: u64, rows: &mut Vec<u32>);
 }

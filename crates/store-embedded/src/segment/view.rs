@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use hark_archive::query::source::Source;
-use hark_archive::{Id, Key, Order, Query, Record};
+use hark_archive::{Id, Order, Query, Record};
 
 use super::Address;
 use super::file::{SegmentFile, partition};
@@ -132,20 +132,21 @@ impl Segment {
 
     /// A row's record; `None`, and noted, if it is damaged.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
-        let address = self.address(row);
-        let verified = self.dead.verified.get(row);
-        let record = self
-            .log(address)
-            .and_then(|log| log.record(address.offset, !verified))
+        self.record_at(row, self.address(row))
+    }
+
+    fn record_at(&self, row: u32, address: Address) -> Option<Record<'_>> {
+        let log = self.log(address);
+        if self.dead.verified.get(row) {
+            return log?.record(address.offset, false);
+        }
+        let record = log
+            .and_then(|log| log.record(address.offset, true))
             .filter(|record| record.time() == self.file.time(row));
-        match record {
-            Some(_) if verified => {}
-            Some(_) => {
-                self.dead.verified.set(row);
-            }
-            None => {
-                self.dead.damaged.fetch_add(1, Ordering::Relaxed);
-            }
+        if record.is_some() {
+            self.dead.verified.set(row);
+        } else {
+            self.dead.damaged.fetch_add(1, Ordering::Relaxed);
         }
         record
     }
@@ -219,16 +220,6 @@ impl SegmentView {
         }
     }
 
-    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        let wanted = |entry: &usize| {
-            kinds.is_none_or(|kinds| kinds.binary_search(&self.file().kind(*entry)).is_ok())
-        };
-        let entries = self.file().term(term).filter(wanted);
-        runs.extend(
-            entries.map(|entry| Run::List(self.file().kind(entry), self.file().list(entry))),
-        );
-    }
-
     /// First row behind a place, newest first.
     fn first_behind(&self, time: u64, id: &Id) -> u32 {
         let start = self.file().first_at_or_before(time);
@@ -249,6 +240,7 @@ impl Source for SegmentView {
     type Key = (u64, u32);
     type Run = Run;
     type Window = Range<u32>;
+    type Place = Address;
 
     fn name(&self) -> String {
         format!("segment {}", self.segment.entry.number)
@@ -286,12 +278,19 @@ impl Source for SegmentView {
         }
     }
 
-    fn author(&self, author: &Key, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        self.term(self.segment.terms.author(author), kinds, runs);
+    fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
+        let mut entries = self.file().term(term);
+        entries.any(|entry| kinds.is_none_or(|kinds| kinds.contains(&self.file().kind(entry))))
     }
 
-    fn label(&self, name: u8, value: &[u8], kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        self.term(self.segment.terms.label(name, value), kinds, runs);
+    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+        let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
+        for entry in self.file().term(term) {
+            let kind = self.file().kind(entry);
+            if wanted(kind) {
+                runs.push(Run::List(kind, self.file().list(entry)));
+            }
+        }
     }
 
     fn find(&self, id: &Id) -> Option<u32> {
@@ -391,8 +390,16 @@ impl Source for SegmentView {
         self.writing || self.segment.dead.kinds.may_have(kind)
     }
 
-    fn record(&self, row: u32) -> Option<Record<'_>> {
-        self.segment.record(row)
+    fn locate(&self, row: u32) -> Address {
+        let address = self.segment.address(row);
+        if let Some(log) = self.segment.log(address) {
+            log.touch(address.offset);
+        }
+        address
+    }
+
+    fn read(&self, row: u32, address: Address) -> Option<Record<'_>> {
+        self.segment.record_at(row, address)
     }
 
     fn expired(&self, now: u64, rows: &mut Vec<u32>) {

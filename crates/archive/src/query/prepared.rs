@@ -1,0 +1,59 @@
+//! A question made ready once for all the parts of a shelf that it is asked of.
+
+use std::ops::Deref;
+
+use hark_codec::record::Key;
+
+use super::Query;
+use super::plan::{Set, conditions};
+
+/// Gives authors and labels the numbers under which a shelf's sources know them.
+pub trait Terms {
+    /// An author's term.
+    fn author(&self, author: &Key) -> u64;
+    /// A label's term.
+    fn label(&self, name: u8, value: &[u8]) -> u64;
+}
+
+/// A normalised query and what follows from it.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    query: Query,
+    /// Terms of the authors.
+    pub authors: Vec<u64>,
+    /// Terms of the values of each label condition.
+    pub labels: Vec<Vec<u64>>,
+    /// What an index can answer and how many terms each has to look up, in the order in which they
+    /// are worth a look.
+    pub conditions: Vec<(Set, u64)>,
+}
+
+impl Prepared {
+    /// Makes a query ready.
+    pub fn new(mut query: Query, terms: &impl Terms) -> Self {
+        query.normalise();
+        let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
+        let labels = query
+            .labels
+            .iter()
+            .map(|set| set.values.iter().map(|value| terms.label(set.name, value)).collect())
+            .collect();
+        let conditions = conditions(&query);
+        Self { query, authors, labels, conditions }
+    }
+
+    /// The same with another limit.
+    #[must_use]
+    pub fn with_limit(mut self, limit: usize) -> Self {
+        self.query.limit = limit;
+        self
+    }
+}
+
+impl Deref for Prepared {
+    type Target = Query;
+
+    fn deref(&self) -> &Query {
+        &self.query
+    }
+}
