@@ -7,6 +7,7 @@
 //! With a DIR that a run before has left, nothing is put, and with a QUESTION only those whose name
 //! has these words are asked, a hundred times as often: for a profiler.
 
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_archive::admission::nostr::NostrRules;
+use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::{Id, LabelSet, Progress, Query, Record, Store, Write};
+use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 use hark_store_embedded::{Embedded, Options};
 use hark_testkit::events::{Events, RARE_KIND};
 use hark_testkit::random::Random;
@@ -45,6 +48,82 @@ fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").expect("Linux");
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+}
+
+/// What a sync of so many bytes costs here, with nothing but a file: CPU and wall.
+fn sync_floor(dir: &Path, bytes: usize) {
+    let mut file = std::fs::File::create(dir.join("sync-floor")).expect("creates");
+    let block = vec![7; bytes];
+    let rounds = 500u32;
+    let (cpu_before, started) = (cpu(), Instant::now());
+    for _ in 0..rounds {
+        io::Write::write_all(&mut file, &block).expect("writes");
+        file.sync_data().expect("syncs");
+    }
+    println!(
+        "the disk alone: {:.0} us CPU, {:.0} us wall to write and sync {bytes} bytes",
+        (cpu() - cpu_before).as_secs_f64() * 1e6 / f64::from(rounds),
+        started.elapsed().as_secs_f64() * 1e6 / f64::from(rounds)
+    );
+    std::fs::remove_file(dir.join("sync-floor")).expect("removes");
+}
+
+/// The machine's disk, but nothing waits for it: what is left is the archive's own share.
+struct NoSync;
+
+struct NoSyncFile(Box<dyn DiskFile>);
+
+impl DiskFile for NoSyncFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Disk for NoSync {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(NoSyncFile(RealDisk.create(path)?)))
+    }
+
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(NoSyncFile(RealDisk.append(path, sure, len)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.create_dir(path)
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The archive's own share of ingest, with and without Nostr's rules.
+fn without_sync(dir: &Path, count: usize) {
+    let both: [(&str, Box<dyn Rules>); 2] =
+        [("32, no sync", Box::new(NostrRules)), ("... nor rules", Box::new(KeepAll))];
+    for (name, rules) in both {
+        let dir = dir.with_extension("nosync");
+        let options = Options { disk: Arc::new(NoSync), ..Options::default() };
+        let store = Embedded::open(&dir, rules, options).expect("the shelf opens");
+        let mut events = Events::new(8);
+        ingest(&store, &mut events, "(bulk)", count, 20_000);
+        ingest(&store, &mut events, name, count / 4, 32);
+        drop(store);
+        // A directory of this run alone.
+        let _ = std::fs::remove_dir_all(&dir);
+    }
 }
 
 fn rss_anon_mb() -> u64 {
@@ -430,6 +509,9 @@ fn fill(dir: &Path, events: &mut Events, count: usize) {
     ingest(&store, events, "batch 1", count / 500, 1);
     ingest(&store, events, "batch 32", count * 48 / 1000, 32);
     ingest(&store, events, "batch 1000", count * 30 / 1000, 1_000);
+    sync_floor(dir, 1_250);
+    sync_floor(dir, 40_000);
+    without_sync(dir, count / 5);
     let begun = Instant::now();
     store.settle().expect("settles");
     println!(

@@ -10,7 +10,7 @@ use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
 use crate::log::{self, Frame};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, SegmentEntry};
 use crate::open::{OpenError, open_segment};
 use crate::rebuild::Deletes;
 use crate::segment::view::{Segment, SegmentView};
@@ -72,7 +72,7 @@ struct Check<'a> {
 }
 
 /// Tries of a check beside a server whose upkeep takes files away meanwhile.
-const TRIES: usize = 10;
+const TRIES: usize = 200;
 
 /// Checks a shelf. A server may be running on it: where it has replaced files meanwhile, the check
 /// begins again.
@@ -106,6 +106,13 @@ fn check_files(
     let deletes = Deletes::none();
     let (report, live) = (Report::default(), HashMap::new());
     let mut check = Check { disk, dir, manifest, terms, deletes, report, live };
+    // All segments are opened at once: what a server's upkeep takes away after that is still there
+    // for whoever has it open.
+    let entries = check.manifest.segments.clone();
+    let opened: Vec<Result<Segment, OpenError>> = entries
+        .iter()
+        .map(|entry| open_segment(disk, dir, entry, &check.manifest, terms, None))
+        .collect();
     let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
     let mut done = 0;
     let mut step = |what| {
@@ -120,9 +127,9 @@ fn check_files(
         step("checking logs");
         check.log(at);
     }
-    for at in 0..check.manifest.segments.len() {
+    for (entry, opened) in entries.iter().zip(opened) {
         step("checking segments");
-        check.segment(at);
+        check.segment(entry, opened);
     }
     progress(Progress { what: "checked", done: total, total });
     check.report
@@ -179,11 +186,9 @@ impl Check<'_> {
         }
     }
 
-    fn segment(&mut self, at: usize) {
-        let entry = self.manifest.segments[at].clone();
+    fn segment(&mut self, entry: &SegmentEntry, opened: Result<Segment, OpenError>) {
         let path = segment::path(self.dir, entry.number);
         self.report.segments += 1;
-        let opened = open_segment(self.disk, self.dir, &entry, &self.manifest, self.terms, None);
         let segment = match opened {
             Ok(segment) => Arc::new(segment),
             Err(OpenError::Io { path, source }) => {

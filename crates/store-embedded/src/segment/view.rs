@@ -29,6 +29,9 @@ pub struct Segment {
     pub dead: Arc<Dead>,
     /// Kinds and where their lists lie, ascending.
     kinds: Arc<[(u32, Range<u32>)]>,
+    /// The terms of its rare kinds, ascending: rules ask with every put whether such a kind names a
+    /// record, and nearly always none does.
+    rare: Arc<[(u32, Box<[u64]>)]>,
     terms: Terms,
 }
 
@@ -82,7 +85,41 @@ impl Dead {
     }
 }
 
+/// Rare kinds are those that together have no more than this share of the rows.
+const RARE_SHARE: u32 = 32;
+
+fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box<[u64]>)]> {
+    let mut by_rows: Vec<(usize, u32)> = kinds.iter().map(|(k, list)| (list.len(), *k)).collect();
+    by_rows.sort_unstable();
+    let mut room = (file.rows / RARE_SHARE) as usize;
+    let mut rare: Vec<(u32, Vec<u64>)> = by_rows
+        .into_iter()
+        .map_while(|(rows, kind)| {
+            room = room.checked_sub(rows)?;
+            Some((kind, Vec::new()))
+        })
+        .collect();
+    rare.sort_unstable();
+    for entry in 0..file.entries() {
+        if let Ok(at) = rare.binary_search_by_key(&file.kind(entry), |(kind, _)| *kind) {
+            rare[at].1.push(file.entry_term(entry));
+        }
+    }
+    rare.into_iter().map(|(kind, terms)| (kind, terms.into())).collect()
+}
+
 impl Segment {
+    /// False if surely no row of these kinds has the term; told without touching the dictionary where
+    /// the kinds are rare.
+    fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
+        kinds.is_none_or(|kinds| {
+            kinds.iter().any(|kind| {
+                let rare = self.rare.binary_search_by_key(kind, |(kind, _)| *kind);
+                rare.map_or(true, |at| self.rare[at].1.binary_search(&term).is_ok())
+            })
+        })
+    }
+
     /// Puts a segment together.
     pub fn new(
         entry: SegmentEntry,
@@ -93,8 +130,9 @@ impl Segment {
         terms: Terms,
     ) -> Self {
         let every = file.term(terms.every());
-        let kinds = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
-        Self { entry, file, addresses: Arc::new(addresses), logs, dead, kinds, terms }
+        let kinds: Arc<[_]> = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
+        let rare = rare_terms(&file, &kinds);
+        Self { entry, file, addresses: Arc::new(addresses), logs, dead, kinds, rare, terms }
     }
 
     /// The same segment after its line of the manifest has changed.
@@ -107,6 +145,7 @@ impl Segment {
             logs: self.logs.clone(),
             dead: Arc::clone(&self.dead),
             kinds: Arc::clone(&self.kinds),
+            rare: Arc::clone(&self.rare),
             terms: self.terms,
         }
     }
@@ -178,9 +217,14 @@ impl Segment {
 
     /// Rows with this id, dead ones included.
     pub fn rows_of(&self, id: &Id) -> impl Iterator<Item = u32> + '_ {
+        self.rows_of_hash(self.terms.id(id), id)
+    }
+
+    /// The same, where the id's hash is known already.
+    pub fn rows_of_hash(&self, hash: u64, id: &Id) -> impl Iterator<Item = u32> + '_ {
         let id = *id;
         self.file
-            .rows_of_id(self.terms.id(&id))
+            .rows_of_id(hash)
             .filter(move |&row| self.record_of_any(row).is_some_and(|record| *record.id() == id))
     }
 
@@ -279,11 +323,14 @@ impl Source for SegmentView {
     }
 
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
-        let mut entries = self.file().term(term);
-        entries.any(|entry| kinds.is_none_or(|kinds| kinds.contains(&self.file().kind(entry))))
+        let wanted = |entry| kinds.is_none_or(|kinds| kinds.contains(&self.file().kind(entry)));
+        self.segment.may_have(term, kinds) && self.file().term(term).any(wanted)
     }
 
     fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+        if !self.segment.may_have(term, kinds) {
+            return;
+        }
         let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
         for entry in self.file().term(term) {
             let kind = self.file().kind(entry);
