@@ -40,8 +40,12 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
+fn has_ending(file: &str, ending: &str) -> bool {
+    Path::new(file).extension().is_some_and(|found| found == ending)
+}
+
 fn sources() -> impl Iterator<Item = (String, String)> {
-    files().into_iter().filter(|file| file.ends_with(".rs")).map(|file| {
+    files().into_iter().filter(|file| has_ending(file, "rs")).map(|file| {
         let text = read(&file);
         (file, text)
     })
@@ -246,7 +250,7 @@ fn documents_name_only_files_and_tests_that_are_there() {
     // What an operator makes, or what examples are called.
     let elsewhere = ["hark.toml", "config.toml"];
     let mut checked = 0;
-    for document in files.iter().filter(|file| file.ends_with(".md")) {
+    for document in files.iter().filter(|file| has_ending(file, "md")) {
         for name in named(&read(document)).iter().flat_map(|name| spread(name)) {
             // `file.rs::test` names a test in it.
             let name = name.trim_end_matches([',', '.', ':', ';']);

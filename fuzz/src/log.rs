@@ -15,14 +15,14 @@ const SALT: u32 = 0x5a17_5a17;
 pub fn check(bytes: &[u8]) {
     let Some((mode, rest)) = bytes.split_first() else { return };
     match mode {
-        0 => raw([&header(3, 0, SALT), rest].concat()),
-        1 => raw(rest.to_vec()),
+        0 => raw(&[&header(3, 0, SALT), rest].concat()),
+        1 => raw(rest),
         _ => written(rest),
     }
 }
 
-fn raw(file: Vec<u8>) {
-    let Ok((frames, end)) = read(&file) else { return };
+fn raw(file: &[u8]) {
+    let Ok((frames, end)) = read(file) else { return };
     assert!(HEADER <= end.good && end.good <= end.len && end.len == file.len() as u64);
     // Cut where it says that it is good, it reads the same.
     let (again, whole) = read(&file[..end.good as usize]).expect("good bytes");

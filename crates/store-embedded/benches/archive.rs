@@ -62,7 +62,7 @@ fn sync_floor(dir: &Path, bytes: usize) {
     }
     println!(
         "the disk alone: {:.0} us CPU, {:.0} us wall to write and sync {bytes} bytes",
-        (cpu() - cpu_before).as_secs_f64() * 1e6 / f64::from(rounds),
+        cpu().saturating_sub(cpu_before).as_secs_f64() * 1e6 / f64::from(rounds),
         started.elapsed().as_secs_f64() * 1e6 / f64::from(rounds)
     );
     std::fs::remove_file(dir.join("sync-floor")).expect("removes");

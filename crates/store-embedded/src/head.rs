@@ -15,7 +15,7 @@ use hark_archive::{Id, Order, Query, Record};
 use papaya::HashMap;
 
 use crate::bits::{Bits, DeadKinds};
-use crate::log::Log;
+use crate::log::{Log, TOUCHED};
 use crate::term::Terms;
 
 /// Rows a chunk of the row table.
@@ -600,9 +600,17 @@ impl Source for HeadView {
     }
 
     fn locate(&self, row: u32) -> u32 {
-        let offset = self.head.row(row).map_or(u32::MAX, |row| row.offset);
-        self.head.log.touch(offset);
-        offset
+        self.head.row(row).map_or(u32::MAX, |row| row.offset)
+    }
+
+    fn touch(&self, block: &[(u32, u32)]) {
+        let mut sum = 0;
+        for line in TOUCHED {
+            for (_, offset) in block {
+                sum ^= self.head.log.touch(*offset as usize + line);
+            }
+        }
+        std::hint::black_box(sum);
     }
 
     fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {

@@ -15,7 +15,7 @@ use super::source::Source;
 use super::{Order, Query};
 
 /// Rows that are brought closer at once, at most.
-const BLOCK_MAX: usize = 16;
+const BLOCK_MAX: usize = 32;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,13 +264,20 @@ impl<S: Source> Walk<S> {
         let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
         self.block.clear();
         self.next = 0;
+        let end = self.gather(room, work);
+        if self.block.is_empty() {
+            return end;
+        }
+        self.source.touch(&self.block);
+        Step::Found
+    }
+
+    fn gather(&mut self, room: usize, work: &mut u64) -> Step {
         while self.block.len() < room {
             if *work == 0 {
-                return if self.block.is_empty() { Step::Paused } else { Step::Found };
+                return Step::Paused;
             }
-            let Some(key) = self.next_key() else {
-                return if self.block.is_empty() { Step::End } else { Step::Found };
-            };
+            let Some(key) = self.next_key() else { return Step::End };
             *work -= 1;
             self.visited += 1;
             if self.last.is_some_and(|last| last == key) {

@@ -70,9 +70,11 @@ pub trait Source: Send + Sync + 'static {
     fn is_dead(&self, row: u32) -> bool;
     /// False if surely no row of the kind is dead, so that lengths are counts.
     fn may_have_dead(&self, kind: Option<u32>) -> bool;
-    /// Where a row's record is, and has it brought closer without waiting for it: many of these in a
-    /// row wait for the memory together, where as many reads would wait one after the other.
+    /// Where a row's record is.
     fn locate(&self, row: u32) -> Self::Place;
+    /// Has records brought closer without waiting for one after the other: the memory answers many
+    /// such requests at the same time, where as many reads would each wait for their own.
+    fn touch(&self, block: &[(u32, Self::Place)]);
     /// The record of a row, which is at `place`; `None`, and noted, where it is damaged.
     fn read(&self, row: u32, place: Self::Place) -> Option<Record<'_>>;
     /// The record of a row.
