@@ -66,7 +66,7 @@ fn written(bytes: &[u8]) {
         }
     }
     if let [.., cut] = *harm.chunks_exact(3).remainder() {
-        file.truncate((file.len() - usize::from(cut)).max(HEADER as usize));
+        file.truncate(file.len().saturating_sub(usize::from(cut)).max(HEADER as usize));
         first_harmed = first_harmed.min(file.len());
     }
     // Two changes of the same byte may undo each other: then more than this is sound.
