@@ -8,6 +8,7 @@ pub mod admission;
 pub mod clock;
 pub mod limits;
 pub mod live;
+pub mod meter;
 pub mod query;
 pub mod retention;
 pub mod store;

@@ -20,6 +20,7 @@ use hark_codec::record::{Id, Record};
 
 use crate::query::Query;
 use crate::query::explain::Explanation;
+use crate::query::plan::Set;
 
 pub mod memory;
 
@@ -125,6 +126,9 @@ pub trait Search: Send {
 
     /// Rows visited so far.
     fn visited(&self) -> u64;
+
+    /// What it is driven by; none if nothing can match.
+    fn driver(&self) -> Option<Set>;
 }
 
 /// Size and state of a store, for people and metrics. Zero where a store has no such thing.

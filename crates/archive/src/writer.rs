@@ -4,14 +4,14 @@
 //! themselves; [`Options::batch_wait`] makes them grow sooner, at the price of latency. Answers go
 //! out only after the sync, listeners first.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_codec::record::Record;
 
+use crate::meter::{Count, Histogram};
 use crate::store::{CommitError, Outcome, Store, Write};
 
 /// How batches are cut.
@@ -57,12 +57,12 @@ struct Job {
 /// What the writer has done since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Batches made durable.
-    pub batches: AtomicU64,
+    /// How long each batch took that was made durable.
+    pub batches: Histogram,
     /// Writes in them.
-    pub writes: AtomicU64,
-    /// Nanoseconds spent in commits.
-    pub commit_ns: AtomicU64,
+    pub writes: Count,
+    /// Why the store takes no more writes, once it does not.
+    pub stopped: OnceLock<String>,
 }
 
 /// The writer's end that the doors hold.
@@ -149,10 +149,8 @@ fn run(
         let started = Instant::now();
         match store.commit(&writes) {
             Ok(committed) => {
-                counters.batches.fetch_add(1, Ordering::Relaxed);
-                counters.writes.fetch_add(writes.len() as u64, Ordering::Relaxed);
-                let spent_ns = started.elapsed().as_nanos() as u64;
-                counters.commit_ns.fetch_add(spent_ns, Ordering::Relaxed);
+                counters.batches.note(started.elapsed());
+                counters.writes.add(writes.len() as u64);
                 for (write, outcome) in writes.iter().zip(&committed.outcomes) {
                     if let (Write::Put(bytes), Outcome::Stored { seq }) = (write, outcome)
                         && let Ok(record) = Record::new(bytes)
@@ -165,6 +163,10 @@ fn run(
                 }
             }
             Err(error) => {
+                if let CommitError::Stopped(reason) = &error {
+                    // Set once: it does not start again by itself, so the first reason is the one.
+                    let _ = counters.stopped.set(reason.clone());
+                }
                 let error = Arc::new(error);
                 for done in waiting.drain(..) {
                     done(Err(Arc::clone(&error)));

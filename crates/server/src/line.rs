@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use hark_archive::live::News;
 
+use crate::metrics::Metrics;
 use crate::readers::Job;
 
 /// Something to send.
@@ -69,6 +70,7 @@ pub(crate) struct Line {
     searches: AtomicUsize,
     pause_bytes: usize,
     bytes_max: usize,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
@@ -82,7 +84,7 @@ struct Queue {
 }
 
 impl Line {
-    pub(crate) fn new(pause_bytes: usize, bytes_max: usize) -> Self {
+    pub(crate) fn new(pause_bytes: usize, bytes_max: usize, metrics: Arc<Metrics>) -> Self {
         Self {
             queue: Mutex::default(),
             task: AtomicWaker::new(),
@@ -90,6 +92,7 @@ impl Line {
             searches: AtomicUsize::new(0),
             pause_bytes,
             bytes_max,
+            metrics,
         }
     }
 
@@ -123,7 +126,9 @@ impl Line {
         if queue.gone || queue.slow {
             return;
         }
-        queue.bytes += part.size();
+        let size = part.size();
+        queue.bytes += size;
+        self.metrics.outbox_bytes.add(size as u64);
         queue.parts.push_back(part);
         if queue.bytes > self.bytes_max {
             queue.slow = true;
@@ -192,7 +197,9 @@ impl Line {
     /// So many bytes are sent. Returns searches that can go on.
     pub(crate) fn sent(&self, bytes: usize) -> Vec<Box<dyn Job>> {
         let mut queue = self.queue();
-        queue.bytes = queue.bytes.saturating_sub(bytes);
+        let bytes = bytes.min(queue.bytes);
+        queue.bytes -= bytes;
+        self.metrics.outbox_bytes.sub(bytes as u64);
         if queue.bytes <= self.pause_bytes / 2 {
             std::mem::take(&mut queue.parked)
         } else {
@@ -204,6 +211,7 @@ impl Line {
     pub(crate) fn hang_up(&self) {
         let mut queue = self.queue();
         queue.gone = true;
+        self.metrics.outbox_bytes.sub(std::mem::take(&mut queue.bytes) as u64);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
         drop(waiting);

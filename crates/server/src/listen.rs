@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin::control::Control;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, TurnedAway};
 use crate::nostr::Relay;
 use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
@@ -177,7 +177,7 @@ impl Server {
                         let place = Place { _alive: alive.clone(), _slot: slot };
                         tokio::spawn(serve(stream, web.clone(), place));
                     }
-                    Err(_) => self.relay.metrics.connections_refused.add(1),
+                    Err(_) => self.relay.metrics.turned_away.of(TurnedAway::Full).add(1),
                 },
                 // Out of files, most likely: those that end make room.
                 Err(error) => {

@@ -1,25 +1,212 @@
 //! What has been done since the start, counted. Plain numbers; the page for Prometheus reads them.
+//!
+//! What a label can say is an enum here, so that no client can make up new ones. A refusal is counted
+//! where it is said, by its verb and by the standard prefix of its reason: [`Metrics::answered`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::marker::PhantomData;
 
-/// A number that goes up, or up and down.
+use hark_archive::admission::nostr::{Class, class};
+pub use hark_archive::meter::{Count, Histogram};
+use hark_archive::query::plan::Set;
+
+/// What a label of a metric can say.
+pub trait Label: Copy + 'static {
+    /// All of it, with its names, in the order of the numbers.
+    const ALL: &'static [(Self, &'static str)];
+
+    /// Its number.
+    fn number(self) -> usize;
+}
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$value_doc])* $value,)* }
+
+        impl Label for $name {
+            const ALL: &'static [(Self, &'static str)] = &[$((Self::$value, $text)),*];
+
+            fn number(self) -> usize {
+                self as usize
+            }
+        }
+    )*};
+}
+
+labels! {
+    /// What a client's message wants.
+    Verb {
+        /// Keep, or pass on, an event.
+        Event = "EVENT",
+        /// Subscribe.
+        Req = "REQ",
+        /// Count.
+        Count = "COUNT",
+        /// End a subscription.
+        Close = "CLOSE",
+        /// Prove a key.
+        Auth = "AUTH",
+        /// Begin, go on with or end a reconciliation (NIP-77).
+        Neg = "NEG",
+        /// Nothing that can be told.
+        Unknown = "unknown",
+    }
+
+    /// What became of a message: taken, or the standard prefix of what was said about it.
+    Verdict {
+        /// Done as asked.
+        Ok = "ok",
+        /// Nothing to do: it is here already.
+        Duplicate = "duplicate",
+        /// Refused: too little work.
+        Pow = "pow",
+        /// Refused by the relay's bounds or rules.
+        Blocked = "blocked",
+        /// Refused: too many at a time.
+        RateLimited = "rate-limited",
+        /// Refused: no message, event or filter as it must be.
+        Invalid = "invalid",
+        /// Refused to this reader or writer.
+        Restricted = "restricted",
+        /// Taken, and passed on to nobody.
+        Mute = "mute",
+        /// Could not be done.
+        Error = "error",
+        /// Refused until a key is proved.
+        AuthRequired = "auth-required",
+        /// Not offered here.
+        Unsupported = "unsupported",
+        /// Said without a standard prefix.
+        Other = "other",
+    }
+
+    /// Why a connection was turned away before it could say anything.
+    TurnedAway {
+        /// There are as many as there may be.
+        Full = "full",
+        /// Its address has as many as it may.
+        Address = "address",
+        /// Its address is not let in.
+        Denied = "denied",
+    }
+
+    /// Why a connection ended.
+    Ended {
+        /// The client left, or the connection broke.
+        Gone = "gone",
+        /// The server goes down.
+        Shutdown = "shutdown",
+        /// Nothing was heard for too long.
+        Idle = "idle",
+        /// The client took too little.
+        Slow = "slow",
+    }
+
+    /// What a search was driven by.
+    Plan {
+        /// Ids.
+        Ids = "ids",
+        /// Authors.
+        Authors = "authors",
+        /// A label's values.
+        Label = "label",
+        /// Kinds.
+        Kinds = "kinds",
+        /// Time alone.
+        Time = "time",
+        /// The lengths of lists said that nothing matches.
+        Nothing = "nothing",
+        /// A count, which goes through all parts, each with a plan of its own.
+        Count = "count",
+    }
+}
+
+impl Verdict {
+    /// By the prefix of what is said; nothing said is done as asked.
+    pub fn of(reason: &str) -> Self {
+        if reason.is_empty() {
+            return Self::Ok;
+        }
+        let prefix = reason.split(':').next().unwrap_or_default();
+        let found = Self::ALL.iter().skip(1).find(|(_, name)| *name == prefix);
+        found.map_or(Self::Other, |(verdict, _)| *verdict)
+    }
+}
+
+impl From<Option<Set>> for Plan {
+    fn from(driver: Option<Set>) -> Self {
+        match driver {
+            Some(Set::Ids) => Self::Ids,
+            Some(Set::Authors) => Self::Authors,
+            Some(Set::Label(_)) => Self::Label,
+            Some(Set::Kinds) => Self::Kinds,
+            Some(Set::Time) => Self::Time,
+            None => Self::Nothing,
+        }
+    }
+}
+
+/// One of each for what a label can say.
+#[derive(Debug)]
+pub struct By<L, T = Count>(Box<[T]>, PhantomData<L>);
+
+impl<L: Label, T: Default> Default for By<L, T> {
+    fn default() -> Self {
+        Self(L::ALL.iter().map(|_| T::default()).collect(), PhantomData)
+    }
+}
+
+impl<L: Label, T> By<L, T> {
+    /// That of `label`.
+    pub fn of(&self, label: L) -> &T {
+        &self.0[label.number()]
+    }
+
+    /// All, with their names.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &T)> {
+        L::ALL.iter().map(|(_, name)| *name).zip(&*self.0)
+    }
+}
+
+/// Kinds that are counted by themselves, ascending. The others are counted by their class, so that no
+/// client can make the page longer.
+pub const KINDS: [u16; 32] = [
+    0, 1, 3, 4, 5, 6, 7, 9, 16, 20, 22, 62, 1059, 1063, 1111, 1311, 1984, 9734, 9735, 10_000,
+    10_002, 10_050, 21_059, 23_194, 23_195, 24_133, 27_235, 30_000, 30_003, 30_023, 30_078, 30_311,
+];
+
+/// Names of the classes that other kinds are counted in.
+const CLASSES: [&str; 4] =
+    ["other regular", "other replaceable", "other ephemeral", "other addressable"];
+
+/// Events by kind.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub struct ByKind {
+    kinds: [Count; KINDS.len()],
+    classes: [Count; CLASSES.len()],
+}
 
-impl Count {
-    /// One more.
-    pub fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
+impl ByKind {
+    /// One more of this kind.
+    pub fn add(&self, kind: u16) {
+        if let Ok(at) = KINDS.binary_search(&kind) {
+            return self.kinds[at].add(1);
+        }
+        let class = match class(u32::from(kind)) {
+            Class::Regular => 0,
+            Class::Replaceable => 1,
+            Class::Ephemeral => 2,
+            Class::Addressable => 3,
+        };
+        self.classes[class].add(1);
     }
 
-    /// One less, for what goes up and down.
-    pub fn sub(&self, count: u64) {
-        self.0.fetch_sub(count, Ordering::Relaxed);
-    }
-
-    /// How many.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    /// All that there were, with their names.
+    pub fn all(&self) -> impl Iterator<Item = (String, u64)> {
+        let kinds = KINDS.iter().map(u16::to_string).zip(&self.kinds);
+        let classes = CLASSES.iter().map(|name| (*name).to_owned()).zip(&self.classes);
+        kinds.chain(classes).map(|(name, count)| (name, count.get())).filter(|(_, n)| *n > 0)
     }
 }
 
@@ -30,10 +217,10 @@ pub struct Metrics {
     pub connections: Count,
     /// Connections that are open.
     pub connections_open: Count,
-    /// Connections that were closed at once, being one too many.
-    pub connections_refused: Count,
-    /// Connections that were closed for taking too little.
-    pub slow_closed: Count,
+    /// Connections that were turned away at once.
+    pub turned_away: By<TurnedAway>,
+    /// WebSockets that ended.
+    pub ended: By<Ended>,
     /// Messages that came in.
     pub messages_in: Count,
     /// Bytes of them.
@@ -42,24 +229,72 @@ pub struct Metrics {
     pub messages_out: Count,
     /// Bytes of them.
     pub bytes_out: Count,
-    /// Events that came in.
-    pub events: Count,
+    /// Bytes that wait for clients to take them.
+    pub outbox_bytes: Count,
+    /// What became of messages.
+    answers: By<Verb, By<Verdict>>,
     /// Events that were kept, or passed on if ephemeral.
-    pub events_kept: Count,
-    /// Events that were here already.
-    pub events_duplicate: Count,
-    /// Events that were refused.
-    pub events_refused: Count,
-    /// Nanoseconds spent on checking signatures.
-    pub verify_ns: Count,
-    /// REQs that were answered to the end.
-    pub questions: Count,
-    /// REQs and COUNTs that were refused or given up.
-    pub questions_refused: Count,
-    /// COUNTs that were answered.
-    pub counts: Count,
+    pub events: ByKind,
+    /// Time to check the signatures of some events at once.
+    pub verify: Histogram,
+    /// Events in them.
+    pub verified: Count,
+    /// Time that a REQ or COUNT waited until its search began.
+    pub search_wait: Histogram,
+    /// Time spent on the searches of REQs and COUNTs.
+    pub search: By<Plan, Histogram>,
     /// Rows visited for them.
     pub rows_visited: Count,
-    /// Records told.
+    /// Stored records told.
     pub records_told: Count,
+    /// Live records told, once a subscriber.
+    pub live_told: Count,
+}
+
+impl Metrics {
+    /// Counts a message by what is said about it: `reason` as in OK, CLOSED or NOTICE, and nothing
+    /// where it was done as asked.
+    pub fn answered(&self, verb: Verb, reason: &str) {
+        self.answers.of(verb).of(Verdict::of(reason)).add(1);
+    }
+
+    /// Messages by verb and what became of them.
+    pub fn answers(&self) -> &By<Verb, By<Verdict>> {
+        &self.answers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_counted_by_the_prefix_of_its_reason() {
+        let metrics = Metrics::default();
+        for reason in ["", "blocked: no", "rate-limited: slow down", "what?", "ok: no prefix"] {
+            metrics.answered(Verb::Event, reason);
+        }
+        let of = |verdict| metrics.answers().of(Verb::Event).of(verdict).get();
+        let counted = [Verdict::Ok, Verdict::Blocked, Verdict::RateLimited, Verdict::Other].map(of);
+        assert_eq!(counted, [1, 1, 1, 2]);
+        assert_eq!(metrics.answers().of(Verb::Req).of(Verdict::Blocked).get(), 0);
+    }
+
+    #[test]
+    fn kinds_are_counted_one_by_one_or_by_class() {
+        assert!(KINDS.is_sorted());
+        let kinds = ByKind::default();
+        for kind in [1, 1, 2, 45_678, 20_777, 10_001, 30_001, 65_535] {
+            kinds.add(kind);
+        }
+        let expected = [
+            ("1", 2),
+            ("other regular", 3),
+            ("other replaceable", 1),
+            ("other ephemeral", 1),
+            ("other addressable", 1),
+        ];
+        let counted: Vec<_> = kinds.all().collect();
+        assert_eq!(counted, expected.map(|(name, count)| (name.to_owned(), count)));
+    }
 }

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::line::{Line, Part, What};
+use crate::metrics::Ended;
 use crate::nostr::Relay;
 use crate::nostr::door::{Door, is_event};
 use crate::nostr::intake::Permit;
@@ -61,7 +62,8 @@ enum End {
 /// Serves a connection to its end.
 pub(crate) async fn run(socket: Socket, relay: Arc<Relay>, mut leaving: watch::Receiver<bool>) {
     let limits = &relay.limits;
-    let line = Arc::new(Line::new(limits.outbox_pause_bytes, limits.outbox_bytes_max));
+    let (pause, max) = (limits.outbox_pause_bytes, limits.outbox_bytes_max);
+    let line = Arc::new(Line::new(pause, max, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
     let mut session = Session {
@@ -96,10 +98,14 @@ impl Session {
     async fn finish(mut self, end: End) {
         self.door.end_all();
         self.line.hang_up();
+        let ended = match end {
+            End::Gone => Ended::Gone,
+            End::Close(Reason::Away) => Ended::Shutdown,
+            End::Close(Reason::Idle) => Ended::Idle,
+            End::Close(Reason::Slow) => Ended::Slow,
+        };
+        self.relay.metrics.ended.of(ended).add(1);
         if let End::Close(reason) = end {
-            if reason == Reason::Slow {
-                self.relay.metrics.slow_closed.add(1);
-            }
             let closing = async {
                 poll_fn(|cx| self.socket.poll_ready(cx)).await?;
                 self.socket.feed_close(reason)?;

@@ -7,7 +7,7 @@ use hark_codec::record::Record;
 
 use super::cursor::{AnyWalk, Step, Stop, Walk, count, explain, time_key};
 use super::explain::{Explanation, Step as Line};
-use super::plan::describe;
+use super::plan::{Set, describe};
 use super::prepared::Prepared;
 use super::source::Source;
 use super::{Order, Query};
@@ -258,6 +258,17 @@ impl Search for Merged {
 
     fn visited(&self) -> u64 {
         self.visited
+    }
+
+    fn driver(&self) -> Option<Set> {
+        if self.query.is_void() {
+            return None;
+        }
+        if self.query.ids.is_some() {
+            return Some(Set::Ids);
+        }
+        let sets = self.query.conditions.iter().map(|(set, _)| *set);
+        sets.min_by_key(|set| *set == Set::Kinds).or(Some(Set::Time))
     }
 }
 

@@ -6,7 +6,7 @@
 use super::Query;
 
 /// A condition that an index can answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
     /// The rows of the ids asked for.
     Ids,

@@ -10,6 +10,7 @@ use hark_codec::record::{Id, Key, Record};
 use super::{CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write};
 use crate::admission::{Effects, Rules};
 use crate::query::explain::{Explanation, Step};
+use crate::query::plan::Set;
 use crate::query::{Order, Position, Query};
 
 /// Everything in memory, nothing indexed but the id.
@@ -252,5 +253,9 @@ impl Search for Found {
 
     fn visited(&self) -> u64 {
         self.visited
+    }
+
+    fn driver(&self) -> Option<Set> {
+        Some(Set::Time)
     }
 }

@@ -229,8 +229,8 @@ impl Connection {
             "newest": stats.newest,
             "damaged": stats.damaged,
             "written_bytes": stats.written_bytes,
-            "batches": counters.batches.load(Ordering::Relaxed),
-            "writes": counters.writes.load(Ordering::Relaxed),
+            "batches": counters.batches.read().count(),
+            "writes": counters.writes.get(),
             "subscriptions": self.relay.live.len(),
             "connections": self.relay.metrics.connections_open.get(),
         })

@@ -6,12 +6,14 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::{Progress, Query, Record, Search};
+use hark_archive::{Progress, Query, Record};
 use hark_codec::nostr::reply;
 
 use super::Relay;
+use super::cost::{Cost, Searching};
 use super::page::{BUG, TOO_MUCH};
 use crate::line::{Line, Ticket};
+use crate::metrics::Verb;
 use crate::readers::{Job, Turn};
 
 pub(super) struct Counting {
@@ -21,8 +23,8 @@ pub(super) struct Counting {
     /// Normalised and without limits.
     queries: Vec<Query>,
     at: usize,
-    search: Option<Box<dyn Search>>,
-    visited: u64,
+    search: Option<Searching>,
+    cost: Cost,
     count: u64,
     _ticket: Ticket,
 }
@@ -39,13 +41,13 @@ impl Counting {
             query.limit = usize::MAX;
         }
         Self {
+            cost: Cost::new(&relay.metrics),
             relay,
             line,
             id: id.into(),
             queries,
             at: 0,
             search: None,
-            visited: 0,
             count: 0,
             _ticket: ticket,
         }
@@ -54,40 +56,43 @@ impl Counting {
     fn work(&mut self) -> Result<Turn, String> {
         if self.at == 0 {
             if let Some(first) = self.queries.first() {
-                let count = self.relay.store.count(first).map_err(|error| error.to_string())?;
-                self.count = count.ok_or(TOO_MUCH)?;
+                let count = self.cost.count(|| self.relay.store.count(first));
+                self.count = count.map_err(|error| error.to_string())?.ok_or(TOO_MUCH)?;
             }
             self.at = 1;
         }
         let Some(query) = self.queries.get(self.at) else {
-            self.relay.metrics.counts.add(1);
+            self.relay.metrics.answered(Verb::Count, "");
             self.line.say(|out| reply::write_count(out, &self.id, self.count, false, None));
             return Ok(Turn::Done);
         };
         let mut search = if let Some(search) = self.search.take() {
             search
         } else {
-            let budget = query.budget.saturating_sub(self.visited);
+            let budget = query.budget.saturating_sub(self.cost.visited);
             let query = Query { budget, ..query.clone() };
-            self.relay.store.search(&query).map_err(|error| error.to_string())?
+            let search = self.cost.open(|| self.relay.store.search(&query));
+            search.map_err(|error| error.to_string())?
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
-        let progress = search.slice(self.relay.limits.slice_rows, &mut |record: &Record<'_>| {
+        let work = self.relay.limits.slice_rows;
+        let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
             if !before.iter().any(|query| query.matches(record)) {
                 *count += 1;
             }
             ControlFlow::Continue(())
         });
-        match progress.map_err(|error| error.to_string())? {
+        match progress.map_err(|error| error.to_string())?.0 {
             Progress::Paused => self.search = Some(search),
-            Progress::Done { .. } => {
-                self.visited += search.visited();
-                self.relay.metrics.rows_visited.add(search.visited());
-                self.at += 1;
-            }
+            Progress::Done { .. } => self.at += 1,
             Progress::Exhausted => return Err(TOO_MUCH.into()),
         }
         Ok(Turn::More)
+    }
+
+    fn refuse(&self, reason: &str) {
+        self.relay.metrics.answered(Verb::Count, reason);
+        self.line.say(|out| reply::write_closed(out, &self.id, reason));
     }
 }
 
@@ -96,17 +101,15 @@ impl Job for Counting {
         if self.line.is_gone() {
             return Turn::Done;
         }
+        self.cost.begin();
         self.work().unwrap_or_else(|reason| {
-            self.relay.metrics.questions_refused.add(1);
-            let reason = format!("error: {reason}");
-            self.line.say(|out| reply::write_closed(out, &self.id, &reason));
+            self.refuse(&format!("error: {reason}"));
             Turn::Done
         })
     }
 
     fn fail(&mut self) {
-        self.relay.metrics.questions_refused.add(1);
-        self.line.say(|out| reply::write_closed(out, &self.id, BUG));
+        self.refuse(BUG);
     }
 
     fn line(&self) -> Arc<Line> {

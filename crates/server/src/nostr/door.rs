@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use hark_archive::Query;
 use hark_codec::nostr::{About, ClientMessage, Filter, Inbox, MessageError, reply};
+use hark_codec::record::Id;
 
 use super::count::Counting;
 use super::page::{Answer, Sub};
 use super::{Relay, auth, query};
 use crate::line::{Line, What};
+use crate::metrics::Verb;
 
 thread_local! {
     /// Buffers for the message at hand; one set a thread is enough, as nothing here waits.
@@ -74,26 +76,24 @@ impl Door {
             ClientMessage::Req { sub, filters } => {
                 if let Err(reason) = self.req(sub, filters, bytes) {
                     self.end(sub);
-                    self.closed(sub, &reason);
+                    self.closed(Verb::Req, sub, &reason);
                 }
             }
             ClientMessage::Count { sub, filters } => {
                 if let Err(reason) = self.count(sub, filters) {
-                    self.closed(sub, &reason);
+                    self.closed(Verb::Count, sub, &reason);
                 }
             }
-            ClientMessage::Close { sub } => self.end(sub),
+            ClientMessage::Close { sub } => {
+                self.end(sub);
+                self.relay.metrics.answered(Verb::Close, "");
+            }
             ClientMessage::Auth(event) => auth::answer(event, &self.line),
             // The session hands these to the intake; what looks otherwise to `is_event` is one
             // that is spelt with escapes, which no client does.
-            ClientMessage::Event(event) => self.line.say(|out| {
-                reply::write_ok(
-                    out,
-                    event.id(),
-                    false,
-                    "invalid: \"EVENT\" is written with escapes",
-                );
-            }),
+            ClientMessage::Event(event) => {
+                self.refuse_event(event.id(), "invalid: \"EVENT\" is written with escapes");
+            }
             ClientMessage::NegOpen { sub, .. }
             | ClientMessage::NegMsg { sub, .. }
             | ClientMessage::NegClose { sub } => {
@@ -106,10 +106,10 @@ impl Door {
         let reason = error.reason.to_string();
         match error.about {
             About::Nothing => self.notice(&reason),
-            About::Event(id) => self.line.say(|out| reply::write_ok(out, &id, false, &reason)),
+            About::Event(id) => self.refuse_event(&id, &reason),
             About::Sub(sub) => {
                 self.end(sub);
-                self.closed(sub, &reason);
+                self.closed(Verb::Req, sub, &reason);
             }
             About::Neg(sub) => self.neg_err(sub, &reason),
         }
@@ -158,7 +158,6 @@ impl Door {
             None
         };
         if let Some(reason) = refusal {
-            self.relay.metrics.questions_refused.add(1);
             return Err(reason);
         }
         let now_s = self.relay.clock.now_s();
@@ -171,15 +170,23 @@ impl Door {
         }
     }
 
-    fn closed(&self, sub: &str, reason: &str) {
+    fn refuse_event(&self, id: &Id, reason: &str) {
+        self.relay.metrics.answered(Verb::Event, reason);
+        self.line.say(|out| reply::write_ok(out, id, false, reason));
+    }
+
+    fn closed(&self, verb: Verb, sub: &str, reason: &str) {
+        self.relay.metrics.answered(verb, reason);
         self.line.say(|out| reply::write_closed(out, sub, reason));
     }
 
     fn notice(&self, text: &str) {
+        self.relay.metrics.answered(Verb::Unknown, text);
         self.line.say(|out| reply::write_notice(out, text));
     }
 
     fn neg_err(&self, sub: &str, reason: &str) {
+        self.relay.metrics.answered(Verb::Neg, reason);
         self.line.say(|out| reply::write_neg_err(out, sub, reason));
     }
 }

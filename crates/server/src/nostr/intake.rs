@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admit::{self, OwnUrls, Private};
 use crate::line::{Line, Ticket, What};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Verb};
 
 /// Events that one thread takes at a time.
 const BATCH: usize = 64;
@@ -53,6 +53,7 @@ pub(crate) struct Intake {
     queue: Mutex<Queue>,
     work: Condvar,
     threads: usize,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
@@ -70,6 +71,7 @@ struct Arrival {
 /// Whom to answer, and what is held until then.
 struct Sender {
     line: Arc<Line>,
+    metrics: Arc<Metrics>,
     _ticket: Ticket,
     _permit: Permit,
 }
@@ -77,6 +79,7 @@ struct Sender {
 /// An event of which only the signature is to be checked.
 struct Staged {
     id: Id,
+    kind: u16,
     key: Key,
     signature: Signature,
     record: Vec<u8>,
@@ -96,6 +99,7 @@ impl Intake {
             queue: Mutex::default(),
             work: Condvar::new(),
             threads,
+            metrics: Arc::clone(&parts.metrics),
         });
         let parts = Arc::new(parts);
         let spawn = |n| {
@@ -123,8 +127,12 @@ impl Intake {
 
     /// Queues an EVENT message.
     pub(crate) fn push(&self, text: &[u8], line: &Arc<Line>, permit: Permit) {
-        let from =
-            Sender { line: Arc::clone(line), _ticket: line.ticket(What::Event), _permit: permit };
+        let from = Sender {
+            line: Arc::clone(line),
+            metrics: Arc::clone(&self.metrics),
+            _ticket: line.ticket(What::Event),
+            _permit: permit,
+        };
         let mut queue = self.queue();
         if queue.closed {
             return;
@@ -200,17 +208,14 @@ impl<'a> Worker<'a> {
     /// Everything but the signature. Answers what does not need one.
     fn stage(&mut self, arrival: Arrival, now_s: u64) -> Option<Staged> {
         let Arrival { text, from } = arrival;
-        let metrics = &self.parts.metrics;
-        metrics.events.add(1);
         let event = match ClientMessage::parse(&text, &mut self.inbox) {
             Ok(ClientMessage::Event(event)) => event,
             Ok(_) => return None,
             Err(error) => {
-                metrics.events_refused.add(1);
                 let reason = error.reason.to_string();
                 match error.about {
                     About::Event(id) => from.ok(&id, false, &reason),
-                    _ => from.line.say(|out| reply::write_notice(out, &reason)),
+                    _ => from.notice(&reason),
                 }
                 return None;
             }
@@ -218,12 +223,10 @@ impl<'a> Worker<'a> {
         match check(self.parts, &event, text.len().saturating_sub(FRAME_BYTES), now_s) {
             Check::Pass => {}
             Check::Known => {
-                metrics.events_duplicate.add(1);
                 from.ok(event.id(), true, admit::DUPLICATE);
                 return None;
             }
             Check::Refuse(reason) => {
-                metrics.events_refused.add(1);
                 from.ok(event.id(), false, &reason);
                 return None;
             }
@@ -233,6 +236,7 @@ impl<'a> Worker<'a> {
         self.encoder.encode(&event, private.labels(), &mut record);
         Some(Staged {
             id: *event.id(),
+            kind: event.kind(),
             key: *event.pubkey(),
             signature: *event.signature(),
             record,
@@ -250,17 +254,18 @@ impl<'a> Worker<'a> {
         let mut results = Vec::with_capacity(signed.len());
         self.verifier.verify_many(&signed, &mut results);
         drop(signed);
-        self.parts.metrics.verify_ns.add(started.elapsed().as_nanos() as u64);
+        if !staged.is_empty() {
+            self.parts.metrics.verify.note(started.elapsed());
+            self.parts.metrics.verified.add(staged.len() as u64);
+        }
         for (event, result) in staged.into_iter().zip(results) {
             if let Err(error) = result {
-                self.parts.metrics.events_refused.add(1);
                 event.from.ok(&event.id, false, &format!("invalid: {error}"));
             } else if event.ephemeral {
                 if let Ok(record) = Record::new(&event.record) {
                     self.parts.live.publish(None, &record);
                 }
-                self.parts.metrics.events_kept.add(1);
-                event.from.ok(&event.id, true, "");
+                event.from.taken(&event.id, event.kind);
             } else {
                 self.submit(event);
             }
@@ -270,28 +275,23 @@ impl<'a> Worker<'a> {
     /// Hands an event to the writer, waiting while its queue is full: this is not a thread that
     /// anyone else needs, and what waits behind it is bounded.
     fn submit(&self, event: Staged) {
-        let Staged { id, record, from, .. } = event;
+        let Staged { id, kind, record, from, .. } = event;
         let line = Arc::clone(&from.line);
-        let metrics = Arc::clone(&self.parts.metrics);
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
             Ok(outcome) => {
                 let (accepted, reason) = admit::answer(outcome);
-                match (accepted, reason) {
-                    (true, "") => metrics.events_kept.add(1),
-                    (true, _) => metrics.events_duplicate.add(1),
-                    (false, _) => metrics.events_refused.add(1),
+                if accepted && reason.is_empty() {
+                    from.taken(&id, kind);
+                } else {
+                    from.ok(&id, accepted, reason);
                 }
-                from.ok(&id, accepted, reason);
             }
-            Err(error) => {
-                metrics.events_refused.add(1);
-                from.ok(&id, false, &format!("error: event was not kept: {error}"));
-            }
+            Err(error) => from.ok(&id, false, &format!("error: event was not kept: {error}")),
         };
         if let Err(Busy(_)) = self.parts.writer.submit(Write::Put(record.into()), Box::new(done)) {
-            line.say(|out| {
-                reply::write_ok(out, &id, false, "error: the archive takes no more writes");
-            });
+            let reason = "error: the archive takes no more writes";
+            self.parts.metrics.answered(Verb::Event, reason);
+            line.say(|out| reply::write_ok(out, &id, false, reason));
         }
     }
 }
@@ -319,7 +319,19 @@ fn check(parts: &Parts, event: &Event<'_>, bytes: usize, now_s: u64) -> Check {
 }
 
 impl Sender {
+    /// The event is kept, or passed on.
+    fn taken(&self, id: &Id, kind: u16) {
+        self.metrics.events.add(kind);
+        self.ok(id, true, "");
+    }
+
+    fn notice(&self, text: &str) {
+        self.metrics.answered(Verb::Event, text);
+        self.line.say(|out| reply::write_notice(out, text));
+    }
+
     fn ok(&self, id: &Id, accepted: bool, reason: &str) {
+        self.metrics.answered(Verb::Event, reason);
         self.line.say(|out| reply::write_ok(out, id, accepted, reason));
     }
 }

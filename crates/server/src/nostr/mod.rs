@@ -16,6 +16,7 @@ use crate::readers::Readers;
 
 pub mod admit;
 mod auth;
+mod cost;
 mod count;
 pub(crate) mod door;
 pub(crate) mod intake;

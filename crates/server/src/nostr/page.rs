@@ -7,11 +7,13 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_archive::live::{self, Handle, News, Told};
-use hark_archive::{Progress, Query, Record, Search};
+use hark_archive::{Progress, Query, Record};
 use hark_codec::nostr::reply;
 
 use super::Relay;
+use super::cost::{Cost, Searching};
 use crate::line::{Line, Over, Part, Ticket};
+use crate::metrics::{Metrics, Verb};
 use crate::readers::{Job, Turn};
 
 /// Bytes above which a page goes on the line.
@@ -34,11 +36,14 @@ struct Ear {
     open: Arc<[u8]>,
     over: Over,
     line: Arc<Line>,
+    metrics: Arc<Metrics>,
 }
 
 impl live::Sink for Ear {
     fn deliver(&self, news: News) {
-        self.line.put_for(&self.over, Part::Live(Arc::clone(&self.open), news));
+        if self.line.put_for(&self.over, Part::Live(Arc::clone(&self.open), news)) {
+            self.metrics.live_told.add(1);
+        }
     }
 
     fn overflow(&self) {
@@ -58,7 +63,12 @@ impl Sub {
         let mut open = Vec::new();
         reply::write_event_open(&mut open, id);
         let (open, over): (Arc<[u8]>, _) = (open.into(), Over::default());
-        let ear = Ear { open: Arc::clone(&open), over: over.clone(), line: Arc::clone(line) };
+        let ear = Ear {
+            open: Arc::clone(&open),
+            over: over.clone(),
+            line: Arc::clone(line),
+            metrics: Arc::clone(&relay.metrics),
+        };
         let handle = relay.live.subscribe(queries, Box::new(ear), relay.limits.held_bytes_max);
         Arc::new(Self {
             id: id.into(),
@@ -106,9 +116,8 @@ pub(super) struct Answer {
     queries: Vec<Query>,
     /// Which of the queries is at hand.
     at: usize,
-    search: Option<Box<dyn Search>>,
-    /// Rows that the searches before visited.
-    visited: u64,
+    search: Option<Searching>,
+    cost: Cost,
     /// What was told, where several queries could tell the same.
     told: Told,
     _ticket: Ticket,
@@ -122,25 +131,26 @@ impl Answer {
         ticket: Ticket,
     ) -> Self {
         Self {
+            cost: Cost::new(&relay.metrics),
             relay,
             sub,
             queries,
             at: 0,
             search: None,
-            visited: 0,
             told: Told::new(),
             _ticket: ticket,
         }
     }
 
     /// Opens the search for the query at hand. None if it has no stored part.
-    fn open(&mut self) -> Result<Option<Box<dyn Search>>, String> {
+    fn open(&mut self) -> Result<Option<Searching>, String> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
             return Ok(None);
         }
-        query.budget = query.budget.saturating_sub(self.visited);
-        let search = self.relay.store.search(query).map_err(|error| error.to_string())?;
+        query.budget = query.budget.saturating_sub(self.cost.visited);
+        let search = self.cost.open(|| self.relay.store.search(query));
+        let search = search.map_err(|error| error.to_string())?;
         if let Some(handle) = self.sub.handle() {
             handle.opened(self.at, search.seq());
         }
@@ -163,28 +173,23 @@ impl Answer {
                     }
                 }
             };
-            let before = search.visited();
             let several = self.queries.len() > 1;
             let told = &mut self.told;
-            let progress = search.slice(work, &mut |record: &Record<'_>| {
+            let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
                 if !several || told.insert(*record.id()) {
                     page.add(record.wire());
                 }
                 if page.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            let progress = progress.map_err(|error| error.to_string())?;
-            work = work.saturating_sub(search.visited().saturating_sub(before)).max(1);
+            let (progress, left) = progress.map_err(|error| error.to_string())?;
+            work = left;
             match progress {
                 Progress::Paused => {
                     self.search = Some(search);
                     self.put(page);
                     return Ok(Turn::More);
                 }
-                Progress::Done { more: _ } => {
-                    self.visited += search.visited();
-                    self.relay.metrics.rows_visited.add(search.visited());
-                    self.at += 1;
-                }
+                Progress::Done { more: _ } => self.at += 1,
                 Progress::Exhausted => {
                     self.put(page);
                     return Err(TOO_MUCH.into());
@@ -196,8 +201,13 @@ impl Answer {
         if let Some(handle) = self.sub.handle() {
             handle.release(std::mem::take(&mut self.told));
         }
-        self.relay.metrics.questions.add(1);
+        self.relay.metrics.answered(Verb::Req, "");
         Ok(Turn::Done)
+    }
+
+    fn refuse(&self, reason: &str) {
+        self.relay.metrics.answered(Verb::Req, reason);
+        self.sub.refuse(reason);
     }
 
     fn put(&self, page: Page<'_>) {
@@ -220,16 +230,15 @@ impl Job for Answer {
         if self.sub.is_over() || self.sub.line.is_gone() {
             return Turn::Done;
         }
+        self.cost.begin();
         self.work().unwrap_or_else(|reason| {
-            self.relay.metrics.questions_refused.add(1);
-            self.sub.refuse(&format!("error: {reason}"));
+            self.refuse(&format!("error: {reason}"));
             Turn::Done
         })
     }
 
     fn fail(&mut self) {
-        self.relay.metrics.questions_refused.add(1);
-        self.sub.refuse(BUG);
+        self.refuse(BUG);
     }
 
     fn line(&self) -> Arc<Line> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hark_archive::admission::nostr::NostrRules;
 use hark_archive::query::explain::Explanation;
+use hark_archive::query::plan::Set;
 use hark_archive::store::Stats;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{
@@ -40,6 +41,10 @@ impl Search for Tired {
 
     fn visited(&self) -> u64 {
         1
+    }
+
+    fn driver(&self) -> Option<Set> {
+        None
     }
 }
 

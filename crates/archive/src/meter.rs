@@ -1,0 +1,104 @@
+//! Numbers that tell what has been done: counters and times. Cheap enough for the hot paths, as each
+//! is an addition without a lock; what is read is as old as a moment ago.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A number that goes up, or up and down.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// So many less, for what goes up and down.
+    pub fn sub(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Upper bounds of the classes that times are counted in, in nanoseconds: 1, 2.5 and 5 of each power
+/// of ten from 10 µs to 10 s. Longer ones are in a class of their own.
+pub const BOUNDS_NS: [u64; 19] = [
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// How often something took how long.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    classes: [Count; BOUNDS_NS.len() + 1],
+    sum_ns: Count,
+}
+
+/// A histogram as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many were in each class of [`BOUNDS_NS`], and last, how many were longer.
+    pub classes: [u64; BOUNDS_NS.len() + 1],
+    /// All of them together.
+    pub sum_ns: u64,
+}
+
+impl Histogram {
+    /// Notes that something took so long.
+    pub fn note(&self, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.classes[BOUNDS_NS.partition_point(|bound| *bound < time_ns)].add(1);
+        self.sum_ns.add(time_ns);
+    }
+
+    /// What was noted so far.
+    pub fn read(&self) -> Times {
+        Times { classes: self.classes.each_ref().map(Count::get), sum_ns: self.sum_ns.get() }
+    }
+}
+
+impl Times {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_counted_in_the_first_class_that_holds_it() {
+        let histogram = Histogram::default();
+        for time_ns in [0, 10_000, 10_001, 10_000_000_000, 10_000_000_001] {
+            histogram.note(Duration::from_nanos(time_ns));
+        }
+        let times = histogram.read();
+        assert_eq!((times.classes[0], times.classes[1]), (2, 1));
+        assert_eq!((times.classes[18], times.classes[19], times.count()), (1, 1, 5));
+        assert_eq!(times.sum_ns, 20_000_020_002);
+    }
+}

@@ -1,0 +1,87 @@
+//! What a question costs, told to the metrics.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hark_archive::{Progress, Record, Search, SearchError};
+
+use crate::metrics::{Metrics, Plan};
+
+/// Of one REQ or COUNT, so far.
+pub(super) struct Cost {
+    metrics: Arc<Metrics>,
+    asked_at: Instant,
+    begun: bool,
+    /// Rows visited.
+    pub(super) visited: u64,
+}
+
+/// A search under way, and the time it has taken.
+pub(super) struct Searching {
+    search: Box<dyn Search>,
+    spent: Duration,
+    metrics: Arc<Metrics>,
+}
+
+impl Cost {
+    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
+        Self { metrics: Arc::clone(metrics), asked_at: Instant::now(), begun: false, visited: 0 }
+    }
+
+    /// To be called at the beginning of every turn.
+    pub(super) fn begin(&mut self) {
+        if !self.begun {
+            self.begun = true;
+            self.metrics.search_wait.note(self.asked_at.elapsed());
+        }
+    }
+
+    /// A search that `open` opens; the time that this takes counts.
+    pub(super) fn open<E>(
+        &self,
+        open: impl FnOnce() -> Result<Box<dyn Search>, E>,
+    ) -> Result<Searching, E> {
+        let started = Instant::now();
+        let search = open()?;
+        Ok(Searching { search, spent: started.elapsed(), metrics: Arc::clone(&self.metrics) })
+    }
+
+    /// See [`Search::slice`]. What is left of `work` comes with the progress, at least 1.
+    pub(super) fn slice(
+        &mut self,
+        search: &mut Searching,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<(Progress, u64), SearchError> {
+        let (started, before) = (Instant::now(), search.search.visited());
+        let progress = search.search.slice(work, sink);
+        let visited = search.search.visited().saturating_sub(before);
+        search.spent += started.elapsed();
+        self.visited += visited;
+        self.metrics.rows_visited.add(visited);
+        Ok((progress?, work.saturating_sub(visited).max(1)))
+    }
+
+    /// A count, which is no search but takes time as well.
+    pub(super) fn count<T>(&self, count: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let counted = count();
+        self.metrics.search.of(Plan::Count).note(started.elapsed());
+        counted
+    }
+}
+
+impl Searching {
+    /// See [`Search::seq`].
+    pub(super) fn seq(&self) -> u64 {
+        self.search.seq()
+    }
+}
+
+impl Drop for Searching {
+    fn drop(&mut self) {
+        // Here, so that one that was given up counts as well.
+        self.metrics.search.of(Plan::from(self.search.driver())).note(self.spent);
+    }
+}
