@@ -1,6 +1,8 @@
 //! A bit a row, set by one thread and read by all without a lock.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Bits that only ever go from 0 to 1.
 #[derive(Debug)]
@@ -50,63 +52,66 @@ impl Bits {
     }
 }
 
-/// Words that [`DeadKinds`] takes on disk.
-pub const KIND_WORDS: usize = 128;
-
-/// How many rows of a part are dead, roughly by kind: the sums of 256 groups of kinds.
-#[derive(Debug)]
-pub struct DeadKinds {
-    groups: Box<[AtomicU32]>,
-    all: AtomicU32,
+/// The rows of a part that are dead: how many, and by kind for counts that are lengths of lists. The
+/// bits are the caller's.
+#[derive(Debug, Default)]
+pub struct DeadRows {
+    count: AtomicU32,
+    /// `None` until somebody asks. Under kind `None`, those whose kind is not known.
+    by_kind: Mutex<Option<HashMap<Option<u32>, Vec<u32>>>>,
 }
 
-impl Default for DeadKinds {
-    fn default() -> Self {
-        Self { groups: (0..256).map(|_| AtomicU32::new(0)).collect(), all: AtomicU32::new(0) }
-    }
-}
-
-impl DeadKinds {
-    /// Notes a dead row. `None` if its kind is not known: every kind may have it.
-    pub fn add(&self, kind: Option<u32>) {
-        match kind {
-            Some(kind) => {
-                self.groups[kind as usize % 256].fetch_add(1, Ordering::Release);
-            }
-            None => self.groups.iter().for_each(|group| {
-                group.fetch_add(1, Ordering::Release);
-            }),
-        }
-        self.all.fetch_add(1, Ordering::Release);
+impl DeadRows {
+    /// So many that are dead from the start.
+    pub fn new(count: u32) -> Self {
+        Self { count: AtomicU32::new(count), by_kind: Mutex::default() }
     }
 
-    /// False if surely no row of the kind is dead.
-    pub fn may_have(&self, kind: Option<u32>) -> bool {
-        match kind {
-            Some(kind) => self.groups[kind as usize % 256].load(Ordering::Acquire) > 0,
-            None => self.count() > 0,
-        }
-    }
-
-    /// The sums, two a word, for the disk.
-    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        let sum = |group: &AtomicU32| u64::from(group.load(Ordering::Acquire));
-        self.groups.chunks_exact(2).map(move |pair| sum(&pair[0]) | sum(&pair[1]) << 32)
-    }
-
-    /// Sums that [`DeadKinds::words`] gave, of `all` dead rows.
-    pub fn from_words(words: impl Iterator<Item = u64>, all: u32) -> Self {
-        let kinds = Self::default();
-        for (pair, word) in kinds.groups.chunks_exact(2).zip(words) {
-            pair[0].store(word as u32, Ordering::Relaxed);
-            pair[1].store((word >> 32) as u32, Ordering::Relaxed);
-        }
-        kinds.all.store(all, Ordering::Relaxed);
-        kinds
-    }
-
-    /// Dead rows of all kinds.
+    /// How many there are.
     pub fn count(&self) -> u32 {
-        self.all.load(Ordering::Acquire)
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Notes a row whose bit `set` sets; false if it was set before.
+    pub fn kill(
+        &self,
+        row: u32,
+        set: impl FnOnce() -> bool,
+        kind: impl FnOnce() -> Option<u32>,
+    ) -> bool {
+        // Under the lock, so that a row that is killed while all are sorted by kind comes once.
+        let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
+        if !set() {
+            return false;
+        }
+        self.count.fetch_add(1, Ordering::Release);
+        if let Some(by_kind) = &mut *by_kind {
+            by_kind.entry(kind()).or_default().push(row);
+        }
+        true
+    }
+
+    /// Appends the dead rows of a kind, and those that may be of it.
+    pub fn of_kind(
+        &self,
+        kind: u32,
+        bits: impl FnOnce() -> Vec<u32>,
+        kind_of: impl Fn(u32) -> Option<u32>,
+        rows: &mut Vec<u32>,
+    ) {
+        if self.count() == 0 {
+            return;
+        }
+        let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_kind = by_kind.get_or_insert_with(|| {
+            let mut by_kind: HashMap<_, Vec<u32>> = HashMap::new();
+            for row in bits() {
+                by_kind.entry(kind_of(row)).or_default().push(row);
+            }
+            by_kind
+        });
+        for kind in [Some(kind), None] {
+            rows.extend(by_kind.get(&kind).into_iter().flatten());
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! One thread inserts, any number read, none waits. Rows are numbered in the order of arrival. A
 //! reader holds the number of rows that were published when it came and passes over later ones, so
-//! it does not matter to it that lists grow meanwhile: a list is replaced as a whole, never changed.
+//! it does not matter to it that lists grow meanwhile: rows are put behind those that it knows of, or the
+//! list is replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,12 +11,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use hark_archive::query::prepared::Terms as _;
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 use papaya::HashMap;
 
-use crate::bits::{Bits, DeadKinds};
-use crate::log::{Log, TOUCHED};
+use crate::bits::{Bits, DeadRows};
+use crate::log::Log;
+use crate::segment::file::partition;
 use crate::term::Terms;
 
 /// Rows a chunk of the row table.
@@ -36,80 +39,140 @@ fn id_prefix(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| id[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight)))
 }
 
-/// Rows in order, in up to three sorted tiers.
+/// Rows in order, oldest first, with room to grow: the first number says how many follow. What comes
+/// in order is put behind the others, where a reader that came before does not look.
+type Tier = Arc<[AtomicU32]>;
+
+fn new_tier(rows: impl ExactSizeIterator<Item = u32>, room: usize) -> Tier {
+    let len = rows.len() as u32;
+    let empty = std::iter::repeat_n(0, room.saturating_sub(rows.len()));
+    std::iter::once(len).chain(rows).chain(empty).map(AtomicU32::new).collect()
+}
+
+fn no_tier() -> Tier {
+    new_tier(std::iter::empty(), 0)
+}
+
+/// How many rows a tier has.
+#[inline]
+fn tier_len(tier: &[AtomicU32]) -> usize {
+    tier.first().map_or(0, |len| len.load(Ordering::Acquire) as usize)
+}
+
+/// A tier's `index`th row, oldest first.
+#[inline]
+fn tier_row(tier: &[AtomicU32], index: usize) -> u32 {
+    tier.get(index + 1).map_or(u32::MAX, |row| row.load(Ordering::Relaxed))
+}
+
+fn tier_rows(tier: &[AtomicU32]) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator {
+    (0..tier_len(tier)).map(|index| tier_row(tier, index))
+}
+
+/// Puts a row into its place, behind the others if it is the newest and there is room; else gives the
+/// tier that is to replace this one.
+fn add(tier: &Tier, row: u32, table: &Table) -> Option<Tier> {
+    let (len, place) = (tier_len(tier), table.place(row));
+    let is_newer = |index: usize| table.place(tier_row(tier, index)) < place;
+    // Nearly always it belongs at the end or near it.
+    let mut ahead = 1;
+    while ahead <= len && is_newer(len - ahead) {
+        ahead *= 2;
+    }
+    let near = len.saturating_sub(ahead);
+    let at = near + partition((len - near) as u32, |i| !is_newer(near + i as usize)) as usize;
+    if at == len
+        && let Some(free) = tier.get(len + 1)
+    {
+        free.store(row, Ordering::Relaxed);
+        tier[0].store(len as u32 + 1, Ordering::Release);
+        return None;
+    }
+    let room = if len + 1 < tier.len() { tier.len() - 1 } else { (len * 2).max(4) };
+    let rows = (0..len + 1).map(|index| match index.cmp(&at) {
+        std::cmp::Ordering::Less => tier_row(tier, index),
+        std::cmp::Ordering::Equal => row,
+        std::cmp::Ordering::Greater => tier_row(tier, index - 1),
+    });
+    Some(new_tier(rows, room))
+}
+
+fn merge(newer: &[AtomicU32], older: &[AtomicU32], table: &Table) -> Tier {
+    let mut out = Vec::with_capacity(tier_len(newer) + tier_len(older));
+    let mut from = 0;
+    for row in tier_rows(newer) {
+        let (len, place) = (tier_len(older), table.place(row));
+        let is_older = |index: usize| table.place(tier_row(older, index)) > place;
+        // What came later is newer as a rule: few of the older ones come behind it.
+        let mut ahead = 1;
+        while ahead <= len - from && !is_older(len - ahead) {
+            ahead *= 2;
+        }
+        let near = len.saturating_sub(ahead).max(from);
+        let to = near + partition((len - near) as u32, |i| is_older(near + i as usize)) as usize;
+        out.extend((from..to).map(|index| tier_row(older, index)));
+        out.push(row);
+        from = to;
+    }
+    out.extend((from..tier_len(older)).map(|index| tier_row(older, index)));
+    new_tier(out.into_iter(), 0)
+}
+
+/// Rows in order, in up to three tiers.
 #[derive(Clone)]
 enum List {
     One(u32),
-    Few(Arc<[u32]>),
-    Many(Arc<[Arc<[u32]>; 3]>),
+    Few(Tier),
+    Many(Arc<[Tier; 3]>),
 }
 
 impl List {
-    fn insert(&self, row: u32, table: &Table) -> Self {
+    /// Inserts a row; gives the list that is to replace this one, if it does not grow where it is.
+    fn insert(&self, row: u32, table: &Table) -> Option<Self> {
         match self {
-            Self::One(one) => Self::Few(add(&[*one], row, table)),
-            Self::Few(few) if few.len() < TIERS[0] => Self::Few(add(few, row, table)),
+            Self::One(one) => {
+                let few = new_tier(std::iter::once(*one), 4);
+                Some(Self::Few(add(&few, row, table).unwrap_or(few)))
+            }
+            Self::Few(few) if tier_len(few) < TIERS[0] => add(few, row, table).map(Self::Few),
             Self::Few(few) => {
-                Self::Many(Arc::new([Arc::default(), add(few, row, table), Arc::default()]))
+                let first = new_tier(std::iter::once(row), TIERS[0]);
+                Some(Self::Many(Arc::new([first, Arc::clone(few), no_tier()])))
             }
             Self::Many(tiers) => {
+                let added = add(&tiers[0], row, table);
+                let len = added.as_ref().map_or_else(|| tier_len(&tiers[0]), |tier| tier_len(tier));
+                if added.is_none() && len < TIERS[0] {
+                    return None;
+                }
                 let mut tiers = (**tiers).clone();
-                tiers[0] = add(&tiers[0], row, table);
+                if let Some(added) = added {
+                    tiers[0] = added;
+                }
                 for (at, full) in TIERS.into_iter().enumerate() {
-                    if tiers[at].len() < full {
+                    if tier_len(&tiers[at]) < full {
                         break;
                     }
                     tiers[at + 1] = merge(&tiers[at], &tiers[at + 1], table);
-                    tiers[at] = Arc::default();
+                    tiers[at] =
+                        if at == 0 { new_tier(std::iter::empty(), TIERS[0]) } else { no_tier() };
                 }
-                Self::Many(Arc::new(tiers))
+                Some(Self::Many(Arc::new(tiers)))
             }
         }
     }
 
     fn runs(&self, runs: &mut Vec<Run>) {
+        let run = |tier: &Tier| {
+            let len = tier_len(tier);
+            (len > 0).then(|| Run::Tier(Arc::clone(tier), len as u32))
+        };
         match self {
             Self::One(row) => runs.push(Run::One(*row)),
-            Self::Few(tier) => runs.push(Run::Tier(Arc::clone(tier))),
-            Self::Many(tiers) => {
-                let tiers = tiers.iter().filter(|tier| !tier.is_empty());
-                runs.extend(tiers.map(|tier| Run::Tier(Arc::clone(tier))));
-            }
+            Self::Few(few) => runs.extend(run(few)),
+            Self::Many(tiers) => runs.extend(tiers.iter().filter_map(run)),
         }
     }
-}
-
-fn add(rows: &[u32], row: u32, table: &Table) -> Arc<[u32]> {
-    let place = table.place(row);
-    // Nearly always it belongs near the front.
-    let mut ahead = 1;
-    while ahead < rows.len() && table.place(rows[ahead - 1]) < place {
-        ahead *= 2;
-    }
-    let near = &rows[..ahead.min(rows.len())];
-    let (before, behind) = rows.split_at(near.partition_point(|&other| table.place(other) < place));
-    before.iter().chain([&row]).chain(behind).copied().collect()
-}
-
-fn merge(newer: &[u32], older: &[u32], table: &Table) -> Arc<[u32]> {
-    let mut out = Vec::with_capacity(newer.len() + older.len());
-    let mut older = older;
-    for &row in newer {
-        let place = table.place(row);
-        // What came later is newer as a rule: few of the older ones come before it.
-        let mut ahead = 1;
-        while ahead < older.len() && table.place(older[ahead]) < place {
-            ahead *= 2;
-        }
-        let within = &older[..ahead.min(older.len())];
-        let (before, behind) =
-            older.split_at(within.partition_point(|&other| table.place(other) < place));
-        out.extend_from_slice(before);
-        out.push(row);
-        older = behind;
-    }
-    out.extend_from_slice(older);
-    out.into()
 }
 
 /// A term's lists, by kind.
@@ -121,26 +184,34 @@ enum Lists {
 }
 
 impl Lists {
-    fn insert(&self, kind: u32, row: u32, table: &Table) -> Self {
+    /// Inserts a row; gives the lists that are to replace these, if they do not grow where they are.
+    fn insert(&self, kind: u32, row: u32, table: &Table) -> Option<Self> {
         match self {
-            Self::One(known, list) if *known == kind => Self::One(kind, list.insert(row, table)),
+            Self::One(known, list) if *known == kind => {
+                list.insert(row, table).map(|list| Self::One(kind, list))
+            }
             Self::One(known, list) => {
-                Self::Few(vec![(*known, list.clone()), (kind, List::One(row))])
+                Some(Self::Few(vec![(*known, list.clone()), (kind, List::One(row))]))
             }
             Self::Few(lists) => {
+                let at = lists.iter().position(|(known, _)| *known == kind);
+                let grown = match at {
+                    Some(at) => lists[at].1.insert(row, table)?,
+                    None => List::One(row),
+                };
                 let mut lists = lists.clone();
-                match lists.iter_mut().find(|(known, _)| *known == kind) {
-                    Some((_, list)) => *list = list.insert(row, table),
-                    None => lists.push((kind, List::One(row))),
+                match at {
+                    Some(at) => lists[at].1 = grown,
+                    None => lists.push((kind, grown)),
                 }
                 if lists.len() <= FEW_KINDS {
-                    return Self::Few(lists);
+                    return Some(Self::Few(lists));
                 }
-                Self::Many(Arc::new(lists.into_iter().collect()))
+                Some(Self::Many(Arc::new(lists.into_iter().collect())))
             }
             Self::Many(lists) => {
                 insert_in(lists, kind, row, table);
-                Self::Many(Arc::clone(lists))
+                None
             }
         }
     }
@@ -175,8 +246,13 @@ impl Lists {
 
 fn insert_in(lists: &HashMap<u32, List>, kind: u32, row: u32, table: &Table) {
     let lists = lists.pin();
-    let list = lists.get(&kind).map_or(List::One(row), |list| list.insert(row, table));
-    lists.insert(kind, list);
+    let grown = match lists.get(&kind) {
+        Some(list) => list.insert(row, table),
+        None => Some(List::One(row)),
+    };
+    if let Some(grown) = grown {
+        lists.insert(kind, grown);
+    }
 }
 
 fn runs_in(lists: &HashMap<u32, List>, kinds: &[u32], runs: &mut Vec<Run>) {
@@ -203,6 +279,49 @@ impl Hasher for AsIs {
 }
 
 type ByTerm<V> = HashMap<u64, V, BuildHasherDefault<AsIs>>;
+
+/// Slots of the first table of ids; each next one has twice as many.
+const ID_SLOTS: usize = 1 << 17;
+/// So many of them, half full, take all rows that a head can have.
+const ID_TABLES: usize = 7;
+
+/// Rows by the hash of their id: open addressing, in tables of which only the last one is filled. A
+/// slot is a row and one, or 0.
+struct Ids {
+    tables: [OnceLock<Box<[AtomicU32]>>; ID_TABLES],
+}
+
+impl Ids {
+    fn new() -> Self {
+        Self { tables: [const { OnceLock::new() }; ID_TABLES] }
+    }
+
+    /// Rows that may have this hash, the latest table's first.
+    fn rows(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
+        let tables = self.tables.iter().rev().filter_map(OnceLock::get);
+        tables.flat_map(move |slots| {
+            let start = hash as usize & (slots.len() - 1);
+            let (before, behind) = slots.split_at(start);
+            let slots = behind.iter().chain(before);
+            let rows = slots.map(|slot| slot.load(Ordering::Acquire));
+            rows.take_while(|row| *row > 0).map(|row| row - 1)
+        })
+    }
+
+    /// Notes a row; `row` rows are there before it.
+    fn insert(&self, hash: u64, row: u32) {
+        let full = |at: usize| (row as usize) >= (ID_SLOTS << at) - ID_SLOTS / 2;
+        let at = (0..ID_TABLES - 1).take_while(|&at| full(at)).count();
+        let slots = self.tables[at]
+            .get_or_init(|| (0..ID_SLOTS << at).map(|_| AtomicU32::new(0)).collect());
+        let start = hash as usize & (slots.len() - 1);
+        let (before, behind) = slots.split_at(start);
+        let free = behind.iter().chain(before).find(|slot| slot.load(Ordering::Relaxed) == 0);
+        if let Some(slot) = free {
+            slot.store(row + 1, Ordering::Release);
+        }
+    }
+}
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -275,12 +394,12 @@ pub struct Head {
     every: u64,
     kinds: HashMap<u32, List>,
     lists: ByTerm<Lists>,
-    ids: ByTerm<u32>,
+    ids: Ids,
     inserted: AtomicU32,
     published: AtomicU32,
     /// Whether a record was asked for that is not in the log yet.
     missed: AtomicBool,
-    dead: DeadKinds,
+    dead: DeadRows,
     oldest: AtomicU64,
     newest: AtomicU64,
     expiring: Mutex<BTreeMap<u64, Vec<u32>>>,
@@ -298,11 +417,11 @@ impl Head {
             every: terms.every(),
             kinds: HashMap::new(),
             lists: HashMap::default(),
-            ids: HashMap::default(),
+            ids: Ids::new(),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             missed: AtomicBool::new(false),
-            dead: DeadKinds::default(),
+            dead: DeadRows::new(0),
             oldest: AtomicU64::new(u64::MAX),
             newest: AtomicU64::new(0),
             expiring: Mutex::default(),
@@ -351,11 +470,13 @@ impl Head {
             let kind = if term == self.every { 0 } else { kind };
             let grown = match lists.get(&term) {
                 Some(known) => known.insert(kind, row, &self.table),
-                None => Lists::One(kind, List::One(row)),
+                None => Some(Lists::One(kind, List::One(row))),
             };
-            lists.insert(term, grown);
+            if let Some(grown) = grown {
+                lists.insert(term, grown);
+            }
         }
-        self.ids.pin().insert(self.terms.id(id), row);
+        self.ids.insert(self.terms.id(id), row);
         row
     }
 
@@ -392,8 +513,7 @@ impl Head {
     pub fn kill(&self, row: u32) {
         let (Some(chunk), Some(found)) = (self.chunk(row), self.row(row)) else { return };
         chunk.doomed.set(row % CHUNK as u32);
-        if chunk.dead.set(row % CHUNK as u32) {
-            self.dead.add(Some(found.kind));
+        if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32), || Some(found.kind)) {
             let bytes = self.log.frame_bytes(found.offset);
             self.log.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -444,15 +564,24 @@ impl HeadView {
 pub enum Run {
     /// A list of one.
     One(u32),
-    /// A tier of a longer list.
-    Tier(Arc<[u32]>),
+    /// A tier of a longer list, and how many rows it had.
+    Tier(Tier, u32),
 }
 
 impl Run {
-    fn rows(&self) -> &[u32] {
+    fn len(&self) -> usize {
         match self {
-            Self::One(row) => std::slice::from_ref(row),
-            Self::Tier(rows) => rows,
+            Self::One(_) => 1,
+            Self::Tier(_, len) => *len as usize,
+        }
+    }
+
+    /// The `index`th row, newest first.
+    #[inline]
+    fn row(&self, index: usize) -> u32 {
+        match self {
+            Self::One(row) => *row,
+            Self::Tier(tier, len) => tier_row(tier, *len as usize - 1 - index),
         }
     }
 }
@@ -511,7 +640,7 @@ impl Source for HeadView {
     }
 
     fn run_kind(&self, run: &Run) -> Option<u32> {
-        self.head.row(*run.rows().first()?).map(|row| row.kind)
+        self.head.row(run.row(0)).map(|row| row.kind)
     }
 
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
@@ -524,9 +653,17 @@ impl Source for HeadView {
         }
     }
 
-    fn find(&self, id: &Id) -> Option<u32> {
-        let row = *self.head.ids.pin().get(&self.head.terms.id(id))?;
-        (row < self.rows && self.head.row(row)?.id == id_prefix(id)).then_some(row)
+    fn find(&self, id: &Id, hash: u64) -> Option<u32> {
+        let prefix = id_prefix(id);
+        let mut rows = self.head.ids.rows(hash).filter(|&row| {
+            row < self.rows && self.head.row(row).is_some_and(|row| row.id == prefix)
+        });
+        // An id that was deleted and put again has several rows, of which one may be alive.
+        let first = rows.next()?;
+        if !self.is_dead(first) {
+            return Some(first);
+        }
+        rows.find(|&row| !self.is_dead(row)).or(Some(first))
     }
 
     fn window(&self, query: &Query) -> Window {
@@ -545,13 +682,14 @@ impl Source for HeadView {
     }
 
     fn clip(&self, run: &Run, window: &Window) -> Range<usize> {
-        let (rows, table) = (run.rows(), &self.head.table);
+        let len = run.len();
         if window.is_everything() {
-            return 0..rows.len();
+            return 0..len;
         }
-        let start = rows.partition_point(|&row| window.is_before(table.rank(row)));
-        let end = rows.partition_point(|&row| !table.rank(row).0 >= window.from);
-        start..end.max(start)
+        let rank = |index: u32| self.head.table.rank(run.row(index as usize));
+        let start = partition(len as u32, |index| window.is_before(rank(index)));
+        let end = partition(len as u32, |index| !rank(index).0 >= window.from);
+        start as usize..end.max(start) as usize
     }
 
     fn within(&self, row: u32, window: &Window) -> bool {
@@ -560,7 +698,7 @@ impl Source for HeadView {
     }
 
     fn key(&self, run: &Run, index: usize, order: Order) -> HeadKey {
-        self.key_of(run.rows()[index], order)
+        self.key_of(run.row(index), order)
     }
 
     fn key_of(&self, row: u32, order: Order) -> HeadKey {
@@ -572,8 +710,13 @@ impl Source for HeadView {
         key.2
     }
 
+    #[inline]
+    fn row_at(&self, run: &Run, index: usize) -> u32 {
+        run.row(index)
+    }
+
     fn run_time(&self, run: &Run, index: usize) -> u64 {
-        self.time(run.rows()[index])
+        self.time(run.row(index))
     }
 
     fn time(&self, row: u32) -> u64 {
@@ -583,8 +726,8 @@ impl Source for HeadView {
     fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
         let table = &self.head.table;
         let place = table.place(row);
-        let before = |&other: &u32| table.place(other) < place;
-        range.start + run.rows()[range.clone()].partition_point(before)
+        let before = |at: u32| table.place(run.row(range.start + at as usize)) < place;
+        range.start + partition(range.len() as u32, before) as usize
     }
 
     fn is_dead(&self, row: u32) -> bool {
@@ -595,22 +738,37 @@ impl Source for HeadView {
             })
     }
 
-    fn may_have_dead(&self, kind: Option<u32>) -> bool {
-        self.writing || self.head.inserted() > self.rows || self.head.dead.may_have(kind)
+    fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>) {
+        let all = || {
+            let rows = 0..self.head.inserted().min(self.rows);
+            rows.filter(|&row| self.is_dead(row)).collect::<Vec<u32>>()
+        };
+        match kind {
+            Some(kind) if !self.writing => {
+                let kind_of = |row| self.head.row(row).map(|row| row.kind);
+                self.head.dead.of_kind(kind, all, kind_of, rows);
+                rows.retain(|&row| row < self.rows);
+            }
+            _ if self.writing || self.head.dead_count() > 0 => rows.extend(all()),
+            _ => {}
+        }
+        rows.extend(self.rows..self.head.inserted());
     }
 
     fn locate(&self, row: u32) -> u32 {
         self.head.row(row).map_or(u32::MAX, |row| row.offset)
     }
 
-    fn touch(&self, block: &[(u32, u32)]) {
-        let mut sum = 0;
-        for line in TOUCHED {
-            for (_, offset) in block {
-                sum ^= self.head.log.touch(*offset as usize + line);
-            }
-        }
-        std::hint::black_box(sum);
+    fn locate_alive(&self, row: u32) -> Option<u32> {
+        let chunk = self.head.chunk(row).filter(|_| row < self.rows)?;
+        let (bits, at) =
+            (if self.writing { &chunk.doomed } else { &chunk.dead }, row % CHUNK as u32);
+        let found = chunk.rows[at as usize].get()?;
+        (!bits.get(at)).then_some(found.offset)
+    }
+
+    fn prefetch(&self, offset: u32) {
+        self.head.log.prefetch(offset);
     }
 
     fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {

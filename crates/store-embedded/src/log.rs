@@ -15,8 +15,6 @@ pub const MAGIC: &[u8; 8] = b"HARKlog1";
 pub const HEADER: u64 = 24;
 /// Bytes of a frame before its body: length of the body, CRC32C of all else, type.
 pub const FRAME: usize = 9;
-/// Offsets, a cache line apart, at which a record is touched ahead: most records are about as long.
-pub const TOUCHED: [usize; 12] = [0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704];
 /// Longest body; what says more is damage.
 pub const BODY_MAX: usize = 64 << 20;
 
@@ -210,10 +208,10 @@ impl Log {
         Record::new(&bytes[FRAME..FRAME + len]).ok()
     }
 
-    /// Reads a byte, to have its neighbours brought closer; 0 behind the end.
+    /// Has the record at `offset` brought closer.
     #[inline]
-    pub fn touch(&self, at: usize) -> u8 {
-        self.bytes().get(at).copied().unwrap_or(0)
+    pub fn prefetch(&self, offset: u32) {
+        self.map.prefetch(offset as usize);
     }
 
     /// Size of the frame at `offset`, 0 if there is none.

@@ -44,7 +44,26 @@ impl Map {
         map.advise(Advice::Random)?;
         Ok(Self(Some(map)))
     }
+
+    /// Has the first bytes at `at` brought closer, about as many as a record has as a rule, without
+    /// waiting for them.
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(bytes) = self.get(at..).filter(|bytes| bytes.len() >= LINES * 64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            for line in 0..LINES {
+                // SAFETY: the address lies within `bytes`; and a prefetch of any address changes
+                // nothing and faults nowhere.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().add(line * 64).cast()) };
+            }
+        }
+    }
 }
+
+/// Cache lines of a record that are prefetched.
+#[cfg(target_arch = "x86_64")]
+const LINES: usize = 12;
 
 impl Deref for Map {
     type Target = [u8];

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use arc_swap::ArcSwap;
 use hark_archive::Record;
 use hark_archive::admission::Rules;
+use hark_archive::query::prepared::Terms as _;
 use hark_archive::query::source::Source;
 
 use crate::Options;
@@ -219,7 +220,7 @@ impl Shelf {
                     }
                 }
                 Frame::Delete { id, log } => {
-                    kill(&segments, heads.iter().chain([&head]), &id, log);
+                    kill(&segments, heads.iter().chain([&head]), (&id, self.terms.id(&id)), log);
                 }
             })?;
             if end.good < end.len && !last {
@@ -254,18 +255,18 @@ impl Shelf {
 fn kill<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
-    id: &hark_archive::Id,
+    (id, hash): (&hark_archive::Id, u64),
     log: u32,
 ) {
     for head in heads.filter(|head| head.log.number == log) {
         let view = HeadView::writing(head);
-        if let Some(row) = view.find(id) {
+        if let Some(row) = view.find(id, hash) {
             head.kill(row);
         }
     }
     let covers = |s: &&Arc<Segment>| (s.entry.first_log..=s.entry.last_log).contains(&log);
     for segment in segments.iter().filter(covers) {
-        for row in segment.rows_of(id).filter(|&row| segment.address(row).log == log) {
+        for row in segment.rows_of(id, hash).filter(|&row| segment.address(row).log == log) {
             segment.kill(row);
         }
     }

@@ -81,16 +81,16 @@ impl View {
     }
 
     /// Where a live record is, as the writer sees it (`writing`) or the readers do.
-    fn locate(&self, id: &Id, writing: bool) -> Option<Target> {
+    fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<Target> {
         for head in self.heads() {
             let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
-            if let Some(row) = view.find(id).filter(|&row| !view.is_dead(row)) {
+            if let Some(row) = view.find(id, hash).filter(|&row| !view.is_dead(row)) {
                 return Some(Target::Head(Arc::clone(head), row));
             }
         }
         self.segments.iter().rev().find_map(|segment| {
             let bits = if writing { &segment.dead.doomed } else { &segment.dead.dead };
-            let row = segment.rows_of(id).find(|&row| !bits.get(row))?;
+            let row = segment.rows_of(id, hash).find(|&row| !bits.get(row))?;
             Some(Target::Segment(Arc::clone(segment), row))
         })
     }
@@ -143,8 +143,10 @@ pub(crate) struct Writing {
     pub tail: Option<Tail>,
     /// Why no more is written, once a write or sync has failed.
     pub stopped: Option<String>,
+    /// The batch that is gathered; its own frame, in front, is filled in last.
     pub frames: Vec<u8>,
-    pub out: Vec<u8>,
+    /// That frame, while it is made.
+    pub start: Vec<u8>,
     pub terms: Vec<u64>,
     pub effects: Effects,
     pub targets: Vec<Target>,
@@ -156,11 +158,21 @@ impl Writing {
             tail,
             stopped: None,
             frames: Vec::new(),
-            out: Vec::new(),
+            start: Vec::new(),
             terms: Vec::new(),
             effects: Effects::default(),
             targets: Vec::new(),
         }
+    }
+
+    /// Adds a frame to the batch and gives its offset from the batch's start.
+    fn gather(&mut self, frame: Frame<'_>, salt: u32) -> usize {
+        if self.frames.is_empty() {
+            self.frames.resize(Frame::BATCH_BYTES, 0);
+        }
+        let at = self.frames.len();
+        frame.write(salt, &mut self.frames);
+        at
     }
 }
 
@@ -326,20 +338,22 @@ impl Shelf {
 
     /// Writes and syncs the frames gathered.
     fn append(&self, writing: &mut Writing, log: &Log) -> io::Result<()> {
-        let Writing { tail, frames, out, .. } = writing;
+        let Writing { tail, frames, start, .. } = writing;
         if frames.is_empty() {
             return Ok(());
         }
         let Some(tail) = tail else { return Err(io::Error::other("not open for writing")) };
-        out.clear();
-        Frame::Batch(frames.len() as u32).write(tail.salt, out);
-        out.extend_from_slice(frames);
+        start.clear();
+        let inner = frames.len() - Frame::BATCH_BYTES;
+        Frame::Batch(inner as u32).write(tail.salt, start);
+        frames[..Frame::BATCH_BYTES].copy_from_slice(start);
+        let written = tail.file.write_all(frames).and_then(|()| tail.file.sync());
+        let bytes = frames.len() as u64;
         frames.clear();
-        tail.file.write_all(out)?;
-        tail.file.sync()?;
-        tail.len += out.len() as u64;
+        written?;
+        tail.len += bytes;
         log.grow(tail.len);
-        self.written_bytes.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -369,7 +383,7 @@ impl Shelf {
     ) -> Result<Outcome, CommitError> {
         let record =
             Record::new(bytes).map_err(|source| CommitError::Record { index: 0, source })?;
-        if view.locate(record.id(), true).is_some() {
+        if view.locate(record.id(), self.terms.id(record.id()), true).is_some() {
             return Ok(Outcome::Duplicate);
         }
         let mut effects = std::mem::take(&mut writing.effects);
@@ -407,29 +421,28 @@ impl Shelf {
         for query in &effects.erases {
             erased.extend(self.find(writing, view, query, query.limit)?);
         }
-        Self::delete(writing, view, &erased);
+        self.delete(writing, view, &erased);
         let head = &view.active;
         let Some(tail) = &writing.tail else { return Ok(Outcome::Duplicate) };
-        let offset = tail.len as usize + Frame::BATCH_BYTES + writing.frames.len();
-        let salt = tail.salt;
-        Frame::Put(record.bytes()).write(salt, &mut writing.frames);
+        let (salt, start) = (tail.salt, tail.len as usize);
+        let offset = start + writing.gather(Frame::Put(record.bytes()), salt);
         let row = head.insert(record, offset as u32, &mut writing.terms);
         Ok(Outcome::Stored { seq: head.base + u64::from(row) + 1 })
     }
 
     fn erase(&self, writing: &mut Writing, view: &View, query: &Query) -> Result<u64, CommitError> {
         let found = self.find(writing, view, query, query.limit)?;
-        Self::delete(writing, view, &found);
+        self.delete(writing, view, &found);
         Ok(found.len() as u64)
     }
 
     /// Gathers the deletion of what was found.
-    fn delete(writing: &mut Writing, view: &View, found: &[Position]) {
+    fn delete(&self, writing: &mut Writing, view: &View, found: &[Position]) {
         let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return };
         for Position { id, .. } in found {
-            if let Some(target) = view.locate(id, true) {
+            if let Some(target) = view.locate(id, self.terms.id(id), true) {
                 target.doom();
-                Frame::Delete { id: *id, log: target.log() }.write(salt, &mut writing.frames);
+                writing.gather(Frame::Delete { id: *id, log: target.log() }, salt);
                 writing.targets.push(target);
             }
         }
@@ -505,7 +518,7 @@ impl Store for Embedded {
     }
 
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
-        Ok(self.shelf.view.load().locate(id, false).is_some())
+        Ok(self.shelf.view.load().locate(id, self.shelf.terms.id(id), false).is_some())
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
@@ -566,7 +579,7 @@ impl Store for Embedded {
         }
         for segment in &view.segments {
             let rows = u64::from(segment.file.rows);
-            let dead = u64::from(segment.dead.kinds.count()).min(rows);
+            let dead = u64::from(segment.dead.rows.count()).min(rows);
             stats.records += rows - dead;
             stats.dead += dead;
             stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);

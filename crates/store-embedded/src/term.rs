@@ -14,51 +14,53 @@ pub const SECRET: usize = 16;
 
 /// The hashes of one shelf.
 #[derive(Clone, Copy)]
-pub struct Terms(SipHasher13);
+pub struct Terms {
+    hasher: SipHasher13,
+    every: u64,
+}
 
 impl Terms {
     /// From the shelf's secret.
     pub fn new(secret: &[u8; SECRET]) -> Self {
-        Self(SipHasher13::new_with_key(secret))
-    }
-
-    /// An id's place in the id index.
-    pub fn id(&self, id: &Id) -> u64 {
-        let mut hasher = self.0;
-        hasher.write(id);
-        hasher.finish()
+        let hasher = SipHasher13::new_with_key(secret);
+        Self { hasher, every: hash(hasher, 0, 0, &[]) }
     }
 
     /// The term that every row has: its lists by kind are the kinds.
     pub fn every(&self) -> u64 {
-        self.hash(0, 0, &[])
+        self.every
     }
 
     /// All terms of a record, in no order, doubles taken out.
     pub fn of(&self, record: &Record<'_>, terms: &mut Vec<u64>) {
         terms.clear();
-        terms.push(self.every());
+        terms.push(self.every);
         terms.extend(record.author().map(|author| prepared::Terms::author(self, author)));
         let label = |(name, value): (u8, &[u8])| prepared::Terms::label(self, name, value);
         terms.extend(record.labels().map(label));
         terms.sort_unstable();
         terms.dedup();
     }
+}
 
-    fn hash(&self, class: u8, name: u8, value: &[u8]) -> u64 {
-        let mut hasher = self.0;
-        hasher.write(&[class, name]);
-        hasher.write(value);
-        hasher.finish()
-    }
+fn hash(mut hasher: SipHasher13, class: u8, name: u8, value: &[u8]) -> u64 {
+    hasher.write(&[class, name]);
+    hasher.write(value);
+    hasher.finish()
 }
 
 impl prepared::Terms for Terms {
+    fn id(&self, id: &Id) -> u64 {
+        let mut hasher = self.hasher;
+        hasher.write(id);
+        hasher.finish()
+    }
+
     fn author(&self, author: &Key) -> u64 {
-        self.hash(1, 0, author)
+        hash(self.hasher, 1, 0, author)
     }
 
     fn label(&self, name: u8, value: &[u8]) -> u64 {
-        self.hash(2, name, value)
+        hash(self.hasher, 2, name, value)
     }
 }

@@ -241,11 +241,7 @@ impl Shelf {
         change(&mut next, entry.clone());
         let view = self.view.load_full();
         for row in died(&view) {
-            fresh.dead.doomed.set(row);
-            if fresh.dead.dead.set(row) {
-                let kind = fresh.record(row).map(|record| record.kind());
-                fresh.dead.kinds.add(kind);
-            }
+            fresh.kill_row(row);
         }
         let fresh = Arc::new(fresh);
         let mut segments = Vec::new();
@@ -278,7 +274,7 @@ impl Shelf {
         segment: &Arc<Segment>,
         line: &mut SegmentEntry,
     ) -> Result<Arc<Segment>, UpkeepError> {
-        let count = segment.dead.kinds.count();
+        let count = segment.dead.rows.count();
         if count != segment.dead.saved.load(Ordering::Relaxed) {
             line.dead += 1;
             let disk = &*self.options.disk;

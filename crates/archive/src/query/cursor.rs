@@ -14,8 +14,10 @@ use super::prepared::Prepared;
 use super::source::Source;
 use super::{Order, Query};
 
-/// Rows that are brought closer at once, at most.
+/// Rows that are gathered at once, at most.
 const BLOCK_MAX: usize = 32;
+/// Records that are on their way from memory while one is read.
+const AHEAD: usize = 8;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +70,16 @@ struct Cut<R> {
 enum Driver<S: Source> {
     Keys(std::vec::IntoIter<S::Key>),
     One(Stream<S::Run>),
-    Many { streams: Vec<Stream<S::Run>>, heap: BinaryHeap<Reverse<(S::Key, u32)>> },
+    /// One stream is followed as long as its next key comes before those of all others, which wait in
+    /// the heap with theirs.
+    Many {
+        streams: Vec<Stream<S::Run>>,
+        now: Option<(S::Key, u32)>,
+        heap: Waiting<S::Key>,
+    },
 }
+
+type Waiting<K> = BinaryHeap<Reverse<(K, u32)>>;
 
 /// A walk over the rows of one source that match a query, in its order.
 pub struct Walk<S: Source> {
@@ -77,7 +87,7 @@ pub struct Walk<S: Source> {
     query: Arc<Prepared>,
     driver: Driver<S>,
     cuts: Vec<Vec<Cut<S::Run>>>,
-    last: Option<S::Key>,
+    last: Option<u32>,
     /// Rows to be checked next, already located; `next` is the first of them.
     block: Vec<(u32, S::Place)>,
     next: usize,
@@ -135,8 +145,8 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
     let mut rows = Vec::new();
     let mut size = |set| {
         if set == Set::Ids {
-            let ids = query.ids.iter().flatten();
-            let found = ids.filter_map(|id| source.find(id));
+            let ids = query.ids.iter().flatten().zip(&query.id_hashes);
+            let found = ids.filter_map(|(id, &hash)| source.find(id, hash));
             if query.is_windowed() {
                 let window = window.get_or_init(|| source.window(query));
                 rows.extend(found.filter(|&row| source.within(row, window)));
@@ -191,73 +201,6 @@ impl<S: Source> Walk<S> {
         })
     }
 
-    /// Goes on to the next match, visiting at most `work` rows, which it counts down.
-    pub fn advance(&mut self, work: &mut u64) -> Step {
-        loop {
-            while let Some(&(row, place)) = self.block.get(self.next) {
-                self.next += 1;
-                let Some(record) = self.source.read(row, place) else { continue };
-                if self.query.matches(&record) && is_behind(&self.query, &record) {
-                    self.time = record.time();
-                    self.here = Some((row, place));
-                    return Step::Found;
-                }
-            }
-            match self.fill(work) {
-                Step::Found => {}
-                step => return step,
-            }
-        }
-    }
-
-    /// Hands the row it stands at to `sink`, and those behind it as long as their time key is below
-    /// `bound`. Stops at the first that is not, or as `Stop` says.
-    fn run(
-        &mut self,
-        work: &mut u64,
-        bound: u64,
-        wanted: &mut usize,
-        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Stop {
-        let order = self.query.order;
-        if let Some((row, place)) = self.here.take()
-            && let Some(record) = self.source.read(row, place)
-        {
-            *wanted -= 1;
-            if sink(&record).is_break() {
-                return Stop::Broke;
-            }
-        }
-        loop {
-            while *wanted > 0
-                && let Some(&(row, place)) = self.block.get(self.next)
-            {
-                self.next += 1;
-                let Some(record) = self.source.read(row, place) else { continue };
-                if !self.query.matches(&record) || !is_behind(&self.query, &record) {
-                    continue;
-                }
-                if time_key(record.time(), order) >= bound {
-                    self.time = record.time();
-                    self.here = Some((row, place));
-                    return Stop::Standing;
-                }
-                *wanted -= 1;
-                if sink(&record).is_break() {
-                    return Stop::Broke;
-                }
-            }
-            if *wanted == 0 {
-                return Stop::Full;
-            }
-            match self.fill(work) {
-                Step::Found => {}
-                Step::Paused => return Stop::Paused,
-                Step::End => return Stop::End,
-            }
-        }
-    }
-
     /// Takes the next rows that are alive and in every set that is cut with: one at first, twice as
     /// many each time, so that little is looked at in vain when a limit is reached.
     fn fill(&mut self, work: &mut u64) -> Step {
@@ -268,8 +211,21 @@ impl<S: Source> Walk<S> {
         if self.block.is_empty() {
             return end;
         }
-        self.source.touch(&self.block);
+        for (_, place) in self.block.iter().take(AHEAD) {
+            self.source.prefetch(*place);
+        }
         Step::Found
+    }
+
+    /// The next row of the block; those behind it are brought closer meanwhile.
+    #[inline]
+    fn next_of_block(&mut self) -> Option<(u32, S::Place)> {
+        let next = *self.block.get(self.next)?;
+        if let Some((_, place)) = self.block.get(self.next + AHEAD) {
+            self.source.prefetch(*place);
+        }
+        self.next += 1;
+        Some(next)
     }
 
     fn gather(&mut self, room: usize, work: &mut u64) -> Step {
@@ -277,22 +233,23 @@ impl<S: Source> Walk<S> {
             if *work == 0 {
                 return Step::Paused;
             }
-            let Some(key) = self.next_key() else { return Step::End };
+            let Some(row) = self.next_row() else { return Step::End };
             *work -= 1;
             self.visited += 1;
-            if self.last.is_some_and(|last| last == key) {
+            if self.last == Some(row) {
                 continue;
             }
-            self.last = Some(key);
-            let row = self.source.row(key);
-            if !self.source.is_dead(row) && self.cut(row) {
-                self.block.push((row, self.source.locate(row)));
+            self.last = Some(row);
+            if let Some(place) = self.source.locate_alive(row)
+                && self.cut(row)
+            {
+                self.block.push((row, place));
             }
         }
         Step::Found
     }
 
-    /// Like [`Walk::advance`], but only counts; exact as long as `work` lasts.
+    /// Like [`AnyWalk::advance`], but only counts; exact as long as `work` lasts.
     fn count_rest(&mut self, work: &mut u64) -> Option<u64> {
         let mut count = 0;
         loop {
@@ -310,8 +267,7 @@ impl<S: Source> Walk<S> {
         self.cuts.iter_mut().all(|set| {
             set.iter_mut().any(|cut| {
                 let at = source.seek(&cut.run, cut.range.clone(), row);
-                let found = at < cut.range.end
-                    && source.row(source.key(&cut.run, at, Order::NewestFirst)) == row;
+                let found = at < cut.range.end && source.row_at(&cut.run, at) == row;
                 if forward {
                     cut.range.start = at;
                 }
@@ -320,27 +276,29 @@ impl<S: Source> Walk<S> {
         })
     }
 
-    fn next_key(&mut self) -> Option<S::Key> {
-        let order = self.query.order;
+    /// The next row of the driver. One that is in several streams comes once for each, in succession.
+    fn next_row(&mut self) -> Option<u32> {
+        let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
-            Driver::Keys(keys) => keys.next(),
+            Driver::Keys(keys) => keys.next().map(|key| source.row(key)),
             Driver::One(stream) => {
-                let index = stream.step(&*self.source, order)?;
-                Some(self.source.key(&stream.run, index, order))
+                let index = stream.step(source, order)?;
+                Some(source.row_at(&stream.run, index))
             }
-            Driver::Many { streams, heap } => {
-                let mut top = heap.peek_mut()?;
-                let Reverse((key, at)) = *top;
+            Driver::Many { streams, now, heap } => {
+                let (key, at) = now.take()?;
                 let stream = &mut streams[at as usize];
-                match stream.step(&*self.source, order) {
-                    Some(index) => {
-                        *top = Reverse((self.source.key(&stream.run, index, order), at));
+                let next = stream.step(source, order);
+                let next = next.map(|index| (source.key(&stream.run, index, order), at));
+                *now = match (next, heap.peek_mut()) {
+                    (Some(next), Some(mut first)) if first.0 < next => {
+                        Some(std::mem::replace(&mut first.0, next))
                     }
-                    None => {
-                        PeekMut::pop(top);
-                    }
-                }
-                Some(key)
+                    (Some(next), _) => Some(next),
+                    (None, Some(first)) => Some(PeekMut::pop(first).0),
+                    (None, None) => None,
+                };
+                Some(source.row(key))
             }
         }
     }
@@ -366,7 +324,9 @@ fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<
             heads.push(Reverse((source.key(&stream.run, index, order), at as u32)));
         }
     }
-    Driver::Many { streams, heap: BinaryHeap::from(heads) }
+    let mut heap = BinaryHeap::from(heads);
+    let now = heap.pop().map(|Reverse(first)| first);
+    Driver::Many { streams, now, heap }
 }
 
 /// A time as a key that grows in the order of a question.
@@ -391,7 +351,7 @@ pub enum Stop {
 
 /// A walk, whatever its source.
 pub trait AnyWalk: Send {
-    /// See [`Walk::advance`].
+    /// Goes on to the next match, visiting at most `work` rows, which it counts down.
     fn advance(&mut self, work: &mut u64) -> Step;
     /// Hands the row it stands at to `sink`, then those behind it as long as their time key is below
     /// `bound`. Counts `wanted`, which is not 0, down.
@@ -412,7 +372,20 @@ pub trait AnyWalk: Send {
 
 impl<S: Source> AnyWalk for Walk<S> {
     fn advance(&mut self, work: &mut u64) -> Step {
-        Walk::advance(self, work)
+        loop {
+            while let Some((row, place)) = self.next_of_block() {
+                let Some(record) = self.source.read(row, place) else { continue };
+                if self.query.matches(&record) && is_behind(&self.query, &record) {
+                    self.time = record.time();
+                    self.here = Some((row, place));
+                    return Step::Found;
+                }
+            }
+            match self.fill(work) {
+                Step::Found => {}
+                step => return step,
+            }
+        }
     }
 
     fn run(
@@ -422,7 +395,42 @@ impl<S: Source> AnyWalk for Walk<S> {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Stop {
-        Walk::run(self, work, bound, wanted, sink)
+        let order = self.query.order;
+        if let Some((row, place)) = self.here.take()
+            && let Some(record) = self.source.read(row, place)
+        {
+            *wanted -= 1;
+            if sink(&record).is_break() {
+                return Stop::Broke;
+            }
+        }
+        loop {
+            while *wanted > 0
+                && let Some((row, place)) = self.next_of_block()
+            {
+                let Some(record) = self.source.read(row, place) else { continue };
+                if !self.query.matches(&record) || !is_behind(&self.query, &record) {
+                    continue;
+                }
+                if time_key(record.time(), order) >= bound {
+                    self.time = record.time();
+                    self.here = Some((row, place));
+                    return Stop::Standing;
+                }
+                *wanted -= 1;
+                if sink(&record).is_break() {
+                    return Stop::Broke;
+                }
+            }
+            if *wanted == 0 {
+                return Stop::Full;
+            }
+            match self.fill(work) {
+                Step::Found => {}
+                Step::Paused => return Stop::Paused,
+                Step::End => return Stop::End,
+            }
+        }
     }
 
     fn time(&self) -> u64 {
@@ -451,15 +459,13 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) 
     }
     let driver = opened.plan.driver;
     let (_, cuts) = opened.found.iter().find(|(set, _)| *set == driver)?;
-    let mut count = 0;
+    let (mut count, mut dead) = (0, Vec::new());
     for cut in cuts {
         count += cut.range.len() as u64;
         let kind = if driver == Set::Time { None } else { source.run_kind(&cut.run) };
-        if source.may_have_dead(kind) {
-            *work = work.checked_sub(cut.range.len() as u64)?;
-            let row = |i| source.row(source.key(&cut.run, i, Order::NewestFirst));
-            count -= cut.range.clone().filter(|&i| source.is_dead(row(i))).count() as u64;
-        }
+        dead.clear();
+        source.dead_rows(kind, &mut dead);
+        count -= dead_of(&**source, cut, &dead, work)?;
     }
     let mut expired = Vec::new();
     source.expired(query.now, &mut expired);
@@ -471,6 +477,21 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) 
         !source.is_dead(row) && source.record(row).is_some_and(|record| alive.matches(&record))
     });
     Some(count - lost.count() as u64)
+}
+
+/// How many rows of a run are dead; all of its kind that are, are in `dead`.
+fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u64) -> Option<u64> {
+    *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
+    // Looking one row up costs about as much as looking at so many.
+    if dead.len() * 16 > cut.range.len() {
+        let is_dead = |&index: &usize| source.is_dead(source.row_at(&cut.run, index));
+        return Some(cut.range.clone().filter(is_dead).count() as u64);
+    }
+    let is_in = |row: u32| {
+        let at = source.seek(&cut.run, cut.range.clone(), row);
+        at < cut.range.end && source.row_at(&cut.run, at) == row
+    };
+    Some(dead.iter().filter(|&&row| source.is_dead(row) && is_in(row)).count() as u64)
 }
 
 /// Whether the driver's runs are disjoint and hold nothing but matches.

@@ -194,8 +194,23 @@ fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     match set.values.as_slice() {
         [] => false,
         [one] => record.labels().any(|(name, value)| name == set.name && value == &**one),
-        many => record.labels().any(|(name, value)| {
-            name == set.name && many.binary_search_by(|probe| (**probe).cmp(value)).is_ok()
-        }),
+        many => record.labels().any(|(name, value)| name == set.name && among(many, value)),
     }
+}
+
+/// Whether `value` is among `sorted`: nearly all differ in their first bytes, so that those alone are
+/// compared until one does not.
+fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
+    fn first(value: &[u8]) -> u64 {
+        match value.first_chunk() {
+            Some(eight) => u64::from_be_bytes(*eight),
+            None => value
+                .iter()
+                .enumerate()
+                .fold(0, |all, (at, &byte)| all | u64::from(byte) << (56 - 8 * at)),
+        }
+    }
+    let wanted = first(value);
+    let start = sorted.partition_point(|other| first(other) < wanted);
+    sorted[start..].iter().take_while(|other| first(other) == wanted).any(|other| &**other == value)
 }

@@ -68,6 +68,10 @@ pub fn plan(
     let mut known: Vec<(Set, Size)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
+        // Lists of an author or a label are by kind already.
+        if set == Set::Kinds && best.0 != Set::Time {
+            continue;
+        }
         if probes > PROBES_FREE && probes > best.1.rows {
             residual.push(set);
             continue;
@@ -132,8 +136,9 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         .collect();
     sets.extend(query.authors.iter().map(|authors| (Set::Authors, authors.len() as u64)));
     sets.sort_by_key(|(_, probes)| *probes);
-    // Kinds first: a handful of lists, and where they are empty so is the answer.
-    sets.splice(0..0, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
+    // Kinds are only of use where nothing else is, or where they save looking many others up.
+    let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
+    sets.splice(at..at, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
     sets
 }
 
@@ -209,7 +214,7 @@ mod tests {
             ..Query::default()
         };
         assert_eq!(
-            choose(&author_and_kind, &[(Set::Kinds, 600_000, 1), (Set::Authors, 300, 1)]),
+            choose(&author_and_kind, &[(Set::Authors, 300, 1)]),
             Some((Set::Authors, vec![], vec![], 20))
         );
         let rare_kind = Query {
@@ -217,7 +222,7 @@ mod tests {
             labels: vec![LabelSet::one(b'p', b"x")],
             ..Query::default()
         };
-        assert_eq!(choose(&rare_kind, &[(Set::Kinds, 0, 0)]), None, "no look at the label");
+        assert_eq!(choose(&rare_kind, &[(Set::Label(0), 0, 0)]), None, "no look at the kind");
         let two_labels = Query {
             labels: vec![LabelSet::one(b't', b"x"), LabelSet::one(b'p', b"y")],
             limit: 50,

@@ -2,13 +2,15 @@
 
 use std::ops::Deref;
 
-use hark_codec::record::Key;
+use hark_codec::record::{Id, Key};
 
 use super::Query;
 use super::plan::{Set, conditions};
 
 /// Gives authors and labels the numbers under which a shelf's sources know them.
 pub trait Terms {
+    /// An id's hash.
+    fn id(&self, id: &Id) -> u64;
     /// An author's term.
     fn author(&self, author: &Key) -> u64;
     /// A label's term.
@@ -19,6 +21,8 @@ pub trait Terms {
 #[derive(Clone, Debug)]
 pub struct Prepared {
     query: Query,
+    /// Hashes of the ids.
+    pub id_hashes: Vec<u64>,
     /// Terms of the authors.
     pub authors: Vec<u64>,
     /// Terms of the values of each label condition.
@@ -32,6 +36,7 @@ impl Prepared {
     /// Makes a query ready.
     pub fn new(mut query: Query, terms: &impl Terms) -> Self {
         query.normalise();
+        let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
         let labels = query
             .labels
@@ -39,7 +44,7 @@ impl Prepared {
             .map(|set| set.values.iter().map(|value| terms.label(set.name, value)).collect())
             .collect();
         let conditions = conditions(&query);
-        Self { query, authors, labels, conditions }
+        Self { query, id_hashes, authors, labels, conditions }
     }
 
     /// The same with another limit.

@@ -41,8 +41,8 @@ pub trait Source: Send + Sync + 'static {
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
     /// Runs of a term, of these kinds or of all.
     fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
-    /// The row of an id, checked against the record.
-    fn find(&self, id: &Id) -> Option<u32>;
+    /// The row of an id, whose hash this is; checked against the record.
+    fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
     /// Makes the query's window and cursor ready. Oldest first, the cursor's own second stays within
     /// the window as a whole: its rows are sorted by id, so that part of it is not a range.
@@ -54,6 +54,8 @@ pub trait Source: Send + Sync + 'static {
 
     /// Key of a run's `index`th row.
     fn key(&self, run: &Self::Run, index: usize, order: Order) -> Self::Key;
+    /// A run's `index`th row.
+    fn row_at(&self, run: &Self::Run, index: usize) -> u32;
     /// Key of a row.
     fn key_of(&self, row: u32, order: Order) -> Self::Key;
     /// Row of a key.
@@ -68,13 +70,17 @@ pub trait Source: Send + Sync + 'static {
 
     /// Whether a row is deleted, or newer than the snapshot.
     fn is_dead(&self, row: u32) -> bool;
-    /// False if surely no row of the kind is dead, so that lengths are counts.
-    fn may_have_dead(&self, kind: Option<u32>) -> bool;
+    /// Appends the rows of the kind, or of all, that are dead, each once; others may be among them.
+    fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
     /// Where a row's record is.
     fn locate(&self, row: u32) -> Self::Place;
-    /// Has records brought closer without waiting for one after the other: the memory answers many
-    /// such requests at the same time, where as many reads would each wait for their own.
-    fn touch(&self, block: &[(u32, Self::Place)]);
+    /// Where a row's record is, if the row is not dead.
+    fn locate_alive(&self, row: u32) -> Option<Self::Place> {
+        (!self.is_dead(row)).then(|| self.locate(row))
+    }
+    /// Has a record brought closer without waiting for it: the memory answers many such requests at
+    /// the same time, where as many reads would each wait for their own.
+    fn prefetch(&self, place: Self::Place);
     /// The record of a row, which is at `place`; `None`, and noted, where it is damaged.
     fn read(&self, row: u32, place: Self::Place) -> Option<Record<'_>>;
     /// The record of a row.

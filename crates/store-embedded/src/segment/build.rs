@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::{MAGIC, SECTIONS, Section, path};
+use super::{MAGIC, SECTIONS, Section, filter, path};
 use crate::disk::{Disk, DiskFile};
 
 /// Bytes gathered before they are handed to the disk.
@@ -59,14 +59,18 @@ impl Builder {
     /// The ids' hashes and rows, ascending by hash.
     pub fn ids(&mut self, ids: impl Iterator<Item = (u64, u32)>) -> io::Result<()> {
         let mut rows = Vec::with_capacity(self.rows as usize);
+        let mut filter = vec![0; filter::words(self.rows)];
         self.u64s(
             Section::IdHashes,
             ids.map(|(hash, row)| {
                 rows.push(row);
+                let (at, bits) = filter::place(hash, filter.len());
+                filter[at] |= bits;
                 hash
             }),
         )?;
-        self.u32s(Section::IdRows, rows.into_iter())
+        self.u32s(Section::IdRows, rows.into_iter())?;
+        self.u64s(Section::IdFilter, filter.into_iter())
     }
 
     /// The lists: `next` fills the rows of the next one and says its term and kind, ascending.

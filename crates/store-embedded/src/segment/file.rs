@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use super::{MAGIC, SECTIONS, Section, path};
+use super::{MAGIC, SECTIONS, Section, filter, path};
 use crate::disk::Disk;
 use crate::map::Map;
 
@@ -78,6 +78,7 @@ impl SegmentFile {
         len(Section::Times) == rows * if self.wide { 8 } else { 4 }
             && len(Section::IdHashes) == rows * 8
             && len(Section::IdRows) == rows * 4
+            && len(Section::IdFilter) == filter::words(self.rows) * 8
             && len(Section::Kinds) * 2 == len(Section::Terms)
             && len(Section::Starts) == len(Section::Kinds) + 4
             && len(Section::ExpiryRows) * 2 == len(Section::ExpiryTimes)
@@ -129,7 +130,12 @@ impl SegmentFile {
 
     /// Rows whose id has this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
-        let found = self.equal(Section::IdHashes, self.rows as usize, hash);
+        let (at, bits) = filter::place(hash, filter::words(self.rows));
+        let may_be_there = self.u64(Section::IdFilter, at).is_some_and(|word| word & bits == bits);
+        let found = match may_be_there {
+            true => self.equal(Section::IdHashes, self.rows as usize, hash),
+            false => 0..0,
+        };
         found.filter_map(|at| self.u32(Section::IdRows, at))
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 pub mod build;
 pub mod file;
+pub mod filter;
 pub mod merge;
 pub mod seal;
 pub mod sidecar;
@@ -22,6 +23,8 @@ pub enum Section {
     IdHashes,
     /// Their rows, u32.
     IdRows,
+    /// The id filter's words, u64 (see [`filter`]).
+    IdFilter,
     /// Rows, u32, of one list after the other.
     Postings,
     /// Terms, u64, ascending; one entry a term and kind.
@@ -37,10 +40,11 @@ pub enum Section {
 }
 
 /// All sections in their order.
-pub const SECTIONS: [Section; 9] = [
+pub const SECTIONS: [Section; 10] = [
     Section::Times,
     Section::IdHashes,
     Section::IdRows,
+    Section::IdFilter,
     Section::Postings,
     Section::Terms,
     Section::Kinds,

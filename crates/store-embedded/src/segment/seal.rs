@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use hark_archive::Record;
+use hark_archive::query::prepared::Terms as _;
 
 use super::Address;
 use super::build::Builder;

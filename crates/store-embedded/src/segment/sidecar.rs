@@ -12,7 +12,7 @@ use crate::map::Map;
 pub enum Kind {
     /// A packed [`super::Address`] a row.
     Addresses,
-    /// A bit a row, 64 a word, then how many dead rows the 256 groups of kinds have, two a word.
+    /// A bit a row, 64 a word.
     Dead,
 }
 

@@ -10,8 +10,8 @@ use hark_archive::{Id, Order, Query, Record};
 use super::Address;
 use super::file::{SegmentFile, partition};
 use super::sidecar::Words;
-use crate::bits::{Bits, DeadKinds, KIND_WORDS};
-use crate::log::{Log, TOUCHED};
+use crate::bits::{Bits, DeadRows};
+use crate::log::Log;
 use crate::manifest::SegmentEntry;
 use crate::term::Terms;
 
@@ -42,8 +42,8 @@ pub struct Dead {
     pub dead: Bits,
     /// Deleted by a batch that is not synced yet; a superset of `dead`.
     pub doomed: Bits,
-    /// By kind.
-    pub kinds: DeadKinds,
+    /// How many, and by kind.
+    pub rows: DeadRows,
     /// Rows whose record's checksum was looked at.
     pub verified: Bits,
     /// Records found damaged.
@@ -55,14 +55,12 @@ pub struct Dead {
 impl Dead {
     /// From the words of a `.dead` file; all alive without.
     pub fn new(rows: u32, words: Option<&Words>) -> Self {
-        let words = || words.into_iter().flat_map(Words::iter);
-        let dead = Bits::from_words(rows as usize, words());
+        let dead = Bits::from_words(rows as usize, words.into_iter().flat_map(Words::iter));
         let all = dead.words().map(u64::count_ones).sum();
-        let kinds = words().skip(rows.div_ceil(64) as usize);
         Self {
             doomed: Bits::from_words(rows as usize, dead.words()),
             dead,
-            kinds: DeadKinds::from_words(kinds, all),
+            rows: DeadRows::new(all),
             verified: Bits::new(rows as usize),
             damaged: AtomicU64::new(0),
             saved: AtomicU32::new(all),
@@ -71,17 +69,17 @@ impl Dead {
 
     /// Words of a `.dead` file for so many rows.
     pub fn words_on_disk(rows: u32) -> usize {
-        rows.div_ceil(64) as usize + KIND_WORDS
+        rows.div_ceil(64) as usize
     }
 
     /// Says that the manifest names a `.dead` file with all that are dead now; the writer is held.
     pub fn note_saved(&self) {
-        self.saved.store(self.kinds.count(), Ordering::Relaxed);
+        self.saved.store(self.rows.count(), Ordering::Relaxed);
     }
 
     /// The words of a `.dead` file.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        self.dead.words().chain(self.kinds.words())
+        self.dead.words()
     }
 }
 
@@ -192,19 +190,25 @@ impl Segment {
 
     /// Marks a row as deleted for everyone.
     pub fn kill(&self, row: u32) {
-        self.dead.doomed.set(row);
-        if row < self.file.rows && self.dead.dead.set(row) {
-            self.note_dead(row);
+        if self.kill_row(row) {
+            self.note_dead_bytes(row);
         }
     }
 
-    fn note_dead(&self, row: u32) {
-        let address = self.address(row);
-        let log = self.log(address);
-        let kind =
-            log.and_then(|log| log.record(address.offset, false)).map(|record| record.kind());
-        self.dead.kinds.add(kind);
-        self.note_dead_bytes(row);
+    /// The same, but its bytes are left out of account; false if it was dead.
+    pub fn kill_row(&self, row: u32) -> bool {
+        self.dead.doomed.set(row);
+        row < self.file.rows
+            && self.dead.rows.kill(row, || self.dead.dead.set(row), || self.kind_of(row))
+    }
+
+    fn kind_of(&self, row: u32) -> Option<u32> {
+        let has = |list: &Range<u32>| {
+            let at = list.start
+                + partition(list.end - list.start, |i| self.file.posting(list.start + i) < row);
+            at < list.end && self.file.posting(at) == row
+        };
+        self.kinds.iter().find(|(_, list)| has(list)).map(|(kind, _)| *kind)
     }
 
     /// Counts a row's frame as dead bytes of its log.
@@ -215,13 +219,8 @@ impl Segment {
         }
     }
 
-    /// Rows with this id, dead ones included.
-    pub fn rows_of(&self, id: &Id) -> impl Iterator<Item = u32> + '_ {
-        self.rows_of_hash(self.terms.id(id), id)
-    }
-
-    /// The same, where the id's hash is known already.
-    pub fn rows_of_hash(&self, hash: u64, id: &Id) -> impl Iterator<Item = u32> + '_ {
+    /// Rows with this id, whose hash this is, dead ones included.
+    pub fn rows_of(&self, id: &Id, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let id = *id;
         self.file
             .rows_of_id(hash)
@@ -340,8 +339,8 @@ impl Source for SegmentView {
         }
     }
 
-    fn find(&self, id: &Id) -> Option<u32> {
-        let mut rows = self.segment.rows_of(id);
+    fn find(&self, id: &Id, hash: u64) -> Option<u32> {
+        let mut rows = self.segment.rows_of(id, hash);
         let first = rows.next()?;
         // An id that was deleted and put again has several rows, of which one may be alive.
         if !self.is_dead(first) {
@@ -408,6 +407,11 @@ impl Source for SegmentView {
         key.1
     }
 
+    #[inline]
+    fn row_at(&self, run: &Run, index: usize) -> u32 {
+        self.at(run, index)
+    }
+
     fn run_time(&self, run: &Run, index: usize) -> u64 {
         self.file().time(self.at(run, index))
     }
@@ -433,24 +437,26 @@ impl Source for SegmentView {
         if self.writing { dead.doomed.get(row) } else { dead.dead.get(row) }
     }
 
-    fn may_have_dead(&self, kind: Option<u32>) -> bool {
-        self.writing || self.segment.dead.kinds.may_have(kind)
+    fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>) {
+        let dead = &self.segment.dead;
+        let bits = if self.writing { &dead.doomed } else { &dead.dead };
+        match kind {
+            Some(kind) if !self.writing => {
+                let kind_of = |row| self.segment.kind_of(row);
+                dead.rows.of_kind(kind, || bits.ones().collect(), kind_of, rows);
+            }
+            _ => rows.extend(bits.ones()),
+        }
     }
 
     fn locate(&self, row: u32) -> Address {
         self.segment.address(row)
     }
 
-    fn touch(&self, block: &[(u32, Address)]) {
-        let mut sum = 0;
-        for line in TOUCHED {
-            for (_, address) in block {
-                if let Some(log) = self.segment.log(*address) {
-                    sum ^= log.touch(address.offset as usize + line);
-                }
-            }
+    fn prefetch(&self, address: Address) {
+        if let Some(log) = self.segment.log(address) {
+            log.prefetch(address.offset);
         }
-        std::hint::black_box(sum);
     }
 
     fn read(&self, row: u32, address: Address) -> Option<Record<'_>> {
