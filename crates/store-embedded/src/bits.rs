@@ -1,6 +1,6 @@
 //! A bit a row, set by one thread and read by all without a lock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -58,7 +58,7 @@ impl Bits {
 pub struct DeadRows {
     count: AtomicU32,
     /// `None` until somebody asks. Under kind `None`, those whose kind is not known.
-    by_kind: Mutex<Option<HashMap<Option<u32>, Vec<u32>>>>,
+    by_kind: Mutex<Option<BTreeMap<Option<u32>, Vec<u32>>>>,
 }
 
 impl DeadRows {
@@ -104,7 +104,7 @@ impl DeadRows {
         }
         let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
         let by_kind = by_kind.get_or_insert_with(|| {
-            let mut by_kind: HashMap<_, Vec<u32>> = HashMap::new();
+            let mut by_kind: BTreeMap<_, Vec<u32>> = BTreeMap::new();
             for row in bits() {
                 by_kind.entry(kind_of(row)).or_default().push(row);
             }

@@ -280,20 +280,22 @@ impl Hasher for AsIs {
 
 type ByTerm<V> = HashMap<u64, V, BuildHasherDefault<AsIs>>;
 
-/// Slots of the first table of ids; each next one has twice as many.
-const ID_SLOTS: usize = 1 << 17;
-/// So many of them, half full, take all rows that a head can have.
-const ID_TABLES: usize = 7;
+/// Tables of ids: together they take all rows that a head can have.
+const ID_TABLES: usize = 14;
 
 /// Rows by the hash of their id: open addressing, in tables of which only the last one is filled. A
 /// slot is a row and one, or 0.
 struct Ids {
+    /// Slots of the first table, a power of two; each next one has twice as many.
+    slots: usize,
     tables: [OnceLock<Box<[AtomicU32]>>; ID_TABLES],
 }
 
 impl Ids {
-    fn new() -> Self {
-        Self { tables: [const { OnceLock::new() }; ID_TABLES] }
+    /// For so many rows, or more.
+    fn new(rows: u32) -> Self {
+        let slots = (rows.clamp(512, ROWS_MAX as u32) * 2).next_power_of_two() as usize;
+        Self { slots, tables: [const { OnceLock::new() }; ID_TABLES] }
     }
 
     /// Rows that may have this hash, the latest table's first.
@@ -310,10 +312,10 @@ impl Ids {
 
     /// Notes a row; `row` rows are there before it.
     fn insert(&self, hash: u64, row: u32) {
-        let full = |at: usize| (row as usize) >= (ID_SLOTS << at) - ID_SLOTS / 2;
+        let full = |at: usize| row as usize >= ((self.slots << (at + 1)) - self.slots) / 8 * 5;
         let at = (0..ID_TABLES - 1).take_while(|&at| full(at)).count();
         let slots = self.tables[at]
-            .get_or_init(|| (0..ID_SLOTS << at).map(|_| AtomicU32::new(0)).collect());
+            .get_or_init(|| (0..self.slots << at).map(|_| AtomicU32::new(0)).collect());
         let start = hash as usize & (slots.len() - 1);
         let (before, behind) = slots.split_at(start);
         let free = behind.iter().chain(before).find(|slot| slot.load(Ordering::Relaxed) == 0);
@@ -407,8 +409,10 @@ pub struct Head {
 }
 
 impl Head {
-    /// An empty head for `log`.
-    pub fn new(log: Arc<Log>, terms: Terms, base: u64) -> Self {
+    /// An empty head for `log`, with room for about so many rows before its tables grow, which costs
+    /// the one that inserts.
+    pub fn new(log: Arc<Log>, terms: Terms, base: u64, rows: u32) -> Self {
+        let room = rows.min(ROWS_MAX as u32) as usize * 2;
         Self {
             log,
             base,
@@ -416,8 +420,8 @@ impl Head {
             table: Table::new(),
             every: terms.every(),
             kinds: HashMap::new(),
-            lists: HashMap::default(),
-            ids: Ids::new(),
+            lists: HashMap::with_capacity_and_hasher(room, BuildHasherDefault::default()),
+            ids: Ids::new(rows),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
             missed: AtomicBool::new(false),
@@ -491,11 +495,11 @@ impl Head {
     }
 
     fn record_at(&self, offset: u32) -> Option<Record<'_>> {
-        if u64::from(offset) >= self.log.written() {
+        let record = self.log.record(offset, false);
+        if record.is_none() && u64::from(offset) >= self.log.written() {
             self.missed.store(true, Ordering::Release);
-            return None;
         }
-        self.log.record(offset, false)
+        record
     }
 
     /// Whether, since it was asked last, a record was asked for that is not written yet. Only the

@@ -174,7 +174,7 @@ impl Embedded {
             view: ArcSwap::from_pointee(View::new(
                 Vec::new(),
                 Vec::new(),
-                Arc::new(Head::new(Arc::new(Log::empty()), terms, 0)),
+                Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 0)),
             )),
             writing: Mutex::new(Writing::new(None)),
             manifest: Mutex::new(manifest.clone()),
@@ -208,7 +208,7 @@ impl Shelf {
             let path = log::path(&self.dir, entry.number, entry.generation);
             let io = OpenError::io(&path);
             let growing = self.open_growing(entry.number, entry.generation, 0).map_err(&io)?;
-            let head = Arc::new(Head::new(growing, self.terms, base));
+            let head = Arc::new(Head::new(growing, self.terms, base, self.options.seal_records));
             let disk = &*self.options.disk;
             let id = (entry.number, entry.generation);
             let end = log::replay(disk, &path, id, &mut |offset, frame| match frame {

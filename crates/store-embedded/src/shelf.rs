@@ -257,7 +257,7 @@ impl Shelf {
         let log = self.open_growing(number, 0, tail.len)?;
         writing.tail = Some(tail);
         let base = view.active.base + u64::from(view.active.inserted());
-        let head = Arc::new(Head::new(log, self.terms, base));
+        let head = Arc::new(Head::new(log, self.terms, base, self.options.seal_records));
         self.update_view(|view| {
             let mut frozen = view.frozen.clone();
             frozen.push(Arc::clone(&view.active));

@@ -37,6 +37,8 @@ struct Stream<R> {
     left: Range<usize>,
     /// Oldest first only: the group of equal time being walked, ascending.
     group: Range<usize>,
+    /// Which of the set's values it is the run of.
+    value: u32,
 }
 
 impl<R> Stream<R> {
@@ -60,10 +62,12 @@ impl<R> Stream<R> {
     }
 }
 
-/// A run that candidates are looked up in.
+/// The part of a run that lies in the window.
 struct Cut<R> {
     run: R,
     range: Range<usize>,
+    /// Which of the set's values it is the run of.
+    value: u32,
 }
 
 /// What the walk is driven by.
@@ -85,11 +89,13 @@ type Waiting<K> = BinaryHeap<Reverse<(K, u32)>>;
 pub struct Walk<S: Source> {
     source: Arc<S>,
     query: Arc<Prepared>,
+    driven_by: Set,
     driver: Driver<S>,
     cuts: Vec<Vec<Cut<S::Run>>>,
     last: Option<u32>,
-    /// Rows to be checked next, already located; `next` is the first of them.
-    block: Vec<(u32, S::Place)>,
+    /// Rows to be checked next, already located, each with the value whose run it came from; `next`
+    /// is the first of them.
+    block: Vec<(u32, S::Place, u32)>,
     next: usize,
     /// The row it stands at.
     here: Option<(u32, S::Place)>,
@@ -105,27 +111,31 @@ fn runs<S: Source>(
     set: Set,
 ) -> Vec<Cut<S::Run>> {
     let kinds = query.kinds.as_deref();
-    let mut runs = Vec::new();
+    let (mut runs, mut cuts) = (Vec::new(), Vec::new());
+    let mut clip = |runs: &mut Vec<S::Run>, value| {
+        for run in runs.drain(..) {
+            let range = source.clip(&run, window.get_or_init(|| source.window(query)));
+            if !range.is_empty() {
+                cuts.push(Cut { run, range, value });
+            }
+        }
+    };
+    let terms = match set {
+        Set::Authors => &query.authors[..],
+        Set::Label(i) => &query.labels[i],
+        Set::Ids | Set::Time | Set::Kinds => &[],
+    };
+    for (value, &term) in terms.iter().enumerate() {
+        source.term(term, kinds, &mut runs);
+        clip(&mut runs, value as u32);
+    }
     match set {
-        Set::Ids => {}
         Set::Time => source.every(&mut runs),
         Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut runs),
-        Set::Authors => {
-            for &term in &query.authors {
-                source.term(term, kinds, &mut runs);
-            }
-        }
-        Set::Label(i) => {
-            for &term in &query.labels[i] {
-                source.term(term, kinds, &mut runs);
-            }
-        }
+        Set::Ids | Set::Authors | Set::Label(_) => {}
     }
-    let clip = |run| {
-        let range = source.clip(&run, window.get_or_init(|| source.window(query)));
-        (!range.is_empty()).then_some(Cut { run, range })
-    };
-    runs.into_iter().filter_map(clip).collect()
+    clip(&mut runs, 0);
+    cuts
 }
 
 /// A plan, and what was looked up for it.
@@ -190,6 +200,7 @@ impl<S: Source> Walk<S> {
         Some(Self {
             source,
             query,
+            driven_by: opened.plan.driver,
             driver,
             cuts,
             last: None,
@@ -211,7 +222,7 @@ impl<S: Source> Walk<S> {
         if self.block.is_empty() {
             return end;
         }
-        for (_, place) in self.block.iter().take(AHEAD) {
+        for (_, place, _) in self.block.iter().take(AHEAD) {
             self.source.prefetch(*place);
         }
         Step::Found
@@ -219,9 +230,9 @@ impl<S: Source> Walk<S> {
 
     /// The next row of the block; those behind it are brought closer meanwhile.
     #[inline]
-    fn next_of_block(&mut self) -> Option<(u32, S::Place)> {
+    fn next_of_block(&mut self) -> Option<(u32, S::Place, u32)> {
         let next = *self.block.get(self.next)?;
-        if let Some((_, place)) = self.block.get(self.next + AHEAD) {
+        if let Some((_, place, _)) = self.block.get(self.next + AHEAD) {
             self.source.prefetch(*place);
         }
         self.next += 1;
@@ -233,7 +244,7 @@ impl<S: Source> Walk<S> {
             if *work == 0 {
                 return Step::Paused;
             }
-            let Some(row) = self.next_row() else { return Step::End };
+            let Some((row, value)) = self.next_row() else { return Step::End };
             *work -= 1;
             self.visited += 1;
             if self.last == Some(row) {
@@ -243,7 +254,7 @@ impl<S: Source> Walk<S> {
             if let Some(place) = self.source.locate_alive(row)
                 && self.cut(row)
             {
-                self.block.push((row, place));
+                self.block.push((row, place, value));
             }
         }
         Step::Found
@@ -276,18 +287,20 @@ impl<S: Source> Walk<S> {
         })
     }
 
-    /// The next row of the driver. One that is in several streams comes once for each, in succession.
-    fn next_row(&mut self) -> Option<u32> {
+    /// The next row of the driver, and the value whose run it is in. One that is in several runs comes
+    /// once for each, in succession.
+    fn next_row(&mut self) -> Option<(u32, u32)> {
         let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
-            Driver::Keys(keys) => keys.next().map(|key| source.row(key)),
+            Driver::Keys(keys) => keys.next().map(|key| (source.row(key), 0)),
             Driver::One(stream) => {
                 let index = stream.step(source, order)?;
-                Some(source.row_at(&stream.run, index))
+                Some((source.row_at(&stream.run, index), stream.value))
             }
             Driver::Many { streams, now, heap } => {
                 let (key, at) = now.take()?;
                 let stream = &mut streams[at as usize];
+                let found = (source.row(key), stream.value);
                 let next = stream.step(source, order);
                 let next = next.map(|index| (source.key(&stream.run, index, order), at));
                 *now = match (next, heap.peek_mut()) {
@@ -298,7 +311,7 @@ impl<S: Source> Walk<S> {
                     (None, Some(first)) => Some(PeekMut::pop(first).0),
                     (None, None) => None,
                 };
-                Some(source.row(key))
+                Some(found)
             }
         }
     }
@@ -311,8 +324,10 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
 }
 
 fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<S> {
-    let mut streams: Vec<Stream<S::Run>> =
-        cuts.into_iter().map(|cut| Stream { run: cut.run, left: cut.range, group: 0..0 }).collect();
+    let mut streams: Vec<Stream<S::Run>> = cuts
+        .into_iter()
+        .map(|cut| Stream { run: cut.run, left: cut.range, group: 0..0, value: cut.value })
+        .collect();
     if streams.len() == 1
         && let Some(stream) = streams.pop()
     {
@@ -373,9 +388,10 @@ pub trait AnyWalk: Send {
 impl<S: Source> AnyWalk for Walk<S> {
     fn advance(&mut self, work: &mut u64) -> Step {
         loop {
-            while let Some((row, place)) = self.next_of_block() {
+            while let Some((row, place, value)) = self.next_of_block() {
                 let Some(record) = self.source.read(row, place) else { continue };
-                if self.query.matches(&record) && is_behind(&self.query, &record) {
+                let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
+                if matches && is_behind(&self.query, &record) {
                     self.time = record.time();
                     self.here = Some((row, place));
                     return Step::Found;
@@ -406,10 +422,11 @@ impl<S: Source> AnyWalk for Walk<S> {
         }
         loop {
             while *wanted > 0
-                && let Some((row, place)) = self.next_of_block()
+                && let Some((row, place, value)) = self.next_of_block()
             {
                 let Some(record) = self.source.read(row, place) else { continue };
-                if !self.query.matches(&record) || !is_behind(&self.query, &record) {
+                let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
+                if !matches || !is_behind(&self.query, &record) {
                     continue;
                 }
                 if time_key(record.time(), order) >= bound {
@@ -484,8 +501,7 @@ fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u6
     *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
     // Looking one row up costs about as much as looking at so many.
     if dead.len() * 16 > cut.range.len() {
-        let is_dead = |&index: &usize| source.is_dead(source.row_at(&cut.run, index));
-        return Some(cut.range.clone().filter(is_dead).count() as u64);
+        return Some(source.count_dead(&cut.run, cut.range.clone()));
     }
     let is_in = |row: u32| {
         let at = source.seek(&cut.run, cut.range.clone(), row);

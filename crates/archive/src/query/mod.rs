@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Key, Record};
+use plan::Set;
 
 pub mod cursor;
 pub mod explain;
@@ -165,6 +166,29 @@ impl Query {
     /// Whether `record` meets every condition: time, expiry and gate included, cursor, limit and
     /// budget not. The query must be normalised.
     pub fn matches(&self, record: &Record<'_>) -> bool {
+        self.matches_beside(record, None)
+    }
+
+    /// The same of a record that was found in the run of a `value` of `set`: of that set's values,
+    /// this one is looked at first, and nearly always alone.
+    fn matches_knowing(&self, record: &Record<'_>, set: Set, value: usize) -> bool {
+        let known = match set {
+            Set::Authors => {
+                let author = self.authors.as_ref().and_then(|authors| authors.get(value));
+                author.is_some() && record.author() == author
+            }
+            Set::Label(at) => self.labels.get(at).is_some_and(|set| {
+                let value = set.values.get(value);
+                value.is_some_and(|value| has_label(record, set.name, value))
+            }),
+            Set::Ids | Set::Kinds | Set::Time => false,
+        };
+        if known { self.matches_beside(record, Some(set)) } else { self.matches(record) }
+    }
+
+    /// Whether a record meets every condition but the one of `known`.
+    fn matches_beside(&self, record: &Record<'_>, known: Option<Set>) -> bool {
+        let labels = || self.labels.iter().enumerate();
         let (time, kind) = (record.time(), record.kind());
         self.from <= time
             && time <= self.to
@@ -172,11 +196,11 @@ impl Query {
             && self.kinds.as_ref().is_none_or(|kinds| kinds.binary_search(&kind).is_ok())
             && !self.not_kinds.contains(&kind)
             && self.ids.as_ref().is_none_or(|ids| holds(ids, record.id()))
-            && self
-                .authors
-                .as_ref()
-                .is_none_or(|authors| record.author().is_some_and(|author| holds(authors, author)))
-            && self.labels.iter().all(|set| carries(record, set))
+            && (known == Some(Set::Authors)
+                || self.authors.as_ref().is_none_or(|authors| {
+                    record.author().is_some_and(|author| holds(authors, author))
+                }))
+            && labels().all(|(at, set)| known == Some(Set::Label(at)) || carries(record, set))
             && self.gate.as_ref().is_none_or(|gate| gate.lets_see(record))
     }
 }
@@ -189,11 +213,15 @@ fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     sorted[start..].iter().take_while(|other| first(other) == wanted).any(|other| other == key)
 }
 
+fn has_label(record: &Record<'_>, name: u8, value: &[u8]) -> bool {
+    record.labels().any(|label| label == (name, value))
+}
+
 /// Whether a label of `record` is in `set`, whose values are ascending.
 fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     match set.values.as_slice() {
         [] => false,
-        [one] => record.labels().any(|(name, value)| name == set.name && value == &**one),
+        [one] => has_label(record, set.name, one),
         many => record.labels().any(|(name, value)| name == set.name && among(many, value)),
     }
 }

@@ -72,6 +72,10 @@ pub trait Source: Send + Sync + 'static {
     fn is_dead(&self, row: u32) -> bool;
     /// Appends the rows of the kind, or of all, that are dead, each once; others may be among them.
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
+    /// How many rows of a part of a run are dead.
+    fn count_dead(&self, run: &Self::Run, range: Range<usize>) -> u64 {
+        range.filter(|&index| self.is_dead(self.row_at(run, index))).count() as u64
+    }
     /// Where a row's record is.
     fn locate(&self, row: u32) -> Self::Place;
     /// Where a row's record is, if the row is not dead.

@@ -125,7 +125,11 @@ impl SegmentFile {
 
     /// First row that is not newer than `time`.
     pub fn first_at_or_before(&self, time: u64) -> u32 {
-        partition(self.rows, |row| self.time(row) > time)
+        // As many come in one hour as in another, as a rule.
+        let newer = self.newest.saturating_sub(time).min(self.newest - self.oldest);
+        let span = u128::from(self.newest - self.oldest).max(1);
+        let guess = u128::from(newer) * u128::from(self.rows) / span;
+        partition_near(self.rows, guess as u32, |row| self.time(row) > time)
     }
 
     /// Rows whose id has this hash.
@@ -176,6 +180,13 @@ impl SegmentFile {
     #[inline]
     pub fn posting(&self, at: u32) -> u32 {
         self.u32(Section::Postings, at as usize).unwrap_or(u32::MAX)
+    }
+
+    /// Rows of a part of the postings.
+    pub fn postings(&self, range: Range<u32>) -> impl Iterator<Item = u32> + '_ {
+        let bytes = self.section(Section::Postings);
+        let bytes = bytes.get(range.start as usize * 4..range.end as usize * 4).unwrap_or_default();
+        bytes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four))
     }
 
     /// (time, row) of what expires, ascending.
@@ -234,4 +245,20 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
         }
     }
     low
+}
+
+/// The same, where the answer is likely to be near `guess`.
+pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (guess.min(len), guess.min(len));
+    let mut reach = 8;
+    while low > 0 && !before(low - 1) {
+        (low, high) = (low.saturating_sub(reach), low - 1);
+        reach *= 4;
+    }
+    let mut reach = 8;
+    while high < len && before(high) {
+        (low, high) = (high + 1, (high + reach).min(len));
+        reach *= 4;
+    }
+    low + partition(high - low, |at| before(low + at))
 }

@@ -8,7 +8,7 @@ use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 
 use super::Address;
-use super::file::{SegmentFile, partition};
+use super::file::{SegmentFile, partition, partition_near};
 use super::sidecar::Words;
 use crate::bits::{Bits, DeadRows};
 use crate::log::Log;
@@ -374,14 +374,14 @@ impl Source for SegmentView {
                 if window.start == 0 && window.end == self.file().rows {
                     return 0..len as usize;
                 }
-                let start =
-                    partition(len, |at| self.file().posting(list.start + at) < window.start);
-                let rest = len - start;
-                let end = start
-                    + partition(rest, |at| {
-                        self.file().posting(list.start + start + at) < window.end
-                    });
-                start as usize..end as usize
+                // Rows of a list are spread over the segment, evenly as a rule.
+                let first = |row: u32| {
+                    let share = u64::from(row) * u64::from(len) / u64::from(self.file().rows);
+                    let before = |at| self.file().posting(list.start + at) < row;
+                    partition_near(len, share as u32, before)
+                };
+                let start = first(window.start);
+                start as usize..first(window.end).max(start) as usize
             }
         }
     }
@@ -435,6 +435,19 @@ impl Source for SegmentView {
     fn is_dead(&self, row: u32) -> bool {
         let dead = &self.segment.dead;
         if self.writing { dead.doomed.get(row) } else { dead.dead.get(row) }
+    }
+
+    fn count_dead(&self, run: &Run, range: Range<usize>) -> u64 {
+        let dead = &self.segment.dead;
+        let bits = if self.writing { &dead.doomed } else { &dead.dead };
+        let count = match run {
+            Run::Every => range.filter(|&row| bits.get(row as u32)).count(),
+            Run::List(_, list) => {
+                let rows = self.file().postings(list.clone()).skip(range.start).take(range.len());
+                rows.filter(|&row| bits.get(row)).count()
+            }
+        };
+        count as u64
     }
 
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>) {
