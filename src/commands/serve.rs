@@ -55,6 +55,7 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
     let mut config = hark_server::Config::new(listen);
     config.control = Some(place.control_socket());
     config.limits = place.config.limits.clone();
+    config.private_kinds = place.config.private_kinds.clone();
     config.relay = place.config.info.clone();
     config.retention = place.config.policy();
     config.threads = place.config.threads;

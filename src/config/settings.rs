@@ -91,6 +91,8 @@ pub(crate) static SECTIONS: &[Section] = &[
             "event_tags_max" limits.event_tags_max: "Tags of an event from a client.";
             "created_at_ahead_s_max" limits.created_at_ahead_s_max: "How far an event's time may lie ahead.";
             "created_at_behind_s_max" limits.created_at_behind_s_max: "How old an event may be when it comes in. 0: of any age.";
+            "auth_keys_max" limits.auth_keys_max: "Keys that one connection may prove with AUTH. One more is refused.";
+            "auth_age_s_max" limits.auth_age_s_max: "How far the time of an AUTH may be from now, before and after.";
             "query_rows_max" limits.query_rows_max: "Rows that the searches of one REQ or COUNT may visit in all.";
             "slice_rows" limits.slice_rows: "Rows a search visits before the next one has its turn.";
             "searches_per_connection_max" limits.searches_per_connection_max: "REQs and COUNTs of one connection under way. Above it the connection is not read from.";
@@ -106,12 +108,19 @@ pub(crate) static SECTIONS: &[Section] = &[
         },
     },
     Section {
+        name: "privacy",
+        doc: "What only those see whom it concerns, once they have shown who they are (NIP-42).",
+        settings: settings! {
+            "kinds" private_kinds: "Kinds that only their author and those in their `p` tags get: direct messages (NIP-04), gift wraps (NIP-59) and passing gift wraps. []: everyone gets everything.";
+        },
+    },
+    Section {
         name: "info",
         doc: "What the relay says about itself (NIP-11).",
         settings: settings! {
             "name" info.name: "Its name.";
             "description" info.description: "A few words or lines.";
-            "url" info.url: "Its public address, e.g. \"wss://relay.example\"; requests to vanish name it.";
+            "url" info.url: "Its public address, e.g. \"wss://relay.example\"; AUTH and requests to vanish name it. Without it, AUTH may name what the client's request called the server.";
             "pubkey" info.pubkey: "Its operator's public key, hex.";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon: "URL of a square picture.";

@@ -46,6 +46,13 @@ pub struct Limits {
     /// OK false `invalid:`.
     pub created_at_behind_s_max: Option<u64>,
 
+    /// Keys that one connection may show to be its own (NIP-42). One more is answered with OK false
+    /// `restricted:`.
+    pub auth_keys_max: usize,
+    /// How far the time of an AUTH may be from now, before and after. Further is answered with OK
+    /// false `invalid:`.
+    pub auth_age_s_max: u64,
+
     /// Rows that the searches of one REQ or COUNT may visit in all. Above it the answer ends with
     /// CLOSED `error:`.
     pub query_rows_max: u64,
@@ -101,6 +108,8 @@ impl Default for Limits {
             event_tags_max: 2_500,
             created_at_ahead_s_max: 900,
             created_at_behind_s_max: None,
+            auth_keys_max: 16,
+            auth_age_s_max: 600,
             query_rows_max: 2_000_000,
             slice_rows: 2_000,
             searches_per_connection_max: 64,

@@ -36,6 +36,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Every bound.
     pub limits: Limits,
+    /// Kinds that only their author and their recipients get.
+    pub private_kinds: Vec<u32>,
     /// What the relay says about itself.
     pub relay: RelayInfo,
     /// What is not kept for ever.
@@ -46,6 +48,10 @@ pub struct Config {
     pub unlimited: bool,
 }
 
+/// Kinds that are private unless the configuration says otherwise: direct messages (NIP-04), gift
+/// wraps and passing gift wraps (NIP-59).
+pub const PRIVATE_KINDS: [u32; 3] = [4, 1059, 21_059];
+
 impl Config {
     /// Defaults, listening there.
     pub fn new(listen: SocketAddr) -> Self {
@@ -53,6 +59,7 @@ impl Config {
             listen,
             control: None,
             limits: Limits::default(),
+            private_kinds: PRIVATE_KINDS.to_vec(),
             relay: RelayInfo::default(),
             retention: Policy::default(),
             threads: Threads::default(),

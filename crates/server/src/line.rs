@@ -55,10 +55,12 @@ pub(crate) struct Ticket {
 }
 
 /// What can be under way.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// An event without an OK.
     Event,
+    /// An AUTH without an OK.
+    Proof,
     /// A question without its answer.
     Search,
 }
@@ -67,6 +69,7 @@ pub(crate) struct Line {
     queue: Mutex<Queue>,
     task: AtomicWaker,
     events: AtomicUsize,
+    proofs: AtomicUsize,
     searches: AtomicUsize,
     pause_bytes: usize,
     bytes_max: usize,
@@ -89,6 +92,7 @@ impl Line {
             queue: Mutex::default(),
             task: AtomicWaker::new(),
             events: AtomicUsize::new(0),
+            proofs: AtomicUsize::new(0),
             searches: AtomicUsize::new(0),
             pause_bytes,
             bytes_max,
@@ -175,6 +179,7 @@ impl Line {
     fn counter(&self, what: What) -> &AtomicUsize {
         match what {
             What::Event => &self.events,
+            What::Proof => &self.proofs,
             What::Search => &self.searches,
         }
     }

@@ -20,9 +20,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin::control::Control;
 use crate::metrics::{Metrics, TurnedAway};
-use crate::nostr::Relay;
 use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
+use crate::nostr::{Relay, auth};
 use crate::readers::Readers;
 use crate::web::{Place, Slot, Web};
 use crate::{Config, Shelf};
@@ -49,6 +49,9 @@ pub enum ServeError {
     /// A thread can not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// The system gives no random bytes.
+    #[error("cannot make a secret for AUTH challenges: {0}")]
+    Random(getrandom::Error),
     /// The limits contradict each other.
     #[error("limits: {0}")]
     Limits(String),
@@ -86,13 +89,17 @@ impl Server {
             }),
         ));
         let urls = config.relay.url.iter().cloned().chain([url(addr)]);
+        let own_urls = OwnUrls::new(urls);
+        let knows_url = config.relay.url.is_some();
+        let auth = auth::Terms::new(own_urls.clone(), knows_url, config.private_kinds)
+            .map_err(ServeError::Random)?;
         let parts = Parts {
             store: Arc::clone(&shelf.store),
             writer: Arc::clone(&writer),
             live: Arc::clone(&live),
             clock: shelf.clock.clone(),
             limits: Arc::clone(&limits),
-            own_urls: OwnUrls::new(urls),
+            own_urls,
             metrics: Arc::clone(&metrics),
         };
         let (intake, verifiers) =
@@ -120,6 +127,7 @@ impl Server {
             clock: shelf.clock,
             live,
             readers,
+            auth: Arc::new(auth),
             intake,
             writer,
             limits,

@@ -18,7 +18,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::line::{Line, Part, What};
 use crate::metrics::Ended;
 use crate::nostr::Relay;
-use crate::nostr::door::{Door, is_event};
+use crate::nostr::auth::Caller;
+use crate::nostr::door::{self, Door};
 use crate::nostr::intake::Permit;
 use crate::socket::{Reason, Received, Socket};
 
@@ -31,10 +32,11 @@ struct Session {
     socket: Socket,
     relay: Arc<Relay>,
     line: Arc<Line>,
+    caller: Arc<Caller>,
     door: Door,
     outgoing: Outgoing,
     /// An event that waits for room.
-    waiting: Option<(Entering, Bytes)>,
+    waiting: Option<(Entering, What, Bytes)>,
     heard_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
@@ -60,7 +62,13 @@ enum End {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn run(socket: Socket, relay: Arc<Relay>, mut leaving: watch::Receiver<bool>) {
+pub(crate) async fn run(
+    socket: Socket,
+    caller: Caller,
+    relay: Arc<Relay>,
+    mut leaving: watch::Receiver<bool>,
+) {
+    let caller = Arc::new(caller);
     let limits = &relay.limits;
     let (pause, max) = (limits.outbox_pause_bytes, limits.outbox_bytes_max);
     let line = Arc::new(Line::new(pause, max, Arc::clone(&relay.metrics)));
@@ -68,9 +76,10 @@ pub(crate) async fn run(socket: Socket, relay: Arc<Relay>, mut leaving: watch::R
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
     let mut session = Session {
         socket,
-        door: Door::new(Arc::clone(&relay), Arc::clone(&line)),
+        door: Door::new(Arc::clone(&relay), Arc::clone(&line), Arc::clone(&caller)),
         relay,
         line,
+        caller,
         outgoing: Outgoing::default(),
         waiting: None,
         heard_at: now,
@@ -141,6 +150,7 @@ impl Session {
     fn is_through(&mut self) -> bool {
         self.waiting.is_none()
             && self.line.under_way(What::Event) == 0
+            && self.line.under_way(What::Proof) == 0
             && self.line.under_way(What::Search) == 0
             && self.line.take(&mut self.outgoing.parts)
             && self.outgoing.parts.is_empty()
@@ -148,10 +158,10 @@ impl Session {
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..TURN_MESSAGES {
-            if let Some((entering, _)) = &mut self.waiting {
+            if let Some((entering, ..)) = &mut self.waiting {
                 let Poll::Ready(permit) = entering.as_mut().poll(cx) else { return Poll::Pending };
-                if let (Some(permit), Some((_, text))) = (permit, self.waiting.take()) {
-                    self.relay.intake.push(&text, &self.line, permit);
+                if let (Some(permit), Some((_, what, text))) = (permit, self.waiting.take()) {
+                    self.relay.intake.push(&text, what, &self.line, &self.caller, permit);
                 }
             }
             // While leaving, messages are read and dropped, to see the client's close frame.
@@ -169,8 +179,10 @@ impl Session {
         Poll::Pending
     }
 
+    /// Nothing is read before an AUTH is answered, so that it holds for what comes after it.
     fn is_busy(&self) -> bool {
-        self.line.under_way(What::Event) >= self.relay.limits.events_per_connection_max
+        self.line.under_way(What::Proof) > 0
+            || self.line.under_way(What::Event) >= self.relay.limits.events_per_connection_max
             || self.line.under_way(What::Search) >= self.relay.limits.searches_per_connection_max
     }
 
@@ -184,12 +196,12 @@ impl Session {
             Received::Text(text) => {
                 self.relay.metrics.messages_in.add(1);
                 self.relay.metrics.bytes_in.add(text.len() as u64);
-                if is_event(&text) {
+                if let Some(what) = door::brings(&text) {
                     if let Some(permit) = self.relay.intake.try_enter(text.len()) {
-                        self.relay.intake.push(&text, &self.line, permit);
+                        self.relay.intake.push(&text, what, &self.line, &self.caller, permit);
                     } else {
                         let entering = self.relay.intake.enter(text.len());
-                        self.waiting = Some((Box::pin(entering), text));
+                        self.waiting = Some((Box::pin(entering), what, text));
                     }
                 } else {
                     self.door.hear(&text);

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CONTENT_TYPE, UPGRADE,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CONTENT_TYPE, HOST, UPGRADE,
 };
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -53,7 +53,8 @@ impl Drop for Slot {
 
 impl Web {
     pub(crate) fn new(relay: Arc<Relay>, leaving: watch::Receiver<bool>, url: &str) -> Self {
-        let document = nip11::document(&relay.info, &relay.limits).into();
+        let document =
+            nip11::document(&relay.info, &relay.limits, relay.auth.private_kinds()).into();
         let page = nip11::page(&relay.info, &relay.limits, url).into();
         Self { relay, leaving, document, page }
     }
@@ -116,9 +117,11 @@ async fn upgrade(web: Web, request: Request) -> Response {
     let Ok((response, upgraded)) = incoming.upgrade(socket::options(&web.relay.limits)) else {
         return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
     };
+    let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let caller = web.relay.auth.caller(host);
     tokio::spawn(async move {
         if let Ok(websocket) = upgraded.await {
-            session::run(Socket::new(websocket), web.relay, web.leaving).await;
+            session::run(Socket::new(websocket), caller, web.relay, web.leaving).await;
         }
         drop(place);
     });

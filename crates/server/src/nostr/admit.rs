@@ -1,17 +1,20 @@
 //! What an event must be to be let in, and what its record carries beside its tags.
 
-use hark_archive::Outcome;
 use hark_archive::admission::Refusal;
 use hark_archive::admission::nostr::{Class, SLOT, VANISH, class};
 use hark_archive::limits::Limits;
-use hark_codec::nostr::Event;
+use hark_archive::{Key, Outcome};
+use hark_codec::nostr::{Arena, Event};
 
 /// Kind of the answer to an AUTH challenge: never stored, never sent on (NIP-42).
-const AUTH: u16 = 22_242;
+pub(super) const AUTH: u16 = 22_242;
 /// Kind of a request to vanish (NIP-62).
 const VANISH_KIND: u16 = 62;
 
-/// The URLs that mean this relay, for requests to vanish (NIP-62).
+/// Kinds whose content is another event (NIP-18).
+const REPOSTS: [u16; 2] = [6, 16];
+
+/// The URLs that mean this relay, for requests to vanish (NIP-62) and for AUTH (NIP-42).
 #[derive(Clone, Debug, Default)]
 pub struct OwnUrls(Vec<String>);
 
@@ -21,14 +24,24 @@ impl OwnUrls {
         Self(urls.into_iter().map(|url| plain(&url)).collect())
     }
 
-    fn mean(&self, url: &str) -> bool {
-        url == "ALL_RELAYS" || self.0.contains(&plain(url))
+    /// Whether `url` is one of them.
+    pub(super) fn have(&self, url: &str) -> bool {
+        self.0.contains(&plain(url))
     }
 }
 
-/// A URL without what makes no difference here.
-fn plain(url: &str) -> String {
-    url.trim().trim_end_matches('/').to_ascii_lowercase()
+/// A URL without what makes no difference here: case, the port that goes without saying, slashes at
+/// the end, and the scheme, since TLS mostly ends in front of the relay.
+pub(super) fn plain(url: &str) -> String {
+    let url = url.trim().to_ascii_lowercase();
+    let (rest, port) = match url.split_once("://") {
+        Some(("wss", rest)) => (rest, ":443"),
+        Some(("ws", rest)) => (rest, ":80"),
+        _ => return url,
+    };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.strip_suffix(port).unwrap_or(host);
+    [host, path.trim_end_matches('/')].concat()
 }
 
 /// The private labels of an event's record.
@@ -40,7 +53,7 @@ impl<'a> Private<'a> {
     pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
         let names_us = || {
             let relays = event.tags().filter(|tag| tag.name() == "relay");
-            relays.filter_map(|tag| tag.get(1)).any(|url| own.mean(url))
+            relays.filter_map(|tag| tag.get(1)).any(|url| url == "ALL_RELAYS" || own.have(url))
         };
         Self(match class(u32::from(event.kind())) {
             Class::Addressable => Some((SLOT, event.d().as_bytes())),
@@ -61,12 +74,15 @@ pub(super) fn is_ephemeral(event: &Event<'_>) -> bool {
 }
 
 /// Why an event is not let in, whatever its signature; None if nothing stands against it. What is
-/// cheap comes first. The id is checked by the caller.
+/// cheap comes first. The id is checked by the caller. `proven` are the keys of the connection that
+/// it came on; `arena` is for an event within the event.
 pub(super) fn refusal(
     event: &Event<'_>,
     event_bytes: usize,
     limits: &Limits,
     now_s: u64,
+    proven: &[Key],
+    arena: &mut Arena,
 ) -> Option<String> {
     let (tags, time) = (event.tag_count(), event.created_at());
     if event_bytes > limits.event_bytes_max {
@@ -90,9 +106,17 @@ pub(super) fn refusal(
     if event.expiration().is_some_and(|at| at <= now_s) {
         return Some("invalid: event has expired".into());
     }
-    if event.is_protected() {
-        // NIP-70: without AUTH nobody can be its author to us.
-        return Some("blocked: event is protected, and this relay does not take AUTH".into());
+    if event.is_protected() && !proven.contains(event.pubkey()) {
+        let prefix = if proven.is_empty() { "auth-required" } else { "restricted" };
+        return Some(format!("{prefix}: event is protected; only its author may publish it"));
+    }
+    if REPOSTS.contains(&event.kind())
+        && Event::parse(event.content().as_bytes(), arena).is_ok_and(|inner| inner.is_protected())
+    {
+        return Some("blocked: repost holds a protected event".into());
+    }
+    if event.kind() == VANISH_KIND && !event.tags().any(|tag| tag.name() == "relay") {
+        return Some("invalid: request to vanish names no relay".into());
     }
     None
 }
@@ -119,7 +143,9 @@ mod tests {
     #[test]
     fn a_url_means_us_however_it_is_written() {
         let own = OwnUrls::new(["wss://Relay.example/".to_owned()]);
-        assert!(own.mean("wss://relay.example") && own.mean("ALL_RELAYS"));
-        assert!(!own.mean("wss://other.example") && !own.mean("all_relays") && !own.mean(""));
+        let ours = ["wss://relay.example", "WSS://relay.example:443//", " ws://relay.example:80/ "];
+        assert!(ours.iter().all(|url| own.have(url)));
+        let others = ["wss://other.example", "wss://relay.example/x", "https://relay.example", ""];
+        assert!(!others.iter().any(|url| own.have(url)));
     }
 }

@@ -1,12 +1,172 @@
-//! Who a client has shown to be (NIP-42). Nobody yet: this relay asks for nothing, and says so.
+//! Who a client has shown to be (NIP-42), and so what it may see and publish.
+//!
+//! Every connection gets a challenge of its own when it opens. A signed answer proves a key; several
+//! may be proven, one after the other, and each holds until the connection ends.
 
-use hark_codec::nostr::{Event, reply};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::line::Line;
+use hark_archive::limits::Limits;
+use hark_archive::{Gate, Key, LabelSet};
+use hark_codec::crypto::sha256;
+use hark_codec::hex;
+use hark_codec::nostr::Event;
 
-/// Answers an AUTH.
-pub(super) fn answer(event: &Event<'_>, line: &Line) {
-    line.say(|out| {
-        reply::write_ok(out, event.id(), false, "unsupported: this relay does not ask for AUTH");
-    });
+use super::admit::{AUTH, OwnUrls, plain};
+
+/// What the answers of all connections are measured by.
+pub(crate) struct Terms {
+    /// Of this process. What a challenge is made from, together with its number.
+    secret: [u8; 32],
+    challenges: AtomicU64,
+    own: OwnUrls,
+    /// Whether the relay knows under which URL clients reach it.
+    knows_url: bool,
+    /// What those may see who have proven nothing.
+    strangers: Arc<Gate>,
+}
+
+/// Whoever is at the other end of one connection.
+pub(crate) struct Caller {
+    challenge: [u8; 64],
+    /// What the client's request called this server, where no URL is configured.
+    host: Option<Box<str>>,
+    terms: Arc<Terms>,
+    /// What may be seen by the keys that are proven: its readers.
+    gate: Mutex<Arc<Gate>>,
+}
+
+impl Terms {
+    /// Fails if the system has no random bytes.
+    pub(crate) fn new(
+        own: OwnUrls,
+        knows_url: bool,
+        mut private_kinds: Vec<u32>,
+    ) -> Result<Self, getrandom::Error> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret)?;
+        private_kinds.sort_unstable();
+        let addressed = LabelSet { name: b'p', values: Vec::new() };
+        let strangers = Gate { kinds: private_kinds, readers: Vec::new(), addressed };
+        Ok(Self {
+            secret,
+            challenges: AtomicU64::new(0),
+            own,
+            knows_url,
+            strangers: strangers.into(),
+        })
+    }
+
+    /// A new connection, whose request named `host`. Names are taken on trust only where none is
+    /// configured: whoever passes a client's answer on could name whatever that client signed.
+    pub(crate) fn caller(self: &Arc<Self>, host: Option<&str>) -> Caller {
+        let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let challenge = sha256(&[&self.secret[..], &number].concat());
+        Caller {
+            challenge: hex::encode_32(&challenge),
+            host: host.filter(|_| !self.knows_url).map(|host| authority(host).into()),
+            terms: Arc::clone(self),
+            gate: Mutex::new(Arc::clone(&self.strangers)),
+        }
+    }
+}
+
+impl Terms {
+    /// Kinds that are kept back, ascending.
+    pub(crate) fn private_kinds(&self) -> &[u32] {
+        &self.strangers.kinds
+    }
+}
+
+impl Caller {
+    /// What is to be signed.
+    pub(super) fn challenge(&self) -> &str {
+        str::from_utf8(&self.challenge).unwrap_or_default()
+    }
+
+    /// What may be seen from here, as of now.
+    pub(super) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Why an answer does not count, whatever its signature; None if nothing stands against it.
+    pub(super) fn refusal(&self, event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
+        if event.kind() != AUTH {
+            return Some(format!("invalid: AUTH takes an event of kind {AUTH}"));
+        }
+        if event.first_value("challenge") != Some(self.challenge()) {
+            return Some("invalid: challenge is not the one of this connection".into());
+        }
+        if !event.first_value("relay").is_some_and(|url| self.is_us(url)) {
+            return Some("invalid: relay is not the URL of this one".into());
+        }
+        if event.created_at().abs_diff(now_s) > limits.auth_age_s_max {
+            let bound = limits.auth_age_s_max;
+            return Some(format!("invalid: created_at is more than {bound} s from now"));
+        }
+        None
+    }
+
+    fn is_us(&self, url: &str) -> bool {
+        let named = |host: &str| authority(&plain(url)) == host;
+        self.terms.own.have(url) || self.host.as_deref().is_some_and(named)
+    }
+
+    /// The key has signed a good answer. Refused with a reason if there are too many already.
+    pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), String> {
+        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(at) = gate.readers.binary_search(key) else { return Ok(()) };
+        if gate.readers.len() >= keys_max {
+            return Err(format!("restricted: more than {keys_max} keys on one connection"));
+        }
+        let mut wider = Gate::clone(&gate);
+        wider.readers.insert(at, *key);
+        // Hex keeps the order.
+        wider.addressed.values.insert(at, hex::encode_32(key)[..].into());
+        *gate = wider.into();
+        Ok(())
+    }
+}
+
+/// The host of a plain URL, with its port unless that goes without saying.
+fn authority(url: &str) -> String {
+    let host = url.split('/').next().unwrap_or_default().to_ascii_lowercase();
+    let short = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80"));
+    short.map_or(host.clone(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_on_trust_only_where_none_is_configured() {
+        let terms = |url: Option<&str>| {
+            let own = OwnUrls::new(url.map(str::to_owned));
+            Arc::new(Terms::new(own, url.is_some(), Vec::new()).unwrap())
+        };
+        let open = terms(None).caller(Some("Here.example:443"));
+        for url in ["wss://here.example/", "ws://HERE.example", "wss://here.example/path"] {
+            assert!(open.is_us(url), "{url}");
+        }
+        assert!(!open.is_us("wss://there.example") && !open.is_us(""));
+        let told = terms(Some("wss://here.example")).caller(Some("there.example"));
+        assert!(told.is_us("wss://here.example/") && !told.is_us("wss://there.example"));
+        assert!(!terms(None).caller(None).is_us(""));
+    }
+
+    #[test]
+    fn keys_are_kept_in_order_up_to_the_bound_and_challenges_differ() {
+        let terms = Arc::new(Terms::new(OwnUrls::default(), true, vec![9, 4]).unwrap());
+        let caller = terms.caller(None);
+        assert_ne!(caller.challenge(), terms.caller(None).challenge());
+        for key in [[7; 32], [1; 32], [7; 32]] {
+            assert_eq!(caller.prove(&key, 2), Ok(()));
+        }
+        assert!(caller.prove(&[2; 32], 2).unwrap_err().starts_with("restricted: "));
+        let gate = caller.gate();
+        assert_eq!((&gate.kinds[..], &gate.readers[..]), (&[4, 9][..], &[[1; 32], [7; 32]][..]));
+        assert!(gate.addressed.values.is_sorted());
+        assert!(terms.caller(None).gate().readers.is_empty());
+    }
 }

@@ -9,9 +9,10 @@ use hark_archive::Query;
 use hark_codec::nostr::{About, ClientMessage, Filter, Inbox, MessageError, reply};
 use hark_codec::record::Id;
 
+use super::auth::Caller;
 use super::count::Counting;
 use super::page::{Answer, Sub};
-use super::{Relay, auth, query};
+use super::{Relay, query};
 use crate::line::{Line, What};
 use crate::metrics::Verb;
 
@@ -24,6 +25,7 @@ thread_local! {
 pub(crate) struct Door {
     relay: Arc<Relay>,
     line: Arc<Line>,
+    caller: Arc<Caller>,
     subs: HashMap<Box<str>, Arc<Sub>>,
 }
 
@@ -33,15 +35,21 @@ impl Drop for Door {
     }
 }
 
-/// Whether a message is an EVENT, which is not to be parsed on the runtime's threads.
-pub(crate) fn is_event(text: &[u8]) -> bool {
-    let Some(rest) = text.trim_ascii_start().strip_prefix(b"[") else { return false };
-    rest.trim_ascii_start().starts_with(b"\"EVENT\"")
+/// What a message brings for the intake, if it is an EVENT or AUTH: these are not to be parsed on the
+/// runtime's threads.
+pub(crate) fn brings(text: &[u8]) -> Option<What> {
+    let rest = text.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
+    if rest.starts_with(b"\"EVENT\"") {
+        return Some(What::Event);
+    }
+    rest.starts_with(b"\"AUTH\"").then_some(What::Proof)
 }
 
 impl Door {
-    pub(crate) fn new(relay: Arc<Relay>, line: Arc<Line>) -> Self {
-        Self { relay, line, subs: HashMap::new() }
+    /// Opens it: the client is told its challenge.
+    pub(crate) fn new(relay: Arc<Relay>, line: Arc<Line>, caller: Arc<Caller>) -> Self {
+        line.say(|out| reply::write_auth(out, caller.challenge()));
+        Self { relay, line, caller, subs: HashMap::new() }
     }
 
     /// Ends every subscription.
@@ -51,7 +59,7 @@ impl Door {
         }
     }
 
-    /// Takes a message that is no EVENT.
+    /// Takes a message that brings nothing for the intake.
     pub(crate) fn hear(&mut self, text: &[u8]) {
         let filters_max = self.relay.limits.filters_max;
         INBOX.with_borrow_mut(|inbox| {
@@ -88,11 +96,10 @@ impl Door {
                 self.end(sub);
                 self.relay.metrics.answered(Verb::Close, "");
             }
-            ClientMessage::Auth(event) => auth::answer(event, &self.line),
-            // The session hands these to the intake; what looks otherwise to `is_event` is one
-            // that is spelt with escapes, which no client does.
-            ClientMessage::Event(event) => {
-                self.refuse_event(event.id(), "invalid: \"EVENT\" is written with escapes");
+            // The session hands these to the intake; what looks otherwise to `brings` is one whose
+            // type is spelt with escapes, which no client does.
+            ClientMessage::Event(event) | ClientMessage::Auth(event) => {
+                self.refuse_event(event.id(), "invalid: message type is written with escapes");
             }
             ClientMessage::NegOpen { sub, .. }
             | ClientMessage::NegMsg { sub, .. }
@@ -160,8 +167,8 @@ impl Door {
         if let Some(reason) = refusal {
             return Err(reason);
         }
-        let now_s = self.relay.clock.now_s();
-        Ok(filters.iter().map(|filter| query::at_door(filter, limits, now_s)).collect())
+        let (now_s, gate) = (self.relay.clock.now_s(), self.caller.gate());
+        query::at_door(filters, limits, now_s, &gate).map_err(str::to_owned)
     }
 
     fn end(&mut self, id: &str) {
@@ -198,10 +205,12 @@ mod tests {
     #[test]
     fn events_are_told_apart_by_their_first_bytes() {
         for text in [r#"["EVENT",{}]"#, " [ \"EVENT\" , {}]", "\n[\"EVENT\""] {
-            assert!(is_event(text.as_bytes()), "{text}");
+            assert!(matches!(brings(text.as_bytes()), Some(What::Event)), "{text}");
         }
-        for text in [r#"["REQ","EVENT"]"#, r#"["EVENTS"]"#, "[", "", r#"{"EVENT""#] {
-            assert!(!is_event(text.as_bytes()), "{text}");
+        assert!(matches!(brings(br#"[ "AUTH",{}]"#), Some(What::Proof)));
+        for text in [r#"["REQ","EVENT"]"#, r#"["EVENTS"]"#, r#"["AUTHOR"]"#, "[", "", r#"{"EVENT""#]
+        {
+            assert!(brings(text.as_bytes()).is_none(), "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Events on their way in: parsed, looked up, hashed and verified on threads of their own, then
 //! handed to the writer. OK is said when the event is durable, or when it is clear that it is not
-//! going to be.
+//! going to be. Events of AUTH come the same way up to their signature, and then prove a key.
 //!
 //! Bytes of events without an OK are bounded: a session gets a [`Permit`] for each event first, and
 //! does not read on while it waits for one. So a full archive slows publishers down, and nothing
@@ -18,11 +18,12 @@ use hark_archive::live::Live;
 use hark_archive::writer::{Busy, Writer};
 use hark_archive::{Record, Store, Write};
 use hark_codec::crypto::{Signature, Signed, Verifier};
-use hark_codec::nostr::{About, ClientMessage, Encoder, Event, Inbox, reply};
+use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
 use hark_codec::record::{Id, Key};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admit::{self, OwnUrls, Private};
+use super::auth::Caller;
 use crate::line::{Line, Ticket, What};
 use crate::metrics::{Metrics, Verb};
 
@@ -62,7 +63,7 @@ struct Queue {
     closed: bool,
 }
 
-/// An EVENT message, as it came.
+/// An EVENT or AUTH message, as it came.
 struct Arrival {
     text: Box<[u8]>,
     from: Sender,
@@ -71,7 +72,9 @@ struct Arrival {
 /// Whom to answer, and what is held until then.
 struct Sender {
     line: Arc<Line>,
+    caller: Arc<Caller>,
     metrics: Arc<Metrics>,
+    verb: Verb,
     _ticket: Ticket,
     _permit: Permit,
 }
@@ -82,9 +85,15 @@ struct Staged {
     kind: u16,
     key: Key,
     signature: Signature,
-    record: Vec<u8>,
-    ephemeral: bool,
+    purpose: Purpose,
     from: Sender,
+}
+
+/// What an event is for. The first two hold its record.
+enum Purpose {
+    Keep(Vec<u8>),
+    PassOn(Vec<u8>),
+    Prove,
 }
 
 impl Intake {
@@ -125,12 +134,21 @@ impl Intake {
         async move { room.acquire_many_owned(bytes as u32).await.ok() }
     }
 
-    /// Queues an EVENT message.
-    pub(crate) fn push(&self, text: &[u8], line: &Arc<Line>, permit: Permit) {
+    /// Queues an EVENT or AUTH message.
+    pub(crate) fn push(
+        &self,
+        text: &[u8],
+        what: What,
+        line: &Arc<Line>,
+        caller: &Arc<Caller>,
+        permit: Permit,
+    ) {
         let from = Sender {
             line: Arc::clone(line),
+            caller: Arc::clone(caller),
             metrics: Arc::clone(&self.metrics),
-            _ticket: line.ticket(What::Event),
+            verb: if what == What::Proof { Verb::Auth } else { Verb::Event },
+            _ticket: line.ticket(what),
             _permit: permit,
         };
         let mut queue = self.queue();
@@ -173,6 +191,8 @@ impl Intake {
 struct Worker<'a> {
     parts: &'a Parts,
     inbox: Inbox,
+    /// For events within events.
+    arena: Arena,
     encoder: Encoder,
     verifier: Verifier,
 }
@@ -182,6 +202,7 @@ impl<'a> Worker<'a> {
         Self {
             parts,
             inbox: Inbox::new(1),
+            arena: Arena::new(),
             encoder: Encoder::default(),
             verifier: Verifier::new(KEYS_CACHED),
         }
@@ -210,6 +231,7 @@ impl<'a> Worker<'a> {
         let Arrival { text, from } = arrival;
         let event = match ClientMessage::parse(&text, &mut self.inbox) {
             Ok(ClientMessage::Event(event)) => event,
+            Ok(ClientMessage::Auth(event)) => return stage_proof(self.parts, &event, from, now_s),
             Ok(_) => return None,
             Err(error) => {
                 let reason = error.reason.to_string();
@@ -220,7 +242,9 @@ impl<'a> Worker<'a> {
                 return None;
             }
         };
-        match check(self.parts, &event, text.len().saturating_sub(FRAME_BYTES), now_s) {
+        let bytes = text.len().saturating_sub(FRAME_BYTES);
+        let gate = from.caller.gate();
+        match check(self.parts, &event, bytes, now_s, &gate.readers, &mut self.arena) {
             Check::Pass => {}
             Check::Known => {
                 from.ok(event.id(), true, admit::DUPLICATE);
@@ -234,15 +258,12 @@ impl<'a> Worker<'a> {
         let mut record = Vec::with_capacity(text.len() + 128);
         let private = Private::of(&event, &self.parts.own_urls);
         self.encoder.encode(&event, private.labels(), &mut record);
-        Some(Staged {
-            id: *event.id(),
-            kind: event.kind(),
-            key: *event.pubkey(),
-            signature: *event.signature(),
-            record,
-            ephemeral: admit::is_ephemeral(&event),
-            from,
-        })
+        let purpose = if admit::is_ephemeral(&event) {
+            Purpose::PassOn(record)
+        } else {
+            Purpose::Keep(record)
+        };
+        Some(Staged::new(&event, purpose, from))
     }
 
     fn verify(&mut self, staged: Vec<Staged>) {
@@ -259,23 +280,30 @@ impl<'a> Worker<'a> {
             self.parts.metrics.verified.add(staged.len() as u64);
         }
         for (event, result) in staged.into_iter().zip(results) {
+            let Staged { id, kind, key, purpose, from, .. } = event;
             if let Err(error) = result {
-                event.from.ok(&event.id, false, &format!("invalid: {error}"));
-            } else if event.ephemeral {
-                if let Ok(record) = Record::new(&event.record) {
-                    self.parts.live.publish(None, &record);
+                from.ok(&id, false, &error.to_string());
+                continue;
+            }
+            match purpose {
+                Purpose::Keep(record) => self.submit(id, kind, record, from),
+                Purpose::PassOn(record) => {
+                    if let Ok(record) = Record::new(&record) {
+                        self.parts.live.publish(None, &record);
+                    }
+                    from.taken(&id, kind);
                 }
-                event.from.taken(&event.id, event.kind);
-            } else {
-                self.submit(event);
+                Purpose::Prove => {
+                    let proven = from.caller.prove(&key, self.parts.limits.auth_keys_max);
+                    from.ok(&id, proven.is_ok(), &proven.err().unwrap_or_default());
+                }
             }
         }
     }
 
     /// Hands an event to the writer, waiting while its queue is full: this is not a thread that
     /// anyone else needs, and what waits behind it is bounded.
-    fn submit(&self, event: Staged) {
-        let Staged { id, kind, record, from, .. } = event;
+    fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: Sender) {
         let line = Arc::clone(&from.line);
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
             Ok(outcome) => {
@@ -296,26 +324,61 @@ impl<'a> Worker<'a> {
     }
 }
 
+impl Staged {
+    fn new(event: &Event<'_>, purpose: Purpose, from: Sender) -> Self {
+        Self {
+            id: *event.id(),
+            kind: event.kind(),
+            key: *event.pubkey(),
+            signature: *event.signature(),
+            purpose,
+            from,
+        }
+    }
+}
+
+/// All of an AUTH but the signature. Answers what does not need one.
+fn stage_proof(parts: &Parts, event: &Event<'_>, from: Sender, now_s: u64) -> Option<Staged> {
+    let refusal = from.caller.refusal(event, &parts.limits, now_s);
+    if let Some(reason) = refusal.or_else(|| wrong_id(event)) {
+        from.ok(event.id(), false, &reason);
+        return None;
+    }
+    Some(Staged::new(event, Purpose::Prove, from))
+}
+
 enum Check {
     Pass,
     Known,
     Refuse(String),
 }
 
-fn check(parts: &Parts, event: &Event<'_>, bytes: usize, now_s: u64) -> Check {
-    match parts.store.knows(event.id()) {
-        Ok(true) => return Check::Known,
-        Ok(false) => {}
+fn check(
+    parts: &Parts,
+    event: &Event<'_>,
+    bytes: usize,
+    now_s: u64,
+    proven: &[Key],
+    arena: &mut Arena,
+) -> Check {
+    let known = match parts.store.knows(event.id()) {
+        Ok(known) => known,
         Err(error) => return Check::Refuse(format!("error: {error}")),
+    };
+    let refusal = (!known)
+        .then(|| admit::refusal(event, bytes, &parts.limits, now_s, proven, arena))
+        .flatten();
+    // What is known is still hashed: else who has heard of the id of a private event could ask here
+    // whether it exists.
+    match refusal.or_else(|| wrong_id(event)) {
+        Some(reason) => Check::Refuse(reason),
+        None if known => Check::Known,
+        None => Check::Pass,
     }
-    if let Some(reason) = admit::refusal(event, bytes, &parts.limits, now_s) {
-        return Check::Refuse(reason);
-    }
-    if event.has_valid_id() {
-        Check::Pass
-    } else {
-        Check::Refuse("invalid: id is not the hash of the event".into())
-    }
+}
+
+fn wrong_id(event: &Event<'_>) -> Option<String> {
+    (!event.has_valid_id()).then(|| "invalid: id is not the hash of the event".into())
 }
 
 impl Sender {
@@ -326,12 +389,12 @@ impl Sender {
     }
 
     fn notice(&self, text: &str) {
-        self.metrics.answered(Verb::Event, text);
+        self.metrics.answered(self.verb, text);
         self.line.say(|out| reply::write_notice(out, text));
     }
 
     fn ok(&self, id: &Id, accepted: bool, reason: &str) {
-        self.metrics.answered(Verb::Event, reason);
+        self.metrics.answered(self.verb, reason);
         self.line.say(|out| reply::write_ok(out, id, accepted, reason));
     }
 }

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::readers::Readers;
 
 pub mod admit;
-mod auth;
+pub(crate) mod auth;
 mod cost;
 mod count;
 pub(crate) mod door;
@@ -30,6 +30,7 @@ pub(crate) struct Relay {
     pub(crate) clock: Clock,
     pub(crate) live: Arc<Live>,
     pub(crate) readers: Arc<Readers>,
+    pub(crate) auth: Arc<auth::Terms>,
     pub(crate) intake: Arc<intake::Intake>,
     pub(crate) writer: Arc<Writer>,
     pub(crate) limits: Arc<Limits>,

@@ -6,11 +6,20 @@ use serde_json::{Map, Value, json};
 
 use crate::RelayInfo;
 
-/// NIPs that are offered.
-const NIPS: [u16; 7] = [1, 9, 11, 40, 45, 62, 70];
+/// NIPs that are offered, whatever the configuration.
+const NIPS: [u16; 9] = [1, 9, 11, 40, 42, 45, 62, 65, 70];
+/// Those that are kept by keeping a kind private.
+const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
+
+fn nips(private_kinds: &[u32]) -> Vec<u16> {
+    let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| private_kinds.contains(kind));
+    let mut nips: Vec<u16> = kept.flat_map(|(_, nips)| *nips).chain(&NIPS).copied().collect();
+    nips.sort_unstable();
+    nips
+}
 
 /// The NIP-11 document.
-pub(crate) fn document(info: &RelayInfo, limits: &Limits) -> String {
+pub(crate) fn document(info: &RelayInfo, limits: &Limits, private_kinds: &[u32]) -> String {
     let mut document = Map::new();
     let mut put = |name: &str, value: Value| document.insert(name.into(), value);
     put("name", json!(name(info)));
@@ -27,7 +36,7 @@ pub(crate) fn document(info: &RelayInfo, limits: &Limits) -> String {
             put(name, json!(value));
         }
     }
-    put("supported_nips", json!(NIPS));
+    put("supported_nips", json!(nips(private_kinds)));
     put("software", json!(env!("CARGO_PKG_NAME").trim_end_matches("-server")));
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
@@ -97,10 +106,11 @@ mod tests {
     fn the_document_follows_the_limits_and_the_page_escapes() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
         let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
-        let document: Value = serde_json::from_str(&document(&info, &limits)).unwrap();
+        let document: Value = serde_json::from_str(&document(&info, &limits, &[4])).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());
+        assert_eq!(document["supported_nips"], json!([1, 4, 9, 11, 40, 42, 45, 62, 65, 70]));
         let page = page(&info, &limits, "ws://x");
         assert!(page.contains("<h1>&lt;b&gt;&#123;url}</h1>") && page.contains("ws://x"));
     }

@@ -1,7 +1,9 @@
 //! A filter as the archive's question.
 
+use std::sync::Arc;
+
 use hark_archive::limits::Limits;
-use hark_archive::{LabelSet, Query};
+use hark_archive::{Gate, LabelSet, Query};
 use hark_codec::nostr::Filter;
 
 /// The conditions and the limit of `filter`. Time of asking, budget and gate are the caller's.
@@ -24,11 +26,66 @@ pub fn of(filter: &Filter) -> Query {
     query
 }
 
-/// The question that a client asks at the door: what it may see, and at what expense.
-pub(super) fn at_door(filter: &Filter, limits: &Limits, now_s: u64) -> Query {
-    let query = of(filter);
-    let limit = filter.limit().map_or(limits.limit_default, |_| query.limit.min(limits.limit_max));
-    Query { now: now_s, budget: limits.query_rows_max, limit, gate: None, ..query }
+/// The questions that a client asks at the door: what it may see, and at what expense. Refused with a
+/// reason if they ask for nothing but what is kept from it.
+pub(super) fn at_door(
+    filters: &[Filter],
+    limits: &Limits,
+    now_s: u64,
+    gate: &Arc<Gate>,
+) -> Result<Vec<Query>, &'static str> {
+    let mut queries: Vec<Query> = filters
+        .iter()
+        .map(|filter| {
+            let query = of(filter);
+            let asked = filter.limit().map(|_| query.limit.min(limits.limit_max));
+            let limit = asked.unwrap_or(limits.limit_default);
+            Query { now: now_s, budget: limits.query_rows_max, limit, ..query }
+        })
+        .collect();
+    if queries.iter().all(|query| is_closed(query, gate)) {
+        return Err(if gate.readers.is_empty() {
+            "auth-required: these kinds are for their author and recipients only"
+        } else {
+            "restricted: these kinds are for their author and recipients only"
+        });
+    }
+    for query in &mut queries {
+        apply(gate, query);
+    }
+    Ok(queries)
+}
+
+/// Whether a question names only kinds that are kept back, and none of the readers as a party.
+fn is_closed(query: &Query, gate: &Gate) -> bool {
+    let private = |kind| gate.kinds.binary_search(kind).is_ok();
+    let Some(kinds) = &query.kinds else { return false };
+    if kinds.is_empty() || !kinds.iter().all(private) {
+        return false;
+    }
+    let mut wanted = query.labels.iter().filter(|set| set.name == gate.addressed.name);
+    let by_us = query.authors.as_ref().is_none_or(|authors| share(authors, &gate.readers));
+    let to_us = wanted.all(|set| share(&set.values, &gate.addressed.values));
+    gate.readers.is_empty() || !(by_us || to_us)
+}
+
+/// Whether two sorted lists have something in common.
+fn share<T: Ord>(some: &[T], few: &[T]) -> bool {
+    few.iter().any(|one| some.binary_search(one).is_ok())
+}
+
+/// Makes a question overlook what its reader may not see. A stranger sees nothing of these kinds, so
+/// they are not even looked for where they are named; and a question that names none of them needs no
+/// gate.
+fn apply(gate: &Arc<Gate>, query: &mut Query) {
+    let private = |kind: &u32| gate.kinds.binary_search(kind).is_ok();
+    if gate.readers.is_empty()
+        && let Some(kinds) = &mut query.kinds
+    {
+        kinds.retain(|kind| !private(kind));
+    }
+    let concerned = query.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(private));
+    query.gate = (concerned && !gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
 /// How many values `filter` lists.
@@ -49,29 +106,70 @@ mod tests {
         filter
     }
 
+    fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, &'static str> {
+        let filters = [filter(json)];
+        at_door(&filters, &Limits::default(), 77, gate).map(|mut queries| queries.remove(0))
+    }
+
+    /// For this reader, or for a stranger.
+    fn gate(reader: Option<[u8; 32]>) -> Arc<Gate> {
+        let readers: Vec<[u8; 32]> = reader.into_iter().collect();
+        let values = readers.iter().map(|key| hark_codec::hex::encode_32(key)[..].into()).collect();
+        let addressed = LabelSet { name: b'p', values };
+        Gate { kinds: vec![4, 1059], readers, addressed }.into()
+    }
+
     #[test]
     fn a_filter_becomes_the_same_question() {
         let key = "ab".repeat(32);
         let json = format!(
             r##"{{"authors":["{key}"],"kinds":[7,1],"#t":["b","a","b"],"since":3,"until":9}}"##
         );
-        let query = at_door(&filter(&json), &Limits::default(), 77);
+        let query = asked(&json, &gate(None)).unwrap();
         assert_eq!(query.authors, Some(vec![[0xab; 32]]));
         assert_eq!(query.kinds, Some(vec![1, 7]));
-        let values: Vec<Box<[u8]>> = vec![b"a"[..].into(), b"b"[..].into()];
-        assert_eq!(query.labels, [LabelSet { name: b't', values }]);
+        let two: Vec<Box<[u8]>> = vec![b"a"[..].into(), b"b"[..].into()];
+        assert_eq!(query.labels, [LabelSet { name: b't', values: two }]);
         assert_eq!((query.from, query.to, query.now, query.limit), (3, 9, 77, 500));
-        assert_eq!(values_of(&json), 5);
-    }
-
-    fn values_of(json: &str) -> usize {
-        super::values(&filter(json))
+        assert_eq!(values(&filter(&json)), 5);
     }
 
     #[test]
     fn the_limit_is_the_clients_up_to_the_bound() {
-        let limit = |json| at_door(&filter(json), &Limits::default(), 0).limit;
+        let limit = |json| asked(json, &gate(None)).unwrap().limit;
         assert_eq!([limit("{}"), limit(r#"{"limit":0}"#), limit(r#"{"limit":7}"#)], [500, 0, 7]);
         assert_eq!(limit(r#"{"limit":999999}"#), 5_000);
+    }
+
+    #[test]
+    fn the_gate_stands_where_it_matters_and_says_so_where_nothing_is_left() {
+        let (stranger, reader) = (gate(None), gate(Some([0xab; 32])));
+        let (we, others) = ("ab".repeat(32), "cd".repeat(32));
+        for gate in [&stranger, &reader] {
+            assert_eq!(asked(r#"{"kinds":[1]}"#, gate).unwrap().gate, None);
+            assert_eq!(asked("{}", gate).unwrap().gate.as_ref(), Some(gate));
+            assert!(asked(r#"{"kinds":[]}"#, gate).is_ok());
+        }
+        let mixed = r#"{"kinds":[1,4]}"#;
+        assert_eq!(asked(mixed, &stranger).unwrap().kinds, Some(vec![1]));
+        assert_eq!(asked(mixed, &stranger).unwrap().gate, None);
+        assert_eq!(asked(mixed, &reader).unwrap().kinds, Some(vec![1, 4]));
+        assert_eq!(asked(mixed, &reader).unwrap().gate.as_ref(), Some(&reader));
+        let ours = [
+            r#"{"kinds":[1059,4]}"#.to_owned(),
+            format!(r##"{{"kinds":[1059],"#p":["{we}"]}}"##),
+            format!(r##"{{"kinds":[4],"#p":["{others}"],"authors":["{we}"]}}"##),
+            format!(r##"{{"kinds":[4],"#p":["{others}"]}}"##),
+        ];
+        let theirs = format!(r##"{{"kinds":[4],"#p":["{others}"],"authors":["{others}"]}}"##);
+        for json in &ours {
+            assert!(asked(json, &stranger).unwrap_err().starts_with("auth-required: "));
+            assert!(asked(json, &reader).is_ok(), "{json}");
+        }
+        assert!(asked(&theirs, &stranger).unwrap_err().starts_with("auth-required: "));
+        assert!(asked(&theirs, &reader).unwrap_err().starts_with("restricted: "));
+        let both = [filter(&theirs), filter(mixed)];
+        let queries = at_door(&both, &Limits::default(), 0, &stranger).unwrap();
+        assert!(queries[0].is_void() && !queries[1].is_void());
     }
 }

@@ -68,12 +68,19 @@ impl Relay {
 
     pub(crate) async fn client(&self) -> Client {
         let (socket, _) = tokio_tungstenite::connect_async(&self.url).await.unwrap();
-        Client { socket }
+        let mut client = Client { socket, url: self.url.clone(), challenge: String::new() };
+        let greeting = client.hear().await;
+        assert_eq!(greeting[0], "AUTH", "{greeting}");
+        client.challenge.push_str(greeting[1].as_str().unwrap());
+        client
     }
 }
 
 pub(crate) struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    url: String,
+    /// What the relay wants to have signed.
+    pub(crate) challenge: String,
 }
 
 impl Client {
@@ -119,6 +126,26 @@ impl Client {
         let ok = self.hear().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
+    }
+
+    /// An answer to the relay's challenge by somebody.
+    pub(crate) fn proof(&self, who: u8) -> Value {
+        let tags: [&[&str]; 2] = [&["relay", &self.url], &["challenge", &self.challenge]];
+        event(who, NOW_S, 22_242, &tags, "")
+    }
+
+    /// Says AUTH with an event and returns OK's verdict and reason.
+    pub(crate) async fn auth_with(&mut self, event: &Value) -> (bool, String) {
+        self.say(json!(["AUTH", event])).await;
+        let ok = self.hear().await;
+        assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
+        (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
+    }
+
+    /// Shows to be somebody.
+    pub(crate) async fn auth(&mut self, who: u8) {
+        let proof = self.proof(who);
+        assert_eq!(self.auth_with(&proof).await, (true, String::new()));
     }
 
     /// Asks and returns the stored answer.

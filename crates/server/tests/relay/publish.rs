@@ -45,7 +45,7 @@ async fn ok_says_what_became_of_an_event() {
         (event(1, NOW_S, 1, &[&["expiration", "1800000000"]], ""), "invalid: event has expired"),
         (
             event(1, NOW_S, 1, &[&["-"]], ""),
-            "blocked: event is protected, and this relay does not take AUTH",
+            "auth-required: event is protected; only its author may publish it",
         ),
     ];
     for (event, reason) in cases {

@@ -1,0 +1,155 @@
+//! What only the parties to it may see: direct messages and gift wraps (NIP-04, NIP-17, NIP-59).
+
+use serde_json::{Value, json};
+
+use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
+
+/// A direct message from 1 to 2, a wrap for 2 and one for 3, each with public notes around it.
+async fn full(relay: &Relay) -> Client {
+    let mut client = relay.client().await;
+    let (two, three) = (pubkey(2), pubkey(3));
+    let events = [
+        event(4, 10, 1, &[&["p", &two]], "public, old"),
+        event(1, 20, 4, &[&["p", &two]], "from 1 to 2"),
+        event(8, 30, 1059, &[&["p", &two]], "wrap for 2"),
+        event(9, 40, 1059, &[&["p", &three]], "wrap for 3"),
+        event(4, 50, 1, &[&["p", &three]], "public, new"),
+    ];
+    for event in events {
+        assert_eq!(client.publish(&event).await.1, "");
+    }
+    client
+}
+
+async fn refused(client: &mut Client, said: Value, prefix: &str) {
+    client.say(&said).await;
+    let heard = client.hear().await;
+    assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]), "{heard}");
+    assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_are_answered_as_if_nothing_private_were_here() {
+    let relay = Relay::start(|_| {}).await;
+    let mut stranger = full(&relay).await;
+    let public = ["public, new", "public, old"];
+    assert_eq!(contents(&stranger.ask("s", &[json!({})]).await), public);
+    assert_eq!(contents(&stranger.ask("s", &[json!({"kinds": [1, 4, 1059]})]).await), public);
+    // Three newer ones are hidden, and do not count.
+    let two = [json!({"#p": [pubkey(2)], "limit": 1})];
+    assert_eq!(contents(&stranger.ask("s", &two).await), ["public, old"]);
+    let all = [json!({}), json!({"kinds": [1059, 1]})];
+    assert_eq!(contents(&stranger.ask("s", &all).await), public);
+    for filters in [vec![json!({})], vec![json!({"kinds": [4, 1]})], all.to_vec()] {
+        assert_eq!(stranger.count(&filters).await, 2);
+    }
+    assert_eq!(stranger.count(&two).await, 1);
+    // One that proved to be somebody else is a stranger too.
+    stranger.auth(7).await;
+    assert_eq!(contents(&stranger.ask("s", &[json!({"kinds": [1, 4, 1059]})]).await), public);
+    assert_eq!(stranger.count(&[json!({})]).await, 2);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parties_see_what_concerns_them_in_answers_counts_and_ids() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = full(&relay).await;
+    client.auth(2).await;
+    let mine = ["wrap for 2", "from 1 to 2"];
+    let found = client.ask("s", &[json!({"kinds": [4, 1059]})]).await;
+    assert_eq!(contents(&found), mine);
+    let ids: Vec<&Value> = found.iter().map(|event| &event["id"]).collect();
+    let by_id = [json!({"ids": ids})];
+    assert_eq!(contents(&client.ask("s", &by_id).await), mine);
+    assert_eq!(client.count(&[json!({"kinds": [4]}), json!({"#p": [pubkey(2)]})]).await, 3);
+    assert_eq!(client.count(&by_id).await, 2);
+    // The author of a message is a party as well, a further key adds what it sees.
+    let mut author = relay.client().await;
+    assert!(author.ask("s", &by_id).await.is_empty());
+    assert_eq!(author.count(&by_id).await, 0);
+    author.auth(1).await;
+    assert_eq!(contents(&author.ask("s", &by_id).await), ["from 1 to 2"]);
+    author.auth(3).await;
+    let found = author.ask("s", &[json!({"kinds": [4, 1059]})]).await;
+    assert_eq!(contents(&found), ["wrap for 3", "from 1 to 2"]);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = full(&relay).await;
+    let questions = [
+        json!([{"kinds": [1059]}]),
+        json!([{"kinds": [4, 21_059, 1059], "#p": [pubkey(2)]}]),
+        json!([{"kinds": [4], "authors": [pubkey(1)]}, {"kinds": [1059], "limit": 3}]),
+    ];
+    let message = |verb: &str, filters: &Value| {
+        let mut message = vec![json!(verb), json!("s")];
+        message.extend_from_slice(filters.as_array().unwrap());
+        json!(message)
+    };
+    for filters in &questions {
+        for verb in ["REQ", "COUNT"] {
+            refused(&mut client, message(verb, filters), "auth-required: ").await;
+        }
+    }
+    client.auth(2).await;
+    for filters in &questions {
+        assert!(!client.ask("s", filters.as_array().unwrap()).await.is_empty());
+    }
+    let others = json!([{"kinds": [1059], "#p": [pubkey(3)], "authors": [pubkey(9)]}]);
+    for verb in ["REQ", "COUNT"] {
+        refused(&mut client, message(verb, &others), "restricted: ").await;
+    }
+    // Closed is over: nothing live comes for it.
+    let news = event(8, 60, 1059, &[&["p", &pubkey(2)]], "late");
+    assert_eq!(client.publish(&news).await.1, "");
+    assert_eq!(client.count(&[json!({"kinds": [1059]})]).await, 2);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_events_pass_the_same_gate() {
+    let relay = Relay::start(|_| {}).await;
+    let (mut stranger, mut party) = (relay.client().await, relay.client().await);
+    let mut publisher = relay.client().await;
+    party.auth(2).await;
+    let filters = [json!({"#p": [pubkey(2)]}), json!({"kinds": [1, 4, 1059, 21_059]})];
+    stranger.ask("s", &filters).await;
+    party.ask("s", &filters).await;
+    let two = pubkey(2);
+    let to_two: &[&[&str]] = &[&["p", &two]];
+    let private = [4, 1059, 21_059].map(|kind| event(1, NOW_S, kind, to_two, "private"));
+    let public = note(1, NOW_S, "public");
+    for event in private.iter().chain([&public]) {
+        assert_eq!(publisher.publish(event).await.1, "");
+    }
+    for event in private.iter().chain([&public]) {
+        assert_eq!(party.hear().await, json!(["EVENT", "s", event]));
+    }
+    assert_eq!(stranger.hear().await, json!(["EVENT", "s", public]));
+    // What a subscription may see was settled when it was asked for; so it is asked again.
+    stranger.auth(2).await;
+    let wrap = event(9, NOW_S, 21_059, to_two, "passing");
+    assert_eq!(publisher.publish(&wrap).await.1, "");
+    assert_eq!(party.hear().await, json!(["EVENT", "s", wrap]));
+    assert_eq!(stranger.ask("s", &filters).await.len(), 3);
+    let wrap = event(9, NOW_S, 21_059, to_two, "passing again");
+    assert_eq!(publisher.publish(&wrap).await.1, "");
+    assert_eq!(stranger.hear().await, json!(["EVENT", "s", wrap]));
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn which_kinds_are_private_is_a_setting() {
+    let relay = Relay::start(|config| config.private_kinds = vec![30_078, 7]).await;
+    let mut client = full(&relay).await;
+    assert_eq!(client.count(&[json!({"kinds": [1059]})]).await, 2);
+    assert_eq!(client.publish(&event(1, 60, 7, &[], "mine")).await.1, "");
+    refused(&mut client, json!(["REQ", "s", {"kinds": [7]}]), "auth-required: ").await;
+    client.auth(1).await;
+    assert_eq!(contents(&client.ask("s", &[json!({"kinds": [7]})]).await), ["mine"]);
+    relay.stop().await;
+}
