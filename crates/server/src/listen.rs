@@ -91,6 +91,12 @@ impl Server {
         let urls = config.relay.url.iter().cloned().chain([url(addr)]);
         let own_urls = OwnUrls::new(urls);
         let knows_url = config.relay.url.is_some();
+        if !knows_url && !addr.ip().is_loopback() {
+            tracing::warn!(
+                "no [info] url is set: requests to vanish that name this relay are not understood, \
+                 and AUTH trusts the name in the client's request"
+            );
+        }
         let auth = auth::Terms::new(own_urls.clone(), knows_url, config.private_kinds)
             .map_err(ServeError::Random)?;
         let parts = Parts {

@@ -2,7 +2,7 @@
 //! their recipients (NIP-59), vanishing (NIP-62).
 //!
 //! The kept deletion request is itself the tombstone: an event is refused if its author's kind 5
-//! names it, whichever came first.
+//! names it, whichever came first. Neither deletions nor requests to vanish can be deleted.
 
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
@@ -55,7 +55,7 @@ impl Rules for NostrRules {
             let vanish = Query { from: time, ..of(author, VANISH_KIND, VANISH, b"") };
             effects.refuse_if.push((vanish, Refusal::Vanished));
         }
-        if kind != DELETION {
+        if ![DELETION, VANISH_KIND].contains(&kind) {
             let id_hex = hex(id);
             let deletion = of(author, DELETION, b'e', &id_hex);
             effects.refuse_if.push((deletion, Refusal::Deleted));
@@ -138,7 +138,7 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
         effects.erases.push(Query {
             ids: Some(ids.clone()),
             authors: Some(vec![*author]),
-            not_kinds: vec![DELETION],
+            not_kinds: vec![DELETION, VANISH_KIND],
             ..Query::default()
         });
         effects.erases.push(Query {

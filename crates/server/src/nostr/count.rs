@@ -1,7 +1,8 @@
 //! The answer to a COUNT (NIP-45): how many match any of the filters, exactly.
 //!
 //! The first filter is counted by the store. Of each further one those count that match no filter
-//! before it, so that none counts twice and none has to be remembered.
+//! before it, so that none counts twice and none has to be remembered. Where a HyperLogLog goes with
+//! the answer, every match is looked at instead.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use hark_codec::nostr::reply;
 
 use super::Relay;
 use super::cost::{Cost, Searching};
+use super::hll::Hll;
 use super::page::{BUG, TOO_MUCH};
 use crate::line::{Line, Ticket};
 use crate::metrics::Verb;
@@ -26,6 +28,7 @@ pub(super) struct Counting {
     search: Option<Searching>,
     cost: Cost,
     count: u64,
+    hll: Option<Hll>,
     _ticket: Ticket,
 }
 
@@ -35,6 +38,7 @@ impl Counting {
         line: Arc<Line>,
         id: &str,
         mut queries: Vec<Query>,
+        hll: Option<Hll>,
         ticket: Ticket,
     ) -> Self {
         for query in &mut queries {
@@ -49,12 +53,13 @@ impl Counting {
             at: 0,
             search: None,
             count: 0,
+            hll,
             _ticket: ticket,
         }
     }
 
     fn work(&mut self) -> Result<Turn, String> {
-        if self.at == 0 {
+        if self.at == 0 && self.hll.is_none() {
             if let Some(first) = self.queries.first() {
                 let count = self.cost.count(|| self.relay.store.count(first));
                 self.count = count.map_err(|error| error.to_string())?.ok_or(TOO_MUCH)?;
@@ -63,7 +68,8 @@ impl Counting {
         }
         let Some(query) = self.queries.get(self.at) else {
             self.relay.metrics.answered(Verb::Count, "");
-            self.line.say(|out| reply::write_count(out, &self.id, self.count, false, None));
+            let registers = self.hll.as_ref().map(Hll::registers);
+            self.line.say(|out| reply::write_count(out, &self.id, self.count, false, registers));
             return Ok(Turn::Done);
         };
         let mut search = if let Some(search) = self.search.take() {
@@ -75,10 +81,14 @@ impl Counting {
             search.map_err(|error| error.to_string())?
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
+        let hll = &mut self.hll;
         let work = self.relay.limits.slice_rows;
         let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
             if !before.iter().any(|query| query.matches(record)) {
                 *count += 1;
+                if let (Some(hll), Some(author)) = (hll.as_mut(), record.author()) {
+                    hll.add(author);
+                }
             }
             ControlFlow::Continue(())
         });

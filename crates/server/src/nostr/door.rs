@@ -11,6 +11,7 @@ use hark_codec::record::Id;
 
 use super::auth::Caller;
 use super::count::Counting;
+use super::hll::Hll;
 use super::page::{Answer, Sub};
 use super::{Relay, query};
 use crate::line::{Line, What};
@@ -138,7 +139,8 @@ impl Door {
         let sub = Sub::start(id, bytes, &self.line, &self.relay, queries.clone());
         self.subs.insert(id.into(), Arc::clone(&sub));
         let ticket = self.line.ticket(What::Search);
-        let answer = Answer::new(Arc::clone(&self.relay), sub, queries, ticket);
+        let rooms = filters.iter().map(|filter| query::room(filter, &self.relay.limits));
+        let answer = Answer::new(Arc::clone(&self.relay), sub, queries, rooms, ticket);
         self.relay.readers.push(Box::new(answer));
         Ok(())
     }
@@ -147,7 +149,8 @@ impl Door {
         let queries = self.queries(id, filters)?;
         let ticket = self.line.ticket(What::Search);
         let (relay, line) = (Arc::clone(&self.relay), Arc::clone(&self.line));
-        self.relay.readers.push(Box::new(Counting::new(relay, line, id, queries, ticket)));
+        let counting = Counting::new(relay, line, id, queries, Hll::of(filters), ticket);
+        self.relay.readers.push(Box::new(counting));
         Ok(())
     }
 

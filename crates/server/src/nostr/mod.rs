@@ -19,6 +19,7 @@ pub(crate) mod auth;
 mod cost;
 mod count;
 pub(crate) mod door;
+mod hll;
 pub(crate) mod intake;
 pub(crate) mod nip11;
 mod page;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::RelayInfo;
 
 /// NIPs that are offered, whatever the configuration.
-const NIPS: [u16; 9] = [1, 9, 11, 40, 42, 45, 62, 65, 70];
+const NIPS: [u16; 10] = [1, 9, 11, 40, 42, 45, 62, 65, 67, 70];
 /// Those that are kept by keeping a kind private.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());
-        assert_eq!(document["supported_nips"], json!([1, 4, 9, 11, 40, 42, 45, 62, 65, 70]));
+        assert_eq!(document["supported_nips"], json!([1, 4, 9, 11, 40, 42, 45, 62, 65, 67, 70]));
         let page = page(&info, &limits, "ws://x");
         assert!(page.contains("<h1>&lt;b&gt;&#123;url}</h1>") && page.contains("ws://x"));
     }

@@ -2,13 +2,16 @@
 //!
 //! A page is built from stored bytes straight into the buffer that goes to the socket: no parse, no
 //! second copy, one part on the line for many events.
+//!
+//! EOSE says whether there is more (NIP-67). Where a bound of the relay ends an answer, its last second
+//! comes whole: who goes on from there by time would otherwise miss the rest of it, or never get past.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_archive::live::{self, Handle, News, Told};
 use hark_archive::{Progress, Query, Record};
-use hark_codec::nostr::reply;
+use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::Relay;
 use super::cost::{Cost, Searching};
@@ -114,9 +117,19 @@ pub(super) struct Answer {
     relay: Arc<Relay>,
     sub: Arc<Sub>,
     queries: Vec<Query>,
+    /// After how many records each of them ends with the second that it is in. Up to that many, and as
+    /// many more as the query's limit allows.
+    enough: Vec<usize>,
     /// Which of the queries is at hand.
     at: usize,
     search: Option<Searching>,
+    /// Of the query at hand: how many records were handed over, and the time of the last one.
+    handed: usize,
+    handed_time: u64,
+    /// Whether some query left records behind.
+    more: bool,
+    /// Whether some query was not asked whether it does.
+    unasked: bool,
     cost: Cost,
     /// What was told, where several queries could tell the same.
     told: Told,
@@ -124,19 +137,30 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// `rooms` says for each query how many records beyond its limit may come to complete a second.
     pub(super) fn new(
         relay: Arc<Relay>,
         sub: Arc<Sub>,
-        queries: Vec<Query>,
+        mut queries: Vec<Query>,
+        rooms: impl Iterator<Item = usize>,
         ticket: Ticket,
     ) -> Self {
+        let enough = queries.iter().map(|query| query.limit).collect();
+        for (query, room) in queries.iter_mut().zip(rooms) {
+            query.limit = query.limit.saturating_add(room);
+        }
         Self {
             cost: Cost::new(&relay.metrics),
             relay,
             sub,
             queries,
+            enough,
             at: 0,
             search: None,
+            handed: 0,
+            handed_time: 0,
+            more: false,
+            unasked: false,
             told: Told::new(),
             _ticket: ticket,
         }
@@ -146,8 +170,10 @@ impl Answer {
     fn open(&mut self) -> Result<Option<Searching>, String> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
+            self.unasked |= query.limit == 0;
             return Ok(None);
         }
+        self.handed = 0;
         query.budget = query.budget.saturating_sub(self.cost.visited);
         let search = self.cost.open(|| self.relay.store.search(query));
         let search = search.map_err(|error| error.to_string())?;
@@ -174,8 +200,15 @@ impl Answer {
                 }
             };
             let several = self.queries.len() > 1;
-            let told = &mut self.told;
+            let enough = self.enough.get(self.at).copied().unwrap_or_default();
+            let (handed, time) = (&mut self.handed, &mut self.handed_time);
+            let (told, mut ended) = (&mut self.told, false);
             let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
+                if *handed >= enough && record.time() != *time {
+                    ended = true;
+                    return ControlFlow::Break(());
+                }
+                (*handed, *time) = (*handed + 1, record.time());
                 if !several || told.insert(*record.id()) {
                     page.add(record.wire());
                 }
@@ -184,19 +217,25 @@ impl Answer {
             let (progress, left) = progress.map_err(|error| error.to_string())?;
             work = left;
             match progress {
+                _ if ended => (self.more, self.at) = (true, self.at + 1),
                 Progress::Paused => {
                     self.search = Some(search);
                     self.put(page);
                     return Ok(Turn::More);
                 }
-                Progress::Done { more: _ } => self.at += 1,
+                Progress::Done { more } => (self.more, self.at) = (self.more | more, self.at + 1),
                 Progress::Exhausted => {
                     self.put(page);
                     return Err(TOO_MUCH.into());
                 }
             }
         }
-        page.end(|out| reply::write_eose(out, &self.sub.id, None));
+        let hint = match (self.more, self.unasked) {
+            (true, _) => Some(EoseHint::More),
+            (false, true) => None,
+            (false, false) => Some(EoseHint::Finish),
+        };
+        page.end(|out| reply::write_eose(out, &self.sub.id, hint));
         self.put(page);
         if let Some(handle) = self.sub.handle() {
             handle.release(std::mem::take(&mut self.told));

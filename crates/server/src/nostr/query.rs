@@ -88,6 +88,14 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (concerned && !gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
+/// How many stored records beyond the limit may come for `filter` to complete a second: none where the
+/// client has set the limit itself, and never more than it wants.
+pub(super) fn room(filter: &Filter, limits: &Limits) -> usize {
+    let wanted = filter.limit().map_or(usize::MAX, |limit| limit as usize);
+    let bound = filter.limit().map_or(limits.limit_default, |_| limits.limit_max);
+    wanted.saturating_sub(bound).min(limits.limit_max)
+}
+
 /// How many values `filter` lists.
 pub(super) fn values(filter: &Filter) -> usize {
     filter.ids().map_or(0, <[_]>::len)
@@ -139,6 +147,13 @@ mod tests {
         let limit = |json| asked(json, &gate(None)).unwrap().limit;
         assert_eq!([limit("{}"), limit(r#"{"limit":0}"#), limit(r#"{"limit":7}"#)], [500, 0, 7]);
         assert_eq!(limit(r#"{"limit":999999}"#), 5_000);
+    }
+
+    #[test]
+    fn room_is_there_where_the_relays_bound_cuts_and_never_beyond_what_is_wanted() {
+        let room = |json| super::room(&filter(json), &Limits::default());
+        assert_eq!([room(r#"{"limit":0}"#), room(r#"{"limit":5000}"#), room("{}")], [0, 0, 5_000]);
+        assert_eq!([room(r#"{"limit":5003}"#), room(r#"{"limit":99999}"#)], [3, 5_000]);
     }
 
     #[test]

@@ -54,6 +54,119 @@ async fn at_the_same_second_the_lowest_id_comes_first() {
     relay.stop().await;
 }
 
+/// Asks and returns the contents, and what EOSE says about more (NIP-67).
+async fn page(client: &mut Client, filters: &[Value]) -> (Vec<String>, Option<Value>) {
+    let mut message = vec![json!("REQ"), json!("s")];
+    message.extend_from_slice(filters);
+    client.say(json!(message)).await;
+    let (events, hint) = client.page("s").await;
+    (contents(&events).into_iter().map(str::to_owned).collect(), hint)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eose_says_whether_there_is_more() {
+    let relay = Relay::start(|config| config.limits.slice_rows = 3).await;
+    let mut client = full(&relay).await;
+    let (finish, more) = (Some(json!(["finish"])), Some(json!(["more"])));
+    for (filters, count, hint) in [
+        (vec![json!({})], 20, &finish),
+        (vec![json!({"limit": 20})], 20, &finish),
+        (vec![json!({"limit": 19})], 19, &more),
+        (vec![json!({"#t": ["five"], "limit": 4})], 4, &finish),
+        (vec![json!({"#t": ["five"], "limit": 3})], 3, &more),
+        (vec![json!({"kinds": [7]})], 0, &finish),
+        (vec![json!({"kinds": []})], 0, &finish),
+        (vec![json!({"limit": 0})], 0, &None),
+        (vec![json!({"limit": 0}), json!({"kinds": [7]})], 0, &None),
+        (vec![json!({"limit": 0}), json!({"limit": 1})], 1, &more),
+        (vec![json!({"limit": 2}), json!({"kinds": [7]})], 2, &more),
+        (vec![json!({"until": 101}), json!({"#t": ["five"]})], 5, &finish),
+    ] {
+        let (events, said) = page(&mut client, &filters).await;
+        assert_eq!((events.len(), &said), (count, hint), "{filters:?}");
+    }
+    relay.stop().await;
+}
+
+/// Where a bound of the relay cuts, the last second is whole; where the client's own limit does, it
+/// gets as many as it wants.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_never_splits_a_second_silently() {
+    let relay = Relay::start(|config| {
+        config.limits.limit_default = 3;
+        config.limits.limit_max = 5;
+    })
+    .await;
+    let mut client = relay.client().await;
+    // Two at 104, then three times three, and nine at 100.
+    let times = [104, 104, 103, 103, 103, 102, 102, 102, 101, 101, 101];
+    for (n, time) in times.into_iter().chain([100; 9]).enumerate() {
+        client.publish(&note(1, time, &format!("{time} {n}"))).await;
+    }
+    let more = Some(json!(["more"]));
+    for (filter, count, hint) in [
+        (json!({}), 5, &more),
+        (json!({"until": 103}), 3, &more),
+        (json!({"until": 101, "limit": 6}), 6, &more),
+        (json!({"limit": 4}), 4, &more),
+        (json!({"limit": 999}), 5, &more),
+        (json!({"limit": 6, "until": 103}), 6, &more),
+        (json!({"until": 102, "limit": 999}), 6, &more),
+        // As many again as the bound, at most.
+        (json!({"until": 100}), 8, &more),
+        (json!({"until": 100, "limit": 999}), 9, &Some(json!(["finish"]))),
+    ] {
+        let (events, said) = page(&mut client, std::slice::from_ref(&filter)).await;
+        assert_eq!((events.len(), &said), (count, hint), "{filter}");
+    }
+    // A client that goes on from the oldest second sees all of them.
+    let (mut seen, mut until) = (std::collections::HashSet::new(), u64::MAX);
+    loop {
+        let (events, hint) = page(&mut client, &[json!({"until": until, "limit": 999})]).await;
+        let time = |content: &String| content.split(' ').next().unwrap().parse().unwrap();
+        until = events.last().map(time).unwrap();
+        seen.extend(events);
+        if hint != more {
+            break;
+        }
+        until -= 1;
+    }
+    assert_eq!(seen.len(), 20);
+    relay.stop().await;
+}
+
+/// As the NIP says it, digit by digit, over what the clients sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_of_reactions_comes_with_its_hyperloglog() {
+    let relay = Relay::start(|config| config.limits.slice_rows = 7).await;
+    let mut client = relay.client().await;
+    let liked = note(1, NOW_S, "liked")["id"].as_str().unwrap().to_owned();
+    let mut registers = vec![0_u32; 256];
+    let offset = 8 + usize::from_str_radix(&liked[32..33], 16).unwrap();
+    for who in 1..60 {
+        let like = event(who, 100, 7, &[&["e", &liked]], "+");
+        assert_eq!(client.publish(&like).await.1, "");
+        let key = like["pubkey"].as_str().unwrap();
+        let byte = |at: usize| usize::from_str_radix(&key[2 * at..2 * at + 2], 16).unwrap();
+        let bits = (8 * (offset + 1)..256).map(|at| byte(at / 8) >> (7 - at % 8) & 1);
+        let run = bits.take_while(|bit| *bit == 0).count() as u32 + 1;
+        registers[byte(offset)] = registers[byte(offset)].max(run);
+    }
+    let hll: Vec<String> = registers.iter().map(|register| format!("{register:02x}")).collect();
+    let hll = hll.concat();
+    let count = json!({"kinds": [7], "#e": [liked]});
+    client.say(json!(["COUNT", "n", count])).await;
+    assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 59, "hll": hll}]));
+    let none = json!({"kinds": [6], "#e": [liked]});
+    client.say(json!(["COUNT", "n", none])).await;
+    assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 0, "hll": "00".repeat(256)}]));
+    for filters in [json!(["COUNT", "n", count, none]), json!(["COUNT", "n", {"kinds": [7]}])] {
+        client.say(filters).await;
+        assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 59}]));
+    }
+    relay.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn count_is_exact_over_the_union() {
     let relay = Relay::start(|config| config.limits.slice_rows = 3).await;

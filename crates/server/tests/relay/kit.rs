@@ -158,13 +158,18 @@ impl Client {
 
     /// Events up to EOSE.
     pub(crate) async fn stored(&mut self, sub: &str) -> Vec<Value> {
+        self.page(sub).await.0
+    }
+
+    /// Events up to EOSE, and what that says about more of them.
+    pub(crate) async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {
             let mut heard = self.hear().await;
             assert_eq!(heard[1], sub, "{heard}");
             match heard[0].as_str().unwrap() {
                 "EVENT" => events.push(heard[2].take()),
-                "EOSE" => return events,
+                "EOSE" => return (events, heard.get_mut(2).map(Value::take)),
                 _ => panic!("heard {heard}"),
             }
         }

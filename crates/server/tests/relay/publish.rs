@@ -78,6 +78,17 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     assert_eq!(client.publish(&here).await.1, "");
     assert!(client.ask("s", &[json!({"authors": [pubkey(2)], "kinds": [1]})]).await.is_empty());
     assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
+    // No deletion takes that back, whether it comes before or after.
+    let sorry = event(2, 500, 5, &[&["e", here["id"].as_str().unwrap()], &["k", "62"]], "");
+    assert_eq!(client.publish(&sorry).await.1, "");
+    assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
+    let again = event(2, 600, 62, &[&["relay", "ALL_RELAYS"]], "");
+    let before = event(2, 700, 5, &[&["e", again["id"].as_str().unwrap()]], "");
+    assert_eq!(client.publish(&before).await.1, "");
+    assert_eq!(client.publish(&again).await, plain(true, ""));
+    let nowhere = event(2, 800, 62, &[], "");
+    let reason = "invalid: request to vanish names no relay";
+    assert_eq!(client.publish(&nowhere).await, plain(false, reason));
     relay.stop().await;
 }
 
