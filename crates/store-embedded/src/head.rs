@@ -89,12 +89,9 @@ fn add(tier: &Tier, row: u32, table: &Table) -> Option<Tier> {
         return None;
     }
     let room = if len + 1 < tier.len() { tier.len() - 1 } else { (len * 2).max(4) };
-    let rows = (0..len + 1).map(|index| match index.cmp(&at) {
-        std::cmp::Ordering::Less => tier_row(tier, index),
-        std::cmp::Ordering::Equal => row,
-        std::cmp::Ordering::Greater => tier_row(tier, index - 1),
-    });
-    Some(new_tier(rows, room))
+    let mut rows: Vec<u32> = tier_rows(tier).collect();
+    rows.insert(at, row);
+    Some(new_tier(rows.into_iter(), room))
 }
 
 fn merge(newer: &[AtomicU32], older: &[AtomicU32], table: &Table) -> Tier {

@@ -136,10 +136,8 @@ impl SegmentFile {
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let (at, bits) = filter::place(hash, filter::words(self.rows));
         let may_be_there = self.u64(Section::IdFilter, at).is_some_and(|word| word & bits == bits);
-        let found = match may_be_there {
-            true => self.equal(Section::IdHashes, self.rows as usize, hash),
-            false => 0..0,
-        };
+        let rows = if may_be_there { self.rows as usize } else { 0 };
+        let found = self.equal(Section::IdHashes, rows, hash);
         found.filter_map(|at| self.u32(Section::IdRows, at))
     }
 
