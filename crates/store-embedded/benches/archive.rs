@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -201,6 +201,9 @@ struct Sample {
     recent: Vec<Id>,
     authors: Vec<[u8; 32]>,
     newest: u64,
+    /// All wires, one behind the other, and where each is: what copying an answer costs by itself.
+    wires: Vec<u8>,
+    places: HashMap<Id, Range<usize>>,
 }
 
 impl Sample {
@@ -318,10 +321,36 @@ const SHAPES: [(&str, f64, bool, Make); 17] = [
     }),
 ];
 
+/// Median time that copying the answers takes when it is known where they are.
+fn copies(store: &Embedded, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
+    let mut answers = Vec::new();
+    for query in queries {
+        let mut answer = Vec::new();
+        let mut search = store.search(query).expect("searches");
+        let mut each = |record: &Record<'_>| {
+            answer.extend(sample.places.get(record.id()).cloned());
+            ControlFlow::Continue(())
+        };
+        search.slice(u64::MAX, &mut each).expect("answers");
+        answers.push(answer);
+    }
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        for answer in &answers {
+            out.clear();
+            let started = Instant::now();
+            answer.iter().for_each(|place| out.extend_from_slice(&sample.wires[place.clone()]));
+            times.push(started.elapsed().as_nanos() as f64 / 1e3);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
 fn questions(store: &Embedded, sample: &mut Sample, only: Option<&str>) {
     println!(
-        "\n{:<32}{:>8}{:>10}{:>10}{:>12}{:>8}",
-        "question, us", "rows", "median", "p99", "reference", "ratio"
+        "\n{:<32}{:>8}{:>10}{:>10}{:>8}{:>12}{:>8}",
+        "question, us", "rows", "median", "p99", "copy", "reference", "ratio"
     );
     let mut out = Vec::new();
     let mut logs = 0.0;
@@ -355,8 +384,9 @@ fn questions(store: &Embedded, sample: &mut Sample, only: Option<&str>) {
         let (median, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
         logs += (median / reference).ln();
         println!(
-            "{name:<32}{:>8}{median:>10.1}{p99:>10.1}{reference:>12.1}{:>8.2}",
+            "{name:<32}{:>8}{median:>10.1}{p99:>10.1}{:>8.1}{reference:>12.1}{:>8.2}",
             rows / times.len(),
+            if is_count { 0.0 } else { copies(store, &queries, sample, &mut out) },
             median / reference
         );
     }
@@ -563,6 +593,7 @@ fn fill(dir: &Path, events: &mut Events, count: usize) {
 
 fn sample(store: &Embedded, events: &Events) -> Sample {
     let (mut ids, mut recent, mut at) = (Vec::new(), Vec::new(), 0u32);
+    let (mut wires, mut places) = (Vec::new(), HashMap::new());
     let mut answers: HashMap<Id, u32> = HashMap::new();
     let mut search = store.search(&Query::default()).expect("searches");
     let mut each = |record: &Record<'_>| {
@@ -570,6 +601,9 @@ fn sample(store: &Embedded, events: &Events) -> Sample {
         if at.is_multiple_of(7) {
             ids.push(*record.id());
         }
+        let start = wires.len();
+        wires.extend_from_slice(record.wire());
+        places.insert(*record.id(), start..wires.len());
         let named = record.labels().find(|(name, _)| *name == b'e');
         if let Some(note) = named.and_then(|(_, id)| hark_codec::hex::decode_32(id)) {
             *answers.entry(note).or_default() += 1;
@@ -586,6 +620,8 @@ fn sample(store: &Embedded, events: &Events) -> Sample {
     Sample {
         hot: notes[notes.len().saturating_sub(1_000)..].to_vec(),
         recent,
+        wires,
+        places,
         random: Random::new(99),
         ids,
         notes,
