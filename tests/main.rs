@@ -2,10 +2,12 @@
 
 mod cli;
 mod crash;
+mod delivery;
 /// What the fuzz targets check, on their seeds.
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod fuzz;
 mod house;
 mod nostr;
+mod served;
 mod stores;
