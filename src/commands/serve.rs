@@ -54,6 +54,7 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
     let listen = place.config.listen;
     let mut config = hark_server::Config::new(listen);
     config.control = Some(place.control_socket());
+    config.metrics = place.config.metrics.clone();
     config.limits = place.config.limits.clone();
     config.private_kinds = place.config.private_kinds.clone();
     config.relay = place.config.info.clone();

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 
 use hark_archive::limits::Limits;
 use hark_archive::retention::Policy;
-use hark_server::{RelayInfo, Threads};
+use hark_server::{MetricsDoor, RelayInfo, Threads};
 
 /// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
+    pub(crate) metrics: MetricsDoor,
     pub(crate) threads: Threads,
     pub(crate) data: PathBuf,
     pub(crate) store: String,
@@ -54,6 +55,7 @@ impl Default for Config {
         let retention = Policy::default();
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
+            metrics: MetricsDoor::default(),
             threads: Threads::default(),
             data: "data".into(),
             store: "embedded".into(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hark_archive::Key;
 use hark_archive::retention::Rule;
 use hark_codec::hex;
+use hark_server::network::Network;
 
 use super::Config;
 use super::typed::{Value, did_you_mean};
@@ -54,6 +55,8 @@ pub(crate) static SECTIONS: &[Section] = &[
         doc: "Where Hark listens.",
         settings: settings! {
             "listen" listen: "Address and port. 0.0.0.0 is every IPv4 address of the machine.";
+            "metrics_listen" metrics.listen: "An address and port of their own for /metrics and /healthz. Empty: the same as the relay's.";
+            "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]; asked through a proxy, nobody may.";
             "verify_threads" threads.verify: "Threads that check signatures. 0: one a core.";
             "read_threads" threads.read: "Threads that search the archive. 0: by the number of cores.";
         },
@@ -263,6 +266,43 @@ impl Plain for SocketAddr {
 
     fn show(&self) -> String {
         quoted(&self.to_string())
+    }
+}
+
+/// Empty text stands for none.
+impl Plain for Option<SocketAddr> {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Text(text) | Value::Bare(text) if text.is_empty() => Ok(None),
+            _ => SocketAddr::read(value).map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.map_or_else(|| quoted(""), |addr| addr.show())
+    }
+}
+
+impl Plain for Vec<Network> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let what = "a list of addresses and networks like [\"127.0.0.1\", \"10.0.0.0/8\"]";
+        let network = |text: &str| text.trim().parse().ok();
+        let networks: Option<Self> = match value {
+            Value::List(list) => list
+                .iter()
+                .map(|value| String::read(value).ok().and_then(|text| network(&text)))
+                .collect(),
+            Value::Bare(text) if text.trim().is_empty() => Some(Self::new()),
+            Value::Bare(text) => text.split(',').map(network).collect(),
+            _ => None,
+        };
+        networks.map_or_else(|| wanted(what, value), Ok)
+    }
+
+    fn show(&self) -> String {
+        let networks: Vec<String> =
+            self.iter().map(|network| quoted(&network.to_string())).collect();
+        format!("[{}]", networks.join(", "))
     }
 }
 

@@ -18,6 +18,7 @@ use std::ops::ControlFlow;
 
 use hark_codec::record::{Id, Record};
 
+use crate::meter::Times;
 use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::query::plan::Set;
@@ -158,6 +159,14 @@ pub struct Stats {
     pub damaged: u64,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
+    /// Full heads that wait to be sealed.
+    pub heads_waiting: u64,
+    /// Records in segments that wait to be merged.
+    pub merge_due_records: u64,
+    /// How long syncs took since the start.
+    pub syncs: Times,
+    /// Why upkeep fails, while it does.
+    pub upkeep_failed: Option<String>,
 }
 
 /// One shelf. Shared by all threads; one commit runs at a time.

@@ -5,7 +5,7 @@
 //! out only after the sync, listeners first.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,20 @@ pub struct Counters {
     pub writes: Count,
     /// Why the store takes no more writes, once it does not.
     pub stopped: OnceLock<String>,
+    /// Since when a batch is under way, if one is.
+    committing: Mutex<Option<Instant>>,
+}
+
+impl Counters {
+    /// How long the batch that is under way has taken so far.
+    pub fn committing_for(&self) -> Option<Duration> {
+        let since = *self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
+    }
+
+    fn committing(&self, since: Option<Instant>) {
+        *self.committing.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
 }
 
 /// The writer's end that the doors hold.
@@ -147,7 +161,10 @@ fn run(
     while let Ok(first) = queue.recv() {
         gather(first, options, queue, &mut writes, &mut waiting);
         let started = Instant::now();
-        match store.commit(&writes) {
+        counters.committing(Some(started));
+        let result = store.commit(&writes);
+        counters.committing(None);
+        match result {
             Ok(committed) => {
                 counters.batches.note(started.elapsed());
                 counters.writes.add(writes.len() as u64);

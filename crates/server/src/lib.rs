@@ -13,11 +13,13 @@ use hark_archive::clock::Clock;
 use hark_archive::limits::Limits;
 use hark_archive::retention::Policy;
 use hark_archive::{Store, writer};
+use network::Network;
 
 mod admin;
 mod line;
 mod listen;
 pub mod metrics;
+pub mod network;
 pub mod nostr;
 mod readers;
 mod session;
@@ -34,6 +36,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where `control.sock` goes, if other processes may hand over writes.
     pub control: Option<PathBuf>,
+    /// Who may read `/metrics`, and where else it is served.
+    pub metrics: MetricsDoor,
     /// Every bound.
     pub limits: Limits,
     /// Kinds that only their author and their recipients get.
@@ -58,6 +62,7 @@ impl Config {
         Self {
             listen,
             control: None,
+            metrics: MetricsDoor::default(),
             limits: Limits::default(),
             private_kinds: PRIVATE_KINDS.to_vec(),
             relay: RelayInfo::default(),
@@ -65,6 +70,21 @@ impl Config {
             threads: Threads::default(),
             unlimited: false,
         }
+    }
+}
+
+/// Who may read `/metrics`, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsDoor {
+    /// An address of their own for `/metrics` and `/healthz`. The relay's then has no `/metrics`.
+    pub listen: Option<SocketAddr>,
+    /// Addresses that may read `/metrics`.
+    pub allow: Vec<Network>,
+}
+
+impl Default for MetricsDoor {
+    fn default() -> Self {
+        Self { listen: None, allow: network::LOOPBACK.to_vec() }
     }
 }
 

@@ -19,13 +19,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin::control::Control;
+use crate::admin::http::Handles;
 use crate::metrics::{Metrics, TurnedAway};
 use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
 use crate::nostr::{Relay, auth};
 use crate::readers::Readers;
 use crate::web::{Place, Slot, Web};
-use crate::{Config, Shelf};
+use crate::{Config, MetricsDoor, Shelf, admin};
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,7 @@ pub struct Server {
     addr: SocketAddr,
     relay: Arc<Relay>,
     control: Option<Control>,
+    metrics: (MetricsDoor, Option<TcpListener>),
     keeper: Keeper,
     readers: Vec<JoinHandle<()>>,
     verifiers: Vec<JoinHandle<()>>,
@@ -75,6 +77,13 @@ impl Server {
         let failed = |source| ServeError::Listen { addr: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
+        let metrics_listener = match config.metrics.listen {
+            None => None,
+            Some(addr) => {
+                let failed = |source| ServeError::Listen { addr, source };
+                Some(TcpListener::bind(addr).await.map_err(failed)?)
+            }
+        };
         let limits = Arc::new(config.limits);
         let metrics = Arc::new(Metrics::default());
         let live = Arc::new(Live::default());
@@ -151,7 +160,21 @@ impl Server {
         if config.unlimited {
             tracing::warn!("running --unlimited: rate limits are off");
         }
-        Ok(Self { listener, addr, relay, control, keeper, readers: reader_threads, verifiers })
+        Ok(Self {
+            listener,
+            addr,
+            relay,
+            control,
+            metrics: (config.metrics, metrics_listener),
+            keeper,
+            readers: reader_threads,
+            verifiers,
+        })
+    }
+
+    /// The address that its metrics have to themselves, if they do.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.1.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// The address that it listens on.
@@ -173,7 +196,15 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let (leave, leaving) = watch::channel(false);
         let (alive, mut all_gone) = mpsc::channel(1);
-        let web = Web::new(Arc::clone(&self.relay), leaving, &self.url());
+        let url = self.url();
+        let (door, metrics_listener) = self.metrics;
+        let handles = Handles { relay: Arc::clone(&self.relay), leaving, allow: door.allow.into() };
+        let web = Web::new(handles.clone(), metrics_listener.is_none(), &url);
+        if let Some(listener) = metrics_listener {
+            tokio::spawn(admin::http::serve(listener, handles));
+        } else {
+            drop(handles);
+        }
         tokio::pin!(shutdown);
         let slots = Arc::new(Semaphore::new(self.relay.limits.connections_max));
         loop {
@@ -182,13 +213,13 @@ impl Server {
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => match Arc::clone(&slots).try_acquire_owned() {
+                Ok((stream, peer)) => match Arc::clone(&slots).try_acquire_owned() {
                     Ok(permit) => {
                         self.relay.metrics.connections.add(1);
                         self.relay.metrics.connections_open.add(1);
                         let slot =
                             Arc::new(Slot { relay: Arc::clone(&self.relay), _permit: permit });
-                        let place = Place { _alive: alive.clone(), _slot: slot };
+                        let place = Place { _alive: alive.clone(), _slot: slot, peer: peer.ip() };
                         tokio::spawn(serve(stream, web.clone(), place));
                     }
                     Err(_) => self.relay.metrics.turned_away.of(TurnedAway::Full).add(1),

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use std::net::IpAddr;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use yawc::IncomingUpgrade;
 
+use crate::admin::http::Handles;
 use crate::nostr::{Relay, nip11};
 use crate::session;
 use crate::socket::{self, Socket};
@@ -28,6 +31,9 @@ pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
 pub(crate) struct Web {
     pub(crate) relay: Arc<Relay>,
     pub(crate) leaving: watch::Receiver<bool>,
+    handles: Handles,
+    /// Not where they have an address of their own.
+    serves_metrics: bool,
     document: Bytes,
     page: Bytes,
 }
@@ -37,6 +43,8 @@ pub(crate) struct Web {
 pub(crate) struct Place {
     pub(crate) _alive: Alive,
     pub(crate) _slot: Arc<Slot>,
+    /// Who has connected.
+    pub(crate) peer: IpAddr,
 }
 
 /// Counts an open connection.
@@ -52,11 +60,12 @@ impl Drop for Slot {
 }
 
 impl Web {
-    pub(crate) fn new(relay: Arc<Relay>, leaving: watch::Receiver<bool>, url: &str) -> Self {
+    pub(crate) fn new(handles: Handles, serves_metrics: bool, url: &str) -> Self {
+        let Handles { relay, leaving, .. } = handles.clone();
         let document =
             nip11::document(&relay.info, &relay.limits, relay.auth.private_kinds()).into();
         let page = nip11::page(&relay.info, &relay.limits, url).into();
-        Self { relay, leaving, document, page }
+        Self { relay, leaving, handles, serves_metrics, document, page }
     }
 
     /// All routes.
@@ -76,8 +85,19 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD, OPTIONS")]).into_response();
     }
-    if request.uri().path() != "/" {
-        return (StatusCode::NOT_FOUND, "nothing is here; the relay is at /\n").into_response();
+    match request.uri().path() {
+        "/" => {}
+        "/healthz" => return web.handles.health(),
+        "/metrics" if web.serves_metrics => {
+            let Some(place) = request.extensions().get::<Place>() else {
+                return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+            };
+            return web.handles.metrics(place.peer, headers).await;
+        }
+        _ => {
+            let text = "nothing is here; the relay is at /\n";
+            return (StatusCode::NOT_FOUND, text).into_response();
+        }
     }
     if says(headers, ACCEPT.as_str(), "application/nostr+json") {
         return cors(StatusCode::OK, "application/nostr+json", web.document);

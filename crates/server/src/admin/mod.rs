@@ -1,5 +1,8 @@
 //! How the machine's own people and programs reach a running server.
 
 pub mod control;
+pub(crate) mod http;
+mod process;
+pub(crate) mod prometheus;
 mod protocol;
 mod served;

@@ -4,6 +4,7 @@
 //! to `page` and `count`, which the reader threads carry out; live events come through `page`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hark_archive::limits::Limits;
 use hark_archive::live::Live;
@@ -37,4 +38,19 @@ pub(crate) struct Relay {
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) info: RelayInfo,
+}
+
+/// How long one batch of writes may take before the archive counts as stuck.
+const COMMIT_MAX: Duration = Duration::from_secs(10);
+
+impl Relay {
+    /// Why the archive takes no writes, while it does not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let counters = self.writer.counters();
+        if let Some(reason) = counters.stopped.get() {
+            return Some(format!("the archive takes no more writes: {reason}"));
+        }
+        let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
+        Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
+    }
 }

@@ -1,5 +1,6 @@
 //! A relay to talk to, and a client that says what it heard.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::{SinkExt, StreamExt};
@@ -12,6 +13,7 @@ use hark_codec::hex;
 use hark_codec::nostr::Draft;
 use hark_server::{Config, Server, Shelf};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -24,6 +26,8 @@ pub(crate) const NOW_S: u64 = 1_800_000_000;
 
 pub(crate) struct Relay {
     pub(crate) url: String,
+    /// Where its metrics are alone.
+    pub(crate) metrics: Option<SocketAddr>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
     stop: Option<oneshot::Sender<()>>,
@@ -49,12 +53,12 @@ impl Relay {
             })),
         };
         let server = Server::bind(config, shelf).await.unwrap();
-        let url = server.url();
+        let (url, metrics) = (server.url(), server.metrics_addr());
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { url, store, clock, stop: Some(stop), running }
+        Self { url, metrics, store, clock, stop: Some(stop), running }
     }
 
     pub(crate) fn begin_stop(&mut self) {
@@ -183,6 +187,20 @@ impl Client {
         assert_eq!((&heard[0], &heard[1]), (&json!("COUNT"), &json!("n")), "{heard}");
         heard[2]["count"].as_u64().unwrap()
     }
+}
+
+/// Asks for a path over plain HTTP, with a header or none: the status and the body.
+pub(crate) async fn http(url: &str, path: &str, header: &str) -> (u16, String) {
+    let addr = url.strip_prefix("ws://").unwrap();
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 /// Somebody, by number.

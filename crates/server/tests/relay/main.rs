@@ -7,5 +7,6 @@ mod down;
 mod gate;
 mod kit;
 mod live;
+mod operators;
 mod publish;
 mod trouble;

@@ -13,7 +13,7 @@ use hark_archive::{
 };
 use serde_json::json;
 
-use crate::kit::{NOW_S, Relay, note};
+use crate::kit::{NOW_S, Relay, http, note};
 
 /// Kinds that are trouble to ask for, or to write.
 const TIRES: u32 = 1;
@@ -115,6 +115,9 @@ async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
     let lost = crate::kit::event(1, NOW_S, UNWRITABLE as u16, &[], "");
     let (accepted, reason) = client.publish(&lost).await;
     assert!(!accepted && reason.starts_with("error: ") && reason.contains("full"), "{reason}");
+    let (status, reason) = http(&relay.url, "/healthz", "").await;
+    assert!(status == 503 && reason.contains("no more writes: the disk is full"), "{reason}");
+    assert!(http(&relay.url, "/metrics", "").await.1.contains("\nhark_store_writing 0\n"));
     // What was closed hears no live events.
     assert_eq!(client.publish(&note(1, NOW_S, "a")).await.1, "");
     assert_eq!(client.count(&[json!({})]).await, 1);

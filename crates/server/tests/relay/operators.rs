@@ -1,0 +1,125 @@
+//! What operators' programs are told: health and metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+
+use crate::kit::{NOW_S, Relay, event, http, note};
+
+/// The samples of a page, each with its name and labels. Checks what Prometheus would refuse.
+fn samples(page: &str) -> BTreeMap<String, f64> {
+    let (mut samples, mut described) = (BTreeMap::new(), BTreeSet::new());
+    let mut last_class: Option<(String, f64)> = None;
+    for line in page.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            if let Some(rest) = comment.strip_prefix("TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(["gauge", "counter", "histogram"].contains(&kind), "{line}");
+                assert!(described.insert(name.to_owned()), "twice: {line}");
+            }
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        let name = series.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end).filter(|family| described.contains(*family)))
+            .unwrap_or(name);
+        assert!(described.contains(family), "no TYPE before {line}");
+        assert!(samples.insert(series.to_owned(), value).is_none(), "twice: {line}");
+        let class = series.split_once("le=\"").map(|(before, _)| before.to_owned());
+        if let (Some(class), Some((last, count))) = (&class, &last_class) {
+            assert!(class != last || value >= *count, "fewer than in the class before: {line}");
+        }
+        last_class = class.map(|class| (class, value));
+    }
+    samples
+}
+
+async fn scrape(relay: &Relay) -> BTreeMap<String, f64> {
+    let (status, page) = http(&relay.url, "/metrics", "").await;
+    assert_eq!(status, 200, "{page}");
+    samples(&page)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_say_what_was_done() {
+    let relay = Relay::start(|_| {}).await;
+    assert_eq!(http(&relay.url, "/healthz", "").await, (200, "ok\n".into()));
+    let mut client = relay.client().await;
+    assert!(client.publish(&note(1, NOW_S, "a")).await.0);
+    assert!(client.publish(&note(1, NOW_S, "a")).await.0);
+    assert!(client.publish(&event(1, NOW_S, 10_002, &[], "b")).await.0);
+    assert!(client.publish(&event(1, NOW_S, 54_321, &[], "c")).await.0);
+    assert!(!client.publish(&note(1, NOW_S * 2, "from the future")).await.0);
+    assert_eq!(client.ask("s", &[json!({"kinds": [1]}), json!({"ids": []})]).await.len(), 1);
+    let mut other = relay.client().await;
+    assert!(other.publish(&note(2, NOW_S, "live")).await.0);
+    client.hear().await;
+    assert_eq!(client.count(&[json!({})]).await, 4);
+    client.say("what?").await;
+    client.hear().await;
+    let found = scrape(&relay).await;
+    for (series, value) in [
+        ("hark_messages_total{verb=\"EVENT\",result=\"ok\"}", 4.0),
+        ("hark_messages_total{verb=\"EVENT\",result=\"duplicate\"}", 1.0),
+        ("hark_messages_total{verb=\"EVENT\",result=\"invalid\"}", 1.0),
+        ("hark_messages_total{verb=\"REQ\",result=\"ok\"}", 1.0),
+        ("hark_messages_total{verb=\"REQ\",result=\"blocked\"}", 0.0),
+        ("hark_messages_total{verb=\"COUNT\",result=\"ok\"}", 1.0),
+        ("hark_messages_total{verb=\"unknown\",result=\"invalid\"}", 1.0),
+        ("hark_events_total{kind=\"1\"}", 2.0),
+        ("hark_events_total{kind=\"10002\"}", 1.0),
+        ("hark_events_total{kind=\"other regular\"}", 1.0),
+        ("hark_verified_events_total", 4.0),
+        ("hark_committed_writes_total", 4.0),
+        ("hark_query_wait_seconds_count", 2.0),
+        ("hark_query_seconds_count{plan=\"count\"}", 1.0),
+        ("hark_query_records_total", 1.0),
+        ("hark_live_records_total", 1.0),
+        ("hark_subscriptions", 1.0),
+        ("hark_store_records", 4.0),
+        ("hark_store_writing", 1.0),
+        // Two WebSockets, and this request.
+        ("hark_connections", 3.0),
+        ("hark_outbox_bytes", 0.0),
+    ] {
+        assert_eq!(found.get(series), Some(&value), "{series}");
+    }
+    assert!(found["process_resident_memory_bytes"] > 1e6 && found["process_open_fds"] > 2.0);
+    relay.stop().await;
+}
+
+/// A stranger must not read them, least of all through a proxy on the same machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_those_who_may_read_them() {
+    let relay = Relay::start(|_| {}).await;
+    for header in ["X-Forwarded-For: 192.0.2.1", "Forwarded: for=192.0.2.1", "X-Real-IP: 1.2.3.4"] {
+        let (status, text) = http(&relay.url, "/metrics", header).await;
+        assert!(status == 403 && text.contains("not through a proxy"), "{header}: {text}");
+        assert_eq!(http(&relay.url, "/healthz", header).await.0, 200);
+    }
+    relay.stop().await;
+    let relay = Relay::start(|config| {
+        config.metrics.allow = vec!["192.0.2.0/24".parse().unwrap()];
+    })
+    .await;
+    let (status, text) = http(&relay.url, "/metrics", "").await;
+    assert!(status == 403 && text.contains("server.metrics_allow"), "{text}");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_can_have_an_address_of_their_own() {
+    let own = "127.0.0.1:0".parse().unwrap();
+    let relay = Relay::start(|config| config.metrics.listen = Some(own)).await;
+    assert_eq!(http(&relay.url, "/metrics", "").await.0, 404);
+    assert_eq!(http(&relay.url, "/healthz", "").await.0, 200);
+    let own = format!("ws://{}", relay.metrics.unwrap());
+    assert_eq!(http(&own, "/healthz", "").await, (200, "ok\n".into()));
+    let (status, page) = http(&own, "/metrics", "").await;
+    assert!(status == 200 && samples(&page)["hark_store_writing"] > 0.0, "{page}");
+    assert_eq!(http(&own, "/", "").await.0, 404);
+    relay.stop().await;
+}
