@@ -159,15 +159,17 @@ impl List {
         }
     }
 
-    fn runs(&self, runs: &mut Vec<Run>) {
-        let run = |tier: &Tier| {
+    fn runs(&self, each: &mut impl FnMut(Run)) {
+        let mut tier = |tier: &Tier| {
             let len = tier_len(tier);
-            (len > 0).then(|| Run::Tier(Arc::clone(tier), len as u32))
+            if len > 0 {
+                each(Run::Tier(Arc::clone(tier), len as u32));
+            }
         };
         match self {
-            Self::One(row) => runs.push(Run::One(*row)),
-            Self::Few(few) => runs.extend(run(few)),
-            Self::Many(tiers) => runs.extend(tiers.iter().filter_map(run)),
+            Self::One(row) => each(Run::One(*row)),
+            Self::Few(few) => tier(few),
+            Self::Many(tiers) => tiers.iter().for_each(tier),
         }
     }
 }
@@ -222,21 +224,21 @@ impl Lists {
         }
     }
 
-    fn runs(&self, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
+    fn runs(&self, kinds: Option<&[u32]>, each: &mut impl FnMut(Run)) {
         match (self, kinds) {
             (Self::One(kind, list), _) => {
                 if kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok()) {
-                    list.runs(runs);
+                    list.runs(each);
                 }
             }
             (Self::Few(lists), _) => lists
                 .iter()
                 .filter(|(kind, _)| kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok()))
-                .for_each(|(_, list)| list.runs(runs)),
+                .for_each(|(_, list)| list.runs(each)),
             (Self::Many(lists), None) => {
-                lists.pin().iter().for_each(|(_, list)| list.runs(runs));
+                lists.pin().iter().for_each(|(_, list)| list.runs(each));
             }
-            (Self::Many(lists), Some(kinds)) => runs_in(lists, kinds, runs),
+            (Self::Many(lists), Some(kinds)) => runs_in(lists, kinds, each),
         }
     }
 }
@@ -252,9 +254,9 @@ fn insert_in(lists: &HashMap<u32, List>, kind: u32, row: u32, table: &Table) {
     }
 }
 
-fn runs_in(lists: &HashMap<u32, List>, kinds: &[u32], runs: &mut Vec<Run>) {
+fn runs_in(lists: &HashMap<u32, List>, kinds: &[u32], each: &mut impl FnMut(Run)) {
     let lists = lists.pin();
-    kinds.iter().filter_map(|kind| lists.get(kind)).for_each(|list| list.runs(runs));
+    kinds.iter().filter_map(|kind| lists.get(kind)).for_each(|list| list.runs(each));
 }
 
 /// A term is a keyed hash already.
@@ -627,12 +629,12 @@ impl Source for HeadView {
         (self.rows() > 0).then(|| (oldest, self.head.newest.load(Ordering::Acquire)))
     }
 
-    fn every(&self, runs: &mut Vec<Run>) {
-        self.term(self.head.every, None, runs);
+    fn every(&self, each: &mut impl FnMut(Run)) {
+        self.terms(&[self.head.every], None, &mut |_, run| each(run));
     }
 
-    fn kinds(&self, kinds: &[u32], runs: &mut Vec<Run>) {
-        runs_in(&self.head.kinds, kinds, runs);
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Run)) {
+        runs_in(&self.head.kinds, kinds, each);
     }
 
     fn has_kinds(&self, kinds: &[u32]) -> bool {
@@ -648,9 +650,12 @@ impl Source for HeadView {
         self.head.lists.pin().get(&term).is_some_and(|lists| lists.has(kinds))
     }
 
-    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        if let Some(lists) = self.head.lists.pin().get(&term) {
-            lists.runs(kinds, runs);
+    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
+        let lists = self.head.lists.pin();
+        for (at, term) in (0..).zip(terms) {
+            if let Some(lists) = lists.get(term) {
+                lists.runs(kinds, &mut |run| each(at, run));
+            }
         }
     }
 

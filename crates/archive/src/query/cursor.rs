@@ -111,30 +111,20 @@ fn runs<S: Source>(
     set: Set,
 ) -> Vec<Cut<S::Run>> {
     let kinds = query.kinds.as_deref();
-    let (mut runs, mut cuts) = (Vec::new(), Vec::new());
-    let mut clip = |runs: &mut Vec<S::Run>, value| {
-        for run in runs.drain(..) {
-            let range = source.clip(&run, window.get_or_init(|| source.window(query)));
-            if !range.is_empty() {
-                cuts.push(Cut { run, range, value });
-            }
+    let mut cuts = Vec::new();
+    let mut clip = |value, run| {
+        let range = source.clip(&run, window.get_or_init(|| source.window(query)));
+        if !range.is_empty() {
+            cuts.push(Cut { run, range, value });
         }
     };
-    let terms = match set {
-        Set::Authors => &query.authors[..],
-        Set::Label(i) => &query.labels[i],
-        Set::Ids | Set::Time | Set::Kinds => &[],
-    };
-    for (value, &term) in terms.iter().enumerate() {
-        source.term(term, kinds, &mut runs);
-        clip(&mut runs, value as u32);
-    }
     match set {
-        Set::Time => source.every(&mut runs),
-        Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut runs),
-        Set::Ids | Set::Authors | Set::Label(_) => {}
+        Set::Ids => {}
+        Set::Time => source.every(&mut |run| clip(0, run)),
+        Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut |run| clip(0, run)),
+        Set::Authors => source.terms(&query.authors, kinds, &mut clip),
+        Set::Label(i) => source.terms(&query.labels[i], kinds, &mut clip),
     }
-    clip(&mut runs, 0);
     cuts
 }
 

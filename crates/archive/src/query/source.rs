@@ -30,17 +30,17 @@ pub trait Source: Send + Sync + 'static {
     fn span(&self) -> Option<(u64, u64)>;
 
     /// Runs of all rows.
-    fn every(&self, runs: &mut Vec<Self::Run>);
+    fn every(&self, each: &mut impl FnMut(Self::Run));
     /// Runs of these kinds.
-    fn kinds(&self, kinds: &[u32], runs: &mut Vec<Self::Run>);
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Self::Run));
     /// Whether a row of any of these kinds may be there; cheap.
     fn has_kinds(&self, kinds: &[u32]) -> bool;
     /// The kind of a run's rows; not asked of the runs of all rows.
     fn run_kind(&self, run: &Self::Run) -> Option<u32>;
     /// Whether a row with the term, of any of these kinds or of any at all, may be there; cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
-    /// Runs of a term, of these kinds or of all.
-    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Self::Run>);
+    /// Runs of terms, of these kinds or of all, each with the index of its term.
+    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Self::Run));
     /// The row of an id, whose hash this is; checked against the record.
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 

@@ -297,16 +297,17 @@ impl Source for SegmentView {
         (self.file().rows > 0).then(|| (self.file().oldest, self.file().newest))
     }
 
-    fn every(&self, runs: &mut Vec<Run>) {
-        runs.push(Run::Every);
+    fn every(&self, each: &mut impl FnMut(Run)) {
+        each(Run::Every);
     }
 
-    fn kinds(&self, kinds: &[u32], runs: &mut Vec<Run>) {
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Run)) {
         let known = &self.segment.kinds;
-        runs.extend(kinds.iter().filter_map(|kind| {
-            let at = known.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
-            Some(Run::List(*kind, known[at].1.clone()))
-        }));
+        for kind in kinds {
+            if let Ok(at) = known.binary_search_by_key(kind, |(kind, _)| *kind) {
+                each(Run::List(*kind, known[at].1.clone()));
+            }
+        }
     }
 
     fn has_kinds(&self, kinds: &[u32]) -> bool {
@@ -326,15 +327,17 @@ impl Source for SegmentView {
         self.segment.may_have(term, kinds) && self.file().term(term).any(wanted)
     }
 
-    fn term(&self, term: u64, kinds: Option<&[u32]>, runs: &mut Vec<Run>) {
-        if !self.segment.may_have(term, kinds) {
-            return;
-        }
+    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
         let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
-        for entry in self.file().term(term) {
-            let kind = self.file().kind(entry);
-            if wanted(kind) {
-                runs.push(Run::List(kind, self.file().list(entry)));
+        for (at, &term) in (0..).zip(terms) {
+            if !self.segment.may_have(term, kinds) {
+                continue;
+            }
+            for entry in self.file().term(term) {
+                let kind = self.file().kind(entry);
+                if wanted(kind) {
+                    each(at, Run::List(kind, self.file().list(entry)));
+                }
             }
         }
     }
