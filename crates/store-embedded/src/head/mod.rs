@@ -1,0 +1,206 @@
+//! The head: the newest records, indexed in memory while their log is being written.
+//!
+//! One thread inserts, any number read, none waits. Rows are numbered in the order of arrival. A
+//! reader holds the number of rows that were published when it came and passes over later ones, so
+//! it does not matter to it that lists grow meanwhile: rows are put behind those that it knows of,
+//! or the list is replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hark_archive::Record;
+use hark_archive::query::prepared::Terms as _;
+use papaya::HashMap;
+
+use self::ids::Ids;
+use self::lists::{List, Lists, insert_in};
+use self::table::{CHUNK, Chunk, Row, Table, id_prefix};
+pub use self::view::HeadView;
+use crate::bits::DeadRows;
+use crate::log::Log;
+use crate::term::Terms;
+
+mod ids;
+mod lists;
+mod table;
+#[cfg(test)]
+mod tests;
+mod view;
+
+/// Most rows a head can have, however large a single batch is.
+pub const ROWS_MAX: usize = 1 << 22;
+
+/// A term is a keyed hash already.
+#[derive(Default)]
+pub struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only terms are hashed with this");
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type ByTerm<V> = HashMap<u64, V, BuildHasherDefault<AsIs>>;
+
+/// See the module.
+pub struct Head {
+    /// The log that its records are in.
+    pub log: Arc<Log>,
+    /// Rows put since the shelf was opened before this head began.
+    pub base: u64,
+    terms: Terms,
+    table: Table,
+    /// The term that all rows have.
+    every: u64,
+    kinds: HashMap<u32, List>,
+    lists: ByTerm<Lists>,
+    ids: Ids,
+    inserted: AtomicU32,
+    published: AtomicU32,
+    /// Whether a record was asked for that is not in the log yet.
+    missed: AtomicBool,
+    dead: DeadRows,
+    oldest: AtomicU64,
+    newest: AtomicU64,
+    expiring: Mutex<BTreeMap<u64, Vec<u32>>>,
+    next_expiry: AtomicU64,
+}
+
+impl Head {
+    /// An empty head for `log`, with room for about so many rows before its tables grow, which costs
+    /// the one that inserts.
+    pub fn new(log: Arc<Log>, terms: Terms, base: u64, rows: u32) -> Self {
+        let room = rows.min(ROWS_MAX as u32) as usize * 2;
+        Self {
+            log,
+            base,
+            terms,
+            table: Table::new(),
+            every: terms.every(),
+            kinds: HashMap::new(),
+            lists: HashMap::with_capacity_and_hasher(room, BuildHasherDefault::default()),
+            ids: Ids::new(rows),
+            inserted: AtomicU32::new(0),
+            published: AtomicU32::new(0),
+            missed: AtomicBool::new(false),
+            dead: DeadRows::new(0),
+            oldest: AtomicU64::new(u64::MAX),
+            newest: AtomicU64::new(0),
+            expiring: Mutex::default(),
+            next_expiry: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Rows inserted, published or not.
+    pub fn inserted(&self) -> u32 {
+        self.inserted.load(Ordering::Acquire)
+    }
+
+    /// Rows that readers may see.
+    pub fn published(&self) -> u32 {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// Lets readers see all that was inserted.
+    pub fn publish(&self) {
+        self.published.store(self.inserted(), Ordering::Release);
+    }
+
+    /// Rows that are durably dead.
+    pub fn dead_count(&self) -> u32 {
+        self.dead.count()
+    }
+
+    /// Inserts a record whose frame is at `offset` of the log. Called by one thread at a time.
+    pub fn insert(&self, record: &Record<'_>, offset: u32, terms: &mut Vec<u64>) -> u32 {
+        let row = self.inserted();
+        let (time, kind, id) = (record.time(), record.kind(), record.id());
+        self.table.set(row, Row { time, id: id_prefix(id), offset, kind });
+        self.oldest.fetch_min(time, Ordering::AcqRel);
+        self.newest.fetch_max(time, Ordering::AcqRel);
+        if let Some(at) = record.expires() {
+            self.expiring().entry(at).or_default().push(row);
+            self.next_expiry.fetch_min(at, Ordering::AcqRel);
+        }
+        self.inserted.store(row + 1, Ordering::Release);
+        insert_in(&self.kinds, kind, row, &self.table);
+        self.terms.of(record, terms);
+        let lists = self.lists.pin();
+        for &term in terms.iter() {
+            // The lists of the term that all have are the kinds, which have a map of their own; here
+            // it has one list, of all rows.
+            let kind = if term == self.every { 0 } else { kind };
+            let grown = match lists.get(&term) {
+                Some(known) => known.insert(kind, row, &self.table),
+                None => Some(Lists::One(kind, List::One(row))),
+            };
+            if let Some(grown) = grown {
+                lists.insert(term, grown);
+            }
+        }
+        self.ids.insert(self.terms.id(id), row);
+        row
+    }
+
+    /// A row of the table.
+    pub fn row(&self, row: u32) -> Option<&Row> {
+        self.table.get(row)
+    }
+
+    /// A row's record; `None`, and noted, if it is not written yet.
+    pub fn record(&self, row: u32) -> Option<Record<'_>> {
+        self.record_at(self.row(row)?.offset)
+    }
+
+    fn record_at(&self, offset: u32) -> Option<Record<'_>> {
+        let record = self.log.record(offset, false);
+        if record.is_none() && u64::from(offset) >= self.log.written() {
+            self.missed.store(true, Ordering::Release);
+        }
+        record
+    }
+
+    /// Whether, since it was asked last, a record was asked for that is not written yet. Only the
+    /// writer ever does.
+    pub fn take_missed(&self) -> bool {
+        self.missed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Marks a row as deleted by the batch under way; false if it was.
+    pub fn doom(&self, row: u32) -> bool {
+        self.chunk(row).is_some_and(|chunk| chunk.doomed.set(row % CHUNK as u32))
+    }
+
+    /// Marks a row as deleted for everyone. Its frame counts as dead bytes of the log.
+    pub fn kill(&self, row: u32) {
+        let (Some(chunk), Some(found)) = (self.chunk(row), self.row(row)) else { return };
+        chunk.doomed.set(row % CHUNK as u32);
+        if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32), || Some(found.kind)) {
+            let bytes = self.log.frame_bytes(found.offset);
+            self.log.dead_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a row is durably dead.
+    pub fn is_dead(&self, row: u32) -> bool {
+        self.chunk(row).is_some_and(|chunk| chunk.dead.get(row % CHUNK as u32))
+    }
+
+    fn chunk(&self, row: u32) -> Option<&Chunk> {
+        self.table.chunk(row)
+    }
+
+    fn expiring(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<u32>>> {
+        self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,77 @@
+//! The rows of a head, in the order of arrival.
+
+use std::sync::OnceLock;
+
+use hark_archive::Id;
+
+use super::ROWS_MAX;
+use crate::bits::Bits;
+
+/// Rows a chunk of the row table.
+pub(super) const CHUNK: usize = 1024;
+/// What orders rows: newest first, then by id, of which the first 16 bytes decide; it would take 2^64
+/// tries to make two that agree in them.
+pub(super) type Rank = (u64, [u64; 2]);
+
+pub(super) fn id_prefix(id: &Id) -> [u64; 2] {
+    [0, 8].map(|at| id[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight)))
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The record's time.
+    pub time: u64,
+    pub(super) id: [u64; 2],
+    /// Where its frame starts in the log.
+    pub offset: u32,
+    /// Its kind.
+    pub kind: u32,
+}
+
+pub(super) struct Chunk {
+    pub(super) rows: Box<[OnceLock<Row>]>,
+    /// Deleted, durably.
+    pub(super) dead: Bits,
+    /// Deleted by a batch that is not synced yet; a superset of `dead`.
+    pub(super) doomed: Bits,
+}
+
+/// All rows, in the order of arrival.
+pub(super) struct Table(Box<[OnceLock<Chunk>]>);
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self((0..ROWS_MAX / CHUNK).map(|_| OnceLock::new()).collect())
+    }
+
+    pub(super) fn set(&self, at: u32, row: Row) {
+        let chunk = self.0[at as usize / CHUNK].get_or_init(|| Chunk {
+            rows: (0..CHUNK).map(|_| OnceLock::new()).collect(),
+            dead: Bits::new(CHUNK),
+            doomed: Bits::new(CHUNK),
+        });
+        chunk.rows[at as usize % CHUNK].get_or_init(|| row);
+    }
+
+    #[inline]
+    pub(super) fn chunk(&self, row: u32) -> Option<&Chunk> {
+        self.0.get(row as usize / CHUNK)?.get()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, row: u32) -> Option<&Row> {
+        self.chunk(row)?.rows[row as usize % CHUNK].get()
+    }
+
+    /// A row's place in every list it is in.
+    #[inline]
+    pub(super) fn place(&self, row: u32) -> (Rank, u32) {
+        (self.rank(row), row)
+    }
+
+    #[inline]
+    pub(super) fn rank(&self, row: u32) -> Rank {
+        self.get(row).map_or((u64::MAX, [u64::MAX; 2]), |row| (!row.time, row.id))
+    }
+}

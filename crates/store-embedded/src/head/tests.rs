@@ -1,0 +1,94 @@
+use hark_archive::Id;
+use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::source::Source;
+use hark_codec::record::{self, Place};
+use hark_testkit::random::Random;
+
+use super::*;
+
+const SECRET: [u8; 16] = [7; 16];
+
+/// Few times, ids that agree in their first bytes, few kinds and labels: all that makes lists
+/// grow at any place.
+fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
+    let mut random = Random::new(seed);
+    let one = |at: usize| {
+        let mut id: Id = random.bytes();
+        id[..7].fill(0);
+        let late = if random.once_in(3) { random.below(400) } else { 0 };
+        let head = record::Head {
+            id,
+            time: 10_000 + (at / 4) as u64 - late as u64,
+            author: Some([random.below(3) as u8; 32]),
+            kind: if random.once_in(2) { 1 } else { random.below(30) as u32 },
+            expires: None,
+        };
+        let value = [b'a' + random.below(5) as u8];
+        let mut out = Vec::new();
+        record::write(&mut out, &head, b"", [(b't', Place::Bytes(&value))].into_iter());
+        out
+    };
+    (0..count).map(one).collect()
+}
+
+/// Rows of all runs in one list, after a look at each run's own order.
+fn gather(view: &HeadView, terms: &[u64], kinds: Option<&[u32]>) -> Vec<u32> {
+    let mut rows = Vec::new();
+    view.terms(terms, kinds, &mut |_, run| {
+        let of_run: Vec<u32> = (0..run.len()).map(|index| run.row(index)).collect();
+        assert!(of_run.is_sorted_by_key(|&row| view.head().table.place(row)), "newest first");
+        rows.extend(of_run);
+    });
+    rows.retain(|&row| row < view.rows);
+    rows.sort_unstable();
+    rows
+}
+
+fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &Terms, random: &mut Random) -> usize {
+    let view = HeadView::published(head);
+    let seen = view.rows as usize;
+    let author = [random.below(3) as u8; 32];
+    let kind = random.below(30) as u32;
+    let value = [b'a' + random.below(5) as u8];
+    let expected = |wanted: &dyn Fn(&Record<'_>) -> bool| -> Vec<u32> {
+        let view = |bytes: &'_ [u8]| Record::new(bytes).is_ok_and(|record| wanted(&record));
+        (0u32..).zip(&records[..seen]).filter(|(_, r)| view(r)).map(|(row, _)| row).collect()
+    };
+    let by_author = gather(&view, &[terms.author(&author)], None);
+    assert_eq!(by_author, expected(&|record| record.author() == Some(&author)));
+    let labelled = gather(&view, &[terms.label(b't', &value)], Some(&[kind]));
+    let has = |record: &Record<'_>| record.labels().any(|label| label == (b't', &value[..]));
+    assert_eq!(labelled, expected(&|record| record.kind() == kind && has(record)));
+    assert_eq!(gather(&view, &[terms.every()], None).len(), seen);
+    for (row, bytes) in records[..seen].iter().enumerate().rev().take(50) {
+        let id = Record::new(bytes).expect("sound").id();
+        assert_eq!(view.find(id, terms.id(id)), Some(row as u32));
+    }
+    seen
+}
+
+#[test]
+fn readers_find_every_published_row_in_order_while_rows_are_inserted() {
+    let records = records(6_000, 3);
+    let terms = Terms::new(&SECRET);
+    // Room for fewer, so that tables grow.
+    let head = Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 500));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut random = Random::new(5);
+            while look(&head, &records, &terms, &mut random) < records.len() {}
+        });
+        let mut scratch = Vec::new();
+        for batch in records.chunks(7) {
+            for bytes in batch {
+                let record = Record::new(bytes).expect("sound");
+                head.insert(&record, 0, &mut scratch);
+            }
+            head.publish();
+        }
+    });
+    let mut random = Random::new(6);
+    for _ in 0..200 {
+        look(&head, &records, &terms, &mut random);
+    }
+}

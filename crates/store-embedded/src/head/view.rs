@@ -1,0 +1,238 @@
+//! A head as a source of answers.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hark_archive::query::source::Source;
+use hark_archive::{Id, Order, Query, Record};
+
+use super::Head;
+use super::lists::{Run, runs_in};
+use super::table::{CHUNK, Rank, id_prefix};
+use crate::segment::file::partition;
+
+/// A head as seen at one moment.
+pub struct HeadView {
+    head: Arc<Head>,
+    /// Rows seen.
+    pub(super) rows: u32,
+    /// Whether rows doomed by the batch under way are gone already.
+    writing: bool,
+}
+
+impl HeadView {
+    /// What readers see now.
+    pub fn published(head: &Arc<Head>) -> Self {
+        Self { head: Arc::clone(head), rows: head.published(), writing: false }
+    }
+
+    /// What the writer sees: its own batch included.
+    pub fn writing(head: &Arc<Head>) -> Self {
+        Self { head: Arc::clone(head), rows: u32::MAX, writing: true }
+    }
+
+    /// The head.
+    pub fn head(&self) -> &Arc<Head> {
+        &self.head
+    }
+}
+
+/// What of a query's window a head needs.
+pub struct Window {
+    from: u64,
+    /// Rows up to this place, newest first, lie before the window.
+    before: Rank,
+}
+
+impl Window {
+    fn is_before(&self, rank: Rank) -> bool {
+        rank <= self.before
+    }
+
+    fn is_everything(&self) -> bool {
+        self.from == 0 && self.before == (0, [0; 2])
+    }
+}
+
+/// (time key, id, row), ascending in the query's order.
+pub type HeadKey = (u64, [u64; 2], u32);
+
+impl Source for HeadView {
+    type Key = HeadKey;
+    type Run = Run;
+    type Window = Window;
+    /// An offset in the log.
+    type Place = u32;
+
+    fn name(&self) -> String {
+        format!("head of log {}", self.head.log.number)
+    }
+
+    fn rows(&self) -> u64 {
+        u64::from(self.rows.min(self.head.inserted()))
+    }
+
+    fn span(&self) -> Option<(u64, u64)> {
+        let oldest = self.head.oldest.load(Ordering::Acquire);
+        (self.rows() > 0).then(|| (oldest, self.head.newest.load(Ordering::Acquire)))
+    }
+
+    fn every(&self, each: &mut impl FnMut(Run)) {
+        self.terms(&[self.head.every], None, &mut |_, run| each(run));
+    }
+
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Run)) {
+        runs_in(&self.head.kinds, kinds, each);
+    }
+
+    fn has_kinds(&self, kinds: &[u32]) -> bool {
+        let lists = self.head.kinds.pin();
+        kinds.iter().any(|kind| lists.contains_key(kind))
+    }
+
+    fn run_kind(&self, run: &Run) -> Option<u32> {
+        self.head.row(run.row(0)).map(|row| row.kind)
+    }
+
+    fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
+        self.head.lists.pin().get(&term).is_some_and(|lists| lists.has(kinds))
+    }
+
+    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
+        let lists = self.head.lists.pin();
+        for (at, term) in (0..).zip(terms) {
+            if let Some(lists) = lists.get(term) {
+                lists.runs(kinds, &mut |run| each(at, run));
+            }
+        }
+    }
+
+    fn find(&self, id: &Id, hash: u64) -> Option<u32> {
+        let prefix = id_prefix(id);
+        let mut rows = self.head.ids.rows(hash).filter(|&row| {
+            row < self.rows && self.head.row(row).is_some_and(|row| row.id == prefix)
+        });
+        // An id that was deleted and put again has several rows, of which one may be alive.
+        let first = rows.next()?;
+        if !self.is_dead(first) {
+            return Some(first);
+        }
+        rows.find(|&row| !self.is_dead(row)).or(Some(first))
+    }
+
+    fn window(&self, query: &Query) -> Window {
+        // The last place before all of `to`: newer by one, with the highest id.
+        let newer = query.to.checked_add(1).map_or((0, [0; 2]), |time| (!time, [u64::MAX; 2]));
+        match (query.after, query.order) {
+            (Some(after), Order::NewestFirst) => {
+                let before = newer.max((!after.time, id_prefix(&after.id)));
+                Window { from: query.from, before }
+            }
+            (Some(after), Order::OldestFirst) => {
+                Window { from: query.from.max(after.time), before: newer }
+            }
+            (None, _) => Window { from: query.from, before: newer },
+        }
+    }
+
+    fn clip(&self, run: &Run, window: &Window) -> Range<usize> {
+        let len = run.len();
+        if window.is_everything() {
+            return 0..len;
+        }
+        let rank = |index: u32| self.head.table.rank(run.row(index as usize));
+        let start = partition(len as u32, |index| window.is_before(rank(index)));
+        let end = partition(len as u32, |index| !rank(index).0 >= window.from);
+        start as usize..end.max(start) as usize
+    }
+
+    fn within(&self, row: u32, window: &Window) -> bool {
+        let rank = self.head.table.rank(row);
+        !rank.0 >= window.from && !window.is_before(rank)
+    }
+
+    fn key(&self, run: &Run, index: usize, order: Order) -> HeadKey {
+        self.key_of(run.row(index), order)
+    }
+
+    fn key_of(&self, row: u32, order: Order) -> HeadKey {
+        let (time, id) = self.head.table.rank(row);
+        (if order == Order::NewestFirst { time } else { !time }, id, row)
+    }
+
+    fn row(&self, key: HeadKey) -> u32 {
+        key.2
+    }
+
+    #[inline]
+    fn row_at(&self, run: &Run, index: usize) -> u32 {
+        run.row(index)
+    }
+
+    fn run_time(&self, run: &Run, index: usize) -> u64 {
+        self.time(run.row(index))
+    }
+
+    fn time(&self, row: u32) -> u64 {
+        self.head.row(row).map_or(0, |row| row.time)
+    }
+
+    fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
+        let table = &self.head.table;
+        let place = table.place(row);
+        let before = |at: u32| table.place(run.row(range.start + at as usize)) < place;
+        range.start + partition(range.len() as u32, before) as usize
+    }
+
+    fn is_dead(&self, row: u32) -> bool {
+        row >= self.rows
+            || self.head.chunk(row).is_none_or(|chunk| {
+                let bits = if self.writing { &chunk.doomed } else { &chunk.dead };
+                bits.get(row % CHUNK as u32)
+            })
+    }
+
+    fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>) {
+        let all = || {
+            let rows = 0..self.head.inserted().min(self.rows);
+            rows.filter(|&row| self.is_dead(row)).collect::<Vec<u32>>()
+        };
+        match kind {
+            Some(kind) if !self.writing => {
+                let kind_of = |row| self.head.row(row).map(|row| row.kind);
+                self.head.dead.of_kind(kind, all, kind_of, rows);
+                rows.retain(|&row| row < self.rows);
+            }
+            _ if self.writing || self.head.dead_count() > 0 => rows.extend(all()),
+            _ => {}
+        }
+        rows.extend(self.rows..self.head.inserted());
+    }
+
+    fn locate(&self, row: u32) -> u32 {
+        self.head.row(row).map_or(u32::MAX, |row| row.offset)
+    }
+
+    fn locate_alive(&self, row: u32) -> Option<u32> {
+        let chunk = self.head.chunk(row).filter(|_| row < self.rows)?;
+        let (bits, at) =
+            (if self.writing { &chunk.doomed } else { &chunk.dead }, row % CHUNK as u32);
+        let found = chunk.rows[at as usize].get()?;
+        (!bits.get(at)).then_some(found.offset)
+    }
+
+    fn prefetch(&self, offset: u32) {
+        self.head.log.prefetch(offset);
+    }
+
+    fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {
+        self.head.record_at(offset)
+    }
+
+    fn expired(&self, now: u64, rows: &mut Vec<u32>) {
+        if self.head.next_expiry.load(Ordering::Acquire) <= now {
+            rows.extend(self.head.expiring().range(..=now).flat_map(|(_, rows)| rows));
+        }
+    }
+}
