@@ -90,6 +90,10 @@ impl DiskFile for NoSyncFile {
     fn sync(&mut self) -> io::Result<()> {
         Ok(())
     }
+
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
+        self.0.reserve(len, end)
+    }
 }
 
 impl Disk for NoSync {

@@ -14,6 +14,9 @@ pub trait DiskFile: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Returns once everything written is on the disk.
     fn sync(&mut self) -> io::Result<()>;
+    /// Keeps room for what comes behind the file's `len` bytes, up to `end`, so that a sync has no
+    /// room to look for; gives back what was kept behind `end`. Changes nothing that can be read.
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()>;
 }
 
 /// A disk.
@@ -72,6 +75,20 @@ impl DiskFile for fs::File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        if end <= len {
+            return self.set_len(len);
+        }
+        Ok(fallocate(self, FallocateFlags::KEEP_SIZE, len, end - len)?)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -158,6 +175,11 @@ impl DiskFile for WaryFile {
     fn sync(&mut self) -> io::Result<()> {
         self.failed.refuse()?;
         self.failed.note(self.file.sync())
+    }
+
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
+        self.failed.refuse()?;
+        self.file.reserve(len, end)
     }
 }
 

@@ -237,7 +237,7 @@ impl Shelf {
                     notes.push(format!("{path} ended in {bytes} torn bytes, which are cut off"));
                 }
                 let file = disk.append(&path, end.last, end.good).map_err(&io)?;
-                let tail = Tail { file, salt: head.log.salt(), len: end.good };
+                let tail = Tail::new(file, head.log.salt(), end.good);
                 self.writing = Mutex::new(Writing::new(Some(tail)));
             }
             heads.push(head);

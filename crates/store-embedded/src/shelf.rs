@@ -30,6 +30,8 @@ use crate::upkeep::Signal;
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
+/// Bytes for which room is kept behind the end of the log.
+const AHEAD: u64 = 4 << 20;
 /// Heads that may wait to be sealed before the writer waits for them.
 pub(crate) const FROZEN_MAX: usize = 4;
 
@@ -132,9 +134,38 @@ impl Target {
 
 /// The end of the log that is being written.
 pub(crate) struct Tail {
-    pub file: Box<dyn DiskFile>,
-    pub salt: u32,
-    pub len: u64,
+    file: Box<dyn DiskFile>,
+    salt: u32,
+    len: u64,
+    /// Up to where room is kept on the disk.
+    reserved: u64,
+}
+
+impl Tail {
+    /// Of a file of `len` bytes.
+    pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
+        Self { file, salt, len, reserved: len }
+    }
+
+    /// Appends a batch; on return it is durable.
+    fn append(&mut self, batch: &[u8]) -> io::Result<()> {
+        let end = self.len + batch.len() as u64;
+        if end > self.reserved {
+            self.reserved = end + AHEAD;
+            // A disk that cannot keep room may still have it; if not, the write says so.
+            let _ = self.file.reserve(self.len, self.reserved);
+        }
+        self.file.write_all(batch)?;
+        self.file.sync()?;
+        self.len = end;
+        Ok(())
+    }
+
+    /// Gives back the room that is left.
+    fn finish(mut self) {
+        // It is given back when the log is opened again, if not now.
+        let _ = self.file.reserve(self.len, self.len);
+    }
 }
 
 /// What only the thread that commits touches.
@@ -232,7 +263,7 @@ impl Shelf {
         file.write_all(&log::header(number, 0, salt))?;
         file.sync()?;
         self.options.disk.sync_dir(&self.dir.join("log"))?;
-        Ok(Tail { file, salt, len: log::HEADER })
+        Ok(Tail::new(file, salt, log::HEADER))
     }
 
     /// Opens a log for reading that is being written.
@@ -255,7 +286,9 @@ impl Shelf {
             *manifest = next;
         }
         let log = self.open_growing(number, 0, tail.len)?;
-        writing.tail = Some(tail);
+        if let Some(old) = writing.tail.replace(tail) {
+            old.finish();
+        }
         let base = view.active.base + u64::from(view.active.inserted());
         let head = Arc::new(Head::new(log, self.terms, base, self.options.seal_records));
         self.update_view(|view| {
@@ -347,11 +380,10 @@ impl Shelf {
         let inner = frames.len() - Frame::BATCH_BYTES;
         Frame::Batch(inner as u32).write(tail.salt, start);
         frames[..Frame::BATCH_BYTES].copy_from_slice(start);
-        let written = tail.file.write_all(frames).and_then(|()| tail.file.sync());
+        let written = tail.append(frames);
         let bytes = frames.len() as u64;
         frames.clear();
         written?;
-        tail.len += bytes;
         log.grow(tail.len);
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
