@@ -53,6 +53,8 @@ pub(crate) fn run(args: &ServeArgs, mut place: Place) -> anyhow::Result<ExitCode
 async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<ExitCode> {
     let listen = place.config.listen;
     let mut config = hark_server::Config::new(listen);
+    config.proxies = place.config.proxies.clone();
+    config.deflate_from_bytes = place.config.deflate_from_bytes;
     config.control = Some(place.control_socket());
     config.metrics = place.config.metrics.clone();
     config.limits = place.config.limits.clone();

@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 
 use hark_archive::limits::Limits;
 use hark_archive::retention::Policy;
-use hark_server::{MetricsDoor, RelayInfo, Threads};
+use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
 
 /// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics: MetricsDoor,
+    pub(crate) proxies: Proxies,
+    pub(crate) deflate_from_bytes: usize,
     pub(crate) threads: Threads,
     pub(crate) data: PathBuf,
     pub(crate) store: String,
@@ -56,6 +58,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
             metrics: MetricsDoor::default(),
+            proxies: Proxies::default(),
+            deflate_from_bytes: DEFLATE_FROM_BYTES,
             threads: Threads::default(),
             data: "data".into(),
             store: "embedded".into(),
@@ -130,6 +134,10 @@ impl Config {
             && hark_codec::hex::decode_32(key.as_bytes()).is_none()
         {
             faults.push(format!("[info] `pubkey` must be 64 lowercase hex digits, but is {key:?}"));
+        }
+        if !Proxies::HEADERS.contains(&self.proxies.header.as_str()) {
+            let headers = Proxies::HEADERS.join(", ");
+            faults.push(format!("[server] `proxy_header` must be one of {headers}"));
         }
         if self.batch.batch_writes_max == 0 || self.seal_records == 0 || self.log_bytes_max == 0 {
             faults.push(

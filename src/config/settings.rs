@@ -57,6 +57,9 @@ pub(crate) static SECTIONS: &[Section] = &[
             "listen" listen: "Address and port. 0.0.0.0 is every IPv4 address of the machine.";
             "metrics_listen" metrics.listen: "An address and port of their own for /metrics and /healthz. Empty: the same as the relay's.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]; asked through a proxy, nobody may.";
+            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies whose word about their clients is taken, e.g. [\"10.0.0.0/8\"].";
+            "proxy_header" proxies.header: "The header they name the client in: x-forwarded-for, x-real-ip or forwarded. Of several hops, the last\none that is no trusted proxy counts.";
+            "deflate_from_bytes" deflate_from_bytes: "Messages of so many bytes or more are compressed for clients that offer permessage-deflate. 0: none.";
             "verify_threads" threads.verify: "Threads that check signatures. 0: one a core.";
             "read_threads" threads.read: "Threads that search the archive. 0: by the number of cores.";
         },
@@ -79,7 +82,8 @@ pub(crate) static SECTIONS: &[Section] = &[
         name: "limits",
         doc: "Bounds, and what happens at them. `hark serve --unlimited` lifts rate limits, not these.",
         settings: settings! {
-            "connections_max" limits.connections_max: "Connections at a time. One more is closed at once.";
+            "connections_max" limits.connections_max: "Connections at a time. One more is answered with HTTP status 503.";
+            "connections_per_address_max" limits.connections_per_address_max: "Connections of one address (of IPv6, of its first 64 bits). One more is answered with 429.";
             "handshake_timeout_ms" limits.handshake_timeout_ms: "How long a connection may take to send its HTTP request head.";
             "message_bytes_max" limits.message_bytes_max: "Bytes of one message from a client. A longer one ends the connection.";
             "ping_after_s" limits.ping_after_s: "Silence after which the server pings.";

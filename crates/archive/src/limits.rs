@@ -6,9 +6,11 @@
 /// The bounds. Units stand last in the names; `_max` means "up to and including".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. One more is accepted and closed at once (HTTP 503 is not sent: it
-    /// would cost a read).
+    /// Connections at a time. One more is told so with HTTP status 503 and closed.
     pub connections_max: usize,
+    /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more is told so with
+    /// HTTP status 429 and closed.
+    pub connections_per_address_max: usize,
     /// How long a connection may take to send its HTTP request head. After that it is closed.
     pub handshake_timeout_ms: u64,
     /// Bytes of one message from a client. A longer one ends the connection with close code 1009.
@@ -93,6 +95,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 20_000,
+            connections_per_address_max: 100,
             handshake_timeout_ms: 10_000,
             message_bytes_max: 256 << 10,
             ping_after_s: 45,
@@ -131,6 +134,7 @@ impl Limits {
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("connections_max", self.connections_max),
+            ("connections_per_address_max", self.connections_per_address_max),
             ("message_bytes_max", self.message_bytes_max),
             ("subscriptions_max", self.subscriptions_max),
             ("subscription_id_chars_max", self.subscription_id_chars_max),

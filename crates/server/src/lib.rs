@@ -15,7 +15,9 @@ use hark_archive::retention::Policy;
 use hark_archive::{Store, writer};
 use network::Network;
 
+mod address;
 mod admin;
+mod connections;
 mod line;
 mod listen;
 pub mod metrics;
@@ -26,6 +28,7 @@ mod session;
 mod socket;
 mod web;
 
+pub use address::Proxies;
 pub use admin::control;
 pub use listen::{ServeError, Server};
 
@@ -34,6 +37,10 @@ pub use listen::{ServeError, Server};
 pub struct Config {
     /// Where to listen. Port 0 takes any that is free.
     pub listen: SocketAddr,
+    /// Whose word about clients behind them is taken.
+    pub proxies: Proxies,
+    /// Messages of so many bytes and more are compressed for clients that offer it; 0 for nobody.
+    pub deflate_from_bytes: usize,
     /// Where `control.sock` goes, if other processes may hand over writes.
     pub control: Option<PathBuf>,
     /// Who may read `/metrics`, and where else it is served.
@@ -48,7 +55,7 @@ pub struct Config {
     pub retention: Policy,
     /// Threads for what must not run on the runtime's.
     pub threads: Threads,
-    /// No rate limits: for tests and benches.
+    /// No rate limits, and no bound on the connections of an address: for tests and benches.
     pub unlimited: bool,
 }
 
@@ -56,11 +63,17 @@ pub struct Config {
 /// wraps and passing gift wraps (NIP-59).
 pub const PRIVATE_KINDS: [u32; 3] = [4, 1059, 21_059];
 
+/// Bytes of a message that are worth the time to compress them: below, most are ids, keys and
+/// signatures, which hardly become shorter.
+pub const DEFLATE_FROM_BYTES: usize = 1_024;
+
 impl Config {
     /// Defaults, listening there.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            proxies: Proxies::default(),
+            deflate_from_bytes: DEFLATE_FROM_BYTES,
             control: None,
             metrics: MetricsDoor::default(),
             limits: Limits::default(),

@@ -20,13 +20,17 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin::control::Control;
 use crate::admin::http::Handles;
-use crate::metrics::{Metrics, TurnedAway};
+use crate::connections::{Connections, turn_away};
+use crate::metrics::Metrics;
 use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
 use crate::nostr::{Relay, auth};
 use crate::readers::Readers;
 use crate::web::{Place, Slot, Web};
-use crate::{Config, MetricsDoor, Shelf, admin};
+use crate::{Config, MetricsDoor, Shelf, admin, socket};
+
+/// Connections that are told at a time why they are turned away. More are closed without a word.
+const TURNED_AWAY_MAX: usize = 64;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -148,6 +152,10 @@ impl Server {
             limits,
             metrics,
             info: config.relay,
+            connections: Arc::new(Connections::default()),
+            proxies: config.proxies,
+            deflate: socket::Deflate::new(config.deflate_from_bytes),
+            unlimited: config.unlimited,
         });
         let control = config
             .control
@@ -206,23 +214,28 @@ impl Server {
             drop(handles);
         }
         tokio::pin!(shutdown);
-        let slots = Arc::new(Semaphore::new(self.relay.limits.connections_max));
+        let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
         loop {
             let accepted = tokio::select! {
                 () = &mut shutdown => break,
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => match Arc::clone(&slots).try_acquire_owned() {
-                    Ok(permit) => {
-                        self.relay.metrics.connections.add(1);
-                        self.relay.metrics.connections_open.add(1);
-                        let slot =
-                            Arc::new(Slot { relay: Arc::clone(&self.relay), _permit: permit });
-                        let place = Place { _alive: alive.clone(), _slot: slot, peer: peer.ip() };
+                Ok((stream, peer)) => match Slot::take(&self.relay, peer.ip()) {
+                    Ok(slot) => {
+                        let (slot, peer) = (Arc::new(slot), peer.ip());
+                        let place = Place { _alive: alive.clone(), _slot: slot, peer };
                         tokio::spawn(serve(stream, web.clone(), place));
                     }
-                    Err(_) => self.relay.metrics.turned_away.of(TurnedAway::Full).add(1),
+                    Err(why) => {
+                        self.relay.metrics.turned_away.of(why).add(1);
+                        if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
+                            tokio::spawn(async move {
+                                turn_away(stream, why).await;
+                                drop(permit);
+                            });
+                        }
+                    }
                 },
                 // Out of files, most likely: those that end make room.
                 Err(error) => {

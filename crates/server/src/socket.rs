@@ -4,28 +4,71 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
+use axum::http::HeaderMap;
+use axum::http::header::SEC_WEBSOCKET_EXTENSIONS;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt};
 use hark_archive::limits::Limits;
 use yawc::close::CloseCode;
-use yawc::{Frame, HttpWebSocket, OpCode, Options, WebSocketError};
+use yawc::{DeflatePool, Frame, HttpWebSocket, OpCode, Options, WebSocketError};
 
 /// Bytes that gather before they are written to the connection.
 const WRITE_BYTES: usize = 64 << 10;
-/// Bytes of the read buffer of a connection at rest.
-const READ_BYTES: usize = 8 << 10;
+/// Bytes of each buffer of a connection at rest.
+const READ_BYTES: usize = 2 << 10;
 /// Pings answered without one write getting through, before the client is given up.
 const PONGS_WAITING_MAX: u32 = 256;
 
-/// How the handshake is answered.
-pub(crate) fn options(limits: &Limits) -> Options {
-    Options::default()
-        .without_compression()
-        // Both bounds are exclusive there.
-        .with_limits(limits.message_bytes_max + 1, limits.message_bytes_max + 1)
-        .with_read_buffer_capacity(READ_BYTES)
-        .with_write_buffer_capacity(READ_BYTES)
-        .with_backpressure_boundary(WRITE_BYTES)
+/// Compressors that wait for a message, for all connections together.
+const COMPRESSORS_IDLE_MAX: usize = 16;
+
+/// Whether and how messages are compressed (permessage-deflate, RFC 7692).
+///
+/// Neither side keeps anything from one message to the next, which the answer to the handshake says:
+/// so a connection at rest holds no compressor, and these are shared.
+#[derive(Debug)]
+pub(crate) struct Deflate(Option<Options>);
+
+impl Deflate {
+    /// Compresses messages of `from_bytes` and more for those who offer it; 0 for nobody.
+    pub(crate) fn new(from_bytes: usize) -> Self {
+        let options = || {
+            Options::default()
+                .with_low_latency_compression()
+                .server_no_context_takeover()
+                .client_no_context_takeover()
+                .with_deflate_pool(DeflatePool::new(COMPRESSORS_IDLE_MAX))
+                .with_compression_threshold(from_bytes)
+        };
+        Self((from_bytes > 0).then(options))
+    }
+
+    /// How a handshake with these headers is answered.
+    pub(crate) fn options(&self, limits: &Limits, headers: &HeaderMap) -> Options {
+        let compressed = self.0.as_ref().filter(|_| is_offer(headers));
+        compressed
+            .cloned()
+            .unwrap_or_default()
+            // Both bounds are exclusive there. They hold for a message as it is compressed, and
+            // again while it is brought back to its length.
+            .with_limits(limits.message_bytes_max + 1, limits.message_bytes_max + 1)
+            .with_read_buffer_capacity(READ_BYTES)
+            .with_write_buffer_capacity(READ_BYTES)
+            .with_backpressure_boundary(WRITE_BYTES)
+    }
+}
+
+/// Whether the client offers compression on terms that can be kept. An offer with others, like a
+/// smaller window for what the server sends, has to be declined as a whole.
+fn is_offer(headers: &HeaderMap) -> bool {
+    let offer = headers.get(SEC_WEBSOCKET_EXTENSIONS).and_then(|offer| offer.to_str().ok());
+    let mut words = offer.into_iter().flat_map(|offer| offer.split(';')).map(str::trim);
+    words.next() == Some("permessage-deflate")
+        && words.all(|term| {
+            let name = term.split('=').next().unwrap_or_default().trim();
+            ["client_max_window_bits", "client_no_context_takeover", "server_no_context_takeover"]
+                .contains(&name)
+        })
 }
 
 /// What comes from a client.

@@ -1,9 +1,8 @@
 //! What the port answers to HTTP: an upgrade becomes a session, a program gets the NIP-11 document,
 //! a person gets a page.
 
-use std::sync::Arc;
-
 use std::net::IpAddr;
+use std::sync::{Arc, Once};
 
 use axum::Router;
 use axum::body::Body;
@@ -19,9 +18,11 @@ use tokio::sync::{mpsc, watch};
 use yawc::IncomingUpgrade;
 
 use crate::admin::http::Handles;
+use crate::connections::{Seat, farewell};
+use crate::metrics::TurnedAway;
 use crate::nostr::{Relay, nip11};
 use crate::session;
-use crate::socket::{self, Socket};
+use crate::socket::Socket;
 
 /// Held by everything that serves a connection, until it ends.
 pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
@@ -47,16 +48,40 @@ pub(crate) struct Place {
     pub(crate) peer: IpAddr,
 }
 
-/// Counts an open connection.
+/// An open connection, counted.
 pub(crate) struct Slot {
-    pub(crate) relay: Arc<Relay>,
-    pub(crate) _permit: tokio::sync::OwnedSemaphorePermit,
+    relay: Arc<Relay>,
+    _among_all: Seat,
+    /// Among those of its address; none where a proxy is at the other end.
+    _of_address: Option<Seat>,
+}
+
+impl Slot {
+    /// A slot for a connection from `peer`.
+    pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
+        let among_all = relay.connections.enter(relay.limits.connections_max);
+        let among_all = among_all.ok_or(TurnedAway::Full)?;
+        let of_address = if relay.proxies.trust(peer) { None } else { seat(relay, peer)? };
+        relay.metrics.connections.add(1);
+        relay.metrics.connections_open.add(1);
+        let relay = Arc::clone(relay);
+        Ok(Self { relay, _among_all: among_all, _of_address: of_address })
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         self.relay.metrics.connections_open.sub(1);
     }
+}
+
+/// A seat among the connections of a client's address, if these are bounded.
+fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat>, TurnedAway> {
+    if relay.unlimited {
+        return Ok(None);
+    }
+    let max = relay.limits.connections_per_address_max;
+    relay.connections.enter_from(client.into(), max).map(Some).ok_or(TurnedAway::Address)
 }
 
 impl Web {
@@ -125,16 +150,52 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
     (status, headers, Body::from(body)).into_response()
 }
 
+/// Whether it was said that a proxy is not believed.
+static SAID: Once = Once::new();
+
+/// The seat of a client that comes through a proxy.
+fn proxied(relay: &Relay, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Seat>, TurnedAway> {
+    if relay.proxies.trust(peer) {
+        return relay.proxies.client(headers).map_or(Ok(None), |client| seat(relay, client));
+    }
+    if is_near(peer) && headers.contains_key(&relay.proxies.header) {
+        SAID.call_once(|| {
+            tracing::warn!(
+                %peer,
+                "a proxy names its clients, and is not believed: all of them count as one \
+                 address. If it is yours, add it to server.trusted_proxies"
+            );
+        });
+    }
+    Ok(None)
+}
+
+/// Whether it is an address that only one's own networks have.
+fn is_near(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
 async fn upgrade(web: Web, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
     let Some(place) = parts.extensions.get::<Place>().cloned() else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
+    let seat = match proxied(&web.relay, place.peer, &parts.headers) {
+        Ok(seat) => seat,
+        Err(why) => {
+            web.relay.metrics.turned_away.of(why).add(1);
+            return farewell(why).into_response();
+        }
+    };
     let incoming = match IncomingUpgrade::from_request_parts(&mut parts, &()).await {
         Ok(incoming) => incoming,
         Err(status) => return (status, "this is no WebSocket handshake\n").into_response(),
     };
-    let Ok((response, upgraded)) = incoming.upgrade(socket::options(&web.relay.limits)) else {
+    let options = web.relay.deflate.options(&web.relay.limits, &parts.headers);
+    let Ok((response, upgraded)) = incoming.upgrade(options) else {
         return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
     };
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -143,7 +204,7 @@ async fn upgrade(web: Web, request: Request) -> Response {
         if let Ok(websocket) = upgraded.await {
             session::run(Socket::new(websocket), caller, web.relay, web.leaving).await;
         }
-        drop(place);
+        drop((seat, place));
     });
     response.map(|_| Body::empty())
 }

@@ -12,8 +12,11 @@ use hark_archive::writer::Writer;
 use hark_archive::{Store, clock::Clock};
 
 use crate::RelayInfo;
+use crate::address::Proxies;
+use crate::connections::Connections;
 use crate::metrics::Metrics;
 use crate::readers::Readers;
+use crate::socket::Deflate;
 
 pub mod admit;
 pub(crate) mod auth;
@@ -38,6 +41,11 @@ pub(crate) struct Relay {
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) info: RelayInfo,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) proxies: Proxies,
+    pub(crate) deflate: Deflate,
+    /// Rate limits are off.
+    pub(crate) unlimited: bool,
 }
 
 /// How long one batch of writes may take before the archive counts as stuck.

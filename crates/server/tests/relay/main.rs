@@ -9,4 +9,5 @@ mod kit;
 mod live;
 mod operators;
 mod publish;
+mod transport;
 mod trouble;

@@ -1,0 +1,150 @@
+//! Who is at the other end of a connection, also where a trusted proxy stands between.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use axum::http::HeaderMap;
+
+use crate::network::{LOOPBACK, Network};
+
+/// What counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address, as that is
+/// what one household or machine is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address(IpAddr);
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        Self(match ip.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
+            v4 @ IpAddr::V4(_) => v4,
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(ip) => ip.fmt(f),
+            IpAddr::V6(ip) => write!(f, "{ip}/64"),
+        }
+    }
+}
+
+/// Proxies in front of Hark whose word about their clients is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxies {
+    /// Where they are.
+    pub trusted: Vec<Network>,
+    /// The header in which they name the client: `x-forwarded-for`, `x-real-ip` or `forwarded`. Only
+    /// one, as a proxy that writes one of them passes the others on as the client sent them.
+    pub header: String,
+}
+
+impl Default for Proxies {
+    /// Those on this machine, with the header that most write.
+    fn default() -> Self {
+        Self { trusted: LOOPBACK.to_vec(), header: Self::HEADERS[0].into() }
+    }
+}
+
+impl Proxies {
+    /// Headers that are understood.
+    pub const HEADERS: [&str; 3] = ["x-forwarded-for", "x-real-ip", "forwarded"];
+
+    /// Whether `ip` is that of a trusted proxy.
+    pub fn trust(&self, ip: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(ip))
+    }
+
+    /// The client behind a trusted proxy: of the hops that the header names, the last one that is no
+    /// trusted proxy itself. All before it may be made up. None if the header names nobody.
+    pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let lists: Vec<&str> =
+            headers.get_all(&self.header).iter().filter_map(|list| list.to_str().ok()).collect();
+        let mut client = None;
+        for hop in lists.iter().rev().flat_map(|list| list.rsplit(',')) {
+            let hop = if self.header == "forwarded" { forwarded_for(hop)? } else { hop };
+            let ip = hop_ip(hop)?;
+            client = Some(ip);
+            if !self.trust(ip) {
+                break;
+            }
+        }
+        client
+    }
+}
+
+/// The `for` of one element of a Forwarded header (RFC 7239).
+fn forwarded_for(element: &str) -> Option<&str> {
+    element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("for").then(|| value.trim().trim_matches('"'))
+    })
+}
+
+/// An address, with or without a port.
+fn hop_ip(hop: &str) -> Option<IpAddr> {
+    let hop = hop.trim();
+    let ip = if let Some(bracketed) = hop.strip_prefix('[') {
+        bracketed.split_once(']').map(|(ip, _)| ip)?
+    } else if hop.matches(':').count() == 1 {
+        hop.split_once(':').map(|(ip, _)| ip)?
+    } else {
+        hop
+    };
+    ip.parse().ok().map(|ip: IpAddr| ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_first_64_bits() {
+        let address = |text| Address::from(ip(text));
+        assert_eq!(address("2001:db8:0:1::5"), address("2001:db8:0:1:ffff::9"));
+        assert_ne!(address("2001:db8:0:1::5"), address("2001:db8:0:2::5"));
+        assert_ne!(address("192.0.2.1"), address("192.0.2.2"));
+        assert_eq!(address("::ffff:192.0.2.1"), address("192.0.2.1"));
+        assert_eq!(address("2001:db8::5").to_string(), "2001:db8::/64");
+    }
+
+    #[test]
+    fn the_client_is_the_last_hop_that_is_no_proxy_of_ours() {
+        let proxies = |header: &str| Proxies {
+            trusted: vec!["127.0.0.1".parse().unwrap(), "10.0.0.0/8".parse().unwrap()],
+            header: header.into(),
+        };
+        let named = |header: &str, lists: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for list in lists {
+                let name: axum::http::HeaderName = header.parse().unwrap();
+                headers.append(name, list.parse().unwrap());
+            }
+            proxies(header).client(&headers).map(|ip| ip.to_string())
+        };
+        for (header, lists, client) in [
+            ("x-forwarded-for", &["192.0.2.1"][..], Some("192.0.2.1")),
+            ("x-forwarded-for", &["6.6.6.6, 192.0.2.1, 10.1.1.1"], Some("192.0.2.1")),
+            ("x-forwarded-for", &["6.6.6.6", "192.0.2.1:4711,10.1.1.1"], Some("192.0.2.1")),
+            ("x-forwarded-for", &["10.9.9.9, 10.1.1.1"], Some("10.9.9.9")),
+            ("x-forwarded-for", &["192.0.2.1, unknown"], None),
+            ("x-forwarded-for", &[], None),
+            ("x-real-ip", &["2001:db8::1"], Some("2001:db8::1")),
+            (
+                "forwarded",
+                &["for=6.6.6.6, For=\"[2001:db8::1]:80\";proto=https"],
+                Some("2001:db8::1"),
+            ),
+            ("forwarded", &["for=192.0.2.1;by=10.0.0.1, for=10.0.0.3"], Some("192.0.2.1")),
+            ("forwarded", &["for=_hidden"], None),
+            ("forwarded", &["proto=https"], None),
+        ] {
+            assert_eq!(named(header, lists).as_deref(), client, "{header}: {lists:?}");
+        }
+    }
+}
