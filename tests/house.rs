@@ -10,7 +10,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Folders of what is made, not written.
+/// Folders of what is made, not written; `.git` is a file in a second work tree.
 const MADE: [&str; 8] =
     ["target", ".git", "node_modules", "data", "corpus", "artifacts", "coverage", "seeds"];
 
@@ -20,10 +20,11 @@ fn files() -> Vec<String> {
         for entry in fs::read_dir(folder).expect("a folder of ours") {
             let path = entry.expect("an entry").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if MADE.contains(&name.as_str()) {
+                continue;
+            }
             if path.is_dir() {
-                if !MADE.contains(&name.as_str()) {
-                    walk(&path, files);
-                }
+                walk(&path, files);
             } else {
                 let path = path.strip_prefix(root()).expect("within the root");
                 files.push(path.to_string_lossy().replace('\\', "/"));

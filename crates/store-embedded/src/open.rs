@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use arc_swap::ArcSwap;
 use hark_archive::Record;
 use hark_archive::admission::Rules;
+use hark_archive::meter::Histogram;
 use hark_archive::query::prepared::Terms as _;
 use hark_archive::query::source::Source;
 
@@ -182,6 +183,7 @@ impl Embedded {
             signal: Mutex::new(Signal::default()),
             signalled: Condvar::new(),
             written_bytes: AtomicU64::new(0),
+            syncs: Histogram::default(),
             options,
         };
         if remade {

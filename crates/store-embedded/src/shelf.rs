@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hark_archive::admission::{Effects, Rules};
+use hark_archive::meter::Histogram;
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{Merged, Part, Parts, count_all, explain_all};
 use hark_archive::query::prepared::{Prepared, Terms as _};
@@ -26,7 +28,7 @@ use crate::log::{self, BODY_MAX, Frame, Log};
 use crate::manifest::{LogEntry, Manifest};
 use crate::segment::view::{Segment, SegmentView};
 use crate::term::Terms;
-use crate::upkeep::Signal;
+use crate::upkeep::{Signal, merge_due_records};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
@@ -148,7 +150,7 @@ impl Tail {
     }
 
     /// Appends a batch; on return it is durable.
-    fn append(&mut self, batch: &[u8]) -> io::Result<()> {
+    fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
         let end = self.len + batch.len() as u64;
         if end > self.reserved {
             self.reserved = end + AHEAD;
@@ -156,7 +158,9 @@ impl Tail {
             let _ = self.file.reserve(self.len, self.reserved);
         }
         self.file.write_all(batch)?;
+        let started = Instant::now();
         self.file.sync()?;
+        syncs.note(started.elapsed());
         self.len = end;
         Ok(())
     }
@@ -222,6 +226,8 @@ pub(crate) struct Shelf {
     pub signal: Mutex<Signal>,
     pub signalled: Condvar,
     pub written_bytes: AtomicU64,
+    /// Syncs of the log.
+    pub syncs: Histogram,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -380,7 +386,7 @@ impl Shelf {
         let inner = frames.len() - Frame::BATCH_BYTES;
         Frame::Batch(inner as u32).write(tail.salt, start);
         frames[..Frame::BATCH_BYTES].copy_from_slice(start);
-        let written = tail.append(frames);
+        let written = tail.append(frames, &self.syncs);
         let bytes = frames.len() as u64;
         frames.clear();
         written?;
@@ -591,6 +597,10 @@ impl Store for Embedded {
         let mut stats = Stats {
             segments: view.segments.len() as u64,
             written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
+            heads_waiting: view.frozen.len() as u64,
+            merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
+            syncs: self.shelf.syncs.read(),
+            upkeep_failed: lock(&self.shelf.signal).failed.clone(),
             ..Stats::default()
         };
         let span = |stats: &mut Stats, span: Option<(u64, u64)>| {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_archive::CommitError;
 
@@ -82,6 +82,10 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
             let result = shelf.upkeep_all();
             let mut signal = lock(&shelf.signal);
             signal.failed = result.err().map(|error| error.to_string());
+            if let Some(error) = &signal.failed {
+                let rest_s = REST.as_secs();
+                tracing::error!(error, rest_s, "upkeep failed; it is tried again after a rest");
+            }
             shelf.signalled.notify_all();
             if signal.failed.is_some() && !signal.stop {
                 signal = wait(&shelf, signal, Some(REST));
@@ -155,6 +159,7 @@ impl Shelf {
     /// Seals the oldest frozen head; false if there is none.
     fn seal_next(&self) -> Result<bool, UpkeepError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
+        let started = Instant::now();
         let disk = &*self.options.disk;
         let number = self.take_segment_number();
         let written = seal::seal(disk, &self.dir, number, &head, &self.terms)?;
@@ -174,6 +179,13 @@ impl Shelf {
                 entry.dead_bytes = dead_bytes;
             }
         })?;
+        tracing::info!(
+            segment = number,
+            records = head.published(),
+            bytes = written.bytes,
+            ms = started.elapsed().as_millis(),
+            "a full head was sealed"
+        );
         Ok(true)
     }
 
@@ -186,6 +198,7 @@ impl Shelf {
         if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
             return Err(UpkeepError::Damaged(segment::path(&self.dir, bad.entry.number)));
         }
+        let started = Instant::now();
         let disk = &*self.options.disk;
         let number = self.take_segment_number();
         let written = merge::merge(disk, &self.dir, number, olds)?;
@@ -218,7 +231,16 @@ impl Shelf {
                     log.dead_bytes = known.dead_bytes.load(Ordering::Relaxed);
                 }
             }
-        })
+        })?;
+        tracing::info!(
+            segment = number,
+            segments = olds.len(),
+            records = olds.iter().map(|old| u64::from(old.file.rows)).sum::<u64>(),
+            bytes = written.bytes,
+            ms = started.elapsed().as_millis(),
+            "segments were merged"
+        );
+        Ok(())
     }
 
     /// Puts a new segment in place: rows that `died` while it was written are dead in it, the dead
@@ -308,6 +330,7 @@ impl Shelf {
 
     /// Writes a log anew without its dead records, and its segment's addresses.
     fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), UpkeepError> {
+        let started = Instant::now();
         let disk = &*self.options.disk;
         let manifest = lock(&self.manifest).clone();
         let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {
@@ -372,6 +395,17 @@ impl Shelf {
             View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new)?;
+        let written = |segment: &Segment| {
+            let log = segment.logs.iter().flatten().find(|log| log.number == number);
+            log.map(|log| log.written())
+        };
+        tracing::info!(
+            log = number,
+            bytes_before = written(segment),
+            bytes = written(&renewed),
+            ms = started.elapsed().as_millis(),
+            "a log was written anew without its deleted records"
+        );
         Ok(())
     }
 
@@ -504,6 +538,12 @@ fn due_merge(
         start += segments[start..].iter().take_while(|s| tier(s) >= here).count().max(1);
     }
     None
+}
+
+/// Records in the segments that are merged next.
+pub(crate) fn merge_due_records(segments: &[Arc<Segment>], options: &crate::Options) -> u64 {
+    let due = due_merge(segments, options).and_then(|range| segments.get(range));
+    due.into_iter().flatten().map(|segment| u64::from(segment.file.rows)).sum()
 }
 
 impl Embedded {

@@ -138,6 +138,8 @@ fn store(page: &mut Page, relay: &Relay) {
     ] {
         page.gauge(name, help, value);
     }
+    let failing = u8::from(stats.upkeep_failed.is_some());
+    page.gauge("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", failing);
     page.gauge("hark_store_dead_share", "Share of the log that is deleted events.", share);
     for (name, help, value) in [
         ("hark_store_damaged_total", "Events found damaged.", stats.damaged),
