@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+pub(crate) use hark_server::words::{bytes, number};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints a line to stdout. A reader who has gone is an error, told by [`is_broken_pipe`].
@@ -19,36 +20,6 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
             .downcast_ref::<std::io::Error>()
             .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     })
-}
-
-/// 1234567 as `1,234,567`.
-pub(crate) fn number(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// 1536 as `1.5 KiB`.
-pub(crate) fn bytes(value: u64) -> String {
-    if value < 1024 {
-        return format!("{value} B");
-    }
-    let mut size = value as f64;
-    let mut unit = "B";
-    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
-        if size < 1024.0 {
-            break;
-        }
-        size /= 1024.0;
-        unit = larger;
-    }
-    format!("{size:.1} {unit}")
 }
 
 /// Two columns, the second flush right, the rest as it comes.
@@ -147,12 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_for_people() {
-        assert_eq!(
-            [number(0), number(999), number(1000), number(1_234_567)],
-            ["0", "999", "1,000", "1,234,567"]
-        );
-        assert_eq!([bytes(1023), bytes(1536), bytes(5 << 30)], ["1023 B", "1.5 KiB", "5.0 GiB"]);
+    fn columns_are_as_wide_as_they_must_be() {
         let rows = [("a", "1".into(), String::new()), ("bcd", "22".into(), "x".into())];
         assert_eq!(table(&rows), "  a     1\n  bcd  22  x");
     }

@@ -2,7 +2,7 @@
 
 mod beside_server;
 mod import;
-mod support;
+pub(crate) mod support;
 
 use support::{Place, hark, hark_with};
 

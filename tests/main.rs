@@ -9,5 +9,6 @@ mod delivery;
 mod fuzz;
 mod house;
 mod nostr;
+mod page;
 mod served;
 mod stores;

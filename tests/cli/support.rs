@@ -108,7 +108,12 @@ impl Place {
 
     /// Starts a server, and returns once it accepts.
     pub(crate) fn serve(&self) -> Serving {
-        let mut child = self.start(&["serve", "--listen", "127.0.0.1:0"]);
+        self.serve_with(&[])
+    }
+
+    /// The same, with more flags.
+    pub(crate) fn serve_with(&self, flags: &[&str]) -> Serving {
+        let mut child = self.start(&[&["serve", "--listen", "127.0.0.1:0"], flags].concat());
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut first = String::new();
         lines.read_line(&mut first).unwrap();

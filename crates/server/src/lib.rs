@@ -18,6 +18,7 @@ use network::Network;
 mod address;
 mod admin;
 mod connections;
+mod landing;
 mod line;
 mod listen;
 pub mod metrics;
@@ -27,6 +28,7 @@ mod readers;
 mod session;
 mod socket;
 mod web;
+pub mod words;
 
 pub use address::Proxies;
 pub use admin::control;

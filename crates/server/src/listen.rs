@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hark_archive::live::Live;
-use hark_archive::retention::Keeper;
+use hark_archive::retention::{Keeper, Policy};
 use hark_archive::writer::Writer;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -69,6 +69,7 @@ pub struct Server {
     relay: Arc<Relay>,
     control: Option<Control>,
     metrics: (MetricsDoor, Option<TcpListener>),
+    retention: Policy,
     keeper: Keeper,
     readers: Vec<JoinHandle<()>>,
     verifiers: Vec<JoinHandle<()>>,
@@ -126,7 +127,7 @@ impl Server {
         let (readers, reader_threads) =
             Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
         let keeper = Keeper::start(
-            config.retention,
+            config.retention.clone(),
             Arc::clone(&shelf.store),
             Arc::clone(&writer),
             shelf.clock.clone(),
@@ -174,6 +175,7 @@ impl Server {
             relay,
             control,
             metrics: (config.metrics, metrics_listener),
+            retention: config.retention,
             keeper,
             readers: reader_threads,
             verifiers,
@@ -204,10 +206,9 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let (leave, leaving) = watch::channel(false);
         let (alive, mut all_gone) = mpsc::channel(1);
-        let url = self.url();
         let (door, metrics_listener) = self.metrics;
         let handles = Handles { relay: Arc::clone(&self.relay), leaving, allow: door.allow.into() };
-        let web = Web::new(handles.clone(), metrics_listener.is_none(), &url);
+        let web = Web::new(handles.clone(), metrics_listener.is_none(), self.retention);
         if let Some(listener) = metrics_listener {
             tokio::spawn(admin::http::serve(listener, handles));
         } else {

@@ -4,6 +4,7 @@
 //! where it is said, by its verb and by the standard prefix of its reason: [`Metrics::answered`].
 
 use std::marker::PhantomData;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hark_archive::admission::nostr::{Class, class};
 pub use hark_archive::meter::{Count, Histogram};
@@ -210,9 +211,20 @@ impl ByKind {
     }
 }
 
+/// When counting began.
+#[derive(Debug)]
+struct Started(SystemTime);
+
+impl Default for Started {
+    fn default() -> Self {
+        Self(SystemTime::now())
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Metrics {
+    started: Started,
     /// Connections that were made.
     pub connections: Count,
     /// Connections that are open.
@@ -252,6 +264,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// When counting began, in seconds since 1970.
+    pub fn started_s(&self) -> u64 {
+        self.started.0.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+
     /// Counts a message by what is said about it: `reason` as in OK, CLOSED or NOTICE, and nothing
     /// where it was done as asked.
     pub fn answered(&self, verb: Verb, reason: &str) {

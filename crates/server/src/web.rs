@@ -9,16 +9,19 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CONTENT_TYPE, HOST, UPGRADE,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
+    REFERRER_POLICY, UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use hark_archive::retention::Policy;
 use tokio::sync::{mpsc, watch};
 use yawc::IncomingUpgrade;
 
 use crate::admin::http::Handles;
 use crate::connections::{Seat, farewell};
+use crate::landing::{self, Landing};
 use crate::metrics::TurnedAway;
 use crate::nostr::{Relay, nip11};
 use crate::session;
@@ -36,7 +39,7 @@ pub(crate) struct Web {
     /// Not where they have an address of their own.
     serves_metrics: bool,
     document: Bytes,
-    page: Bytes,
+    landing: Arc<Landing>,
 }
 
 /// One connection's place among the others.
@@ -85,12 +88,12 @@ fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat>, TurnedAway> {
 }
 
 impl Web {
-    pub(crate) fn new(handles: Handles, serves_metrics: bool, url: &str) -> Self {
+    pub(crate) fn new(handles: Handles, serves_metrics: bool, retention: Policy) -> Self {
         let Handles { relay, leaving, .. } = handles.clone();
         let document =
             nip11::document(&relay.info, &relay.limits, relay.auth.private_kinds()).into();
-        let page = nip11::page(&relay.info, &relay.limits, url).into();
-        Self { relay, leaving, handles, serves_metrics, document, page }
+        let landing = Arc::new(Landing::new(Arc::clone(&relay), retention));
+        Self { relay, leaving, handles, serves_metrics, document, landing }
     }
 
     /// All routes.
@@ -112,6 +115,8 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
     }
     match request.uri().path() {
         "/" => {}
+        "/counts" => return plain("application/json", web.landing.counts_json()),
+        "/page.js" => return plain("text/javascript", landing::SCRIPT),
         "/healthz" => return web.handles.health(),
         "/metrics" if web.serves_metrics => {
             let Some(place) = request.extensions().get::<Place>() else {
@@ -127,7 +132,34 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
     if says(headers, ACCEPT.as_str(), "application/nostr+json") {
         return cors(StatusCode::OK, "application/nostr+json", web.document);
     }
-    cors(StatusCode::OK, "text/html; charset=utf-8", web.page)
+    let page = web.landing.page(&address(headers));
+    let mut answer = plain("text/html; charset=utf-8", page);
+    let security = HeaderValue::from_static(landing::SECURITY);
+    answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
+    answer
+}
+
+/// The address that a browser has come to, as clients write it. What is no host and port is left
+/// out: the page shows it.
+fn address(headers: &HeaderMap) -> String {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_host = |host: &&str| {
+        host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte))
+    };
+    let host = header(HOST.as_str()).filter(is_host).unwrap_or("this address");
+    let scheme = if header("x-forwarded-proto") == Some("https") { "wss" } else { "ws" };
+    format!("{scheme}://{host}")
+}
+
+/// An answer that is only good for now.
+fn plain(content_type: &'static str, body: impl Into<Body>) -> Response {
+    let headers = [
+        (CONTENT_TYPE, content_type),
+        (CACHE_CONTROL, "no-cache"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, body.into()).into_response()
 }
 
 /// Whether a header has `value` in its list.

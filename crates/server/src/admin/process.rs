@@ -1,7 +1,6 @@
 //! What the system says about this process, where it says so in `/proc`.
 
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Ticks of the processor clock in a second, as `/proc` counts them on Linux.
 const TICKS_S: f64 = 100.0;
@@ -19,8 +18,6 @@ pub(crate) struct Process {
     pub(crate) max_fds: Option<u64>,
     /// Seconds of processor time.
     pub(crate) cpu_s: Option<f64>,
-    /// When it began, in seconds since 1970.
-    pub(crate) started_s: Option<f64>,
 }
 
 impl Process {
@@ -29,7 +26,6 @@ impl Process {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
         let kib = |name| word_behind(&status, name).map(|kib: u64| kib * 1024);
         // The name of the program, in brackets, may have spaces; what follows has not.
         let fields: Vec<f64> = stat
@@ -39,18 +35,12 @@ impl Process {
             .map(|field| field.parse().unwrap_or_default())
             .collect();
         let ticks = |field: usize| fields.get(field - 3).map(|ticks| ticks / TICKS_S);
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs_f64());
-        let up_s: Option<f64> = uptime.split_whitespace().next().and_then(|s| s.parse().ok());
         Self {
             resident_bytes: kib("VmRSS:"),
             virtual_bytes: kib("VmSize:"),
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as u64),
             max_fds: word_behind(&limits, "Max open files"),
             cpu_s: ticks(14).zip(ticks(15)).map(|(user, system)| user + system),
-            started_s: match (now_s, up_s, ticks(22)) {
-                (Ok(now), Some(up), Some(started)) => Some(now - up + started),
-                _ => None,
-            },
         }
     }
 }
@@ -72,6 +62,5 @@ mod tests {
         assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");
         assert!(process.open_fds.is_some_and(|open| open > 2), "{process:?}");
         assert!(process.max_fds >= process.open_fds && process.cpu_s.is_some(), "{process:?}");
-        assert!(process.started_s.is_some_and(|at| at > 1_600_000_000.0), "{process:?}");
     }
 }

@@ -21,6 +21,8 @@ pub(crate) fn page(relay: &Relay) -> String {
     connections(&mut page, relay);
     questions(&mut page, relay);
     store(&mut page, relay);
+    let started_s = relay.metrics.started_s();
+    page.gauge("process_start_time_seconds", "When it began, in seconds since 1970.", started_s);
     process(&mut page, &Process::now());
     page.0
 }
@@ -165,9 +167,6 @@ fn process(page: &mut Page, process: &Process) {
         if let Some(value) = value {
             page.gauge(name, help, value);
         }
-    }
-    if let Some(started_s) = process.started_s {
-        page.gauge("process_start_time_seconds", "When it began.", started_s);
     }
     if let Some(cpu_s) = process.cpu_s {
         page.head("process_cpu_seconds_total", "counter", "Processor time used.");

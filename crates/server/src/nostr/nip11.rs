@@ -1,5 +1,5 @@
-//! What the relay says about itself: the NIP-11 document for programs, a small page for people.
-//! Both follow from the effective limits.
+//! What the relay says about itself to programs: the NIP-11 document. It follows from the effective
+//! limits.
 
 use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ const NIPS: [u16; 10] = [1, 9, 11, 40, 42, 45, 62, 65, 67, 70];
 /// Those that are kept by keeping a kind private.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
-fn nips(private_kinds: &[u32]) -> Vec<u16> {
+pub(crate) fn nips(private_kinds: &[u32]) -> Vec<u16> {
     let kept = PRIVATE_NIPS.iter().filter(|(kind, _)| private_kinds.contains(kind));
     let mut nips: Vec<u16> = kept.flat_map(|(_, nips)| *nips).chain(&NIPS).copied().collect();
     nips.sort_unstable();
@@ -62,40 +62,8 @@ pub(crate) fn document(info: &RelayInfo, limits: &Limits, private_kinds: &[u32])
     Value::Object(document).to_string()
 }
 
-/// The page for people.
-pub(crate) fn page(info: &RelayInfo, limits: &Limits, url: &str) -> String {
-    let description = if info.description.is_empty() {
-        "Keeps the messages of open networks and gives any slice of the history back."
-    } else {
-        &info.description
-    };
-    include_str!("page.html")
-        .replace("{name}", &escape(name(info)))
-        .replace("{description}", &escape(description))
-        .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
-        .replace("{limit}", &limits.limit_max.to_string())
-        .replace("{event_kib}", &(limits.event_bytes_max >> 10).to_string())
-        .replace("{version}", env!("CARGO_PKG_VERSION"))
-}
-
-fn name(info: &RelayInfo) -> &str {
+pub(crate) fn name(info: &RelayInfo) -> &str {
     if info.name.is_empty() { "Hark" } else { &info.name }
-}
-
-/// Text as it stands in HTML. Braces go too, so that no text is taken for a place to fill.
-fn escape(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            '{' => out.push_str("&#123;"),
-            other => out.push(other),
-        }
-        out
-    })
 }
 
 #[cfg(test)]
@@ -103,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_follows_the_limits_and_the_page_escapes() {
+    fn the_document_follows_the_limits() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
         let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
         let document: Value = serde_json::from_str(&document(&info, &limits, &[4])).unwrap();
@@ -111,7 +79,5 @@ mod tests {
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());
         assert_eq!(document["supported_nips"], json!([1, 4, 9, 11, 40, 42, 45, 62, 65, 67, 70]));
-        let page = page(&info, &limits, "ws://x");
-        assert!(page.contains("<h1>&lt;b&gt;&#123;url}</h1>") && page.contains("ws://x"));
     }
 }

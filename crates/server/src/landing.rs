@@ -1,0 +1,243 @@
+//! The page for people: what this relay is, what it keeps and for how long, what it lets through and
+//! how much there is. It reads well without scripts; with them its counts stay fresh.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hark_archive::limits::Limits;
+use hark_archive::retention::{Policy, Rule};
+use serde_json::{Map, Value};
+
+use crate::nostr::{Relay, nip11};
+use crate::words::{age, bytes, date, number};
+
+/// What keeps the counts fresh.
+pub(crate) const SCRIPT: &str = include_str!("landing.js");
+/// Nothing comes from elsewhere, and nothing runs but our script.
+pub(crate) const SECURITY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; \
+     style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+
+/// How old counts may be: many who look cost no more than one.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Names of counts and what they are, ready to be shown.
+type Counts = Vec<(&'static str, String)>;
+
+/// What the page is made of.
+pub(crate) struct Landing {
+    relay: Arc<Relay>,
+    retention: Policy,
+    counted: Mutex<Option<(Instant, Arc<Counts>)>>,
+}
+
+impl Landing {
+    pub(crate) fn new(relay: Arc<Relay>, retention: Policy) -> Self {
+        Self { relay, retention, counted: Mutex::default() }
+    }
+
+    /// The page, for one who has reached the relay under `url`.
+    pub(crate) fn page(&self, url: &str) -> String {
+        let (info, limits) = (&self.relay.info, &self.relay.limits);
+        let description = if info.description.is_empty() {
+            "Keeps the messages of open networks and gives any slice of the history back."
+        } else {
+            &info.description
+        };
+        let private_kinds = self.relay.auth.private_kinds();
+        let nips: Vec<_> = nip11::nips(private_kinds).iter().map(u16::to_string).collect();
+        let page = include_str!("landing.html")
+            .replace("{name}", &escape(nip11::name(info)))
+            .replace("{description}", &escape(description))
+            .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
+            .replace("{kept}", &kept(&self.retention, private_kinds))
+            .replace("{limits}", &bounds(limits))
+            .replace("{operator}", &self.operator())
+            .replace("{nips}", &nips.join(", "))
+            .replace("{version}", env!("CARGO_PKG_VERSION"));
+        let fill = |page: String, (name, text): &(&str, String)| {
+            page.replace(&format!("{{{name}}}"), &escape(text))
+        };
+        self.counts().iter().fold(page, fill)
+    }
+
+    /// The counts as JSON: by the id of the element that shows each, its text.
+    pub(crate) fn counts_json(&self) -> String {
+        let counts = self.counts();
+        let fields = counts.iter().map(|(name, text)| ((*name).into(), text.as_str().into()));
+        Value::Object(fields.collect::<Map<_, _>>()).to_string()
+    }
+
+    fn counts(&self) -> Arc<Counts> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counts)) = counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return Arc::clone(counts);
+        }
+        let stats = self.relay.store.stats();
+        let counts = Arc::new(vec![
+            ("events", number(stats.records)),
+            ("oldest", stats.oldest.filter(|_| stats.records > 0).map_or("-".into(), date)),
+            ("bytes", bytes(stats.bytes)),
+            ("connections", number(self.relay.metrics.connections_open.get())),
+            ("subscriptions", number(self.relay.live.len() as u64)),
+            ("since", date(self.relay.metrics.started_s())),
+        ]);
+        *counted = Some((Instant::now(), Arc::clone(&counts)));
+        counts
+    }
+
+    /// Who runs it, as far as that is told.
+    fn operator(&self) -> String {
+        let info = &self.relay.info;
+        let rows = [
+            ("Contact", &info.contact),
+            ("Public key", &info.pubkey),
+            ("Terms", &info.terms_of_service),
+        ];
+        let told = rows.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let told = lines(told.map(|(name, value)| format!("<li>{name}: {}</li>\n", link(value))));
+        if told.is_empty() {
+            return told;
+        }
+        format!("<section>\n<h2>Who runs it</h2>\n<ul>\n{told}</ul>\n</section>\n")
+    }
+}
+
+/// What stays and what goes, as list items.
+fn kept(policy: &Policy, private_kinds: &[u32]) -> String {
+    let mut items: Vec<String> = policy.rules.iter().map(goes).collect();
+    if let Some(bound) = policy.bytes_max {
+        items.push(format!("Above {} on disk the oldest go first.", bytes(bound)));
+    }
+    let narrow = |rule: &Rule| rule.kinds.is_some() || rule.authors.is_some();
+    if items.is_empty() {
+        items.push("Everything stays, with no end in sight.".into());
+    } else if policy.bytes_max.is_none() && policy.rules.iter().all(narrow) {
+        items.push("All others stay.".into());
+    } else if !policy.spared_kinds.is_empty() {
+        items.push(format!("{} stay.", kinds(&policy.spared_kinds)));
+    }
+    items.push("What says when it expires goes then (NIP-40).".into());
+    items.push(
+        "What its author deletes goes and does not come back (NIP-09); so does all of an author who \
+         asks to vanish (NIP-62)."
+            .into(),
+    );
+    if !private_kinds.is_empty() {
+        items.push(format!(
+            "{} are given only to their authors and recipients (NIP-42).",
+            kinds(private_kinds)
+        ));
+    }
+    lines(items.iter().map(|item| format!("<li>{}</li>\n", escape(item))))
+}
+
+/// A rule in words.
+fn goes(rule: &Rule) -> String {
+    let of = match (&rule.kinds, rule.not_kinds.is_empty()) {
+        (Some(some), _) => kinds(some),
+        (None, true) => "Events".into(),
+        (None, false) => format!("Events of other kinds than {}", list(&rule.not_kinds)),
+    };
+    let by = match &rule.authors {
+        Some(authors) => format!(" by {} named authors", authors.len()),
+        None => String::new(),
+    };
+    format!("{of}{by} stay for {}.", age(rule.older_than_s))
+}
+
+fn kinds(kinds: &[u32]) -> String {
+    match kinds {
+        [one] => format!("Events of kind {one}"),
+        many => format!("Events of the kinds {}", list(many)),
+    }
+}
+
+fn list(kinds: &[u32]) -> String {
+    let kinds: Vec<String> = kinds.iter().map(u32::to_string).collect();
+    kinds.join(", ")
+}
+
+/// The bounds that clients meet, as rows.
+fn bounds(limits: &Limits) -> String {
+    let count = |value: usize| number(value as u64);
+    let size = |value: usize| bytes(value as u64);
+    let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
+    let past = limits.created_at_behind_s_max.map_or("any".into(), age);
+    let rows = [
+        ("Size of an event", size(limits.event_bytes_max)),
+        ("Tags of an event", count(limits.event_tags_max)),
+        ("Age of an event when it comes in", past),
+        ("How far its time may lie ahead", age(limits.created_at_ahead_s_max)),
+        ("Size of a message", size(limits.message_bytes_max)),
+        ("Stored events for a filter", answer),
+        ("Filters in a question", count(limits.filters_max)),
+        ("Values in a filter", count(limits.filter_values_max)),
+        ("Subscriptions of a connection", count(limits.subscriptions_max)),
+    ];
+    lines(rows.iter().map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>\n")))
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.collect::<Vec<_>>().concat()
+}
+
+/// Text as a link, if it is one.
+fn link(text: &str) -> String {
+    let shown = escape(text);
+    let is_link = ["https://", "http://", "mailto:"].iter().any(|begin| text.starts_with(begin));
+    if is_link { format!("<a href=\"{shown}\" rel=\"nofollow\">{shown}</a>") } else { shown }
+}
+
+/// Text as it stands in HTML. Braces go too, so that no text is taken for a place to fill.
+fn escape(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '{' => out.push_str("&#123;"),
+            other => out.push(other),
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_said_as_the_policy_means_it() {
+        let policy = Policy::default();
+        assert!(kept(&policy, &[]).starts_with("<li>Everything stays"));
+        let policy = Policy {
+            rules: vec![
+                Rule { kinds: Some(vec![7]), older_than_s: 90 * 86_400, ..Rule::default() },
+                Rule { not_kinds: vec![0, 3], older_than_s: 5_400, ..Rule::default() },
+            ],
+            bytes_max: Some(5 << 30),
+            ..policy
+        };
+        let said = kept(&policy, &[4]);
+        for item in [
+            "Events of kind 7 stay for 90 days.",
+            "Events of other kinds than 0, 3 stay for 90 minutes.",
+            "Above 5.0 GiB on disk the oldest go first.",
+            "Events of the kinds 5, 62 stay.",
+            "Events of kind 4 are given only to their authors and recipients",
+        ] {
+            assert!(said.contains(&format!("<li>{item}")), "{item}: {said}");
+        }
+        assert!(!said.contains("Everything"));
+    }
+
+    #[test]
+    fn what_the_operator_writes_stays_text() {
+        assert_eq!(escape("<b>{url}'"), "&lt;b&gt;&#123;url}&#39;");
+        assert_eq!(link("javascript:x"), "javascript:x");
+        let quoted = "<a href=\"https://x/&quot;\" rel=\"nofollow\">https://x/&quot;</a>";
+        assert_eq!(link("https://x/\""), quoted);
+    }
+}

@@ -1,0 +1,88 @@
+//! Numbers, sizes and times as people read them: on the page, in logs and on the terminal.
+
+/// 1234567 as `1,234,567`.
+pub fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// 1536 as `1.5 KiB`.
+pub fn bytes(value: u64) -> String {
+    if value < 1024 {
+        return format!("{value} B");
+    }
+    let mut size = value as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
+        if size < 1024.0 {
+            break;
+        }
+        size /= 1024.0;
+        unit = larger;
+    }
+    format!("{size:.1} {unit}")
+}
+
+/// 5400 seconds as `90 minutes`: the largest unit that leaves no rest.
+pub fn age(seconds: u64) -> String {
+    let units = [("year", 365 * 86_400), ("day", 86_400), ("hour", 3_600), ("minute", 60)];
+    let fits =
+        units.iter().find(|(_, unit_s)| seconds >= *unit_s && seconds.is_multiple_of(*unit_s));
+    let (unit, count) =
+        fits.map_or(("second", seconds), |(unit, unit_s)| (*unit, seconds / unit_s));
+    format!("{} {unit}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// Seconds since 1970 as a date (UTC), `2024-02-29`.
+pub fn date(seconds: u64) -> String {
+    // Days are counted from the 1st of March of a year 0, so that a leap day comes last.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_for_people() {
+        assert_eq!(
+            [number(0), number(999), number(1000), number(1_234_567)],
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!([bytes(1023), bytes(1536), bytes(5 << 30)], ["1023 B", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!([age(0), age(1), age(900)], ["0 seconds", "1 second", "15 minutes"]);
+        assert_eq!([age(90 * 86_400), age(2 * 365 * 86_400)], ["90 days", "2 years"]);
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, day) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_709_164_800, "2024-02-29"),
+            (1_735_689_599, "2024-12-31"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(date(seconds), day, "{seconds}");
+        }
+        assert!(date(u64::MAX).len() > 10, "far away, and no overflow");
+    }
+}
