@@ -1,63 +1,42 @@
 //! Real clients against the real binary: what their users do must work, and what comes back must be
-//! what went in.
+//! what went in. In the modules: what each NIP asks of a relay, with a client that sees every message.
 
 use std::borrow::Cow;
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
 
 use nostr_sdk::prelude::{
-    Client, ClientMessage, Event, EventBuilder, Filter, Keys, Kind, RelayMessage,
-    RelayPoolNotification, SubscriptionId, Tag, Timestamp,
+    Client, ClientMessage, Event, EventBuilder, EventDeletionRequest, Filter, Keys, Kind,
+    RelayMessage, RelayPoolNotification, SubscriptionId, Tag, Timestamp,
 };
 use tokio::sync::broadcast::Receiver;
 
-/// Longer than anything here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::served::PATIENCE;
+use kit::Relay;
 
-/// A relay on a port and in a directory of its own; it ends with the test.
-struct Relay {
-    process: Child,
-    url: String,
-    data: PathBuf,
+mod answers;
+mod auth;
+#[path = "../crates/server/tests/relay/client.rs"]
+#[allow(dead_code)]
+mod client;
+mod deletion;
+mod gate;
+mod kit;
+mod nip01;
+
+async fn sdk(relay: &Relay) -> Client {
+    connected(relay, Client::default()).await
 }
 
-impl Relay {
-    fn start(test: &str) -> Self {
-        let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nostr").join(test);
-        let _ = std::fs::remove_dir_all(&data);
-        std::fs::create_dir_all(&data).expect("a temporary directory");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_hark"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--data"])
-            .arg(&data)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the binary runs");
-        let mut first = String::new();
-        let mut lines = BufReader::new(process.stdout.take().expect("piped"));
-        lines.read_line(&mut first).expect("a first line");
-        let url = first.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
-        assert!(url.starts_with("ws://127.0.0.1:"), "the first line is {first:?}");
-        Self { process, url, data }
-    }
-
-    async fn client(&self) -> Client {
-        let client = Client::default();
-        client.add_relay(&self.url).await.expect("an address");
-        client.connect().await;
-        client.wait_for_connection(PATIENCE).await;
-        client
-    }
+async fn sdk_as(relay: &Relay, keys: Keys) -> Client {
+    connected(relay, Client::new(keys)).await
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        // Ended already is as good.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
+async fn connected(relay: &Relay, client: Client) -> Client {
+    client.add_relay(&relay.url).await.expect("an address");
+    client.connect().await;
+    client.wait_for_connection(PATIENCE).await;
+    client
 }
 
 fn note(keys: &Keys, at: u64, content: &str) -> Event {
@@ -104,7 +83,7 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
     let relay = Relay::start("nostr-sdk");
     let work = async {
         let keys = Keys::generate();
-        let publisher = relay.client().await;
+        let publisher = sdk(&relay).await;
         let start = Timestamp::now().as_secs() - 100;
         let odd = "quotes \" \\ / \n\r\t \u{8}\u{c} \u{0}\u{1f} \u{7f} \u{2028} é 🤙 \u{ffff}";
         let notes = ["first", odd, "third"].into_iter().zip(start..);
@@ -114,7 +93,7 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
         }
 
         // Another client, so that everything comes from the relay.
-        let reader = relay.client().await;
+        let reader = sdk(&relay).await;
         let filter = Filter::new().author(keys.public_key()).kind(Kind::TextNote).hashtag("hark");
         let stored = reader.fetch_events(filter.clone(), PATIENCE).await.expect("events");
         let mut expected = notes.clone();
@@ -145,8 +124,66 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes a second");
 }
 
-#[test]
-fn nostr_tools_publishes_subscribes_and_counts() {
+/// Signs in by itself when the relay asks for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nostr_sdk_authenticates_deletes_and_reads_wraps_as_recipient_only() {
+    let relay = Relay::start("nostr-sdk-auth");
+    let work = async {
+        let (recipient, stranger) = (Keys::generate(), Keys::generate());
+        let wrap = EventBuilder::new(Kind::GiftWrap, "sealed")
+            .tag(Tag::public_key(recipient.public_key()))
+            .sign_with_keys(&Keys::generate())
+            .expect("a signature");
+        let sender = sdk(&relay).await;
+        publish(&sender, &wrap).await;
+        let filter = Filter::new().kind(Kind::GiftWrap).pubkey(recipient.public_key());
+        let by_id = Filter::new().id(wrap.id);
+
+        let mut notifications = sender.notifications();
+        let asked = sender.subscribe(filter.clone(), None).await.expect("a subscription");
+        let reason = loop {
+            if let RelayMessage::Closed { subscription_id, message } =
+                message_of(&mut notifications).await
+                && *subscription_id == asked.val
+            {
+                break message;
+            }
+        };
+        assert!(reason.starts_with("auth-required: "), "{reason}");
+
+        let (stranger, reader) =
+            (sdk_as(&relay, stranger).await, sdk_as(&relay, recipient.clone()).await);
+        let all = async |client: &Client, filter: &Filter| {
+            let found = client.fetch_events(filter.clone(), PATIENCE).await.expect("events");
+            found.into_iter().collect::<Vec<_>>()
+        };
+        for filter in [&filter, &by_id] {
+            assert!(all(&stranger, filter).await.is_empty());
+            assert_eq!(all(&reader, filter).await, std::slice::from_ref(&wrap));
+            assert_eq!(count(&reader, filter.clone()).await, 1);
+        }
+        assert_eq!(count(&stranger, by_id.clone()).await, 0);
+
+        let protected = EventBuilder::text_note("mine").tag(Tag::protected());
+        let protected = protected.sign_with_keys(&recipient).expect("a signature");
+        let refused = stranger.send_event(&protected).await.expect("sent");
+        assert!(refused.success.is_empty(), "{refused:?}");
+        publish(&reader, &protected).await;
+
+        let deletion = EventBuilder::delete(EventDeletionRequest::new().id(wrap.id));
+        publish(&reader, &deletion.sign_with_keys(&recipient).expect("a signature")).await;
+        assert!(all(&reader, &by_id).await.is_empty());
+        let again = sender.send_event(&wrap).await.expect("sent");
+        assert!(again.success.is_empty(), "{again:?}");
+        for client in [sender, stranger, reader] {
+            client.shutdown().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, work).await.expect("it takes a second");
+}
+
+/// What a script with nostr-tools says, which must not fail.
+fn nostr_tools(script: &str, relay: &Relay) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("js");
     assert!(
         folder.join("node_modules").is_dir()
@@ -154,12 +191,22 @@ fn nostr_tools_publishes_subscribes_and_counts() {
         "nostr-tools from npm is not here: run scripts/test, which installs it, or `npm ci` in {}",
         folder.display()
     );
-    let relay = Relay::start("nostr-tools");
-    let script = folder.join("nostr-tools.mjs");
+    let script = folder.join(script);
     let output = Command::new("node").arg(script).arg(&relay.url).output().expect("node runs");
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}{err}");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    out
+}
+
+#[test]
+fn nostr_tools_authenticates_deletes_and_reads_wraps_as_recipient_only() {
+    nostr_tools("nostr-tools-auth.mjs", &Relay::start("nostr-tools-auth"));
+}
+
+#[test]
+fn nostr_tools_publishes_subscribes_and_counts() {
+    let relay = Relay::start("nostr-tools");
+    let out = nostr_tools("nostr-tools.mjs", &relay);
 
     // What the script says it has published is what `hark query` finds beside the server.
     let said: serde_json::Value = serde_json::from_str(&out).expect("one line of JSON");

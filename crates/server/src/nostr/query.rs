@@ -27,7 +27,7 @@ pub fn of(filter: &Filter) -> Query {
 }
 
 /// The questions that a client asks at the door: what it may see, and at what expense. Refused with a
-/// reason if they ask for nothing but what is kept from it.
+/// reason if they are a stranger's and name nothing but what is kept from it.
 pub(super) fn at_door(
     filters: &[Filter],
     limits: &Limits,
@@ -43,12 +43,8 @@ pub(super) fn at_door(
             Query { now: now_s, budget: limits.query_rows_max, limit, ..query }
         })
         .collect();
-    if queries.iter().all(|query| is_closed(query, gate)) {
-        return Err(if gate.readers.is_empty() {
-            "auth-required: these kinds are for their author and recipients only"
-        } else {
-            "restricted: these kinds are for their author and recipients only"
-        });
+    if gate.readers.is_empty() && queries.iter().all(|query| is_private(query, gate)) {
+        return Err("auth-required: these kinds are for their author and recipients only");
     }
     for query in &mut queries {
         apply(gate, query);
@@ -56,22 +52,10 @@ pub(super) fn at_door(
     Ok(queries)
 }
 
-/// Whether a question names only kinds that are kept back, and none of the readers as a party.
-fn is_closed(query: &Query, gate: &Gate) -> bool {
+/// Whether a question names kinds, and only such as are kept back.
+fn is_private(query: &Query, gate: &Gate) -> bool {
     let private = |kind| gate.kinds.binary_search(kind).is_ok();
-    let Some(kinds) = &query.kinds else { return false };
-    if kinds.is_empty() || !kinds.iter().all(private) {
-        return false;
-    }
-    let mut wanted = query.labels.iter().filter(|set| set.name == gate.addressed.name);
-    let by_us = query.authors.as_ref().is_none_or(|authors| share(authors, &gate.readers));
-    let to_us = wanted.all(|set| share(&set.values, &gate.addressed.values));
-    gate.readers.is_empty() || !(by_us || to_us)
-}
-
-/// Whether two sorted lists have something in common.
-fn share<T: Ord>(some: &[T], few: &[T]) -> bool {
-    few.iter().any(|one| some.binary_search(one).is_ok())
+    query.kinds.as_ref().is_some_and(|kinds| !kinds.is_empty() && kinds.iter().all(private))
 }
 
 /// Makes a question overlook what its reader may not see. A stranger sees nothing of these kinds, so
@@ -159,31 +143,19 @@ mod tests {
     #[test]
     fn the_gate_stands_where_it_matters_and_says_so_where_nothing_is_left() {
         let (stranger, reader) = (gate(None), gate(Some([0xab; 32])));
-        let (we, others) = ("ab".repeat(32), "cd".repeat(32));
+        let private = r#"{"kinds":[1059,4]}"#;
+        assert!(asked(private, &stranger).unwrap_err().starts_with("auth-required: "));
+        assert_eq!(asked(private, &reader).unwrap().gate.as_ref(), Some(&reader));
+        let mixed = r#"{"kinds":[1,4]}"#;
+        assert_eq!(asked(mixed, &stranger).unwrap().kinds, Some(vec![1]));
+        assert_eq!(asked(mixed, &stranger).unwrap().gate, None);
+        assert_eq!(asked(mixed, &reader).unwrap().kinds, Some(vec![1, 4]));
         for gate in [&stranger, &reader] {
             assert_eq!(asked(r#"{"kinds":[1]}"#, gate).unwrap().gate, None);
             assert_eq!(asked("{}", gate).unwrap().gate.as_ref(), Some(gate));
             assert!(asked(r#"{"kinds":[]}"#, gate).is_ok());
         }
-        let mixed = r#"{"kinds":[1,4]}"#;
-        assert_eq!(asked(mixed, &stranger).unwrap().kinds, Some(vec![1]));
-        assert_eq!(asked(mixed, &stranger).unwrap().gate, None);
-        assert_eq!(asked(mixed, &reader).unwrap().kinds, Some(vec![1, 4]));
-        assert_eq!(asked(mixed, &reader).unwrap().gate.as_ref(), Some(&reader));
-        let ours = [
-            r#"{"kinds":[1059,4]}"#.to_owned(),
-            format!(r##"{{"kinds":[1059],"#p":["{we}"]}}"##),
-            format!(r##"{{"kinds":[4],"#p":["{others}"],"authors":["{we}"]}}"##),
-            format!(r##"{{"kinds":[4],"#p":["{others}"]}}"##),
-        ];
-        let theirs = format!(r##"{{"kinds":[4],"#p":["{others}"],"authors":["{others}"]}}"##);
-        for json in &ours {
-            assert!(asked(json, &stranger).unwrap_err().starts_with("auth-required: "));
-            assert!(asked(json, &reader).is_ok(), "{json}");
-        }
-        assert!(asked(&theirs, &stranger).unwrap_err().starts_with("auth-required: "));
-        assert!(asked(&theirs, &reader).unwrap_err().starts_with("restricted: "));
-        let both = [filter(&theirs), filter(mixed)];
+        let both = [filter(private), filter(mixed)];
         let queries = at_door(&both, &Limits::default(), 0, &stranger).unwrap();
         assert!(queries[0].is_void() && !queries[1].is_void());
     }

@@ -99,14 +99,18 @@ async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
     for filters in &questions {
         assert!(!client.ask("s", filters.as_array().unwrap()).await.is_empty());
     }
-    let others = json!([{"kinds": [1059], "#p": [pubkey(3)], "authors": [pubkey(9)]}]);
-    for verb in ["REQ", "COUNT"] {
-        refused(&mut client, message(verb, &others), "restricted: ").await;
-    }
+    // What others sent to others is not found, unless it was sent to both.
+    let (two, three) = (pubkey(2), pubkey(3));
+    let others = [json!({"kinds": [1059], "#p": [three], "authors": [pubkey(9)]})];
+    assert!(client.ask("s", &others).await.is_empty());
+    let mut sender = relay.client().await;
+    let both = event(9, 60, 1059, &[&["p", &three], &["p", &two]], "for both");
+    sender.keep(&both).await;
+    assert_eq!(client.hear().await, json!(["EVENT", "s", both]));
+    assert_eq!(client.ask("s", &others).await, [both]);
     // Closed is over: nothing live comes for it.
-    let news = event(8, 60, 1059, &[&["p", &pubkey(2)]], "late");
-    assert_eq!(client.publish(&news).await.1, "");
-    assert_eq!(client.count(&[json!({"kinds": [1059]})]).await, 2);
+    refused(&mut sender, message("REQ", &questions[0]), "auth-required: ").await;
+    sender.keep(&event(8, 70, 1059, &[&["p", &two]], "late")).await;
     relay.stop().await;
 }
 

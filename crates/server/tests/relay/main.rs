@@ -2,6 +2,9 @@
 
 mod ask;
 mod auth;
+/// Serves the tests of the binary as well, each of which uses a part of it.
+#[allow(dead_code)]
+mod client;
 mod control;
 mod down;
 mod gate;

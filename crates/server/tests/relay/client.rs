@@ -1,0 +1,174 @@
+//! A client that says what it heard, and makes events for it to send.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use hark_codec::crypto::Keys;
+use hark_codec::hex;
+use hark_codec::nostr::Draft;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+pub(crate) struct Client {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    url: String,
+    /// The time it puts into its answers to challenges.
+    now_s: u64,
+    /// What the relay wants to have signed.
+    pub(crate) challenge: String,
+}
+
+impl Client {
+    /// Connects, and hears the relay's challenge.
+    pub(crate) async fn connect(url: &str, now_s: u64) -> Self {
+        let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+        let mut client = Self { socket, url: url.to_owned(), now_s, challenge: String::new() };
+        let greeting = client.hear().await;
+        assert_eq!(greeting[0], "AUTH", "{greeting}");
+        client.challenge.push_str(greeting[1].as_str().unwrap());
+        client
+    }
+
+    pub(crate) async fn say(&mut self, text: impl ToString) {
+        self.socket.send(Message::text(text.to_string())).await.unwrap();
+    }
+
+    pub(crate) async fn send(&mut self, message: Message) {
+        self.socket.send(message).await.unwrap();
+    }
+
+    pub(crate) async fn feed(&mut self, text: impl ToString) {
+        self.socket.feed(Message::text(text.to_string())).await.unwrap();
+    }
+
+    pub(crate) async fn flush(&mut self) {
+        self.socket.flush().await.unwrap();
+    }
+
+    pub(crate) async fn hear(&mut self) -> Value {
+        loop {
+            let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
+            match next.expect("it says something").unwrap().unwrap() {
+                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                Message::Ping(_) | Message::Pong(_) => {}
+                other => panic!("heard {other:?}"),
+            }
+        }
+    }
+
+    /// What closes the connection, everything before it left aside.
+    pub(crate) async fn closed(&mut self) -> Option<CloseCode> {
+        while let Some(Ok(message)) = self.socket.next().await {
+            if let Message::Close(frame) = message {
+                return frame.map(|frame| frame.code);
+            }
+        }
+        None
+    }
+
+    /// Publishes and returns OK's verdict and reason.
+    pub(crate) async fn publish(&mut self, event: &Value) -> (bool, String) {
+        self.say(json!(["EVENT", event])).await;
+        let ok = self.hear().await;
+        assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
+        (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
+    }
+
+    /// An answer to the relay's challenge by somebody.
+    pub(crate) fn proof(&self, who: u8) -> Value {
+        let tags: [&[&str]; 2] = [&["relay", &self.url], &["challenge", &self.challenge]];
+        event(who, self.now_s, 22_242, &tags, "")
+    }
+
+    /// Says AUTH with an event and returns OK's verdict and reason.
+    pub(crate) async fn auth_with(&mut self, event: &Value) -> (bool, String) {
+        self.say(json!(["AUTH", event])).await;
+        let ok = self.hear().await;
+        assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
+        (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
+    }
+
+    /// Shows to be somebody.
+    pub(crate) async fn auth(&mut self, who: u8) {
+        let proof = self.proof(who);
+        assert_eq!(self.auth_with(&proof).await, (true, String::new()));
+    }
+
+    /// Publishes what must be taken.
+    pub(crate) async fn keep(&mut self, event: &Value) {
+        assert_eq!(self.publish(event).await, (true, String::new()), "{event}");
+    }
+
+    /// Asks and returns the stored answer.
+    pub(crate) async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
+        let mut message = vec![json!("REQ"), json!(sub)];
+        message.extend_from_slice(filters);
+        self.say(json!(message)).await;
+        self.stored(sub).await
+    }
+
+    /// The same, without a subscription that goes on.
+    pub(crate) async fn look(&mut self, filters: &[Value]) -> Vec<Value> {
+        let events = self.ask("look", filters).await;
+        self.say(json!(["CLOSE", "look"])).await;
+        events
+    }
+
+    /// Events up to EOSE.
+    pub(crate) async fn stored(&mut self, sub: &str) -> Vec<Value> {
+        self.page(sub).await.0
+    }
+
+    /// Events up to EOSE, and what that says about more of them.
+    pub(crate) async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
+        let mut events = Vec::new();
+        loop {
+            let mut heard = self.hear().await;
+            assert_eq!(heard[1], sub, "{heard}");
+            match heard[0].as_str().unwrap() {
+                "EVENT" => events.push(heard[2].take()),
+                "EOSE" => return (events, heard.get_mut(2).map(Value::take)),
+                _ => panic!("heard {heard}"),
+            }
+        }
+    }
+
+    pub(crate) async fn count(&mut self, filters: &[Value]) -> u64 {
+        let mut message = vec![json!("COUNT"), json!("n")];
+        message.extend_from_slice(filters);
+        self.say(json!(message)).await;
+        let heard = self.hear().await;
+        assert_eq!((&heard[0], &heard[1]), (&json!("COUNT"), &json!("n")), "{heard}");
+        heard[2]["count"].as_u64().unwrap()
+    }
+}
+
+/// Somebody, by number.
+pub(crate) fn keys(who: u8) -> Keys {
+    Keys::from_secret([who; 32]).unwrap()
+}
+
+pub(crate) fn pubkey(who: u8) -> String {
+    String::from_utf8(hex::encode_32(keys(who).public()).to_vec()).unwrap()
+}
+
+/// An event of somebody's.
+pub(crate) fn event(who: u8, created_at: u64, kind: u16, tags: &[&[&str]], content: &str) -> Value {
+    let mut json = Vec::new();
+    Draft { created_at, kind, tags, content }.sign(&keys(who), &mut json);
+    serde_json::from_slice(&json).unwrap()
+}
+
+pub(crate) fn note(who: u8, created_at: u64, content: &str) -> Value {
+    event(who, created_at, 1, &[], content)
+}
+
+pub(crate) fn contents(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["content"].as_str().unwrap()).collect()
+}

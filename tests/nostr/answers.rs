@@ -1,0 +1,352 @@
+//! What is told, and how much: NIP-11, NIP-45, NIP-65, NIP-67, and where other relays answer slowly or
+//! wrongly.
+
+use std::collections::HashSet;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::client::{Client, contents, event, note, pubkey};
+use super::kit::{Relay, now};
+
+/// Publishes many, without waiting for each.
+async fn fill(client: &mut Client, events: &[Value]) {
+    for some in events.chunks(500) {
+        for event in some {
+            client.feed(json!(["EVENT", event])).await;
+        }
+        client.flush().await;
+        for _ in some {
+            let ok = client.hear().await;
+            assert_eq!((&ok[0], &ok[2]), (&json!("OK"), &json!(true)), "{ok}");
+        }
+    }
+}
+
+async fn http(relay: &Relay, method: &str, accept: &str) -> (String, String) {
+    let addr = relay.url.strip_prefix("ws://").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    let request = format!(
+        "{method} / HTTP/1.1\r\nHost: {addr}\r\nAccept: {accept}\r\nOrigin: https://app.example\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
+    let settings = "[info]\nname = \"Test\"\ncontact = \"mailto:me@here.example\"\n\
+                    icon = \"https://here.example/icon.png\"\n\
+                    terms_of_service = \"https://here.example/terms\"\n\
+                    [limits]\nlimit_max = 70\nlimit_default = 7\nsubscriptions_max = 3\n";
+    let relay = Relay::with("nip11", settings);
+    for method in ["GET", "OPTIONS"] {
+        let (head, _) = http(&relay, method, "application/nostr+json").await;
+        for name in ["origin", "headers", "methods"] {
+            assert!(head.contains(&format!("access-control-allow-{name}: ")), "{head}");
+        }
+    }
+    let (head, body) = http(&relay, "GET", "application/nostr+json").await;
+    assert!(head.contains("200 ok") && head.contains("application/nostr+json"), "{head}");
+    let document: Value = serde_json::from_str(&body).unwrap();
+    for field in
+        ["name", "description", "contact", "icon", "terms_of_service", "software", "version"]
+    {
+        assert!(document[field].is_string(), "{field}: {document}");
+    }
+    let limitation = &document["limitation"];
+    assert_eq!((&limitation["max_limit"], &limitation["default_limit"]), (&json!(70), &json!(7)));
+    assert_eq!(limitation["auth_required"], false);
+    let nips: HashSet<u64> =
+        document["supported_nips"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    for nip in [1, 4, 9, 11, 17, 40, 42, 45, 59, 62, 65, 67, 70] {
+        assert!(nips.contains(&nip), "{nip}");
+    }
+    // What is not offered, or no longer recommended, is not claimed.
+    for nip in [26, 28, 29, 43, 50, 66, 72, 77, 86, 91] {
+        assert!(!nips.contains(&nip), "{nip}");
+    }
+    // And it is so.
+    let mut client = relay.client().await;
+    let notes: Vec<Value> = (0..80).map(|n| note(1, 100 + n, "")).collect();
+    fill(&mut client, &notes).await;
+    assert_eq!(client.ask("s", &[json!({})]).await.len(), 7);
+    assert_eq!(client.ask("s", &[json!({"limit": 1_000})]).await.len(), 70);
+}
+
+/// Nothing is kept for the parties, so nothing is claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn nip11_does_not_claim_privacy_that_is_switched_off() {
+    let relay = Relay::with("nip11-open", "[privacy]\nkinds = []\n");
+    let (_, body) = http(&relay, "GET", "application/nostr+json").await;
+    let document: Value = serde_json::from_str(&body).unwrap();
+    let nips = document["supported_nips"].as_array().unwrap();
+    assert!(!nips.iter().any(|nip| [4, 17, 59].contains(&nip.as_u64().unwrap())), "{nips:?}");
+    let mut client = relay.client().await;
+    client.keep(&event(1, 100, 4, &[], "")).await;
+    assert_eq!(client.ask("s", &[json!({"kinds": [4]})]).await.len(), 1);
+}
+
+/// Note 0 and 3.4.6: exact, whatever its size.
+#[tokio::test(flavor = "multi_thread")]
+async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
+    let relay = Relay::with("count", "[archive]\nseal_records = 500\n");
+    let mut client = relay.client().await;
+    let notes: Vec<Value> = (0..2_000_u64)
+        .map(|n| {
+            let tag = if n % 3 == 0 { "three" } else { "other" };
+            event((n % 5 + 1) as u8, n, (n % 2 + 1) as u16, &[&["t", tag]], "")
+        })
+        .collect();
+    fill(&mut client, &notes).await;
+    for (filters, is_in) in [
+        (json!([{}]), (|_| true) as fn(u64) -> bool),
+        (json!([{"limit": 1}]), |_| true),
+        (json!([{"#t": ["three"]}]), |n| n % 3 == 0),
+        (json!([{"#t": ["three"]}, {"kinds": [1]}]), |n| n % 3 == 0 || n % 2 == 0),
+        (json!([{"kinds": [1]}, {"kinds": [1, 2]}, {}]), |_| true),
+        (json!([{"authors": [pubkey(1)], "kinds": [1]}, {"since": 1_990}, {"until": 9}]), |n| {
+            n % 10 == 0 || n >= 1_990 || n <= 9
+        }),
+    ] {
+        let expected = (0..2_000).filter(|n| is_in(*n)).count() as u64;
+        assert_eq!(client.count(filters.as_array().unwrap()).await, expected, "{filters}");
+    }
+    client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
+    assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 1_000}]), "and nothing else");
+}
+
+/// NIP-45, step by step, with keys and bytes as text.
+#[tokio::test(flavor = "multi_thread")]
+async fn nip45_followers_come_with_a_hyperloglog_byte_for_byte() {
+    let relay = Relay::start("hll");
+    let mut client = relay.client().await;
+    for target in [pubkey(201), pubkey(202)] {
+        let offset = usize::from_str_radix(&target[32..33], 16).unwrap() + 8;
+        let mut registers = [0_u8; 256];
+        for who in 1..=120 {
+            client
+                .keep(&event(
+                    who,
+                    100 + u64::from(target == pubkey(202)),
+                    3,
+                    &[&["p", &target]],
+                    "",
+                ))
+                .await;
+            let key = pubkey(who);
+            let bytes: Vec<u8> = (0..32)
+                .map(|at| u8::from_str_radix(&key[2 * at..2 * at + 2], 16).unwrap())
+                .collect();
+            let mut zeros = 0;
+            while zeros < 8 * (31 - offset)
+                && bytes[offset + 1 + zeros / 8] >> (7 - zeros % 8) & 1 == 0
+            {
+                zeros += 1;
+            }
+            let register = &mut registers[usize::from(bytes[offset])];
+            *register = (*register).max(zeros as u8 + 1);
+        }
+        let hex: Vec<String> = registers.iter().map(|register| format!("{register:02x}")).collect();
+        client.say(json!(["COUNT", "n", {"kinds": [3], "#p": [target]}])).await;
+        let expected = json!({"count": 120, "hll": hex.concat()});
+        assert_eq!(client.hear().await, json!(["COUNT", "n", expected]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip45_a_count_that_is_refused_is_closed() {
+    let relay = Relay::with("count-closed", "[limits]\nquery_rows_max = 50\nslice_rows = 10\n");
+    let mut client = relay.client().await;
+    let events: Vec<Value> = (0..200).map(|n| event(1, n, 1, &[&["t", "a"]], "")).collect();
+    fill(&mut client, &events).await;
+    for said in [
+        json!(["COUNT", "n", {"kinds": [1059]}]),
+        json!(["COUNT", "n", {"search": "x"}]),
+        json!(["COUNT", "n", {"#t": ["a", "b"], "authors": [pubkey(1)]}, {"#t": ["a"], "since": 1}]),
+    ] {
+        client.say(&said).await;
+        let heard = client.hear().await;
+        assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &json!("n")), "{said}: {heard}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip65_relay_lists_are_taken_from_anyone_and_the_newest_is_kept() {
+    let relay = Relay::start("relay-lists");
+    let mut client = relay.client().await;
+    for who in 1..=20 {
+        for at in [100, 200] {
+            let url = format!("wss://{who}.example");
+            client.keep(&event(who, at, 10_002, &[&["r", &url, "write"]], "")).await;
+        }
+    }
+    let found = client.ask("s", &[json!({"kinds": [10_002]})]).await;
+    assert_eq!(found.len(), 20);
+    assert!(found.iter().all(|event| event["created_at"] == 200));
+    assert_eq!(client.count(&[json!({"#r": ["wss://7.example"]})]).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence() {
+    let relay = Relay::with("eose", "[limits]\nlimit_default = 10\nlimit_max = 20\n");
+    let mut client = relay.client().await;
+    // Seven a second.
+    let notes: Vec<Value> = (0..70).map(|n| note(1, 100 + n / 7, &n.to_string())).collect();
+    fill(&mut client, &notes).await;
+    let mut page = async |filter: Value| {
+        client.say(json!(["REQ", "s", filter])).await;
+        let (events, hint) = client.page("s").await;
+        let times: Vec<u64> =
+            events.iter().map(|event| event["created_at"].as_u64().unwrap()).collect();
+        (times, hint)
+    };
+    let (finish, more) = (Some(json!(["finish"])), Some(json!(["more"])));
+    // Cut by the relay: whole seconds.
+    for (filter, count) in [(json!({}), 14), (json!({"limit": 100}), 21)] {
+        let (times, hint) = page(filter).await;
+        assert_eq!((times.len(), &hint), (count, &more));
+    }
+    // Cut by the client: as many as it wants, and it is told.
+    assert_eq!(
+        page(json!({"limit": 9})).await,
+        ([vec![109; 7], vec![108; 2]].concat(), more.clone())
+    );
+    for (filter, count) in [
+        (json!({"until": 100}), 7),
+        (json!({"until": 100, "limit": 7}), 7),
+        (json!({"until": 9}), 0),
+    ] {
+        let (times, hint) = page(filter).await;
+        assert_eq!((times.len(), &hint), (count, &finish));
+    }
+    // Who goes on behind the oldest second gets everything once, in the end with `finish`.
+    let (mut seen, mut until) = (Vec::new(), 1_000);
+    loop {
+        let (times, hint) = page(json!({"until": until})).await;
+        until = times.last().unwrap() - 1;
+        seen.extend(times);
+        if hint == finish {
+            break;
+        }
+        assert_eq!(hint, more);
+    }
+    assert_eq!(seen.len(), 70);
+}
+
+/// Note 3.4.1 to 3.4.3: what is slow elsewhere is answered, rightly, from a few rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
+    // A question may look at 600 rows, of 4,000.
+    let settings = "[archive]\nseal_records = 1000\n[limits]\nquery_rows_max = 600\n";
+    let relay = Relay::with("costs", settings);
+    let mut client = relay.client().await;
+    let me = pubkey(250);
+    let mut events: Vec<Value> = (0..3_900_u64)
+        .map(|n| event((n % 200 + 1) as u8, 1_000 + n, 9735, &[&["p", &me]], ""))
+        .collect();
+    events.extend((0..100).map(|n| event(201, 1_000 + n * 30, 1, &[&["p", &me]], &n.to_string())));
+    fill(&mut client, &events).await;
+    // 1: the tag's events are nearly all of another kind.
+    let mentions = [json!({"#p": [me], "kinds": [1, 7], "limit": 100})];
+    assert_eq!(client.ask("s", &mentions).await.len(), 100);
+    // 2: a thousand authors, of whom few are here.
+    let mut authors: Vec<String> = (0..1_000).map(|n| format!("{n:064x}")).collect();
+    authors.push(pubkey(201));
+    let newest = client.ask("s", &[json!({"authors": authors, "kinds": [1], "limit": 20})]).await;
+    assert_eq!(contents(&newest), (80..100).rev().map(|n| n.to_string()).collect::<Vec<_>>());
+    // 3: page after page down to the oldest, each at its own cost.
+    let (mut seen, mut until) = (HashSet::new(), u64::MAX);
+    loop {
+        client.say(json!(["REQ", "s", {"kinds": [9735], "until": until, "limit": 500}])).await;
+        let (page, hint) = client.page("s").await;
+        until = page.last().unwrap()["created_at"].as_u64().unwrap();
+        seen.extend(page.iter().map(|event| event["id"].to_string()));
+        if hint == Some(json!(["finish"])) {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 3_900);
+}
+
+/// Note 3.4.11.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_costs_too_much_ends_with_closed() {
+    let relay = Relay::with("budget", "[limits]\nquery_rows_max = 100\nslice_rows = 10\n");
+    let mut client = relay.client().await;
+    let events: Vec<Value> =
+        (0..400).map(|n| event(1, n, 1, &[&["t", "a"], &["r", "b"]], "")).collect();
+    fill(&mut client, &events).await;
+    client.say(json!(["REQ", "s", {"#t": ["a"], "limit": 300}])).await;
+    let closed = loop {
+        let heard = client.hear().await;
+        if heard[0] != "EVENT" {
+            break heard;
+        }
+    };
+    assert_eq!((&closed[0], &closed[1]), (&json!("CLOSED"), &json!("s")), "{closed}");
+    assert!(closed[2].as_str().unwrap().starts_with("error: "), "{closed}");
+    assert_eq!(client.ask("s", &[json!({"#t": ["a"], "limit": 50})]).await.len(), 50);
+}
+
+/// Note 3.4.17: a large deletion is one commit, and those who publish meanwhile get their answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
+    let relay = Relay::start("large-deletion");
+    let (mut leaving, mut other) = (relay.client().await, relay.client().await);
+    let events: Vec<Value> = (0..3_000).map(|n| note(1, 100 + n, "")).collect();
+    fill(&mut leaving, &events).await;
+    let vanish = event(1, now(), 62, &[&["relay", "ALL_RELAYS"]], "");
+    leaving.feed(json!(["EVENT", vanish])).await;
+    leaving.flush().await;
+    for n in 0..50 {
+        other.keep(&note(2, 100 + n, "")).await;
+    }
+    assert_eq!(leaving.hear().await[2], true);
+    assert_eq!(other.count(&[json!({"kinds": [1]})]).await, 50);
+}
+
+/// Note 3.4.19: whoever asks for everything, or for a kind, hears at once as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn live_events_reach_wide_and_narrow_filters_alike() {
+    let relay = Relay::start("live");
+    let mut sender = relay.client().await;
+    let mut listeners = Vec::new();
+    for filter in [
+        json!({}),
+        json!({"kinds": [1]}),
+        json!({"authors": [pubkey(1)]}),
+        json!({"#t": ["a"]}),
+        json!({"since": now() - 10}),
+    ] {
+        let mut client = relay.client().await;
+        client.ask("s", &[filter]).await;
+        listeners.push(client);
+    }
+    for n in 0..20 {
+        let event = event(1, now(), 1, &[&["t", "a"]], &n.to_string());
+        sender.keep(&event).await;
+        for client in &mut listeners {
+            assert_eq!(client.hear().await, json!(["EVENT", "s", event]));
+        }
+    }
+}
+
+/// Note 3.4.18: a start needs no address space to be set aside, and the archive no larger than it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_archive_is_small() {
+    let relay = Relay::start("small");
+    relay.client().await.keep(&note(1, 100, "")).await;
+    let output = Command::new(env!("CARGO_BIN_EXE_hark"))
+        .args(["stats", "--json", "--data"])
+        .arg(&relay.data)
+        .output()
+        .unwrap();
+    let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(stats["bytes"].as_u64().unwrap() < 1 << 20, "{stats}");
+}

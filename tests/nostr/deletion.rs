@@ -1,0 +1,202 @@
+//! What makes events go and stay away: NIP-09, NIP-40, NIP-62, and NIP-59 for gift wraps.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::client::{contents, event, note, pubkey};
+use super::kit::{Relay, now};
+
+fn id(event: &Value) -> &str {
+    event["id"].as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
+    let relay = Relay::start("delete-by-id");
+    let mut client = relay.client().await;
+    let (gone, never, kept) = (note(1, 100, "gone"), note(1, 101, "never"), note(1, 102, "kept"));
+    client.keep(&gone).await;
+    client.keep(&kept).await;
+    let request = event(1, 90, 5, &[&["e", id(&gone)], &["e", id(&never)], &["k", "1"]], "oops");
+    client.keep(&request).await;
+    for event in [&gone, &never] {
+        let (accepted, reason) = client.publish(event).await;
+        assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
+    }
+    // The request itself is served on.
+    assert_eq!(client.look(&[json!({})]).await, [kept, request]);
+    assert_eq!(client.count(&[json!({"ids": [gone["id"]]})]).await, 0);
+}
+
+/// Note 0 and 3.4.8: plain replaceable ones too.
+#[tokio::test(flavor = "multi_thread")]
+async fn nip09_an_address_means_all_versions_up_to_the_request() {
+    let relay = Relay::start("delete-by-address");
+    let mut client = relay.client().await;
+    for (kind, d) in [(30_023_u16, "a:b"), (30_023, ""), (0, ""), (3, ""), (10_002, "")] {
+        let tags: &[&[&str]] = if kind == 30_023 { &[&["d", d]] } else { &[] };
+        let version = |at| event(1, at, kind, tags, &at.to_string());
+        let address = format!("{kind}:{}:{d}", pubkey(1));
+        let filter = if kind == 30_023 {
+            [json!({"kinds": [kind], "#d": [d]})]
+        } else {
+            [json!({"kinds": [kind]})]
+        };
+        client.keep(&version(100)).await;
+        client.keep(&event(1, 200, 5, &[&["a", &address]], "")).await;
+        assert_eq!(client.count(&filter).await, 0, "{address}");
+        for at in [50, 100, 199, 200] {
+            let (accepted, reason) = client.publish(&version(at)).await;
+            assert!(!accepted && reason.starts_with("blocked: "), "{address} at {at}: {reason}");
+        }
+        client.keep(&version(201)).await;
+        assert_eq!(contents(&client.look(&filter).await), ["201"]);
+        // One from before leaves newer ones alone.
+        client.keep(&event(1, 150, 5, &[&["a", &address]], "")).await;
+        assert_eq!(client.count(&filter).await, 1, "{address}");
+    }
+    // The newest event of all goes like any other (3.4.16).
+    let newest = note(1, now(), "newest");
+    client.keep(&newest).await;
+    client.keep(&event(1, now(), 5, &[&["e", id(&newest)]], "")).await;
+    assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip09_others_delete_nothing() {
+    let relay = Relay::start("delete-others");
+    let mut client = relay.client().await;
+    let (a, b) = (note(1, 100, "a"), event(1, 100, 30_000, &[&["d", "x"]], "b"));
+    let address = format!("30000:{}:x", pubkey(1));
+    client.keep(&event(2, 200, 5, &[&["e", id(&a)], &["a", &address]], "")).await;
+    client.keep(&a).await;
+    client.keep(&b).await;
+    client.keep(&event(2, 300, 5, &[&["e", id(&a)], &["e", id(&b)], &["a", &address]], "")).await;
+    assert_eq!(client.count(&[json!({"authors": [pubkey(1)]})]).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip09_deleting_a_deletion_does_nothing() {
+    let relay = Relay::start("delete-deletion");
+    let mut client = relay.client().await;
+    let gone = note(1, 100, "gone");
+    let request = event(1, 101, 5, &[&["e", id(&gone)]], "");
+    client.keep(&request).await;
+    client.keep(&event(1, 102, 5, &[&["e", id(&request)], &["k", "5"]], "")).await;
+    assert_eq!(client.count(&[json!({"ids": [request["id"]]})]).await, 1);
+    assert!(!client.publish(&gone).await.0);
+}
+
+/// Note 0 (17/59): the signer of a wrap is a key used once.
+#[tokio::test(flavor = "multi_thread")]
+async fn nip59_recipients_delete_their_wraps_and_others_do_not() {
+    let relay = Relay::start("delete-wraps");
+    let mut client = relay.client().await;
+    let (two, three) = (pubkey(2), pubkey(3));
+    let (for_two, for_three) =
+        (event(8, 100, 1059, &[&["p", &two]], ""), event(9, 101, 1059, &[&["p", &three]], ""));
+    for wrap in [&for_two, &for_three] {
+        client.keep(wrap).await;
+    }
+    client.auth(2).await;
+    client.auth(3).await;
+    let both: &[&[&str]] = &[&["e", id(&for_two)], &["e", id(&for_three)], &["k", "1059"]];
+    client.keep(&event(2, 200, 5, both, "")).await;
+    assert_eq!(client.look(&[json!({"kinds": [1059]})]).await, std::slice::from_ref(&for_three));
+    let (accepted, reason) = client.publish(&for_two).await;
+    assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
+    assert_eq!(client.publish(&for_three).await.1, "duplicate: already have this event");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nip62_vanishing_takes_everything_and_for_good() {
+    let relay = Relay::with("vanish", "[info]\nurl = \"wss://here.example\"\n");
+    let mut client = relay.client().await;
+    let (one, two) = (pubkey(1), pubkey(2));
+    let deleted = note(1, 90, "deleted before");
+    let mine = [
+        note(1, 100, "note"),
+        event(1, 101, 0, &[], "{}"),
+        event(1, 102, 30_023, &[&["d", "x"]], ""),
+        event(1, 103, 5, &[&["e", id(&deleted)]], ""),
+        event(8, 104, 1059, &[&["p", &one]], "to me"),
+    ];
+    let others = [
+        note(2, 100, "another's"),
+        event(8, 105, 1059, &[&["p", &two]], "to another"),
+        event(8, 201, 1059, &[&["p", &one]], "to me, later"),
+        note(1, 201, "later"),
+    ];
+    for event in mine.iter().chain(&others) {
+        client.keep(event).await;
+    }
+    for who in [1, 2] {
+        client.auth(who).await;
+    }
+    // Meant for another relay, it does nothing here; nor does one that names none.
+    client.keep(&event(1, 200, 62, &[&["relay", "wss://there.example"]], "")).await;
+    assert!(!client.publish(&event(1, 200, 62, &[], "")).await.0);
+    assert_eq!(client.count(&[json!({})]).await, 10);
+
+    let request = event(1, 200, 62, &[&["relay", "wss://Here.example/"]], "bye");
+    client.keep(&request).await;
+    let left = client.look(&[json!({})]).await;
+    assert_eq!(left.iter().filter(|event| event["kind"] == 62).count(), 2);
+    assert_eq!(left.len(), others.len() + 2);
+    for event in mine.iter().chain([&deleted]) {
+        let (accepted, reason) = client.publish(event).await;
+        assert!(!accepted && reason.starts_with("blocked: "), "{event}: {reason}");
+    }
+    // It cannot be taken back.
+    client.keep(&event(1, 300, 5, &[&["e", id(&request)], &["k", "62"]], "")).await;
+    assert!(!client.publish(&mine[0]).await.0);
+    let all = event(2, 400, 62, &[&["relay", "ALL_RELAYS"]], "");
+    client.keep(&all).await;
+    assert_eq!(client.count(&[json!({"authors": [two], "kinds": [1]})]).await, 0);
+}
+
+/// Note 0 and 3.4.16: refused on the way in, not told from the second on, then deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn nip40_what_has_expired_is_neither_taken_nor_told_and_goes() {
+    let relay = Relay::with("expiry", "[retention]\nevery_s = 1\n");
+    let (mut client, mut listener) = (relay.client().await, relay.client().await);
+    let until = |at: u64| event(1, now(), 1, &[&["expiration", &at.to_string()]], "");
+    let (accepted, reason) = client.publish(&until(now() - 1)).await;
+    assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
+    let odd = event(1, now(), 1, &[&["expiration", "soon"]], "not a time");
+    client.keep(&odd).await;
+    let end = now() + 3;
+    let short = until(end);
+    client.keep(&short).await;
+    assert_eq!(client.count(&[json!({"ids": [short["id"]]})]).await, u64::from(now() < end));
+    while now() < end {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(listener.ask("s", &[json!({})]).await, [odd]);
+    assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 1);
+    // It goes in the next round.
+    while records(&relay) > 1 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Passing events are passed on up to then, and are not kept by it.
+    let far = (now() + 1_000).to_string();
+    listener.ask("e", &[json!({"kinds": [20_001]})]).await;
+    let passing = event(1, now(), 20_001, &[&["expiration", &far]], "");
+    client.keep(&passing).await;
+    for _ in ["s", "e"] {
+        assert_eq!(listener.hear().await[2], passing);
+    }
+    assert_eq!(client.count(&[json!({"kinds": [20_001]})]).await, 0);
+}
+
+/// Records in the archive, as its files say.
+fn records(relay: &Relay) -> u64 {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_hark"))
+        .args(["stats", "--json", "--data"])
+        .arg(&relay.data)
+        .output()
+        .unwrap();
+    let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
+    stats["records"].as_u64().unwrap()
+}

@@ -1,0 +1,304 @@
+//! Whatever is asked, by whomever, on whatever path: nothing private reaches a stranger, and what is
+//! public is answered as if nothing private existed. Random events, keys and questions from a seed,
+//! against a loop over the events that the reader may see.
+//!
+//! `HARK_LONG=1` makes more worlds, `HARK_SEED` others.
+
+use std::collections::{BTreeSet, HashMap};
+
+use hark_testkit::random::Random;
+use serde_json::{Map, Value, json};
+
+use super::client::{Client, event, pubkey};
+use super::kit::{Relay, now};
+
+const PRIVATE: [u64; 3] = [4, 1059, 21_059];
+const KINDS: [u16; 9] = [1, 1, 1, 7, 4, 4, 1059, 1059, 21_059];
+/// People; those behind them sign wraps.
+const PEOPLE: usize = 5;
+const KEYS: usize = 9;
+const EVENTS: usize = 150;
+const QUESTIONS: usize = 200;
+
+/// Keys, by number from 1.
+type Readers = BTreeSet<u8>;
+
+fn hex_of(random: &mut Random, below: usize) -> String {
+    pubkey(1 + random.below(below) as u8)
+}
+
+fn text<'a>(event: &'a Value, field: &str) -> &'a str {
+    event[field].as_str().unwrap()
+}
+
+fn number(event: &Value, field: &str) -> u64 {
+    event[field].as_u64().unwrap()
+}
+
+fn made(random: &mut Random, at: u64) -> Value {
+    let kind = *random.pick(&KINDS);
+    let who = 1 + random.below(if kind == 1059 { KEYS } else { PEOPLE }) as u8;
+    let mut tags: Vec<[String; 2]> = Vec::new();
+    for _ in 0..random.below(3) {
+        tags.push(["p".into(), hex_of(random, PEOPLE)]);
+    }
+    if random.once_in(2) {
+        tags.push(["t".into(), (*random.pick(&["a", "b"])).into()]);
+    }
+    let tags: Vec<Vec<&str>> =
+        tags.iter().map(|tag| tag.iter().map(String::as_str).collect()).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
+    // Several a second, so that limits cut within one.
+    event(who, at - random.below(30) as u64, kind, &tags, &random.bits().to_string())
+}
+
+fn some<T>(random: &mut Random, most: usize, mut make: impl FnMut(&mut Random) -> T) -> Vec<T> {
+    (0..=random.below(most)).map(|_| make(random)).collect()
+}
+
+fn filter(random: &mut Random, events: &[Value], at: u64) -> Value {
+    let mut filter = Map::new();
+    if random.once_in(6) {
+        let ids = some(random, 12, |random| random.pick(events)["id"].clone());
+        filter.insert("ids".into(), ids.into());
+    }
+    if random.once_in(4) {
+        filter.insert("authors".into(), some(random, 3, |random| hex_of(random, KEYS)).into());
+    }
+    if !random.once_in(3) {
+        filter.insert("kinds".into(), some(random, 3, |random| *random.pick(&KINDS)).into());
+    }
+    if random.once_in(3) {
+        filter.insert("#p".into(), some(random, 2, |random| hex_of(random, PEOPLE)).into());
+    }
+    if random.once_in(6) {
+        filter.insert("#t".into(), json!([random.pick(&["a", "b"])]));
+    }
+    if random.once_in(6) {
+        filter.insert("since".into(), (at - random.below(30) as u64).into());
+    }
+    if random.once_in(6) {
+        filter.insert("until".into(), (at - random.below(30) as u64).into());
+    }
+    if random.once_in(2) {
+        filter.insert("limit".into(), random.below(20).into());
+    }
+    filter.into()
+}
+
+/// First values of a tag.
+fn tagged<'a>(event: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    let tags = event["tags"].as_array().unwrap().iter();
+    tags.filter(move |tag| tag[0] == name).map(|tag| &tag[1])
+}
+
+fn matches(filter: &Value, event: &Value) -> bool {
+    let lists = [("ids", "id"), ("authors", "pubkey"), ("kinds", "kind")];
+    let holds =
+        |name: &str, value: &Value| filter[name].as_array().is_none_or(|list| list.contains(value));
+    let has = |name: &str| {
+        let list = filter[&format!("#{name}")].as_array();
+        list.is_none_or(|list| tagged(event, name).any(|value| list.contains(value)))
+    };
+    let at = number(event, "created_at");
+    lists.iter().all(|(name, field)| holds(name, &event[field]))
+        && has("p")
+        && has("t")
+        && filter["since"].as_u64().is_none_or(|since| at >= since)
+        && filter["until"].as_u64().is_none_or(|until| at <= until)
+}
+
+fn may_see(readers: &Readers, event: &Value) -> bool {
+    let party = |who: &u8| {
+        let key = pubkey(*who);
+        text(event, "pubkey") == key || tagged(event, "p").any(|value| *value == key)
+    };
+    !PRIVATE.contains(&number(event, "kind")) || readers.iter().any(party)
+}
+
+/// What is expected of a question.
+struct Expected {
+    /// Of each filter the ids, in order.
+    ids: Vec<Vec<String>>,
+    count: u64,
+    hint: Option<Value>,
+    /// It names private kinds only.
+    private_only: bool,
+}
+
+fn expected(filters: &[Value], stored: &[Value], readers: &Readers) -> Expected {
+    let mut all = BTreeSet::new();
+    let (mut ids, mut more, mut unasked) = (Vec::new(), false, false);
+    for filter in filters {
+        let seen = |event: &&Value| may_see(readers, event) && matches(filter, event);
+        let mut found: Vec<&Value> = stored.iter().filter(seen).collect();
+        found.sort_by_key(|event| {
+            (std::cmp::Reverse(number(event, "created_at")), text(event, "id").to_owned())
+        });
+        let found: Vec<String> = found.iter().map(|event| text(event, "id").to_owned()).collect();
+        let limit = filter["limit"].as_u64().map_or(usize::MAX, |limit| limit as usize);
+        all.extend(found.iter().cloned());
+        unasked |= limit == 0;
+        more |= limit > 0 && found.len() > limit;
+        ids.push(found.into_iter().take(limit).collect());
+    }
+    let hint = match (more, unasked) {
+        (true, _) => Some(json!(["more"])),
+        (false, true) => None,
+        (false, false) => Some(json!(["finish"])),
+    };
+    let private = |kind: &Value| PRIVATE.contains(&kind.as_u64().unwrap());
+    let private_only = filters
+        .iter()
+        .all(|filter| filter["kinds"].as_array().is_some_and(|kinds| kinds.iter().all(private)));
+    Expected { ids, count: all.len() as u64, hint, private_only }
+}
+
+fn message(verb: &str, name: &str, filters: &[Value]) -> Value {
+    let mut message = vec![json!(verb), json!(name)];
+    message.extend_from_slice(filters);
+    message.into()
+}
+
+/// A connection, and what it is subscribed to: filters, and who it was then.
+struct Guest {
+    client: Client,
+    readers: Readers,
+    subs: HashMap<String, (Vec<Value>, Readers)>,
+}
+
+impl Guest {
+    async fn ask(&mut self, filters: &[Value], stored: &[Value], sub: &str) {
+        let expected = expected(filters, stored, &self.readers);
+        let who = format!("{:?} asks {}", self.readers, json!(filters));
+        self.client.say(message("REQ", sub, filters)).await;
+        self.subs.remove(sub);
+        let (mut events, mut hint) = (Vec::new(), None);
+        let open = loop {
+            let mut heard = self.client.hear().await;
+            match text_of(&heard[0]) {
+                "EVENT" => events.push(heard[2].take()),
+                "EOSE" => {
+                    hint = heard.get_mut(2).map(Value::take);
+                    break true;
+                }
+                _ => break self.is_closed(&expected, &heard, &who),
+            }
+        };
+        for event in &events {
+            assert!(may_see(&self.readers, event), "{who}: {event}");
+            assert!(stored.contains(event), "{who}: {event}");
+        }
+        let ids: Vec<&str> = events.iter().map(|event| text(event, "id")).collect();
+        if open {
+            self.subs.insert(sub.to_owned(), (filters.to_vec(), self.readers.clone()));
+            assert!(!expected.private_only || !self.readers.is_empty(), "{who}: not refused");
+            assert_eq!(hint, expected.hint, "{who}");
+            if let [list] = &expected.ids[..] {
+                assert_eq!(ids, *list, "{who}");
+            }
+            let told: BTreeSet<&str> = ids.iter().copied().collect();
+            assert_eq!(told.len(), ids.len(), "{who}: a double");
+            let all: BTreeSet<&str> = expected.ids.iter().flatten().map(String::as_str).collect();
+            assert_eq!(told, all, "{who}");
+        }
+        self.client.say(message("COUNT", "count", filters)).await;
+        let heard = self.client.hear().await;
+        if heard[0] == "COUNT" {
+            assert!(open, "{who}: {heard}");
+            assert_eq!(heard[2]["count"], expected.count, "{who}");
+        } else {
+            self.is_closed(&expected, &heard, &who);
+            assert!(!open, "{who}: {heard}");
+        }
+    }
+
+    /// A refusal is right where a stranger asks for private kinds alone.
+    fn is_closed(&self, expected: &Expected, heard: &Value, who: &str) -> bool {
+        assert_eq!(heard[0], "CLOSED", "{who}: {heard}");
+        assert!(text_of(&heard[2]).starts_with("auth-required: "), "{who}: {heard}");
+        assert!(expected.private_only && self.readers.is_empty(), "{who}: {heard}");
+        false
+    }
+
+    /// What came live since the last time, up to the answer to a count.
+    async fn live(&mut self, news: &[Value]) {
+        self.client.say(json!(["COUNT", "barrier", {"ids": []}])).await;
+        let mut heard = BTreeSet::new();
+        loop {
+            let message = self.client.hear().await;
+            if message[0] == "COUNT" {
+                break;
+            }
+            assert_eq!(message[0], "EVENT", "{message}");
+            let of = (text_of(&message[1]).to_owned(), text(&message[2], "id").to_owned());
+            assert!(heard.insert(of), "a double: {message}");
+        }
+        let mut expected = BTreeSet::new();
+        for (sub, (filters, readers)) in &self.subs {
+            for event in news.iter().filter(|event| may_see(readers, event)) {
+                if filters.iter().any(|filter| matches(filter, event)) {
+                    expected.insert((sub.clone(), text(event, "id").to_owned()));
+                }
+            }
+        }
+        assert_eq!(heard, expected, "live, to {:?}", self.readers);
+    }
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+async fn world(seed: u64) {
+    let mut random = Random::new(seed);
+    let random = &mut random;
+    // One reader, so that an answer to a count comes behind everything asked for before it.
+    let settings = "[server]\nread_threads = 1\n[archive]\nseal_records = 40\n";
+    let relay = Relay::with(&format!("gate-{seed}"), settings);
+    let at = now();
+    let mut events: Vec<Value> = (0..EVENTS).map(|_| made(random, at)).collect();
+    let mut sender = relay.client().await;
+    for event in &events {
+        sender.keep(event).await;
+    }
+    let mut stored: Vec<Value> =
+        events.iter().filter(|event| event["kind"] != 21_059).cloned().collect();
+    let mut guests = Vec::new();
+    for _ in 0..4 {
+        let client = relay.client().await;
+        guests.push(Guest { client, readers: Readers::new(), subs: HashMap::new() });
+    }
+    for n in 0..QUESTIONS {
+        // The first proves nothing to the end.
+        let which = random.below(guests.len());
+        if which > 0 && random.once_in(10) && guests[which].readers.len() < 3 {
+            let who = 1 + random.below(KEYS) as u8;
+            guests[which].client.auth(who).await;
+            guests[which].readers.insert(who);
+        }
+        let filters = some(random, 3, |random| filter(random, &events, at));
+        guests[which].ask(&filters, &stored, &format!("sub {}", n % 7)).await;
+        if random.once_in(4) {
+            let news: Vec<Value> = (0..3).map(|_| made(random, at)).collect();
+            for event in &news {
+                sender.keep(event).await;
+            }
+            for guest in &mut guests {
+                guest.live(&news).await;
+            }
+            stored.extend(news.iter().filter(|event| event["kind"] != 21_059).cloned());
+            events.extend(news);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_private_reaches_a_stranger_and_what_is_public_is_answered_as_if_it_were_all() {
+    let first = std::env::var("HARK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let worlds = if std::env::var_os("HARK_LONG").is_some() { 200 } else { 4 };
+    for seed in first..first + worlds {
+        world(seed).await;
+    }
+    println!("{worlds} worlds of {EVENTS} events and {QUESTIONS} questions, from seed {first}");
+}
