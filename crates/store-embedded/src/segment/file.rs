@@ -245,7 +245,8 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// The same, where the answer is likely to be near `guess`.
+/// The same, where the answer is likely to be near `guess`. If it holds for more than a prefix (the
+/// file is damaged), some place where it begins to fail.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

@@ -269,7 +269,7 @@ impl SegmentView {
         let older = time.checked_sub(1);
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
-            + partition(end - start, |row| {
+            + partition(end.saturating_sub(start), |row| {
                 // A row whose record is gone is dead; it counts with the next one that is there.
                 let mut rows = start + row..end;
                 rows.find_map(|row| self.segment.record_of_any(row))
@@ -379,7 +379,8 @@ impl Source for SegmentView {
                 }
                 // Rows of a list are spread over the segment, evenly as a rule.
                 let first = |row: u32| {
-                    let share = u64::from(row) * u64::from(len) / u64::from(self.file().rows);
+                    let share =
+                        u64::from(row) * u64::from(len) / u64::from(self.file().rows.max(1));
                     let before = |at| self.file().posting(list.start + at) < row;
                     partition_near(len, share as u32, before)
                 };
