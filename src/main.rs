@@ -49,7 +49,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let place = Place::new(cli.place)?;
     match cli.command {
-        Command::Serve(args) => commands::serve::run(&args, place),
+        Command::Serve(args) => commands::serve::run(&args, &place),
         Command::Import(args) => commands::import::run(&args, &place),
         Command::Export(args) => commands::export::run(&args, &place),
         Command::Query(args) => commands::query::run(&args, &place),

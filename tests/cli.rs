@@ -2,6 +2,7 @@
 
 mod beside_server;
 mod import;
+mod reload;
 pub(crate) mod support;
 
 use support::{Place, hark, hark_with};

@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod query;
+mod reload;
 pub(crate) mod serve;
 pub(crate) mod stats;
 pub(crate) mod upkeep;

@@ -10,16 +10,14 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::cli::ServeArgs;
+use crate::commands::reload::Watch;
 use crate::commands::upkeep;
 use crate::config::{Log, LogFormat};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::place::Place;
 use crate::print;
 
-pub(crate) fn run(args: &ServeArgs, mut place: Place) -> anyhow::Result<ExitCode> {
-    if let Some(listen) = args.listen {
-        place.config.listen = listen;
-    }
+pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     check_store(args.store.as_deref().unwrap_or(&place.config.store))?;
     log(&place.config.log)?;
     if args.unlimited {
@@ -43,7 +41,7 @@ pub(crate) fn run(args: &ServeArgs, mut place: Place) -> anyhow::Result<ExitCode
         clock: Clock::System,
         compact: Some(compact(&owned)),
     };
-    let code = runtime.block_on(serve(args, &place, shelf))?;
+    let code = runtime.block_on(serve(args, place, shelf))?;
     drop(runtime);
     drop(owned);
     tracing::info!("closed");
@@ -51,7 +49,7 @@ pub(crate) fn run(args: &ServeArgs, mut place: Place) -> anyhow::Result<ExitCode
 }
 
 async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<ExitCode> {
-    let listen = place.config.listen;
+    let listen = args.listen.unwrap_or(place.config.listen);
     let mut config = hark_server::Config::new(listen);
     config.proxies = place.config.proxies.clone();
     config.deflate_from_bytes = place.config.deflate_from_bytes;
@@ -60,7 +58,8 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
     config.limits = place.config.limits.clone();
     config.private_kinds = place.config.private_kinds.clone();
     config.relay = place.config.info.clone();
-    config.retention = place.config.policy();
+    config.policy = place.config.policy.clone();
+    config.retention = place.config.retention();
     config.threads = place.config.threads;
     config.unlimited = args.unlimited;
     let mut signals = Signals::new()?;
@@ -81,6 +80,8 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
             std::process::exit(INTERRUPTED.into());
         });
     };
+    // Ends with the runtime.
+    tokio::spawn(Watch::new(place.config.clone(), server.reload())?.run());
     server.run(stop).await.context(
         "the server ended by itself; what was acknowledged is safe. The log above says more",
     )?;

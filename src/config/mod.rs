@@ -2,6 +2,7 @@
 //! [`Config`], which the rest of the binary uses. Defaults, then the file, then the environment;
 //! flags come on top in `commands`.
 
+mod policy;
 mod settings;
 mod typed;
 
@@ -27,6 +28,13 @@ pub(crate) struct Config {
     pub(crate) seal_records: u32,
     pub(crate) log_bytes_max: u64,
     pub(crate) limits: Limits,
+    lists: policy::Lists,
+    /// What the lists come to.
+    pub(crate) policy: hark_server::policy::Policy,
+    /// The file that was given.
+    pub(crate) file: Option<PathBuf>,
+    /// All files that were read.
+    pub(crate) files: Vec<PathBuf>,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) info: RelayInfo,
     retention: Policy,
@@ -67,6 +75,10 @@ impl Default for Config {
             seal_records: store.seal_records,
             log_bytes_max: store.log_bytes_max,
             limits: Limits::default(),
+            lists: policy::Lists::default(),
+            policy: hark_server::policy::Policy::default(),
+            file: None,
+            files: Vec::new(),
             private_kinds: hark_server::PRIVATE_KINDS.to_vec(),
             info: RelayInfo::default(),
             retention_every: Every(retention.every.as_secs()),
@@ -117,6 +129,14 @@ impl Config {
         }
         if faults.is_empty() {
             faults.extend(config.contradictions());
+            let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+            config.file = file.map(Path::to_path_buf);
+            config.files = file.into_iter().map(Path::to_path_buf).collect();
+            config.files.extend(config.lists.files(folder));
+            match config.lists.read(folder) {
+                Ok(policy) => config.policy = policy,
+                Err(new) => faults.extend(new),
+            }
         }
         if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
     }
@@ -148,11 +168,26 @@ impl Config {
     }
 
     /// What is not kept for ever.
-    pub(crate) fn policy(&self) -> Policy {
+    pub(crate) fn retention(&self) -> Policy {
         Policy {
             every: std::time::Duration::from_secs(self.retention_every.0),
             ..self.retention.clone()
         }
+    }
+
+    /// What differs from `before`: `section.key = value`, and whether a running server takes it over.
+    pub(crate) fn changes(&self, before: &Self) -> Vec<(String, bool)> {
+        let mut changes = Vec::new();
+        for section in settings::SECTIONS {
+            for setting in section.settings {
+                let value = (setting.show)(self);
+                if value != (setting.show)(before) {
+                    let is_live = settings::is_live(section, setting);
+                    changes.push((format!("{}.{} = {value}", section.name, setting.key), is_live));
+                }
+            }
+        }
+        changes
     }
 
     /// All settings as TOML, with comments. `active` leaves the values in force; else they are

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hark_archive::Key;
+use hark_archive::limits::Rate;
 use hark_archive::retention::Rule;
 use hark_codec::hex;
 use hark_server::network::Network;
 
 use super::Config;
+use super::policy::List;
 use super::typed::{Value, did_you_mean};
 
 /// A `[section]` of the file.
@@ -80,7 +82,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         name: "limits",
-        doc: "Bounds, and what happens at them. `hark serve --unlimited` lifts rate limits, not these.",
+        doc: "Bounds, and what happens at them. Read again when this file changes.",
         settings: settings! {
             "connections_max" limits.connections_max: "Connections at a time. One more is answered with HTTP status 503.";
             "connections_per_address_max" limits.connections_per_address_max: "Connections of one address (of IPv6, of its first 64 bits). One more is answered with 429.";
@@ -89,12 +91,14 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ping_after_s" limits.ping_after_s: "Silence after which the server pings.";
             "idle_timeout_s" limits.idle_timeout_s: "Silence after which a connection is closed.";
             "subscriptions_max" limits.subscriptions_max: "Subscriptions of one connection. One more is answered with CLOSED.";
+            "subscription_bytes_max" limits.subscription_bytes_max: "Bytes of the REQs that one connection is subscribed with, together.";
             "subscription_id_chars_max" limits.subscription_id_chars_max: "Characters of a subscription's name.";
             "filters_max" limits.filters_max: "Filters in a REQ or COUNT.";
             "filter_values_max" limits.filter_values_max: "Values in one filter: ids, authors, kinds and tag values together.";
             "limit_default" limits.limit_default: "Stored events a filter gets that names no limit.";
             "limit_max" limits.limit_max: "Stored events a filter gets at most; a higher limit is lowered to it.";
             "event_bytes_max" limits.event_bytes_max: "Bytes of one event, from clients and in imports.";
+            "content_chars_max" limits.content_chars_max: "Characters of the content of an event from a client.";
             "event_tags_max" limits.event_tags_max: "Tags of an event from a client.";
             "created_at_ahead_s_max" limits.created_at_ahead_s_max: "How far an event's time may lie ahead.";
             "created_at_behind_s_max" limits.created_at_behind_s_max: "How old an event may be when it comes in. 0: of any age.";
@@ -119,6 +123,33 @@ pub(crate) static SECTIONS: &[Section] = &[
         doc: "What only those see whom it concerns, once they have shown who they are (NIP-42).",
         settings: settings! {
             "kinds" private_kinds: "Kinds that only their author and those in their `p` tags get: direct messages (NIP-04), gift wraps (NIP-59) and passing gift wraps. []: everyone gets everything.";
+        },
+    },
+    Section {
+        name: "rates",
+        doc: "How fast things may come: [so many a minute, so many at once after a rest]. Faster is refused with\n# `rate-limited:`. [0, 0]: any. `hark serve --unlimited` lifts all of them. Read again when this file changes.",
+        settings: settings! {
+            "events_per_address" limits.rates.events_per_address: "EVENT and AUTH messages from one address, whatever becomes of them.";
+            "events_per_key" limits.rates.events_per_key: "Events of one key.";
+            "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and whatever else takes an answer, from one address.";
+            "questions_per_key" limits.rates.questions_per_key: "REQs and COUNTs of one key that was proved with AUTH.";
+            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches of one connection visit.";
+            "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit.";
+        },
+    },
+    Section {
+        name: "policy",
+        doc: "Who may come and what may be published. An empty list asks for nothing. An entry that starts with @\n# names a file with one entry a line, beside this one unless its path is absolute; # starts a comment there.\n# Read again when this file or one of those changes.",
+        settings: settings! {
+            "allow_addresses" lists.allow_addresses: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"].";
+            "deny_addresses" lists.deny_addresses: "Clients at these are not; they get HTTP status 403.";
+            "allow_keys" lists.allow_keys: "Only events of these public keys (hex) are taken, e.g. [\"@members.txt\"].";
+            "deny_keys" lists.deny_keys: "Events of these are not. They get OK false `blocked:`, as below.";
+            "allow_kinds" lists.allow_kinds: "Only events of these kinds are taken, e.g. [0, 1, \"30000-39999\"].";
+            "deny_kinds" lists.deny_kinds: "Events of these are not.";
+            "allow_words" lists.allow_words: "Only events with one of these words in content or tags are taken.";
+            "deny_words" lists.deny_words: "Events with one of these are not. A word stands alone: \"coin\" is not in bitcoin, \"*coin\" is.";
+            "pow_bits_min" lists.pow_bits_min: "Work an event must show and commit to (NIP-13): leading zero bits of its id.";
         },
     },
     Section {
@@ -155,6 +186,16 @@ pub(crate) static SECTIONS: &[Section] = &[
         },
     },
 ];
+
+/// Sections that are read again while the server runs.
+const LIVE: [&str; 3] = ["limits", "rates", "policy"];
+/// Settings of these that are not.
+const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
+
+/// Whether a change of the setting holds without a restart.
+pub(crate) fn is_live(section: &Section, setting: &Setting) -> bool {
+    LIVE.contains(&section.name) && !NOT_LIVE.contains(&setting.key)
+}
 
 /// A type that a setting can have.
 trait Plain: Sized {
@@ -307,6 +348,56 @@ impl Plain for Vec<Network> {
         let networks: Vec<String> =
             self.iter().map(|network| quoted(&network.to_string())).collect();
         format!("[{}]", networks.join(", "))
+    }
+}
+
+/// `[a minute, at once]`; [0, 0] stands for none.
+impl Plain for Option<Rate> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let what = "two whole numbers: [so many a minute, so many at once]";
+        let numbers: Option<Vec<u64>> = match value {
+            Value::List(list) => list.iter().map(|number| u64::read(number).ok()).collect(),
+            Value::Bare(text) => {
+                let text = text.trim().trim_start_matches('[').trim_end_matches(']');
+                text.split(',').map(|number| number.trim().parse().ok()).collect()
+            }
+            _ => None,
+        };
+        match numbers.as_deref() {
+            Some([0, 0]) => Ok(None),
+            Some(&[per_minute, at_once]) if per_minute > 0 && at_once > 0 => {
+                Ok(Some(Rate { per_minute, at_once }))
+            }
+            _ => wanted(what, value),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.map_or("[0, 0]".into(), |rate| format!("[{}, {}]", rate.per_minute, rate.at_once))
+    }
+}
+
+impl Plain for List {
+    fn read(value: &Value) -> Result<Self, String> {
+        let entry = |value: &Value| match value {
+            Value::Text(text) => Some(text.clone()),
+            Value::Whole(number) => Some(number.to_string()),
+            _ => None,
+        };
+        match value {
+            Value::List(list) => list.iter().map(entry).collect::<Option<_>>().map(Self),
+            Value::Bare(text) => {
+                let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+                Some(Self(entries.map(str::to_owned).collect()))
+            }
+            _ => None,
+        }
+        .map_or_else(|| wanted("a list of entries like [\"one\", \"@file\"]", value), Ok)
+    }
+
+    fn show(&self) -> String {
+        let entries: Vec<String> = self.0.iter().map(|entry| quoted(entry)).collect();
+        format!("[{}]", entries.join(", "))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use hark_codec::crypto::Keys;
 use hark_codec::nostr::Draft;
@@ -118,7 +118,8 @@ impl Place {
         let mut first = String::new();
         lines.read_line(&mut first).unwrap();
         let address = first.trim().strip_prefix("listening on ws://").map(str::to_owned);
-        let mut serving = Serving { child, address: String::new() };
+        let stderr = child.stderr.take().map(BufReader::new);
+        let mut serving = Serving { child, stderr, address: String::new() };
         match address {
             Some(address) => serving.address = address,
             None => panic!("the server says {first:?} {}", serving.stderr()),
@@ -137,6 +138,7 @@ impl Drop for Place {
 /// A running server; killed if the test fails.
 pub(crate) struct Serving {
     child: Child,
+    stderr: Option<BufReader<ChildStderr>>,
     pub(crate) address: String,
 }
 
@@ -148,9 +150,23 @@ impl Serving {
         (self.child.wait().unwrap().code().unwrap_or(-1), logged)
     }
 
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Reads the log up to a line that says this.
+    pub(crate) fn wait_for_log(&mut self, said: &str) {
+        let stderr = self.stderr.as_mut().unwrap();
+        let mut line = String::new();
+        while !line.contains(said) {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the log ends without {said:?}");
+        }
+    }
+
     fn stderr(&mut self) -> String {
         let mut text = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
+        if let Some(mut stderr) = self.stderr.take() {
             stderr.read_to_string(&mut text).unwrap();
         }
         text

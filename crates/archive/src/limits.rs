@@ -3,6 +3,62 @@
 //! Plain numbers: the doors read them, the binary fills them from its configuration, and NIP-11 is
 //! derived from them. A queue or buffer whose bound is not here is a mistake.
 
+/// So many a minute, and so many at once after a rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many come back in a minute.
+    pub per_minute: u64,
+    /// How many there can be.
+    pub at_once: u64,
+}
+
+/// How fast things may come; none is without end. Faster is answered with OK false or CLOSED
+/// `rate-limited:`, and the connection is not read from until there is room again, a second at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rates {
+    /// EVENT and AUTH messages from one address, whatever becomes of them.
+    pub events_per_address: Option<Rate>,
+    /// Events of one key with a good signature.
+    pub events_per_key: Option<Rate>,
+    /// All other messages but CLOSE from one address.
+    pub questions_per_address: Option<Rate>,
+    /// REQs and COUNTs of one key that was proved (NIP-42).
+    pub questions_per_key: Option<Rate>,
+    /// Rows that the searches of one connection visit. The question that goes beyond it is answered,
+    /// and the next one is not.
+    pub rows_per_connection: Option<Rate>,
+    /// Rows that the searches of one address visit, in the same way.
+    pub rows_per_address: Option<Rate>,
+}
+
+impl Rates {
+    /// No bound on any.
+    pub const fn none() -> Self {
+        Self {
+            events_per_address: None,
+            events_per_key: None,
+            questions_per_address: None,
+            questions_per_key: None,
+            rows_per_connection: None,
+            rows_per_address: None,
+        }
+    }
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        let rate = |per_minute, at_once| Some(Rate { per_minute, at_once });
+        Self {
+            events_per_address: rate(600, 1_200),
+            events_per_key: rate(300, 600),
+            questions_per_address: rate(1_200, 1_200),
+            questions_per_key: rate(1_200, 1_200),
+            rows_per_connection: rate(30_000_000, 10_000_000),
+            rows_per_address: rate(60_000_000, 20_000_000),
+        }
+    }
+}
+
 /// The bounds. Units stand last in the names; `_max` means "up to and including".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -40,6 +96,8 @@ pub struct Limits {
 
     /// Bytes of one event. A larger one is answered with OK false `invalid:`.
     pub event_bytes_max: usize,
+    /// Characters of an event's content. More are answered with OK false `invalid:`.
+    pub content_chars_max: usize,
     /// Tags of an event. More are answered with OK false `invalid:`.
     pub event_tags_max: usize,
     /// How far an event's time may lie ahead. Further is answered with OK false `invalid:`.
@@ -55,6 +113,8 @@ pub struct Limits {
     /// false `invalid:`.
     pub auth_age_s_max: u64,
 
+    /// How fast events, questions and rows may come.
+    pub rates: Rates,
     /// Rows that the searches of one REQ or COUNT may visit in all. Above it the answer ends with
     /// CLOSED `error:`.
     pub query_rows_max: u64,
@@ -108,11 +168,13 @@ impl Default for Limits {
             limit_default: 500,
             limit_max: 5_000,
             event_bytes_max: 128 << 10,
+            content_chars_max: 100_000,
             event_tags_max: 2_500,
             created_at_ahead_s_max: 900,
             created_at_behind_s_max: None,
             auth_keys_max: 16,
             auth_age_s_max: 600,
+            rates: Rates::default(),
             query_rows_max: 2_000_000,
             slice_rows: 2_000,
             searches_per_connection_max: 64,

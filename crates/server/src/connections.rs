@@ -19,6 +19,7 @@ pub(crate) struct Connections(Mutex<Open>);
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
+    numbers: u64,
     /// At most as many as there are connections.
     of: HashMap<Address, usize>,
 }
@@ -42,6 +43,13 @@ impl Connections {
             open.all += 1;
             Seat { connections: Arc::clone(self), of: None }
         })
+    }
+
+    /// A number that no other connection has.
+    pub(crate) fn number(&self) -> u64 {
+        let mut open = self.open();
+        open.numbers += 1;
+        open.numbers
     }
 
     /// A place among those of `address`.

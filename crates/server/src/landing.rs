@@ -37,7 +37,8 @@ impl Landing {
 
     /// The page, for one who has reached the relay under `url`.
     pub(crate) fn page(&self, url: &str) -> String {
-        let (info, limits) = (&self.relay.info, &self.relay.limits);
+        let settings = self.relay.settings();
+        let (info, limits) = (&self.relay.info, &settings.limits);
         let description = if info.description.is_empty() {
             "Keeps the messages of open networks and gives any slice of the history back."
         } else {

@@ -24,8 +24,11 @@ mod listen;
 pub mod metrics;
 pub mod network;
 pub mod nostr;
+pub mod policy;
+mod rate;
 mod readers;
 mod session;
+mod settings;
 mod socket;
 mod web;
 pub mod words;
@@ -33,6 +36,7 @@ pub mod words;
 pub use address::Proxies;
 pub use admin::control;
 pub use listen::{ServeError, Server};
+pub use settings::{Reload, Settings};
 
 /// What to serve, and how much of it.
 #[derive(Clone, Debug)]
@@ -47,8 +51,10 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Who may read `/metrics`, and where else it is served.
     pub metrics: MetricsDoor,
-    /// Every bound.
+    /// Every bound. Can change while the server runs.
     pub limits: Limits,
+    /// Who may come and what may be published. Can change while the server runs.
+    pub policy: policy::Policy,
     /// Kinds that only their author and their recipients get.
     pub private_kinds: Vec<u32>,
     /// What the relay says about itself.
@@ -79,6 +85,7 @@ impl Config {
             control: None,
             metrics: MetricsDoor::default(),
             limits: Limits::default(),
+            policy: policy::Policy::default(),
             private_kinds: PRIVATE_KINDS.to_vec(),
             relay: RelayInfo::default(),
             retention: Policy::default(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hark_archive::live::Live;
 use hark_archive::retention::{Keeper, Policy};
 use hark_archive::writer::Writer;
@@ -25,7 +26,9 @@ use crate::metrics::Metrics;
 use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
 use crate::nostr::{Relay, auth};
+use crate::rate::Rates;
 use crate::readers::Readers;
+use crate::settings::{Reload, Settings, Shared};
 use crate::web::{Place, Slot, Web};
 use crate::{Config, MetricsDoor, Shelf, admin, socket};
 
@@ -78,7 +81,10 @@ pub struct Server {
 impl Server {
     /// Opens the sockets and starts the threads. Nothing is served before [`Server::run`].
     pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
-        config.limits.check().map_err(ServeError::Limits)?;
+        let settings = Settings { limits: config.limits, policy: config.policy };
+        let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
+        let settings: Shared = Arc::new(ArcSwap::from_pointee(settings));
+        let rates = Rates::new(Arc::clone(&settings));
         let failed = |source| ServeError::Listen { addr: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
@@ -89,7 +95,6 @@ impl Server {
                 Some(TcpListener::bind(addr).await.map_err(failed)?)
             }
         };
-        let limits = Arc::new(config.limits);
         let metrics = Arc::new(Metrics::default());
         let live = Arc::new(Live::default());
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -118,7 +123,8 @@ impl Server {
             writer: Arc::clone(&writer),
             live: Arc::clone(&live),
             clock: shelf.clock.clone(),
-            limits: Arc::clone(&limits),
+            settings: Arc::clone(&settings),
+            rates: rates.clone(),
             own_urls,
             metrics: Arc::clone(&metrics),
         };
@@ -150,7 +156,8 @@ impl Server {
             auth: Arc::new(auth),
             intake,
             writer,
-            limits,
+            settings,
+            rates,
             metrics,
             info: config.relay,
             connections: Arc::new(Connections::default()),
@@ -202,6 +209,12 @@ impl Server {
         Arc::clone(&self.relay.metrics)
     }
 
+    /// What changes its settings while it runs.
+    pub fn reload(&self) -> Reload {
+        let shared = Arc::clone(&self.relay.settings);
+        Reload { shared, unlimited: self.relay.unlimited }
+    }
+
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let (leave, leaving) = watch::channel(false);
@@ -246,7 +259,7 @@ impl Server {
             }
         }
         tracing::info!("going down: finishing what is under way");
-        let drain = Duration::from_millis(self.relay.limits.drain_timeout_ms);
+        let drain = Duration::from_millis(self.relay.settings().limits.drain_timeout_ms);
         let Self { listener, relay, control, keeper, readers, verifiers, .. } = self;
         drop(listener);
         drop(alive);
@@ -309,7 +322,7 @@ async fn serve(stream: TcpStream, web: Web, place: Place) {
     // Answers are written whole, so there is nothing to gather. Without it they are only later.
     let _ = stream.set_nodelay(true);
     let mut leaving = web.leaving.clone();
-    let head_timeout = Duration::from_millis(web.relay.limits.handshake_timeout_ms);
+    let head_timeout = Duration::from_millis(web.relay.settings().limits.handshake_timeout_ms);
     let router = web.router().layer(axum::Extension(place));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

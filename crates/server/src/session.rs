@@ -13,18 +13,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::line::{Line, Part, What};
 use crate::metrics::Ended;
 use crate::nostr::Relay;
 use crate::nostr::auth::Caller;
 use crate::nostr::door::{self, Door};
-use crate::nostr::intake::Permit;
+use crate::nostr::intake::{Brought, Permit};
+use crate::rate::Visitor;
 use crate::socket::{Reason, Received, Socket};
 
 /// Messages handled before other tasks of the thread have their turn.
 const TURN_MESSAGES: usize = 64;
+
+/// How long a connection that was too fast is not read from, at most.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 type Entering = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
 
@@ -33,10 +37,13 @@ struct Session {
     relay: Arc<Relay>,
     line: Arc<Line>,
     caller: Arc<Caller>,
+    visitor: Visitor,
     door: Door,
     outgoing: Outgoing,
     /// An event that waits for room.
-    waiting: Option<(Entering, What, Bytes)>,
+    waiting: Option<(Entering, Brought)>,
+    /// Nothing is read before, as the client was too fast.
+    rest: Option<Pin<Box<Sleep>>>,
     heard_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
@@ -65,23 +72,31 @@ enum End {
 pub(crate) async fn run(
     socket: Socket,
     caller: Caller,
+    visitor: Visitor,
     relay: Arc<Relay>,
     mut leaving: watch::Receiver<bool>,
 ) {
     let caller = Arc::new(caller);
-    let limits = &relay.limits;
+    let limits = &relay.settings.load_full().limits;
     let (pause, max) = (limits.outbox_pause_bytes, limits.outbox_bytes_max);
     let line = Arc::new(Line::new(pause, max, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
     let mut session = Session {
         socket,
-        door: Door::new(Arc::clone(&relay), Arc::clone(&line), Arc::clone(&caller)),
+        door: Door::new(
+            Arc::clone(&relay),
+            Arc::clone(&line),
+            Arc::clone(&caller),
+            visitor.clone(),
+        ),
         relay,
         line,
         caller,
+        visitor,
         outgoing: Outgoing::default(),
         waiting: None,
+        rest: None,
         heard_at: now,
         pinged: false,
         alarm: Box::pin(sleep_until(first_alarm)),
@@ -158,11 +173,15 @@ impl Session {
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..TURN_MESSAGES {
-            if let Some((entering, ..)) = &mut self.waiting {
+            if let Some((entering, _)) = &mut self.waiting {
                 let Poll::Ready(permit) = entering.as_mut().poll(cx) else { return Poll::Pending };
-                if let (Some(permit), Some((_, what, text))) = (permit, self.waiting.take()) {
-                    self.relay.intake.push(&text, what, &self.line, &self.caller, permit);
+                if let (Some(permit), Some((_, brought))) = (permit, self.waiting.take()) {
+                    self.relay.intake.push(brought, &self.line, &self.caller, permit);
                 }
+            }
+            if let Some(rest) = self.rest.as_mut().filter(|_| !self.leaving) {
+                let Poll::Ready(()) = rest.as_mut().poll(cx) else { return Poll::Pending };
+                self.rest = None;
             }
             // While leaving, messages are read and dropped, to see the client's close frame.
             if !self.leaving && self.is_busy() {
@@ -181,9 +200,10 @@ impl Session {
 
     /// Nothing is read before an AUTH is answered, so that it holds for what comes after it.
     fn is_busy(&self) -> bool {
+        let limits = &self.relay.settings().limits;
         self.line.under_way(What::Proof) > 0
-            || self.line.under_way(What::Event) >= self.relay.limits.events_per_connection_max
-            || self.line.under_way(What::Search) >= self.relay.limits.searches_per_connection_max
+            || self.line.under_way(What::Event) >= limits.events_per_connection_max
+            || self.line.under_way(What::Search) >= limits.searches_per_connection_max
     }
 
     fn hear(&mut self, received: Received) {
@@ -192,29 +212,39 @@ impl Session {
         if self.leaving {
             return;
         }
-        match received {
+        let wait = match received {
             Received::Text(text) => {
                 self.relay.metrics.messages_in.add(1);
                 self.relay.metrics.bytes_in.add(text.len() as u64);
-                if let Some(what) = door::brings(&text) {
-                    if let Some(permit) = self.relay.intake.try_enter(text.len()) {
-                        self.relay.intake.push(&text, what, &self.line, &self.caller, permit);
-                    } else {
-                        let entering = self.relay.intake.enter(text.len());
-                        self.waiting = Some((Box::pin(entering), what, text));
-                    }
-                } else {
-                    self.door.hear(&text);
+                match door::brings(&text) {
+                    Some(what) => self.bring(what, text),
+                    None => self.door.hear(&text),
                 }
             }
             Received::Binary => self.door.hear_binary(),
-            Received::Heard | Received::End => {}
+            Received::Heard | Received::End => None,
+        };
+        self.rest = wait.map(|wait| Box::pin(sleep(wait.min(REST_MAX))));
+    }
+
+    /// Hands an EVENT or AUTH to the intake, also one that comes too fast: its id is in it, and only
+    /// there it is read.
+    fn bring(&mut self, what: What, text: Bytes) -> Option<Duration> {
+        let (wait, refusal) = self.visitor.publishes().err().map(|it| (it.wait, it.reason)).unzip();
+        let bytes = text.len();
+        let brought = Brought { what, text, refusal };
+        if let Some(permit) = self.relay.intake.try_enter(bytes) {
+            self.relay.intake.push(brought, &self.line, &self.caller, permit);
+        } else {
+            self.waiting = Some((Box::pin(self.relay.intake.enter(bytes)), brought));
         }
+        wait
     }
 
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         while self.alarm.as_mut().poll(cx).is_ready() {
-            let (ping, idle) = (self.relay.limits.ping_after_s, self.relay.limits.idle_timeout_s);
+            let limits = &self.relay.settings().limits;
+            let (ping, idle) = (limits.ping_after_s, limits.idle_timeout_s);
             let silent = self.heard_at.elapsed();
             if silent >= Duration::from_secs(idle) {
                 return Poll::Ready(End::Close(Reason::Idle));

@@ -19,11 +19,13 @@ use hark_archive::retention::Policy;
 use tokio::sync::{mpsc, watch};
 use yawc::IncomingUpgrade;
 
+use crate::address::Address;
 use crate::admin::http::Handles;
 use crate::connections::{Seat, farewell};
 use crate::landing::{self, Landing};
 use crate::metrics::TurnedAway;
 use crate::nostr::{Relay, nip11};
+use crate::rate::Visitor;
 use crate::session;
 use crate::socket::Socket;
 
@@ -38,7 +40,6 @@ pub(crate) struct Web {
     handles: Handles,
     /// Not where they have an address of their own.
     serves_metrics: bool,
-    document: Bytes,
     landing: Arc<Landing>,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// A slot for a connection from `peer`.
     pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
-        let among_all = relay.connections.enter(relay.limits.connections_max);
+        let among_all = relay.connections.enter(relay.settings().limits.connections_max);
         let among_all = among_all.ok_or(TurnedAway::Full)?;
         let of_address = if relay.proxies.trust(peer) { None } else { seat(relay, peer)? };
         relay.metrics.connections.add(1);
@@ -80,20 +81,21 @@ impl Drop for Slot {
 
 /// A seat among the connections of a client's address, if these are bounded.
 fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat>, TurnedAway> {
+    if !relay.settings().policy.serves(client) {
+        return Err(TurnedAway::Denied);
+    }
     if relay.unlimited {
         return Ok(None);
     }
-    let max = relay.limits.connections_per_address_max;
+    let max = relay.settings().limits.connections_per_address_max;
     relay.connections.enter_from(client.into(), max).map(Some).ok_or(TurnedAway::Address)
 }
 
 impl Web {
     pub(crate) fn new(handles: Handles, serves_metrics: bool, retention: Policy) -> Self {
         let Handles { relay, leaving, .. } = handles.clone();
-        let document =
-            nip11::document(&relay.info, &relay.limits, relay.auth.private_kinds()).into();
         let landing = Arc::new(Landing::new(Arc::clone(&relay), retention));
-        Self { relay, leaving, handles, serves_metrics, document, landing }
+        Self { relay, leaving, handles, serves_metrics, landing }
     }
 
     /// All routes.
@@ -130,7 +132,9 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
         }
     }
     if says(headers, ACCEPT.as_str(), "application/nostr+json") {
-        return cors(StatusCode::OK, "application/nostr+json", web.document);
+        let (relay, settings) = (&web.relay, web.relay.settings());
+        let document = nip11::document(&relay.info, &settings, relay.auth.private_kinds());
+        return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
     let page = web.landing.page(&address(headers));
     let mut answer = plain("text/html; charset=utf-8", page);
@@ -185,10 +189,15 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
 /// Whether it was said that a proxy is not believed.
 static SAID: Once = Once::new();
 
-/// The seat of a client that comes through a proxy.
-fn proxied(relay: &Relay, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Seat>, TurnedAway> {
+/// Who asks, and a seat for a client that comes through a proxy.
+fn client(
+    relay: &Relay,
+    peer: IpAddr,
+    headers: &HeaderMap,
+) -> Result<(Option<Address>, Option<Seat>), TurnedAway> {
     if relay.proxies.trust(peer) {
-        return relay.proxies.client(headers).map_or(Ok(None), |client| seat(relay, client));
+        let Some(client) = relay.proxies.client(headers) else { return Ok((None, None)) };
+        return Ok((Some(client.into()), seat(relay, client)?));
     }
     if is_near(peer) && headers.contains_key(&relay.proxies.header) {
         SAID.call_once(|| {
@@ -199,7 +208,7 @@ fn proxied(relay: &Relay, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Se
             );
         });
     }
-    Ok(None)
+    Ok((Some(peer.into()), None))
 }
 
 /// Whether it is an address that only one's own networks have.
@@ -215,8 +224,8 @@ async fn upgrade(web: Web, request: Request) -> Response {
     let Some(place) = parts.extensions.get::<Place>().cloned() else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
-    let seat = match proxied(&web.relay, place.peer, &parts.headers) {
-        Ok(seat) => seat,
+    let (address, seat) = match client(&web.relay, place.peer, &parts.headers) {
+        Ok(client) => client,
         Err(why) => {
             web.relay.metrics.turned_away.of(why).add(1);
             return farewell(why).into_response();
@@ -226,15 +235,17 @@ async fn upgrade(web: Web, request: Request) -> Response {
         Ok(incoming) => incoming,
         Err(status) => return (status, "this is no WebSocket handshake\n").into_response(),
     };
-    let options = web.relay.deflate.options(&web.relay.limits, &parts.headers);
+    let options = web.relay.deflate.options(&web.relay.settings().limits, &parts.headers);
     let Ok((response, upgraded)) = incoming.upgrade(options) else {
         return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
     };
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
     let caller = web.relay.auth.caller(host);
+    let visitor = Visitor::new(&web.relay.rates, web.relay.connections.number(), address);
     tokio::spawn(async move {
         if let Ok(websocket) = upgraded.await {
-            session::run(Socket::new(websocket), caller, web.relay, web.leaving).await;
+            let socket = Socket::new(websocket);
+            session::run(socket, caller, visitor, web.relay, web.leaving).await;
         }
         drop((seat, place));
     });

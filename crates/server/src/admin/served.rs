@@ -95,7 +95,7 @@ fn accept(
         let Ok(stream) = stream else { continue };
         let mut open = streams.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, _, thread)| !thread.is_finished());
-        if open.len() >= relay.limits.control_connections_max {
+        if open.len() >= relay.settings().limits.control_connections_max {
             continue;
         }
         let Ok(ours) = stream.try_clone() else { continue };
@@ -127,13 +127,14 @@ struct Connection {
 impl Connection {
     fn run(&self, stream: &UnixStream) -> io::Result<()> {
         let mut from = BufReader::with_capacity(64 << 10, stream.try_clone()?);
-        let (promise, promised) = sync_channel::<Promise>(self.relay.limits.control_window);
+        let (promise, promised) =
+            sync_channel::<Promise>(self.relay.settings().limits.control_window);
         let to = stream.try_clone()?;
         let answering = std::thread::Builder::new()
             .name("hark-control-out".into())
             .spawn(move || answer(&promised, to))?;
         let mut body = Vec::new();
-        let bytes_max = self.relay.limits.control_frame_bytes_max;
+        let bytes_max = self.relay.settings().limits.control_frame_bytes_max;
         let result = loop {
             let what = match protocol::read(&mut from, &mut body, bytes_max) {
                 Ok(Some(what)) => what,

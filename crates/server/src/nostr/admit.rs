@@ -88,6 +88,10 @@ pub(super) fn refusal(
     if event_bytes > limits.event_bytes_max {
         return Some(format!("invalid: event is larger than {} bytes", limits.event_bytes_max));
     }
+    let chars_max = limits.content_chars_max;
+    if event.content().len() > chars_max && event.content().chars().count() > chars_max {
+        return Some(format!("invalid: content is longer than {chars_max} characters"));
+    }
     if tags > limits.event_tags_max {
         return Some(format!("invalid: event has more than {} tags", limits.event_tags_max));
     }

@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 use hark_archive::{Progress, Record, Search, SearchError};
 
 use crate::metrics::{Metrics, Plan};
+use crate::rate::Visitor;
+
+/// What a row takes, about: a store does not say how many it visits for a count.
+const ROW_NS: u64 = 100;
 
 /// Of one REQ or COUNT, so far.
 pub(super) struct Cost {
     metrics: Arc<Metrics>,
+    visitor: Visitor,
     asked_at: Instant,
     begun: bool,
     /// Rows visited.
@@ -20,13 +25,16 @@ pub(super) struct Cost {
 /// A search under way, and the time it has taken.
 pub(super) struct Searching {
     search: Box<dyn Search>,
+    /// Rows that it had visited when they were last counted.
+    counted: u64,
     spent: Duration,
     metrics: Arc<Metrics>,
 }
 
 impl Cost {
-    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
-        Self { metrics: Arc::clone(metrics), asked_at: Instant::now(), begun: false, visited: 0 }
+    pub(super) fn new(metrics: &Arc<Metrics>, visitor: Visitor) -> Self {
+        let metrics = Arc::clone(metrics);
+        Self { metrics, visitor, asked_at: Instant::now(), begun: false, visited: 0 }
     }
 
     /// To be called at the beginning of every turn.
@@ -44,7 +52,8 @@ impl Cost {
     ) -> Result<Searching, E> {
         let started = Instant::now();
         let search = open()?;
-        Ok(Searching { search, spent: started.elapsed(), metrics: Arc::clone(&self.metrics) })
+        let (spent, metrics) = (started.elapsed(), Arc::clone(&self.metrics));
+        Ok(Searching { search, counted: 0, spent, metrics })
     }
 
     /// See [`Search::slice`]. What is left of `work` comes with the progress, at least 1.
@@ -54,12 +63,14 @@ impl Cost {
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<(Progress, u64), SearchError> {
-        let (started, before) = (Instant::now(), search.search.visited());
+        let started = Instant::now();
         let progress = search.search.slice(work, sink);
-        let visited = search.search.visited().saturating_sub(before);
+        let visited = search.search.visited().saturating_sub(search.counted);
+        search.counted += visited;
         search.spent += started.elapsed();
         self.visited += visited;
         self.metrics.rows_visited.add(visited);
+        self.visitor.visited(visited);
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
@@ -67,7 +78,9 @@ impl Cost {
     pub(super) fn count<T>(&self, count: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let counted = count();
-        self.metrics.search.of(Plan::Count).note(started.elapsed());
+        let spent = started.elapsed();
+        self.metrics.search.of(Plan::Count).note(spent);
+        self.visitor.visited(spent.as_nanos() as u64 / ROW_NS);
         counted
     }
 }

@@ -39,13 +39,14 @@ impl Counting {
         id: &str,
         mut queries: Vec<Query>,
         hll: Option<Hll>,
+        cost: Cost,
         ticket: Ticket,
     ) -> Self {
         for query in &mut queries {
             query.limit = usize::MAX;
         }
         Self {
-            cost: Cost::new(&relay.metrics),
+            cost,
             relay,
             line,
             id: id.into(),
@@ -82,7 +83,7 @@ impl Counting {
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
-        let work = self.relay.limits.slice_rows;
+        let work = self.relay.settings().limits.slice_rows;
         let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
             if !before.iter().any(|query| query.matches(record)) {
                 *count += 1;

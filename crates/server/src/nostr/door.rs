@@ -4,18 +4,21 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hark_archive::Query;
 use hark_codec::nostr::{About, ClientMessage, Filter, Inbox, MessageError, reply};
 use hark_codec::record::Id;
 
 use super::auth::Caller;
+use super::cost::Cost;
 use super::count::Counting;
 use super::hll::Hll;
 use super::page::{Answer, Sub};
 use super::{Relay, query};
 use crate::line::{Line, What};
 use crate::metrics::Verb;
+use crate::rate::{TooFast, Visitor};
 
 thread_local! {
     /// Buffers for the message at hand; one set a thread is enough, as nothing here waits.
@@ -27,6 +30,7 @@ pub(crate) struct Door {
     relay: Arc<Relay>,
     line: Arc<Line>,
     caller: Arc<Caller>,
+    visitor: Visitor,
     subs: HashMap<Box<str>, Arc<Sub>>,
 }
 
@@ -48,9 +52,14 @@ pub(crate) fn brings(text: &[u8]) -> Option<What> {
 
 impl Door {
     /// Opens it: the client is told its challenge.
-    pub(crate) fn new(relay: Arc<Relay>, line: Arc<Line>, caller: Arc<Caller>) -> Self {
+    pub(crate) fn new(
+        relay: Arc<Relay>,
+        line: Arc<Line>,
+        caller: Arc<Caller>,
+        visitor: Visitor,
+    ) -> Self {
         line.say(|out| reply::write_auth(out, caller.challenge()));
-        Self { relay, line, caller, subs: HashMap::new() }
+        Self { relay, line, caller, visitor, subs: HashMap::new() }
     }
 
     /// Ends every subscription.
@@ -60,36 +69,63 @@ impl Door {
         }
     }
 
-    /// Takes a message that brings nothing for the intake.
-    pub(crate) fn hear(&mut self, text: &[u8]) {
-        let filters_max = self.relay.limits.filters_max;
+    /// Takes a message that brings nothing for the intake. Where it comes too fast it is refused, and
+    /// the answer is how long the client should wait.
+    pub(crate) fn hear(&mut self, text: &[u8]) -> Option<Duration> {
+        let filters_max = self.relay.settings().limits.filters_max;
         INBOX.with_borrow_mut(|inbox| {
             if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
                 *inbox = None;
             }
             let (_, inbox) = inbox.get_or_insert_with(|| (filters_max, Inbox::new(filters_max)));
-            match ClientMessage::parse(text, inbox) {
-                Ok(message) => self.answer(&message, text.len()),
-                Err(error) => self.refuse(&error),
+            let message = ClientMessage::parse(text, inbox);
+            // To end what is under way is always welcome.
+            let free = matches!(message, Ok(ClientMessage::Close { .. }));
+            let too_fast = if free { None } else { self.visitor.speaks().err() };
+            match (message, too_fast) {
+                (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
+                (Err(error), None) => {
+                    self.refuse(&error, &error.reason.to_string());
+                    None
+                }
+                (Err(error), Some(too_fast)) => {
+                    self.refuse(&error, &too_fast.reason);
+                    Some(too_fast.wait)
+                }
             }
-        });
+        })
     }
 
     /// A binary message.
-    pub(crate) fn hear_binary(&self) {
-        self.notice("invalid: messages are text, not binary");
+    pub(crate) fn hear_binary(&self) -> Option<Duration> {
+        let too_fast = self.visitor.speaks().err();
+        let (wait, reason) = too_fast.map(|it| (it.wait, it.reason)).unzip();
+        self.notice(reason.as_deref().unwrap_or("invalid: messages are text, not binary"));
+        wait
     }
 
-    fn answer(&mut self, message: &ClientMessage<'_>, bytes: usize) {
+    fn answer(
+        &mut self,
+        message: &ClientMessage<'_>,
+        bytes: usize,
+        mut too_fast: Option<TooFast>,
+    ) -> Option<Duration> {
+        let asks = matches!(message, ClientMessage::Req { .. } | ClientMessage::Count { .. });
+        if too_fast.is_none() && asks {
+            too_fast = self.visitor.asks(&self.caller.gate().readers).err();
+        }
+        let (wait, too_fast) = too_fast.map(|it| (it.wait, it.reason)).unzip();
         match message {
             ClientMessage::Req { sub, filters } => {
-                if let Err(reason) = self.req(sub, filters, bytes) {
+                let done = too_fast.map_or_else(|| self.req(sub, filters, bytes), Err);
+                if let Err(reason) = done {
                     self.end(sub);
                     self.closed(Verb::Req, sub, &reason);
                 }
             }
             ClientMessage::Count { sub, filters } => {
-                if let Err(reason) = self.count(sub, filters) {
+                let done = too_fast.map_or_else(|| self.count(sub, filters), Err);
+                if let Err(reason) = done {
                     self.closed(Verb::Count, sub, &reason);
                 }
             }
@@ -105,21 +141,22 @@ impl Door {
             ClientMessage::NegOpen { sub, .. }
             | ClientMessage::NegMsg { sub, .. }
             | ClientMessage::NegClose { sub } => {
-                self.neg_err(sub, "unsupported: NIP-77 is not offered");
+                let reason = "unsupported: NIP-77 is not offered";
+                self.neg_err(sub, too_fast.as_deref().unwrap_or(reason));
             }
         }
+        wait
     }
 
-    fn refuse(&mut self, error: &MessageError<'_>) {
-        let reason = error.reason.to_string();
+    fn refuse(&mut self, error: &MessageError<'_>, reason: &str) {
         match error.about {
-            About::Nothing => self.notice(&reason),
-            About::Event(id) => self.refuse_event(&id, &reason),
+            About::Nothing => self.notice(reason),
+            About::Event(id) => self.refuse_event(&id, reason),
             About::Sub(sub) => {
                 self.end(sub);
-                self.closed(Verb::Req, sub, &reason);
+                self.closed(Verb::Req, sub, reason);
             }
-            About::Neg(sub) => self.neg_err(sub, &reason),
+            About::Neg(sub) => self.neg_err(sub, reason),
         }
     }
 
@@ -127,11 +164,13 @@ impl Door {
         let queries = self.queries(id, filters)?;
         self.end(id);
         self.subs.retain(|_, sub| !sub.is_over());
-        let bound = self.relay.limits.subscriptions_max;
+        let settings = self.relay.settings();
+        let limits = &settings.limits;
+        let bound = limits.subscriptions_max;
         if self.subs.len() >= bound {
             return Err(format!("blocked: more than {bound} subscriptions; close some"));
         }
-        let bound = self.relay.limits.subscription_bytes_max;
+        let bound = limits.subscription_bytes_max;
         if self.subs.values().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
             return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
         }
@@ -139,8 +178,9 @@ impl Door {
         let sub = Sub::start(id, bytes, &self.line, &self.relay, queries.clone());
         self.subs.insert(id.into(), Arc::clone(&sub));
         let ticket = self.line.ticket(What::Search);
-        let rooms = filters.iter().map(|filter| query::room(filter, &self.relay.limits));
-        let answer = Answer::new(Arc::clone(&self.relay), sub, queries, rooms, ticket);
+        let rooms = filters.iter().map(|filter| query::room(filter, limits));
+        let cost = Cost::new(&self.relay.metrics, self.visitor.clone());
+        let answer = Answer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, ticket);
         self.relay.readers.push(Box::new(answer));
         Ok(())
     }
@@ -149,13 +189,15 @@ impl Door {
         let queries = self.queries(id, filters)?;
         let ticket = self.line.ticket(What::Search);
         let (relay, line) = (Arc::clone(&self.relay), Arc::clone(&self.line));
-        let counting = Counting::new(relay, line, id, queries, Hll::of(filters), ticket);
+        let cost = Cost::new(&relay.metrics, self.visitor.clone());
+        let counting = Counting::new(relay, line, id, queries, Hll::of(filters), cost, ticket);
         self.relay.readers.push(Box::new(counting));
         Ok(())
     }
 
     fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, String> {
-        let limits = &self.relay.limits;
+        let settings = self.relay.settings();
+        let limits = &settings.limits;
         let refusal = if id.chars().count() > limits.subscription_id_chars_max {
             let bound = limits.subscription_id_chars_max;
             Some(format!("invalid: subscription id is longer than {bound} characters"))

@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use bytes::Bytes;
 use hark_archive::clock::Clock;
-use hark_archive::limits::Limits;
 use hark_archive::live::Live;
 use hark_archive::writer::{Busy, Writer};
 use hark_archive::{Record, Store, Write};
@@ -26,6 +26,8 @@ use super::admit::{self, OwnUrls, Private};
 use super::auth::Caller;
 use crate::line::{Line, Ticket, What};
 use crate::metrics::{Metrics, Verb};
+use crate::rate::{Meter, Rates};
+use crate::settings::Shared;
 
 /// Events that one thread takes at a time.
 const BATCH: usize = 64;
@@ -43,7 +45,8 @@ pub(crate) struct Parts {
     pub(crate) writer: Arc<Writer>,
     pub(crate) live: Arc<Live>,
     pub(crate) clock: Clock,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) settings: Shared,
+    pub(crate) rates: Rates,
     pub(crate) own_urls: OwnUrls,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -64,8 +67,17 @@ struct Queue {
 }
 
 /// An EVENT or AUTH message, as it came.
+pub(crate) struct Brought {
+    pub(crate) what: What,
+    pub(crate) text: Bytes,
+    /// Why it is not taken, whatever it says.
+    pub(crate) refusal: Option<String>,
+}
+
+/// The same in the queue. It shares its bytes with nobody.
 struct Arrival {
     text: Box<[u8]>,
+    refusal: Option<String>,
     from: Sender,
 }
 
@@ -104,7 +116,7 @@ impl Intake {
     ) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
         let threads = threads.max(1);
         let intake = Arc::new(Self {
-            room: Arc::new(Semaphore::new(parts.limits.intake_bytes_max)),
+            room: Arc::new(Semaphore::new(parts.settings.load().limits.intake_bytes_max)),
             queue: Mutex::default(),
             work: Condvar::new(),
             threads,
@@ -137,8 +149,7 @@ impl Intake {
     /// Queues an EVENT or AUTH message.
     pub(crate) fn push(
         &self,
-        text: &[u8],
-        what: What,
+        brought: Brought,
         line: &Arc<Line>,
         caller: &Arc<Caller>,
         permit: Permit,
@@ -147,15 +158,16 @@ impl Intake {
             line: Arc::clone(line),
             caller: Arc::clone(caller),
             metrics: Arc::clone(&self.metrics),
-            verb: if what == What::Proof { Verb::Auth } else { Verb::Event },
-            _ticket: line.ticket(what),
+            verb: if brought.what == What::Proof { Verb::Auth } else { Verb::Event },
+            _ticket: line.ticket(brought.what),
             _permit: permit,
         };
         let mut queue = self.queue();
         if queue.closed {
             return;
         }
-        queue.arrivals.push_back(Arrival { text: text.into(), from });
+        let Brought { text, refusal, .. } = brought;
+        queue.arrivals.push_back(Arrival { text: (*text).into(), refusal, from });
         self.work.notify_one();
     }
 
@@ -228,13 +240,17 @@ impl<'a> Worker<'a> {
 
     /// Everything but the signature. Answers what does not need one.
     fn stage(&mut self, arrival: Arrival, now_s: u64) -> Option<Staged> {
-        let Arrival { text, from } = arrival;
+        let Arrival { text, refusal, from } = arrival;
         let event = match ClientMessage::parse(&text, &mut self.inbox) {
+            Ok(ClientMessage::Event(event) | ClientMessage::Auth(event)) if refusal.is_some() => {
+                from.ok(event.id(), false, &refusal.unwrap_or_default());
+                return None;
+            }
             Ok(ClientMessage::Event(event)) => event,
             Ok(ClientMessage::Auth(event)) => return stage_proof(self.parts, &event, from, now_s),
             Ok(_) => return None,
             Err(error) => {
-                let reason = error.reason.to_string();
+                let reason = refusal.unwrap_or_else(|| error.reason.to_string());
                 match error.about {
                     About::Event(id) => from.ok(&id, false, &reason),
                     _ => from.notice(&reason),
@@ -285,6 +301,12 @@ impl<'a> Worker<'a> {
                 from.ok(&id, false, &error.to_string());
                 continue;
             }
+            if !matches!(purpose, Purpose::Prove)
+                && let Err(too_fast) = self.parts.rates.take(Meter::EventsOf(key))
+            {
+                from.ok(&id, false, &too_fast.reason);
+                continue;
+            }
             match purpose {
                 Purpose::Keep(record) => self.submit(id, kind, record, from),
                 Purpose::PassOn(record) => {
@@ -294,7 +316,8 @@ impl<'a> Worker<'a> {
                     from.taken(&id, kind);
                 }
                 Purpose::Prove => {
-                    let proven = from.caller.prove(&key, self.parts.limits.auth_keys_max);
+                    let keys_max = self.parts.settings.load().limits.auth_keys_max;
+                    let proven = from.caller.prove(&key, keys_max);
                     from.ok(&id, proven.is_ok(), &proven.err().unwrap_or_default());
                 }
             }
@@ -339,7 +362,8 @@ impl Staged {
 
 /// All of an AUTH but the signature. Answers what does not need one.
 fn stage_proof(parts: &Parts, event: &Event<'_>, from: Sender, now_s: u64) -> Option<Staged> {
-    let refusal = from.caller.refusal(event, &parts.limits, now_s);
+    let settings = parts.settings.load();
+    let refusal = from.caller.refusal(event, &settings.limits, now_s);
     if let Some(reason) = refusal.or_else(|| wrong_id(event)) {
         from.ok(event.id(), false, &reason);
         return None;
@@ -365,8 +389,15 @@ fn check(
         Ok(known) => known,
         Err(error) => return Check::Refuse(format!("error: {error}")),
     };
+    let settings = parts.settings.load();
     let refusal = (!known)
-        .then(|| admit::refusal(event, bytes, &parts.limits, now_s, proven, arena))
+        .then(|| {
+            admit::refusal(event, bytes, &settings.limits, now_s, proven, arena)
+                .or_else(|| settings.policy.refusal(event))
+                // It is not taken before the signature is known to be good: else anybody could use up
+                // what somebody else may publish.
+                .or_else(|| Some(parts.rates.look(Meter::EventsOf(*event.pubkey())).err()?.reason))
+        })
         .flatten();
     // What is known is still hashed: else who has heard of the id of a private event could ask here
     // whether it exists.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hark_archive::limits::Limits;
+use arc_swap::Guard;
 use hark_archive::live::Live;
 use hark_archive::writer::Writer;
 use hark_archive::{Store, clock::Clock};
@@ -15,7 +15,9 @@ use crate::RelayInfo;
 use crate::address::Proxies;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
+use crate::rate::Rates;
 use crate::readers::Readers;
+use crate::settings::{Settings, Shared};
 use crate::socket::Deflate;
 
 pub mod admit;
@@ -38,7 +40,8 @@ pub(crate) struct Relay {
     pub(crate) auth: Arc<auth::Terms>,
     pub(crate) intake: Arc<intake::Intake>,
     pub(crate) writer: Arc<Writer>,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) settings: Shared,
+    pub(crate) rates: Rates,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) info: RelayInfo,
     pub(crate) connections: Arc<Connections>,
@@ -60,5 +63,10 @@ impl Relay {
         }
         let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
         Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
+    }
+
+    /// The settings in force now.
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
     }
 }

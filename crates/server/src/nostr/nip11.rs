@@ -4,10 +4,10 @@
 use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
 
-use crate::RelayInfo;
+use crate::{RelayInfo, Settings};
 
 /// NIPs that are offered, whatever the configuration.
-const NIPS: [u16; 10] = [1, 9, 11, 40, 42, 45, 62, 65, 67, 70];
+const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70];
 /// Those that are kept by keeping a kind private.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
@@ -19,7 +19,8 @@ pub(crate) fn nips(private_kinds: &[u32]) -> Vec<u16> {
 }
 
 /// The NIP-11 document.
-pub(crate) fn document(info: &RelayInfo, limits: &Limits, private_kinds: &[u32]) -> String {
+pub(crate) fn document(info: &RelayInfo, settings: &Settings, private_kinds: &[u32]) -> String {
+    let Settings { limits, policy } = settings;
     let mut document = Map::new();
     let mut put = |name: &str, value: Value| document.insert(name.into(), value);
     put("name", json!(name(info)));
@@ -46,12 +47,12 @@ pub(crate) fn document(info: &RelayInfo, limits: &Limits, private_kinds: &[u32])
         "default_limit": limits.limit_default,
         "max_subid_length": limits.subscription_id_chars_max,
         "max_event_tags": limits.event_tags_max,
-        "max_content_length": limits.event_bytes_max,
+        "max_content_length": content_chars_max(limits),
         "created_at_upper_limit": limits.created_at_ahead_s_max,
-        "min_pow_difficulty": 0,
+        "min_pow_difficulty": policy.pow_bits_min,
         "auth_required": false,
         "payment_required": false,
-        "restricted_writes": false,
+        "restricted_writes": policy.restricts_writes(),
     });
     if let (Some(bound), Some(fields)) =
         (limits.created_at_behind_s_max, limitation.as_object_mut())
@@ -60,6 +61,14 @@ pub(crate) fn document(info: &RelayInfo, limits: &Limits, private_kinds: &[u32])
     }
     put("limitation", limitation);
     Value::Object(document).to_string()
+}
+
+/// Bytes of an event without tags and content.
+const BARE_EVENT_BYTES: usize = 350;
+
+/// Characters that a content may have, in an event that may not be longer than it may.
+fn content_chars_max(limits: &Limits) -> usize {
+    limits.content_chars_max.min(limits.event_bytes_max.saturating_sub(BARE_EVENT_BYTES))
 }
 
 pub(crate) fn name(info: &RelayInfo) -> &str {
@@ -74,7 +83,8 @@ mod tests {
     fn the_document_follows_the_limits() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
         let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
-        let document: Value = serde_json::from_str(&document(&info, &limits, &[4])).unwrap();
+        let settings = Settings { limits: limits.clone(), ..Settings::default() };
+        let document: Value = serde_json::from_str(&document(&info, &settings, &[4])).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());

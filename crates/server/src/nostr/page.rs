@@ -72,7 +72,8 @@ impl Sub {
             line: Arc::clone(line),
             metrics: Arc::clone(&relay.metrics),
         };
-        let handle = relay.live.subscribe(queries, Box::new(ear), relay.limits.held_bytes_max);
+        let held_bytes_max = relay.settings().limits.held_bytes_max;
+        let handle = relay.live.subscribe(queries, Box::new(ear), held_bytes_max);
         Arc::new(Self {
             id: id.into(),
             bytes,
@@ -143,6 +144,7 @@ impl Answer {
         sub: Arc<Sub>,
         mut queries: Vec<Query>,
         rooms: impl Iterator<Item = usize>,
+        cost: Cost,
         ticket: Ticket,
     ) -> Self {
         let enough = queries.iter().map(|query| query.limit).collect();
@@ -150,7 +152,7 @@ impl Answer {
             query.limit = query.limit.saturating_add(room);
         }
         Self {
-            cost: Cost::new(&relay.metrics),
+            cost,
             relay,
             sub,
             queries,
@@ -186,7 +188,7 @@ impl Answer {
     fn work(&mut self) -> Result<Turn, String> {
         let open = Arc::clone(&self.sub.open);
         let mut page = Page::new(&open);
-        let mut work = self.relay.limits.slice_rows;
+        let mut work = self.relay.settings().limits.slice_rows;
         while self.at < self.queries.len() {
             let mut search = match self.search.take() {
                 Some(search) => search,

@@ -7,7 +7,7 @@ use hark_archive::admission::nostr::NostrRules;
 use hark_archive::clock::Clock;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
-use hark_server::{Config, Server, Shelf};
+use hark_server::{Config, Reload, Server, Shelf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -24,6 +24,7 @@ pub(crate) struct Relay {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
+    pub(crate) reload: Reload,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
@@ -48,11 +49,12 @@ impl Relay {
         };
         let server = Server::bind(config, shelf).await.unwrap();
         let (url, metrics) = (server.url(), server.metrics_addr());
+        let reload = server.reload();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { url, metrics, store, clock, stop: Some(stop), running }
+        Self { url, metrics, store, clock, reload, stop: Some(stop), running }
     }
 
     pub(crate) fn begin_stop(&mut self) {

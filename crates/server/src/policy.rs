@@ -1,0 +1,187 @@
+//! Who may come and what may be published here, as the operator says: lists of addresses, keys, kinds
+//! and words, and how much work an event must show (NIP-13). An empty list asks for nothing.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use aho_corasick::{AhoCorasick, BuildError};
+use hark_codec::nostr::Event;
+use hark_codec::record::Key;
+
+use crate::network::Network;
+
+/// What is allowed and what is denied. Where something is on both lists, it is denied.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// Only clients at these addresses are served.
+    pub allow_addresses: Vec<Network>,
+    /// Clients at these addresses are not.
+    pub deny_addresses: Vec<Network>,
+    /// Only events of these keys are taken.
+    pub allow_keys: HashSet<Key>,
+    /// Events of these keys are not.
+    pub deny_keys: HashSet<Key>,
+    /// Only events of these kinds are taken.
+    pub allow_kinds: Vec<RangeInclusive<u16>>,
+    /// Events of these kinds are not.
+    pub deny_kinds: Vec<RangeInclusive<u16>>,
+    /// Only events with one of these words are taken.
+    pub allow_words: Words,
+    /// Events with one of these words are not.
+    pub deny_words: Words,
+    /// Leading zero bits that an event's id must have, and that its nonce tag must commit to.
+    pub pow_bits_min: u8,
+}
+
+impl Policy {
+    /// Whether a client at `ip` is served.
+    pub(crate) fn serves(&self, ip: IpAddr) -> bool {
+        let on = |list: &[Network]| list.iter().any(|network| network.contains(ip));
+        !on(&self.deny_addresses) && (self.allow_addresses.is_empty() || on(&self.allow_addresses))
+    }
+
+    /// Whether an event that is like any other may be refused: NIP-11's `restricted_writes`.
+    pub(crate) fn restricts_writes(&self) -> bool {
+        let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;
+        let listed = !(allow_keys.is_empty() && allow_kinds.is_empty() && allow_words.is_empty());
+        listed || *pow_bits_min > 0
+    }
+
+    /// Why an event is not taken; None if nothing stands against it.
+    pub(crate) fn refusal(&self, event: &Event<'_>) -> Option<String> {
+        let (key, kind) = (event.pubkey(), event.kind());
+        let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
+        if self.deny_keys.contains(key) {
+            return Some("blocked: this relay does not take events of this key".into());
+        }
+        if !self.allow_keys.is_empty() && !self.allow_keys.contains(key) {
+            return Some("blocked: this relay takes events of certain keys only".into());
+        }
+        if on(&self.deny_kinds) || !self.allow_kinds.is_empty() && !on(&self.allow_kinds) {
+            return Some(format!("blocked: this relay does not take events of kind {kind}"));
+        }
+        if let Some(reason) = self.work_missing(event) {
+            return Some(reason);
+        }
+        if self.deny_words.is_empty() && self.allow_words.is_empty() {
+            return None;
+        }
+        let text = text(event);
+        if self.deny_words.are_in(&text) {
+            return Some("blocked: the event has a word that this relay does not take".into());
+        }
+        if !self.allow_words.is_empty() && !self.allow_words.are_in(&text) {
+            return Some("blocked: the event has none of the words that this relay is for".into());
+        }
+        None
+    }
+
+    fn work_missing(&self, event: &Event<'_>) -> Option<String> {
+        let wanted = u32::from(self.pow_bits_min);
+        if wanted == 0 {
+            return None;
+        }
+        let done = leading_zero_bits(event.id());
+        if done < wanted {
+            return Some(format!("pow: difficulty {done} is less than {wanted}"));
+        }
+        // Without it, somebody who aims lower is let in by luck now and then (NIP-13).
+        let nonce = event.tags().find(|tag| tag.name() == "nonce");
+        let aim: Option<u32> = nonce.and_then(|tag| tag.get(2)).and_then(|aim| aim.parse().ok());
+        aim.is_none_or(|aim| aim < wanted)
+            .then(|| format!("pow: the nonce tag must commit to a difficulty of {wanted} or more"))
+    }
+}
+
+fn leading_zero_bits(id: &[u8; 32]) -> u32 {
+    let zeros = id.iter().take_while(|byte| **byte == 0).count();
+    zeros as u32 * 8 + id.get(zeros).map_or(0, |byte| byte.leading_zeros())
+}
+
+/// What words are looked for in: the content and the value of each tag, in small letters.
+fn text(event: &Event<'_>) -> String {
+    let mut text = event.content().to_lowercase();
+    for value in event.tags().filter_map(|tag| tag.value()) {
+        text.push('\n');
+        text.push_str(&value.to_lowercase());
+    }
+    text
+}
+
+/// Words, whether written with small letters or capitals. A word stands alone unless a `*` says that
+/// more letters may follow or come before it: `*coin` is in "bitcoin", and `coin` is not.
+#[derive(Clone, Debug, Default)]
+pub struct Words(Option<Found>);
+
+#[derive(Clone, Debug)]
+struct Found {
+    automaton: AhoCorasick,
+    /// Of each word, whether more may come before it, and after it.
+    open: Vec<(bool, bool)>,
+}
+
+impl Words {
+    /// These words.
+    pub fn new(words: &[impl AsRef<str>]) -> Result<Self, BuildError> {
+        let mut open = Vec::new();
+        let mut plain = Vec::new();
+        for word in words {
+            let word = word.as_ref().trim();
+            let bare = word.trim_matches('*');
+            if !bare.is_empty() {
+                open.push((word.starts_with('*'), word.ends_with('*')));
+                plain.push(bare.to_lowercase());
+            }
+        }
+        if plain.is_empty() {
+            return Ok(Self(None));
+        }
+        Ok(Self(Some(Found { automaton: AhoCorasick::new(plain)?, open })))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether one of them is in `text`, which has small letters only.
+    fn are_in(&self, text: &str) -> bool {
+        let Some(found) = &self.0 else { return false };
+        let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+        found.automaton.find_overlapping_iter(text).any(|word| {
+            let (before, after) = found.open[word.pattern().as_usize()];
+            (before || !is_letter(text[..word.start()].chars().next_back()))
+                && (after || !is_letter(text[word.end()..].chars().next()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_stands_alone_unless_it_has_a_star() {
+        let words =
+            Words::new(&["Coin", "*cash", "ca$h*", "*скам*", "two words", "*", ""]).unwrap();
+        for text in
+            ["a coin.", "COIN", "bitcash", "ca$hed", "это скамище", "say two words!", "#coin"]
+        {
+            assert!(words.are_in(&text.to_lowercase()), "{text}");
+        }
+        for text in ["bitcoin", "coins", "cashed", "сам", "two  words", "*", ""] {
+            assert!(!words.are_in(text), "{text}");
+        }
+        assert!(Words::new(&["*", " "]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn zero_bits_are_counted_from_the_left() {
+        let mut id = [0xff; 32];
+        assert_eq!(leading_zero_bits(&id), 0);
+        (id[0], id[1]) = (0, 0x1f);
+        assert_eq!(leading_zero_bits(&id), 11);
+        assert_eq!(leading_zero_bits(&[0; 32]), 256);
+    }
+}

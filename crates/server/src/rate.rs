@@ -1,0 +1,262 @@
+//! Rate limits: so many a minute, and so many at once after a rest.
+//!
+//! A bucket is one number: the moment from which it will be full again. Taking from it moves that
+//! moment on. So what buckets hold can change while they are in use, and one that is full is the same
+//! as one that was never used.
+//!
+//! The number of buckets does not depend on who comes. Everything that is measured has two of them,
+//! found by a keyed hash, and what the better one says holds: so sharing one costs nobody anything,
+//! and that both are shared with somebody busy does not happen until tens of thousands are.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hark_archive::limits::Rate;
+use hark_codec::record::Key;
+
+use crate::address::Address;
+use crate::settings::Shared;
+
+/// How many: 1 MiB.
+const BUCKETS: usize = 1 << 17;
+
+/// What is measured. Each has a rate of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Meter {
+    /// EVENT and AUTH messages of a source.
+    Events(Source),
+    /// Events of a key.
+    EventsOf(Key),
+    /// REQs, COUNTs and what else takes an answer, of a source.
+    Questions(Source),
+    /// REQs and COUNTs of a key that was proved.
+    QuestionsOf(Key),
+    /// Rows that the questions of a source visit.
+    Rows(Source),
+}
+
+/// Where messages come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// All connections of an address.
+    Address(Address),
+    /// One connection, by its number.
+    Connection(u64),
+}
+
+/// All buckets.
+pub(crate) struct Buckets {
+    start: Instant,
+    hasher: RandomState,
+    full_at_ns: Box<[AtomicU64]>,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            hasher: RandomState::new(),
+            full_at_ns: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+}
+
+impl Buckets {
+    fn of(&self, meter: Meter) -> [&AtomicU64; 2] {
+        let hash = self.hasher.hash_one(meter) as usize;
+        [&self.full_at_ns[hash % BUCKETS], &self.full_at_ns[(hash >> 32) % BUCKETS]]
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Nanoseconds until the bucket is full again.
+    fn spent_ns(&self, meter: Meter, now_ns: u64) -> u64 {
+        let [one, two] = self.of(meter).map(|full_at_ns| full_at_ns.load(Ordering::Relaxed));
+        one.min(two).saturating_sub(now_ns)
+    }
+
+    /// How long it takes until there is one in it.
+    fn wait(&self, meter: Meter, rate: Rate) -> Duration {
+        let (interval_ns, holds_ns) = (interval_ns(rate), holds_ns(rate));
+        let spent_ns = self.spent_ns(meter, self.now_ns());
+        Duration::from_nanos(spent_ns.saturating_add(interval_ns).saturating_sub(holds_ns))
+    }
+
+    /// Takes `count`, also where that is more than there is: for work whose size is known only
+    /// afterwards. What is owed is at most what the bucket holds.
+    fn spend(&self, meter: Meter, rate: Rate, count: u64) {
+        let now_ns = self.now_ns();
+        let spent_ns = self.spent_ns(meter, now_ns);
+        let spent_ns = spent_ns.saturating_add(interval_ns(rate).saturating_mul(count));
+        let full_at_ns = now_ns.saturating_add(spent_ns.min(holds_ns(rate).saturating_mul(2)));
+        for bucket in self.of(meter) {
+            bucket.fetch_max(full_at_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one, or says how long it takes until there is one.
+    fn take(&self, meter: Meter, rate: Rate) -> Result<(), Duration> {
+        let wait = self.wait(meter, rate);
+        if wait > Duration::ZERO {
+            return Err(wait);
+        }
+        self.spend(meter, rate, 1);
+        Ok(())
+    }
+}
+
+/// Time in which one comes back.
+fn interval_ns(rate: Rate) -> u64 {
+    60_000_000_000 / rate.per_minute.max(1)
+}
+
+/// Time in which all of them do.
+fn holds_ns(rate: Rate) -> u64 {
+    interval_ns(rate).saturating_mul(rate.at_once.max(1))
+}
+
+/// A refusal, and how long to wait.
+pub(crate) struct TooFast {
+    /// As it is told, with its prefix.
+    pub(crate) reason: String,
+    pub(crate) wait: Duration,
+}
+
+/// Buckets, and how fast they fill.
+#[derive(Clone)]
+pub(crate) struct Rates {
+    buckets: Arc<Buckets>,
+    settings: Shared,
+}
+
+impl Rates {
+    pub(crate) fn new(settings: Shared) -> Self {
+        Self { buckets: Arc::default(), settings }
+    }
+
+    fn rate(&self, meter: Meter) -> Option<Rate> {
+        let rates = &self.settings.load().limits.rates;
+        match meter {
+            Meter::Events(_) => rates.events_per_address,
+            Meter::EventsOf(_) => rates.events_per_key,
+            Meter::Questions(_) => rates.questions_per_address,
+            Meter::QuestionsOf(_) => rates.questions_per_key,
+            Meter::Rows(Source::Address(_)) => rates.rows_per_address,
+            Meter::Rows(Source::Connection(_)) => rates.rows_per_connection,
+        }
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn take(&self, meter: Meter) -> Result<(), TooFast> {
+        let Some(rate) = self.rate(meter) else { return Ok(()) };
+        self.buckets.take(meter, rate).map_err(|wait| too_fast(meter, rate, wait))
+    }
+
+    /// Whether there is one.
+    pub(crate) fn look(&self, meter: Meter) -> Result<(), TooFast> {
+        let Some(rate) = self.rate(meter) else { return Ok(()) };
+        match self.buckets.wait(meter, rate) {
+            Duration::ZERO => Ok(()),
+            wait => Err(too_fast(meter, rate, wait)),
+        }
+    }
+}
+
+fn too_fast(meter: Meter, rate: Rate, wait: Duration) -> TooFast {
+    let (what, whose) = match meter {
+        Meter::Events(_) => ("events", "your address"),
+        Meter::EventsOf(_) => ("events", "this key"),
+        Meter::Questions(_) => ("messages", "your address"),
+        Meter::QuestionsOf(_) => ("questions", "your key"),
+        Meter::Rows(Source::Address(_)) => ("rows visited", "your address"),
+        Meter::Rows(Source::Connection(_)) => ("rows visited", "this connection"),
+    };
+    let (per_minute, wait_s) = (rate.per_minute, wait.as_secs() + 1);
+    let reason =
+        format!("rate-limited: more than {per_minute} {what} a minute of {whose}; wait {wait_s} s");
+    TooFast { reason, wait }
+}
+
+/// One connection, as far as rates go.
+#[derive(Clone)]
+pub(crate) struct Visitor {
+    rates: Rates,
+    /// Its address; itself, where a proxy names none.
+    source: Source,
+    connection: Source,
+}
+
+impl Visitor {
+    /// The connection of that number, from `address`.
+    pub(crate) fn new(rates: &Rates, number: u64, address: Option<Address>) -> Self {
+        let connection = Source::Connection(number);
+        let source = address.map_or(connection, Source::Address);
+        Self { rates: rates.clone(), source, connection }
+    }
+
+    /// Comes with an EVENT or AUTH.
+    pub(crate) fn publishes(&self) -> Result<(), TooFast> {
+        self.rates.take(Meter::Events(self.source))
+    }
+
+    /// Says something else.
+    pub(crate) fn speaks(&self) -> Result<(), TooFast> {
+        self.rates.take(Meter::Questions(self.source))
+    }
+
+    /// Asks a question, having proved these keys.
+    pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), TooFast> {
+        self.rates.look(Meter::Rows(self.connection))?;
+        if self.source != self.connection {
+            self.rates.look(Meter::Rows(self.source))?;
+        }
+        keys.iter().try_for_each(|key| self.rates.take(Meter::QuestionsOf(*key)))
+    }
+
+    /// Its questions have visited so many rows.
+    pub(crate) fn visited(&self, rows: u64) {
+        let meters = [self.connection, self.source].map(Meter::Rows);
+        let several = if self.source == self.connection { 1 } else { 2 };
+        for meter in meters.into_iter().take(several) {
+            if let Some(rate) = self.rates.rate(meter) {
+                self.rates.buckets.spend(meter, rate, rows);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Rate = Rate { per_minute: 1, at_once: 5 };
+
+    #[test]
+    fn a_bucket_gives_what_it_holds_and_then_says_how_long() {
+        let buckets = Buckets::default();
+        let meter = |n| Meter::Events(Source::Connection(n));
+        for _ in 0..5 {
+            assert!(buckets.take(meter(1), SLOW).is_ok());
+        }
+        let wait = buckets.take(meter(1), SLOW).unwrap_err();
+        assert!(wait > Duration::from_secs(30) && wait <= Duration::from_secs(60), "{wait:?}");
+        assert!(buckets.take(meter(2), SLOW).is_ok(), "another has its own");
+        let questions = Meter::Questions(Source::Connection(1));
+        assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
+        // A rate that has been raised holds at once.
+        assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
+    }
+
+    #[test]
+    fn what_is_owed_is_bounded() {
+        let buckets = Buckets::default();
+        let meter = Meter::Rows(Source::Connection(7));
+        buckets.spend(meter, SLOW, u64::MAX);
+        let wait = buckets.take(meter, SLOW).unwrap_err();
+        assert!(wait <= Duration::from_secs(6 * 60), "{wait:?}");
+    }
+}

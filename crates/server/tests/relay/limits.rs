@@ -1,0 +1,283 @@
+//! What the relay says about its limits is true, how fast things may come, and that both can change
+//! while it runs.
+
+use hark_archive::limits::{Limits, Rate, Rates};
+use hark_server::Settings;
+use hark_server::policy::Policy;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::kit::{Client, NOW_S, Relay, event, http, note};
+use crate::policy::worked;
+
+async fn limitation(relay: &Relay) -> Value {
+    let (_, body) = http(&relay.url, "/", "Accept: application/nostr+json").await;
+    let mut document: Value = serde_json::from_str(&body).unwrap();
+    document["limitation"].take()
+}
+
+/// The answer to one REQ.
+async fn req(client: &mut Client, sub: &str, filter: Value) -> Result<usize, String> {
+    client.say(json!(["REQ", sub, filter])).await;
+    let mut events = 0;
+    loop {
+        let heard = client.hear().await;
+        assert_eq!(heard[1], sub, "{heard}");
+        match heard[0].as_str().unwrap() {
+            "EVENT" => events += 1,
+            "EOSE" => return Ok(events),
+            _ => return Err(heard[2].as_str().unwrap().to_owned()),
+        }
+    }
+}
+
+/// Each field, at what it says and one beyond.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_field_of_the_limitation_document_is_true() {
+    let relay = Relay::start(|config| {
+        config.limits = Limits {
+            message_bytes_max: 5_000,
+            event_bytes_max: 4_500,
+            content_chars_max: 1_000,
+            subscriptions_max: 3,
+            subscription_id_chars_max: 10,
+            limit_default: 4,
+            limit_max: 7,
+            event_tags_max: 5,
+            created_at_ahead_s_max: 60,
+            created_at_behind_s_max: Some(1_000),
+            ..Limits::default()
+        };
+        config.policy.pow_bits_min = 3;
+    })
+    .await;
+    let said = limitation(&relay).await;
+    let number = |name: &str| usize::try_from(said[name].as_u64().unwrap()).unwrap();
+    let bits = number("min_pow_difficulty") as u32;
+    let mut client = relay.client().await;
+
+    let mut cases = Vec::new();
+    let (ahead, behind) = (number("created_at_upper_limit"), number("created_at_lower_limit"));
+    for (time, taken) in [
+        (NOW_S + ahead as u64, true),
+        (NOW_S + ahead as u64 + 1, false),
+        (NOW_S - behind as u64, true),
+        (NOW_S - behind as u64 - 1, false),
+    ] {
+        cases.push((worked(1, time, 1, &[], "", bits), taken));
+    }
+    let chars = number("max_content_length");
+    cases.push((worked(1, NOW_S, 1, &[], &"ü".repeat(chars), bits), true));
+    cases.push((worked(1, NOW_S, 1, &[], &"x".repeat(chars + 1), bits), false));
+    // The work is a tag, too.
+    let tags = number("max_event_tags");
+    for (count, taken) in [(tags - 1, true), (tags, false)] {
+        cases.push((worked(1, NOW_S, 1, &vec![&["t"][..]; count], "", bits), taken));
+    }
+    cases.push((worked(1, NOW_S, 1, &[], "less", bits - 1), false));
+    for (event, taken) in cases {
+        let (accepted, reason) = client.publish(&event).await;
+        assert_eq!(accepted, taken, "{reason}: {event}");
+    }
+    // No key has to be proved, and not every event is taken.
+    assert_eq!((&said["auth_required"], &said["payment_required"]), (&json!(false), &json!(false)));
+    assert_eq!(said["restricted_writes"], true);
+    assert!(!client.publish(&event(1, NOW_S, 1, &[], "no work")).await.0);
+
+    for n in 0..10 {
+        client.publish(&worked(2, NOW_S - n, 1, &[], "", bits)).await;
+    }
+    let (default, max) = (number("default_limit"), number("max_limit"));
+    assert_eq!(req(&mut client, "s", json!({"kinds": [1]})).await, Ok(default));
+    assert_eq!(req(&mut client, "s", json!({"kinds": [1], "limit": 500})).await, Ok(max));
+
+    let length = number("max_subid_length");
+    assert!(req(&mut client, &"é".repeat(length), json!({})).await.is_ok());
+    assert!(req(&mut client, &"x".repeat(length + 1), json!({})).await.is_err());
+    for n in 2..number("max_subscriptions") {
+        assert!(req(&mut client, &n.to_string(), json!({})).await.is_ok());
+    }
+    let refused = req(&mut client, "more", json!({})).await.unwrap_err();
+    assert!(refused.starts_with("blocked: "), "{refused}");
+
+    let longest = number("max_message_length");
+    client.say(format!("[\"REQ\",\"s\",{{}}{}]", " ".repeat(longest - 14))).await;
+    client.stored("s").await;
+    client.say(" ".repeat(longest + 1)).await;
+    assert_eq!(client.closed().await, Some(CloseCode::Size));
+    relay.stop().await;
+
+    let open = Relay::start(|_| {}).await;
+    let said = limitation(&open).await;
+    assert_eq!(
+        (&said["restricted_writes"], &said["min_pow_difficulty"]),
+        (&json!(false), &json!(0))
+    );
+    assert!(said.get("created_at_lower_limit").is_none());
+    open.stop().await;
+}
+
+/// So many at once, and so few after that that a test does not see one come back.
+fn at_once(at_once: u64) -> Option<Rate> {
+    Some(Rate { per_minute: 1, at_once })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_as_fast_as_an_address_may() {
+    let relay = Relay::start(|config| {
+        config.proxies.trusted.clear();
+        config.limits.rates = Rates { events_per_address: at_once(5), ..Rates::none() };
+    })
+    .await;
+    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    for n in 0..3 {
+        assert_eq!(one.publish(&note(1, NOW_S, &n.to_string())).await.1, "");
+    }
+    // What is nothing new or no event at all counts as well.
+    assert!(two.publish(&note(1, NOW_S, "0")).await.1.starts_with("duplicate: "));
+    two.say("[\"EVENT\",{}]").await;
+    assert_eq!(two.hear().await[0], "NOTICE");
+    let (accepted, reason) = one.publish(&note(2, NOW_S, "more")).await;
+    assert!(
+        !accepted
+            && reason.starts_with("rate-limited: more than 1 events a minute of your address")
+    );
+    assert_eq!(two.count(&[json!({})]).await, 3, "questions have a rate of their own");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_as_fast_as_a_key_may_and_nobody_else_uses_that_up() {
+    let relay = Relay::start(|config| {
+        config.limits.rates = Rates { events_per_key: at_once(2), ..Rates::none() };
+    })
+    .await;
+    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    for n in 0..5 {
+        let mut forged = note(1, NOW_S, &n.to_string());
+        forged["sig"] = json!("11".repeat(64));
+        assert!(two.publish(&forged).await.1.starts_with("invalid: "));
+    }
+    assert_eq!(one.publish(&note(1, NOW_S, "a")).await.1, "");
+    assert_eq!(two.publish(&note(1, NOW_S, "b")).await.1, "");
+    for client in [&mut one, &mut two] {
+        let (accepted, reason) = client.publish(&note(1, NOW_S, "c")).await;
+        assert!(
+            !accepted
+                && reason.starts_with("rate-limited: more than 1 events a minute of this key")
+        );
+    }
+    assert_eq!(one.publish(&note(2, NOW_S, "c")).await.1, "");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_come_as_fast_as_an_address_may() {
+    let relay = Relay::start(|config| {
+        config.proxies.trusted.clear();
+        config.limits.rates = Rates { questions_per_address: at_once(4), ..Rates::none() };
+    })
+    .await;
+    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    assert_eq!(req(&mut one, "a", json!({})).await, Ok(0));
+    assert_eq!(two.count(&[json!({})]).await, 0);
+    two.say("what?").await;
+    assert_eq!(two.hear().await[0], "NOTICE");
+    // To end something is free.
+    for _ in 0..10 {
+        one.say(json!(["CLOSE", "a"])).await;
+    }
+    assert_eq!(req(&mut one, "a", json!({})).await, Ok(0));
+    let refused = req(&mut one, "b", json!({})).await.unwrap_err();
+    assert!(refused.starts_with("rate-limited: more than 1 messages a minute of your address"));
+    two.say(json!(["COUNT", "n", {}])).await;
+    let heard = two.hear().await;
+    assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &json!("n")));
+    assert!(heard[2].as_str().unwrap().starts_with("rate-limited: "), "{heard}");
+    two.say("what?").await;
+    assert!(two.hear().await[1].as_str().unwrap().starts_with("rate-limited: "));
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proved_key_asks_as_fast_as_it_may_on_all_connections_together() {
+    let relay = Relay::start(|config| {
+        config.limits.rates = Rates { questions_per_key: at_once(2), ..Rates::none() };
+    })
+    .await;
+    let (mut one, mut two) = (relay.client().await, relay.client().await);
+    for client in [&mut one, &mut two] {
+        client.auth(7).await;
+        assert_eq!(req(client, "s", json!({})).await, Ok(0));
+    }
+    let refused = req(&mut one, "s", json!({})).await.unwrap_err();
+    assert!(refused.starts_with("rate-limited: more than 1 questions a minute of your key"));
+    let mut stranger = relay.client().await;
+    assert_eq!(req(&mut stranger, "s", json!({})).await, Ok(0));
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rows_that_questions_visit_are_counted() {
+    let relay = Relay::start(|config| {
+        config.limits.rates = Rates { rows_per_connection: at_once(15), ..Rates::none() };
+    })
+    .await;
+    let mut client = relay.client().await;
+    for n in 0..10 {
+        client.publish(&note(1, NOW_S - n, "x")).await;
+    }
+    // The one that goes beyond is answered.
+    assert_eq!(req(&mut client, "s", json!({})).await, Ok(10));
+    assert_eq!(req(&mut client, "s", json!({})).await, Ok(10));
+    let refused = req(&mut client, "s", json!({})).await.unwrap_err();
+    assert!(
+        refused.starts_with("rate-limited: more than 1 rows visited a minute of this connection"),
+        "{refused}"
+    );
+    assert_eq!(req(&mut relay.client().await, "s", json!({})).await, Ok(10));
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unlimited_means_no_rates() {
+    let relay = Relay::start(|config| {
+        config.limits.rates.events_per_address = at_once(1);
+        config.limits.rates.questions_per_address = at_once(1);
+        config.unlimited = true;
+    })
+    .await;
+    let mut client = relay.client().await;
+    for n in 0..20 {
+        assert_eq!(client.publish(&note(1, NOW_S - n, "x")).await.1, "");
+        assert_eq!(client.count(&[json!({})]).await, n + 1);
+    }
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_change_while_connections_are_open() {
+    let relay = Relay::start(|config| config.limits.rates = Rates::none()).await;
+    let mut client = relay.client().await;
+    for n in 0..5 {
+        assert_eq!(client.publish(&note(1, NOW_S - n, "x")).await.1, "");
+    }
+    let settings = |limit_max, rates| Settings {
+        limits: Limits { limit_max, limit_default: 2, rates, ..Limits::default() },
+        policy: Policy::default(),
+    };
+    relay.reload.set(settings(3, Rates::none())).unwrap();
+    assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
+    assert_eq!(limitation(&relay).await["max_limit"], 3);
+    // What cannot be is refused, and what was there stays.
+    assert!(relay.reload.set(settings(1, Rates::none())).unwrap_err().contains("limit_default"));
+    assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
+    client.say(json!(["CLOSE", "s"])).await;
+    let events_per_address = at_once(1);
+    relay.reload.set(settings(3, Rates { events_per_address, ..Rates::none() })).unwrap();
+    assert_eq!(client.publish(&note(1, NOW_S, "y")).await.1, "");
+    assert!(client.publish(&note(1, NOW_S, "z")).await.1.starts_with("rate-limited: "));
+    relay.reload.set(settings(3, Rates::none())).unwrap();
+    assert_eq!(client.publish(&note(1, NOW_S, "z")).await.1, "");
+    relay.stop().await;
+}
