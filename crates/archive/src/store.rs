@@ -128,7 +128,8 @@ pub trait Search: Send {
     /// Rows visited so far.
     fn visited(&self) -> u64;
 
-    /// What it is driven by; none if nothing can match.
+    /// What it is driven by, in the largest of the parts it has opened; none if nothing in them could
+    /// match.
     fn driver(&self) -> Option<Set>;
 }
 

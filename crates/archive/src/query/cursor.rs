@@ -101,6 +101,8 @@ pub struct Walk<S: Source> {
     here: Option<(u32, S::Place)>,
     time: u64,
     visited: u64,
+    /// Rows of what it is driven by.
+    driver_rows: u64,
 }
 
 /// Looks a set's runs up and clips them to the window.
@@ -191,6 +193,7 @@ impl<S: Source> Walk<S> {
             source,
             query,
             driven_by: opened.plan.driver,
+            driver_rows: opened.plan.size.rows,
             driver,
             cuts,
             last: None,
@@ -373,6 +376,8 @@ pub trait AnyWalk: Send {
     fn id(&self) -> Option<Id>;
     /// Rows visited so far.
     fn visited(&self) -> u64;
+    /// What it is driven by, behind how many rows that has.
+    fn driver(&self) -> (u64, Set);
 }
 
 impl<S: Source> AnyWalk for Walk<S> {
@@ -451,6 +456,10 @@ impl<S: Source> AnyWalk for Walk<S> {
 
     fn visited(&self) -> u64 {
         self.visited
+    }
+
+    fn driver(&self) -> (u64, Set) {
+        (self.driver_rows, self.driven_by)
     }
 }
 

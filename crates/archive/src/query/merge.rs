@@ -127,6 +127,8 @@ pub struct Merged {
     moving: Option<Box<dyn AnyWalk>>,
     told: usize,
     visited: u64,
+    /// The plan of the largest part opened, behind how large it is.
+    driver: Option<(u64, Set)>,
     seq: u64,
 }
 
@@ -143,6 +145,7 @@ impl Merged {
             moving: None,
             told: 0,
             visited: 0,
+            driver: None,
             seq,
         }
     }
@@ -189,6 +192,8 @@ impl Merged {
                 self.parts.get(self.next - 1).map(|placed| Arc::clone(&placed.part))
             };
             self.moving = part.and_then(|part| part.walk(&self.query));
+            let opened = self.moving.as_ref().map(|walk| walk.driver());
+            self.driver = self.driver.max(opened);
         }
     }
 
@@ -261,14 +266,7 @@ impl Search for Merged {
     }
 
     fn driver(&self) -> Option<Set> {
-        if self.query.is_void() {
-            return None;
-        }
-        if self.query.ids.is_some() {
-            return Some(Set::Ids);
-        }
-        let sets = self.query.conditions.iter().map(|(set, _)| *set);
-        sets.min_by_key(|set| *set == Set::Kinds).or(Some(Set::Time))
+        self.driver.map(|(_, set)| set)
     }
 }
 
