@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::LogFormat;
+
 const AFTER: &str = "\
 On a fresh machine:
   hark serve                          a Nostr relay on ws://127.0.0.1:7777, its archive in ./data
@@ -74,6 +76,7 @@ Examples:
   hark serve
   hark serve --data /var/lib/hark --listen 0.0.0.0:7777
   HARK_INFO_NAME='My relay' hark serve --config hark.toml
+  hark serve --log-format json 2>> hark.log
 
 The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
 stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
@@ -85,6 +88,12 @@ pub(crate) struct ServeArgs {
     /// Where events are kept [default: embedded]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// How it is written [default: log.format, text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
     /// Turn rate limits off, for tests and benchmarks only
     #[arg(long)]
     pub(crate) unlimited: bool,

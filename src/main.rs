@@ -7,6 +7,7 @@ mod cli;
 mod commands;
 mod config;
 mod interrupt;
+mod notify;
 mod place;
 mod print;
 mod question;

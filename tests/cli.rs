@@ -4,6 +4,7 @@ mod beside_server;
 mod import;
 mod reload;
 pub(crate) mod support;
+mod watched;
 
 use support::{Place, hark, hark_with};
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hark_archive::clock::Clock;
@@ -14,12 +15,15 @@ use crate::commands::reload::Watch;
 use crate::commands::upkeep;
 use crate::config::{Log, LogFormat};
 use crate::interrupt::{INTERRUPTED, Signals};
+use crate::notify;
 use crate::place::Place;
 use crate::print;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     check_store(args.store.as_deref().unwrap_or(&place.config.store))?;
-    log(&place.config.log)?;
+    start_log(args, &place.config.log)?;
     if args.unlimited {
         tracing::warn!(
             "--unlimited: RATE LIMITS ARE OFF. Any client can take all of this machine. For tests \
@@ -55,6 +59,7 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
     config.deflate_from_bytes = place.config.deflate_from_bytes;
     config.control = Some(place.control_socket());
     config.metrics = place.config.metrics.clone();
+    config.slow_question = place.config.log.slow_question_ms.map(Duration::from_millis);
     config.limits = place.config.limits.clone();
     config.private_kinds = place.config.private_kinds.clone();
     config.relay = place.config.info.clone();
@@ -70,11 +75,16 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
              the right to use them"
         )
     })?;
-    tracing::info!(data = %place.data.display(), "serving");
+    let at = server.url();
+    let metrics = server.metrics_addr().map(tracing::field::display);
+    tracing::info!(version = VERSION, at, metrics, data = %place.data.display(), "serving");
     print::line(&format!("listening on {}", server.url()))?;
+    notify::ready(&server.url());
+    tokio::spawn(notify::signs_of_life());
     let stop = async {
         signals.next().await;
         tracing::info!("asked to end; a second signal ends at once");
+        notify::stopping();
         tokio::spawn(async move {
             signals.next().await;
             std::process::exit(INTERRUPTED.into());
@@ -112,12 +122,17 @@ fn compact(owned: &crate::place::Owned) -> Compact {
 }
 
 /// Logs to stderr, so that stdout is for programs.
-fn log(log: &Log) -> anyhow::Result<()> {
-    let wanted: Targets = log.level.parse()?;
+fn start_log(args: &ServeArgs, log: &Log) -> anyhow::Result<()> {
+    let level = args.log_level.as_ref().unwrap_or(&log.level);
+    let wanted: Targets = level
+        .parse()
+        .with_context(|| format!("--log-level {level} is no level and no filter of them"))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry();
-    match log.format {
-        LogFormat::Json => registry.with(lines.json().with_filter(wanted)).init(),
+    match args.log_format.unwrap_or(log.format) {
+        LogFormat::Json => {
+            registry.with(lines.json().flatten_event(true).with_filter(wanted)).init();
+        }
         LogFormat::Text => {
             use std::io::IsTerminal as _;
             let colours = std::io::stderr().is_terminal();

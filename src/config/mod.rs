@@ -51,11 +51,14 @@ struct Every(u64);
 pub(crate) struct Log {
     pub(crate) level: String,
     pub(crate) format: LogFormat,
+    pub(crate) slow_question_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
+    /// For people.
     Text,
+    /// One object a line, for programs.
     Json,
 }
 
@@ -83,7 +86,11 @@ impl Default for Config {
             info: RelayInfo::default(),
             retention_every: Every(retention.every.as_secs()),
             retention,
-            log: Log { level: "info".into(), format: LogFormat::Text },
+            log: Log {
+                level: "info".into(),
+                format: LogFormat::Text,
+                slow_question_ms: Some(1_000),
+            },
         }
     }
 }

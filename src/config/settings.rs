@@ -183,6 +183,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         settings: settings! {
             "level" log.level: "error, warn, info, debug or trace; or a filter like \"warn,hark_server=debug\".";
             "format" log.format: "text or json.";
+            "slow_question_ms" log.slow_question_ms: "Time a REQ or COUNT takes to be answered from which it is logged, with its filters and plan. 0: never.";
         },
     },
 ];

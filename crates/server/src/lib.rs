@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hark_archive::clock::Clock;
 use hark_archive::limits::Limits;
@@ -55,6 +56,8 @@ pub struct Config {
     pub limits: Limits,
     /// Who may come and what may be published. Can change while the server runs.
     pub policy: policy::Policy,
+    /// Time from which a question is logged as slow; none is if there is none.
+    pub slow_question: Option<Duration>,
     /// Kinds that only their author and their recipients get.
     pub private_kinds: Vec<u32>,
     /// What the relay says about itself.
@@ -86,6 +89,7 @@ impl Config {
             metrics: MetricsDoor::default(),
             limits: Limits::default(),
             policy: policy::Policy::default(),
+            slow_question: Some(Duration::from_secs(1)),
             private_kinds: PRIVATE_KINDS.to_vec(),
             relay: RelayInfo::default(),
             retention: Policy::default(),

@@ -25,6 +25,7 @@ use crate::connections::{Connections, turn_away};
 use crate::metrics::Metrics;
 use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
+use crate::nostr::slow::SlowLog;
 use crate::nostr::{Relay, auth};
 use crate::rate::Rates;
 use crate::readers::Readers;
@@ -159,6 +160,7 @@ impl Server {
             settings,
             rates,
             metrics,
+            slow: SlowLog::new(config.slow_question),
             info: config.relay,
             connections: Arc::new(Connections::default()),
             proxies: config.proxies,
@@ -221,6 +223,7 @@ impl Server {
         let (alive, mut all_gone) = mpsc::channel(1);
         let (door, metrics_listener) = self.metrics;
         let handles = Handles { relay: Arc::clone(&self.relay), leaving, allow: door.allow.into() };
+        tokio::spawn(admin::report::run(Arc::clone(&self.relay), handles.leaving.clone()));
         let web = Web::new(handles.clone(), metrics_listener.is_none(), self.retention);
         if let Some(listener) = metrics_listener {
             tokio::spawn(admin::http::serve(listener, handles));

@@ -5,4 +5,5 @@ pub(crate) mod http;
 mod process;
 pub(crate) mod prometheus;
 mod protocol;
+pub(crate) mod report;
 mod served;

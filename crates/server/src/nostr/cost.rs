@@ -1,4 +1,4 @@
-//! What a question costs, told to the metrics.
+//! What a question costs, told to the metrics, and to the log if that is much.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use hark_archive::{Progress, Record, Search, SearchError};
 
+use super::slow::Spent;
 use crate::metrics::{Metrics, Plan};
 use crate::rate::Visitor;
 
@@ -17,7 +18,10 @@ pub(super) struct Cost {
     metrics: Arc<Metrics>,
     visitor: Visitor,
     asked_at: Instant,
-    begun: bool,
+    waited: Option<Duration>,
+    /// Time spent on its searches, and on the slowest of them.
+    spent: Duration,
+    slowest: (Duration, Plan),
     /// Rows visited.
     pub(super) visited: u64,
 }
@@ -33,15 +37,23 @@ pub(super) struct Searching {
 
 impl Cost {
     pub(super) fn new(metrics: &Arc<Metrics>, visitor: Visitor) -> Self {
-        let metrics = Arc::clone(metrics);
-        Self { metrics, visitor, asked_at: Instant::now(), begun: false, visited: 0 }
+        Self {
+            metrics: Arc::clone(metrics),
+            visitor,
+            asked_at: Instant::now(),
+            waited: None,
+            spent: Duration::ZERO,
+            slowest: (Duration::ZERO, Plan::Nothing),
+            visited: 0,
+        }
     }
 
     /// To be called at the beginning of every turn.
     pub(super) fn begin(&mut self) {
-        if !self.begun {
-            self.begun = true;
-            self.metrics.search_wait.note(self.asked_at.elapsed());
+        if self.waited.is_none() {
+            let waited = self.asked_at.elapsed();
+            self.waited = Some(waited);
+            self.metrics.search_wait.note(waited);
         }
     }
 
@@ -67,7 +79,9 @@ impl Cost {
         let progress = search.search.slice(work, sink);
         let visited = search.search.visited().saturating_sub(search.counted);
         search.counted += visited;
-        search.spent += started.elapsed();
+        let spent = started.elapsed();
+        search.spent += spent;
+        self.note(spent, search.spent, Plan::from(search.search.driver()));
         self.visited += visited;
         self.metrics.rows_visited.add(visited);
         self.visitor.visited(visited);
@@ -75,13 +89,31 @@ impl Cost {
     }
 
     /// A count, which is no search but takes time as well.
-    pub(super) fn count<T>(&self, count: impl FnOnce() -> T) -> T {
+    pub(super) fn count<T>(&mut self, count: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let counted = count();
         let spent = started.elapsed();
         self.metrics.search.of(Plan::Count).note(spent);
         self.visitor.visited(spent.as_nanos() as u64 / ROW_NS);
+        self.note(spent, spent, Plan::Count);
         counted
+    }
+
+    fn note(&mut self, spent: Duration, of_search: Duration, plan: Plan) {
+        self.spent += spent;
+        if of_search >= self.slowest.0 {
+            self.slowest = (of_search, plan);
+        }
+    }
+
+    /// All of it.
+    pub(super) fn spent(&self) -> Spent {
+        Spent {
+            time: self.spent,
+            waited: self.waited.unwrap_or_default(),
+            rows: self.visited,
+            plan: self.slowest.1,
+        }
     }
 }
 

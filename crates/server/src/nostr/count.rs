@@ -14,6 +14,7 @@ use super::Relay;
 use super::cost::{Cost, Searching};
 use super::hll::Hll;
 use super::page::{BUG, TOO_MUCH};
+use super::slow;
 use crate::line::{Line, Ticket};
 use crate::metrics::Verb;
 use crate::readers::{Job, Turn};
@@ -104,6 +105,13 @@ impl Counting {
     fn refuse(&self, reason: &str) {
         self.relay.metrics.answered(Verb::Count, reason);
         self.line.say(|out| reply::write_closed(out, &self.id, reason));
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let asked = self.queries.iter().map(|query| (query, query.limit));
+        self.relay.slow.note("COUNT", &self.cost.spent(), || slow::filters(asked));
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) mod intake;
 pub(crate) mod nip11;
 mod page;
 pub mod query;
+pub(crate) mod slow;
 
 /// What all sessions share.
 pub(crate) struct Relay {
@@ -43,6 +44,7 @@ pub(crate) struct Relay {
     pub(crate) settings: Shared,
     pub(crate) rates: Rates,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) slow: slow::SlowLog,
     pub(crate) info: RelayInfo,
     pub(crate) connections: Arc<Connections>,
     pub(crate) proxies: Proxies,

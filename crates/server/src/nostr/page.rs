@@ -15,6 +15,7 @@ use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::Relay;
 use super::cost::{Cost, Searching};
+use super::slow;
 use crate::line::{Line, Over, Part, Ticket};
 use crate::metrics::{Metrics, Verb};
 use crate::readers::{Job, Turn};
@@ -265,6 +266,13 @@ pub(super) const BUG: &str = "error: the relay failed at this; its log says how"
 /// Why a question is given up.
 pub(super) const TOO_MUCH: &str =
     "too much to read for one question; name authors, kinds, tags or a shorter time";
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let asked = self.queries.iter().zip(self.enough.iter().copied());
+        self.relay.slow.note("REQ", &self.cost.spent(), || slow::filters(asked));
+    }
+}
 
 impl Job for Answer {
     fn turn(&mut self) -> Turn {

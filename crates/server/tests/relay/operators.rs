@@ -1,8 +1,11 @@
 //! What operators' programs are told: health and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::sync::Mutex;
+use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::kit::{NOW_S, Relay, event, http, note};
 
@@ -35,6 +38,52 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
         last_class = class.map(|class| (class, value));
     }
     samples
+}
+
+/// All that the server logs in this process, once somebody listens.
+static LOGGED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOGGED.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Every question is slow here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_question_is_logged_with_its_filters_and_plan() {
+    let log = tracing_subscriber::fmt().json().flatten_event(true).with_writer(|| Log).finish();
+    tracing::subscriber::set_global_default(log).unwrap();
+    let relay = Relay::start(|config| config.slow_question = Some(Duration::ZERO)).await;
+    let mut client = relay.client().await;
+    assert!(client.publish(&note(7, NOW_S, "slow")).await.0);
+    let filters = [json!({"kinds": [7_777], "limit": 3}), json!({"#t": ["a \"slow\" one"]})];
+    assert!(client.ask("s", &filters).await.is_empty());
+    assert_eq!(client.count(&[json!({"kinds": [7_778]})]).await, 0);
+    relay.stop().await;
+    let lines = LOGGED.lock().unwrap().clone();
+    let lines: Vec<Value> = lines
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .filter(|line: &Value| line["message"] == "a slow question")
+        .collect();
+    let find = |filters: &str| lines.iter().find(|line| line["filters"] == filters);
+    let req = find(r##"{"kinds":[7777],"limit":3} {"#t":["a \"slow\" one"],"limit":500}"##);
+    let req = req.unwrap_or_else(|| panic!("{lines:?}"));
+    assert_eq!(
+        (&req["verb"], &req["plan"], &req["level"]),
+        (&json!("REQ"), &json!("time"), &json!("WARN"))
+    );
+    assert!(req["ms"].is_u64() && req["waited_ms"].is_u64() && req["rows"].is_u64(), "{req}");
+    let count = find(r#"{"kinds":[7778]}"#).unwrap_or_else(|| panic!("{lines:?}"));
+    assert_eq!((&count["verb"], &count["plan"]), (&json!("COUNT"), &json!("count")));
 }
 
 async fn scrape(relay: &Relay) -> BTreeMap<String, f64> {

@@ -1,0 +1,82 @@
+//! Lines for the log about what comes in bursts or lasts: one for many, now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::metrics::{By, Ended, Label, Metrics, TurnedAway};
+use crate::nostr::Relay;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Looks and reports until the server goes down.
+pub(crate) async fn run(relay: Arc<Relay>, mut leaving: watch::Receiver<bool>) {
+    let mut report = Report::default();
+    loop {
+        tokio::select! {
+            _ = leaving.wait_for(|leaving| *leaving) => return,
+            () = tokio::time::sleep(EVERY) => {}
+        }
+        report.look(&relay.metrics, relay.trouble().as_deref());
+    }
+}
+
+/// What was told so far.
+#[derive(Default)]
+struct Report {
+    turned_away: Vec<u64>,
+    slow: u64,
+    trouble: bool,
+}
+
+impl Report {
+    fn look(&mut self, metrics: &Metrics, trouble: Option<&str>) {
+        if let Some(by_reason) = grown(&metrics.turned_away, &mut self.turned_away) {
+            tracing::warn!(by_reason, "connections were turned away");
+        }
+        let slow = metrics.ended.of(Ended::Slow).get();
+        if slow > self.slow {
+            let closed = slow - self.slow;
+            tracing::info!(closed, "connections were closed, as their clients took too little");
+            self.slow = slow;
+        }
+        match trouble {
+            Some(reason) if !self.trouble => tracing::error!(reason, "no events are kept now"),
+            None if self.trouble => tracing::info!("events are kept again"),
+            _ => {}
+        }
+        self.trouble = trouble.is_some();
+    }
+}
+
+/// How many more there are of each than the last time, in words; none if there are none.
+fn grown(counts: &By<TurnedAway>, last: &mut Vec<u64>) -> Option<String> {
+    last.resize(TurnedAway::ALL.len(), 0);
+    let mut words = Vec::new();
+    for ((name, count), last) in counts.all().zip(last) {
+        let more = count.get().saturating_sub(*last);
+        *last += more;
+        if more > 0 {
+            words.push(format!("{more} {name}"));
+        }
+    }
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_one_line_with_its_numbers() {
+        let (metrics, mut last) = (Metrics::default(), Vec::new());
+        assert_eq!(grown(&metrics.turned_away, &mut last), None);
+        metrics.turned_away.of(TurnedAway::Full).add(300);
+        metrics.turned_away.of(TurnedAway::Address).add(2);
+        let told = grown(&metrics.turned_away, &mut last);
+        assert_eq!(told.as_deref(), Some("300 full, 2 address"));
+        assert_eq!(grown(&metrics.turned_away, &mut last), None);
+    }
+}

@@ -1,0 +1,30 @@
+//! What systemd is told where it has started us (`Type=notify`, see deploy/hark.service). Elsewhere
+//! none of this does anything.
+
+use sd_notify::NotifyState;
+
+/// The server accepts connections.
+pub(crate) fn ready(url: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(&format!("listening on {url}"))]);
+}
+
+/// The server goes down.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
+}
+
+/// Gives signs of life as often as systemd wants them, for as long as the runtime has turns for them:
+/// a process that hangs is started again.
+pub(crate) async fn signs_of_life() {
+    let Some(patience) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        tell(&[NotifyState::Watchdog]);
+        tokio::time::sleep(patience / 3).await;
+    }
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "systemd could not be told how this server is");
+    }
+}
