@@ -8,6 +8,19 @@ pub(crate) fn ready(url: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("listening on {url}"))]);
 }
 
+/// The configuration is being read again. Followed by [`reloaded`], whatever became of it.
+pub(crate) fn reloading() {
+    // Without the time, newer versions of systemd would not take it; the clock is always there.
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        tell(&[NotifyState::Reloading, now]);
+    }
+}
+
+/// It has been read again.
+pub(crate) fn reloaded() {
+    tell(&[NotifyState::Ready]);
+}
+
 /// The server goes down.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);

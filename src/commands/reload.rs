@@ -9,6 +9,7 @@ use hark_server::{Reload, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
+use crate::notify;
 
 /// How often the files are looked at. One that has changed is read when it has come to rest for as
 /// long, so that none is read half written.
@@ -44,7 +45,9 @@ impl Watch {
             };
             let now = stamps(&self.config.files);
             if asked || now != read && now == seen {
+                notify::reloading();
                 self.read_again();
+                notify::reloaded();
                 read = stamps(&self.config.files);
                 seen.clone_from(&read);
             } else {

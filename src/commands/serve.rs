@@ -13,7 +13,7 @@ use tracing_subscriber::prelude::*;
 use crate::cli::ServeArgs;
 use crate::commands::reload::Watch;
 use crate::commands::upkeep;
-use crate::config::{Log, LogFormat};
+use crate::config::{Config, Log, LogFormat};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::notify;
 use crate::place::Place;
@@ -24,6 +24,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     check_store(args.store.as_deref().unwrap_or(&place.config.store))?;
     start_log(args, &place.config.log)?;
+    let changed = place.config.changes(&Config::default());
+    let changed: Vec<_> = changed.into_iter().map(|(change, _)| change).collect();
+    tracing::info!(version = VERSION, settings = changed.join("; "), "starting");
     if args.unlimited {
         tracing::warn!(
             "--unlimited: RATE LIMITS ARE OFF. Any client can take all of this machine. For tests \
@@ -75,9 +78,11 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
              the right to use them"
         )
     })?;
+    // Ends with the runtime. Before anybody is told that the server is there, who may send it SIGHUP.
+    tokio::spawn(Watch::new(place.config.clone(), server.reload())?.run());
     let at = server.url();
     let metrics = server.metrics_addr().map(tracing::field::display);
-    tracing::info!(version = VERSION, at, metrics, data = %place.data.display(), "serving");
+    tracing::info!(at, metrics, data = %place.data.display(), "serving");
     print::line(&format!("listening on {}", server.url()))?;
     notify::ready(&server.url());
     tokio::spawn(notify::signs_of_life());
@@ -90,8 +95,6 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
             std::process::exit(INTERRUPTED.into());
         });
     };
-    // Ends with the runtime.
-    tokio::spawn(Watch::new(place.config.clone(), server.reload())?.run());
     server.run(stop).await.context(
         "the server ended by itself; what was acknowledged is safe. The log above says more",
     )?;

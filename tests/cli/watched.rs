@@ -9,7 +9,8 @@ use super::support::{Place, command, signal};
 #[test]
 fn the_log_is_for_people_or_for_programs() {
     let place = Place::new("log");
-    let (code, text) = place.serve_with(&["--log-format", "json"]).terminate();
+    let config = place.file("hark.toml", b"[info]\nname = \"Set\"\n");
+    let (code, text) = place.serve_with(&["--log-format", "json", "--config", &config]).terminate();
     assert_eq!(code, 0, "{text}");
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -18,6 +19,9 @@ fn the_log_is_for_people_or_for_programs() {
             assert!(line[field].is_string(), "{field}: {line}");
         }
     }
+    assert_eq!(lines[0]["message"], "starting");
+    let settings = lines[0]["settings"].as_str().unwrap();
+    assert!(settings.contains("info.name = \"Set\""), "{settings}");
     let serving = lines.iter().find(|line| line["message"] == "serving").expect("a line");
     assert_eq!(serving["data"], place.data().to_str().unwrap());
     assert!(serving["at"].as_str().unwrap().starts_with("ws://127.0.0.1:"), "{serving}");
@@ -52,6 +56,10 @@ fn systemd_is_told_when_it_serves_lives_and_ends() {
     let ready = hear();
     assert!(ready.starts_with("READY=1\nSTATUS=listening on ws://127.0.0.1:"), "{ready}");
     assert_eq!(hear(), "WATCHDOG=1\n");
+    signal(&child, "HUP");
+    let reloading = hear();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(hear(), "READY=1\n");
     signal(&child, "TERM");
     assert!(hear().starts_with("STOPPING=1\n"));
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -84,6 +84,7 @@ impl Server {
     pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
         let settings = Settings { limits: config.limits, policy: config.policy };
         let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
+        admin::process::warn_if_few_files(settings.limits.connections_max);
         let settings: Shared = Arc::new(ArcSwap::from_pointee(settings));
         let rates = Rates::new(Arc::clone(&settings));
         let failed = |source| ServeError::Listen { addr: config.listen, source };

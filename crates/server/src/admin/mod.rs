@@ -2,7 +2,7 @@
 
 pub mod control;
 pub(crate) mod http;
-mod process;
+pub(crate) mod process;
 pub(crate) mod prometheus;
 mod protocol;
 pub(crate) mod report;

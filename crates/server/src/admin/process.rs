@@ -4,6 +4,8 @@ use std::fs;
 
 /// Ticks of the processor clock in a second, as `/proc` counts them on Linux.
 const TICKS_S: f64 = 100.0;
+/// Files of an archive and sockets that are no connections, about.
+const FILES: u64 = 500;
 
 /// Memory, files and time of this process. None where the system does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,6 +44,19 @@ impl Process {
             max_fds: word_behind(&limits, "Max open files"),
             cpu_s: ticks(14).zip(ticks(15)).map(|(user, system)| user + system),
         }
+    }
+}
+
+/// Says so if there may not be as many files as connections: whoever comes then is not even heard.
+pub(crate) fn warn_if_few_files(connections_max: usize) {
+    let needed = connections_max as u64 + FILES;
+    if let Some(max_fds) = Process::now().max_fds.filter(|max_fds| *max_fds < needed) {
+        tracing::warn!(
+            max_fds,
+            connections_max,
+            "fewer open files are allowed than limits.connections_max needs; raise the one (ulimit \
+             -n, LimitNOFILE) or lower the other"
+        );
     }
 }
 

@@ -88,6 +88,9 @@ mod tests {
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());
-        assert_eq!(document["supported_nips"], json!([1, 4, 9, 11, 40, 42, 45, 62, 65, 67, 70]));
+        assert_eq!(
+            document["supported_nips"],
+            json!([1, 4, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70])
+        );
     }
 }

@@ -1,3 +1,5 @@
+//! A head under many readers, and its lists, against a model.
+
 use hark_archive::Id;
 use hark_archive::query::prepared::Terms as _;
 use hark_archive::query::source::Source;
