@@ -10,5 +10,6 @@ mod fuzz;
 mod house;
 mod nostr;
 mod page;
+mod public;
 mod served;
 mod stores;

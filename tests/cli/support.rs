@@ -150,6 +150,10 @@ impl Serving {
         (self.child.wait().unwrap().code().unwrap_or(-1), logged)
     }
 
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(&self.child, name);
     }

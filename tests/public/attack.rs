@@ -1,0 +1,312 @@
+//! Clients of five kinds that mean no good, beside clients that ask as clients do. Nothing crashes,
+//! the others are served, and every refusal is counted.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hark_codec::crypto::Keys;
+use hark_testkit::random::Random;
+use serde_json::{Value, json};
+
+use super::{frame, long, masked, upgrade};
+use crate::cli::support::{Place, notes};
+use crate::served::{now_s, publication};
+
+/// Refusals that were heard, by the verb that answered and the prefix of the reason.
+type Heard = Mutex<BTreeMap<(&'static str, String), u64>>;
+
+/// What all attackers share.
+struct Mix {
+    address: String,
+    over: AtomicBool,
+    heard: Heard,
+    said: AtomicU64,
+    turned_away: AtomicU64,
+}
+
+impl Mix {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, text: &[u8]) {
+        let Ok(Value::Array(reply)) = serde_json::from_slice(text) else { return };
+        let verb = match reply[0].as_str() {
+            Some("OK") if reply[2] == false => "OK",
+            Some("CLOSED") => "CLOSED",
+            Some("NOTICE") => "NOTICE",
+            _ => return,
+        };
+        let reason = reply.last().and_then(Value::as_str).unwrap_or_default();
+        let prefix = reason.split(':').next().unwrap_or_default().to_owned();
+        *self.heard.lock().unwrap().entry((verb, prefix)).or_default() += 1;
+    }
+
+    /// Connects from an address of its own, and says whatever comes as fast as it is taken, until it
+    /// is over or the connection ends. Another thread hears the answers.
+    fn flood(self: &Arc<Self>, from: u32, mut next: impl FnMut() -> Vec<u8>) {
+        let from = format!("X-Forwarded-For: 198.51.100.{from}\r\n");
+        let Ok((status, socket)) = upgrade(&self.address, &from) else { return };
+        if status != 101 {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut to = socket.get_ref().try_clone().unwrap();
+        // Whoever is not read from does not hang here after the end.
+        to.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        let ears = thread::spawn({
+            let mix = Arc::clone(self);
+            move || mix.listen(socket)
+        });
+        while !self.is_over() && to.write_all(&next()).is_ok() {
+            self.said.fetch_add(1, Ordering::Relaxed);
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+        ears.join().unwrap();
+    }
+
+    fn listen(&self, mut socket: BufReader<TcpStream>) {
+        while let Ok((first, payload)) = frame(&mut socket) {
+            match first & 0xf {
+                1 => self.note(&payload),
+                8 => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Starts an attacker that begins again whenever its connection ends.
+fn attacker(
+    mix: &Arc<Mix>,
+    from: u32,
+    next: impl FnMut() -> Vec<u8> + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let (mix, mut next) = (Arc::clone(mix), next);
+    thread::spawn(move || {
+        while !mix.is_over() {
+            mix.flood(from, &mut next);
+            thread::sleep(Duration::from_millis(20));
+        }
+    })
+}
+
+fn invalid_signatures() -> impl FnMut() -> Vec<u8> + Send {
+    let keys = Keys::from_secret([9; 32]).unwrap();
+    let forged: Vec<Vec<u8>> = (0..200)
+        .map(|n| {
+            let (message, _) = publication(&keys, now_s(), 1, &[], &format!("forged {n}"));
+            let text = String::from_utf8(message).unwrap();
+            let (head, tail) = text.split_once("\"sig\":\"").unwrap();
+            masked(0x81, format!("{head}\"sig\":\"{}{}", "00".repeat(16), &tail[32..]).as_bytes())
+        })
+        .collect();
+    let mut at = 0;
+    move || {
+        at += 1;
+        forged[at % forged.len()].clone()
+    }
+}
+
+fn malformed(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
+    let mut random = Random::new(seed);
+    move || match random.below(8) {
+        0 => masked(0x81, b"[\"EVENT\",{\"id\":\"x\"}]"),
+        1 => masked(0x81, b"[[[[[[[[[[[["),
+        2 => masked(0x81, b"[\"REQ\",\"s\",{\"kinds\":[\"one\"]}]"),
+        3 => masked(0x81, &[0xff; 200]),
+        4 => masked(0x82, b"binary"),
+        // What no WebSocket has: a reserved bit, an opcode, a long ping, no mask.
+        5 => masked(0xa1, b"x"),
+        6 => vec![0x81, 0x03, b'a', b'b', b'c'],
+        _ => masked(0x89, &[0; 126]),
+    }
+}
+
+fn expensive(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
+    let mut random = Random::new(seed);
+    move || {
+        let some = |random: &mut Random, many: usize| -> Vec<String> {
+            (0..many).map(|_| format!("{:064x}", random.below(1 << 40))).collect()
+        };
+        let text = match random.below(4) {
+            0 => json!(["REQ", "all", {"limit": 5000}]),
+            1 => json!(["COUNT", "all", {"since": random.below(1000)}, {"kinds": [1]}]),
+            2 => json!(["REQ", "many", {"authors": some(&mut random, 2000), "limit": 5000}]),
+            _ => {
+                let filters: Vec<Value> = (0..18)
+                    .map(|_| json!({"#t": some(&mut random, 20), "kinds": [1, 6, 7]}))
+                    .collect();
+                Value::Array([vec![json!("REQ"), json!("f")], filters].concat())
+            }
+        };
+        masked(0x81, text.to_string().as_bytes())
+    }
+}
+
+fn duplicates() -> impl FnMut() -> Vec<u8> + Send {
+    let keys = Keys::from_secret([8; 32]).unwrap();
+    let (message, _) = publication(&keys, now_s(), 1, &[], "the same, again");
+    let message = masked(0x81, &message);
+    move || message.clone()
+}
+
+/// Connects and goes, again and again.
+fn churn(mix: &Arc<Mix>, from: u32) -> thread::JoinHandle<()> {
+    let mix = Arc::clone(mix);
+    let header = format!("X-Forwarded-For: 203.0.113.{from}\r\n");
+    thread::spawn(move || {
+        while !mix.is_over() {
+            if upgrade(&mix.address, &header).is_ok_and(|(status, _)| status != 101) {
+                mix.turned_away.fetch_add(1, Ordering::Relaxed);
+            }
+            mix.said.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(2));
+        }
+    })
+}
+
+/// Asks as clients do, for a while; how long each answer took.
+fn normal(address: &str, from: u32, until: Instant) -> Vec<Duration> {
+    let header = format!("X-Forwarded-For: 192.0.2.{from}\r\n");
+    let (status, mut socket) = upgrade(address, &header).unwrap();
+    assert_eq!(status, 101);
+    let mut took = Vec::new();
+    while Instant::now() < until {
+        let filter = match took.len() % 3 {
+            0 => json!({"kinds": [1], "limit": 20}),
+            1 => json!({"#t": ["bread"], "limit": 20}),
+            _ => json!({"kinds": [1], "until": 1_700_000_000 + took.len(), "limit": 20}),
+        };
+        let asked = Instant::now();
+        let req = json!(["REQ", "s", filter]).to_string();
+        socket.get_mut().write_all(&masked(0x81, req.as_bytes())).unwrap();
+        loop {
+            let (first, text) = frame(&mut socket).unwrap();
+            if first & 0xf == 9 {
+                socket.get_mut().write_all(&masked(0x8a, &text)).unwrap();
+            }
+            assert!(!text.starts_with(b"[\"CLOSED\""), "{}", String::from_utf8_lossy(&text));
+            if text.starts_with(b"[\"EOSE\"") {
+                break;
+            }
+        }
+        took.push(asked.elapsed());
+        socket.get_mut().write_all(&masked(0x81, b"[\"CLOSE\",\"s\"]")).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    took
+}
+
+fn clients(address: &str, lasts: Duration, name: &str) {
+    let until = Instant::now() + lasts;
+    let clients: Vec<_> = (1..=4)
+        .map(|from| {
+            let address = address.to_owned();
+            thread::spawn(move || normal(&address, from, until))
+        })
+        .collect();
+    let mut took: Vec<Duration> =
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+    took.sort();
+    let at = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
+    println!(
+        "REQs of normal clients, {name}: {} answered, p50 {:?}, p99 {:?}",
+        took.len(),
+        at(50),
+        at(99)
+    );
+}
+
+/// All that the server has counted by verb and result.
+fn counted(address: &str) -> BTreeMap<String, u64> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+        .collect()
+}
+
+#[test]
+fn the_others_are_served_and_every_refusal_is_counted() {
+    let place = Place::new("attack");
+    let config = place.file("hark.toml", b"[log]\nlevel = \"error\"\n");
+    let stored = if long() { 50_000 } else { 2_000 };
+    let report = place.hark_fed(&["import", "--json"], notes(stored).as_bytes()).json();
+    assert_eq!(report["stored"], stored);
+    let mut server = place.serve_with(&["--config", &config]);
+    let address = server.address.clone();
+    let lasts = if long() { Duration::from_mins(10) } else { Duration::from_secs(5) };
+    clients(&address, lasts.min(Duration::from_mins(1)), "without an attack");
+
+    let mix = Arc::new(Mix {
+        address: address.clone(),
+        over: AtomicBool::new(false),
+        heard: Mutex::default(),
+        said: AtomicU64::new(0),
+        turned_away: AtomicU64::new(0),
+    });
+    let mut attackers = Vec::new();
+    for n in 1..=2 {
+        attackers.push(attacker(&mix, n, invalid_signatures()));
+        attackers.push(attacker(&mix, 10 + n, malformed(u64::from(n))));
+        attackers.push(attacker(&mix, 20 + n, expensive(u64::from(n))));
+        attackers.push(attacker(&mix, 30 + n, duplicates()));
+        attackers.push(churn(&mix, n));
+    }
+    // And one that holds more connections than an address may.
+    let held: Vec<_> = (0..110)
+        .map(|_| upgrade(&address, "X-Forwarded-For: 198.51.100.99\r\n").unwrap())
+        .collect();
+    let refused = held.iter().filter(|(status, _)| *status == 429).count() as u64;
+    assert_eq!(refused, 10);
+    clients(&address, lasts, "beside the attack");
+    mix.over.store(true, Ordering::Relaxed);
+    for attacker in attackers {
+        attacker.join().unwrap();
+    }
+    drop(held);
+
+    assert!(server.is_running(), "the server has crashed");
+    let counted = counted(&address);
+    let heard = mix.heard.lock().unwrap();
+    println!("{} messages and connections of attackers", mix.said.load(Ordering::Relaxed));
+    for ((verb, prefix), heard) in heard.iter() {
+        let result = format!("result=\"{prefix}\"");
+        let counted: u64 = counted
+            .iter()
+            .filter(|(name, _)| name.starts_with("hark_messages_total") && name.contains(&result))
+            .map(|(_, count)| count)
+            .sum();
+        println!("{verb} {prefix}: {heard} heard, {counted} counted with this reason");
+        assert!(counted >= *heard, "{verb} {prefix} is not counted");
+    }
+    let kinds: Vec<(&str, &str)> =
+        heard.keys().map(|(verb, prefix)| (*verb, prefix.as_str())).collect();
+    for expected in [
+        ("OK", "invalid"),
+        ("OK", "rate-limited"),
+        ("CLOSED", "rate-limited"),
+        ("CLOSED", "invalid"),
+        ("NOTICE", "invalid"),
+    ] {
+        assert!(kinds.contains(&expected), "{expected:?} was never heard: {kinds:?}");
+    }
+    let turned_away: u64 = counted
+        .iter()
+        .filter(|(name, _)| name.starts_with("hark_connections_refused_total"))
+        .map(|(_, count)| count)
+        .sum();
+    assert_eq!(turned_away, refused + mix.turned_away.load(Ordering::Relaxed));
+    let (code, _) = server.terminate();
+    assert_eq!(code, 0);
+}

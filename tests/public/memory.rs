@@ -1,0 +1,304 @@
+//! What clients can make the server hold.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use flate2::{Compress, Compression, FlushCompress};
+use hark_codec::crypto::Keys;
+use hark_testkit::disk::scratch;
+use serde_json::json;
+
+use super::{frame, long, masked, upgrade};
+use crate::served::{Server, Socket, now_s, publication, publish};
+
+/// A server in a directory of its own, which goes with it.
+struct Relay {
+    server: Server,
+    root: PathBuf,
+}
+
+/// Looks at a server's memory: how much is resident, and how much of that is its own. The rest are the
+/// archive's files, of which the system keeps as much as it has room for.
+struct Watch {
+    process: u32,
+    rss: u64,
+    own: u64,
+    over: Arc<AtomicBool>,
+    sampler: thread::JoinHandle<u64>,
+}
+
+fn kib(process: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("the server runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("is there");
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+impl Watch {
+    /// Prints what the memory was and what it grew to, and gives by how many KiB its own did.
+    fn grown(self, what: &str) -> u64 {
+        self.over.store(true, Ordering::Relaxed);
+        let (rss, rss_peak) = (self.rss, kib(self.process, "VmHWM"));
+        let (own, own_peak) = (self.own, self.sampler.join().expect("samples"));
+        println!(
+            "{what}: RSS {rss} KiB before, {rss_peak} KiB at the peak; its own {own} and {own_peak}"
+        );
+        own_peak - own
+    }
+}
+
+impl Relay {
+    fn start(name: &str, settings: &str) -> Self {
+        let root = scratch(name);
+        fs::create_dir_all(&root).expect("is made");
+        let config = root.join("hark.toml");
+        fs::write(&config, settings).expect("is written");
+        Self { server: Server::start(&root.join("data"), &config), root }
+    }
+
+    fn address(&self) -> &str {
+        &self.server.address
+    }
+
+    /// Begins to watch its memory.
+    fn watch(&self) -> Watch {
+        let process = self.server.child.id();
+        // Refused where the kernel does not offer it; then the peak is that since the start.
+        let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
+        let own = kib(process, "RssAnon");
+        let over = Arc::new(AtomicBool::new(false));
+        let sampler = thread::spawn({
+            let over = Arc::clone(&over);
+            move || {
+                let mut peak = own;
+                while !over.load(Ordering::Relaxed) {
+                    peak = peak.max(kib(process, "RssAnon"));
+                    thread::sleep(Duration::from_millis(5));
+                }
+                peak.max(kib(process, "RssAnon"))
+            }
+        });
+        Watch { process, rss: kib(process, "VmRSS"), own, over, sampler }
+    }
+
+    fn still_serves(&self) {
+        let mut socket = Socket::connect(self.address());
+        socket.say(r#"["COUNT","n",{"limit":1}]"#);
+        assert_eq!(socket.json()[0], "COUNT");
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.server.child.kill();
+        // What is left behind in the temporary directory harms nobody.
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+const MIB: u64 = 1024;
+
+/// Publishes so many events of half a kilobyte.
+fn publish_notes(relay: &Relay, events: u64, name: &str) {
+    let keys = Keys::from_secret([7; 32]).expect("a key");
+    let content = "x".repeat(200);
+    let mut made = 0;
+    let next = || {
+        made += 1;
+        let content = format!("{name} {made} {content}");
+        (made <= events).then(|| publication(&keys, now_s(), 1, &[], &content).0)
+    };
+    publish(Socket::connect(relay.address()), 64, next, |_, rest| {
+        assert!(rest.starts_with(b"\",true"), "{}", String::from_utf8_lossy(rest));
+    });
+}
+
+#[test]
+fn a_client_that_never_reads() {
+    let settings = "[archive]\nseal_records = 2000\n\n[limits]\noutbox_bytes_max = 2_000_000\n";
+    let relay = Relay::start("memory-never-reads", settings);
+    let events = if long() { 100_000 } else { 5_000 };
+    // What it takes to keep events is there before.
+    publish_notes(&relay, events, "before");
+    let watch = relay.watch();
+    // One that gets live events, and one that gets stored ones.
+    let mut deaf = Socket::connect(relay.address());
+    deaf.say(r#"["REQ","all",{"limit":0}]"#);
+    let mut late = Socket::connect(relay.address());
+    late.say(r#"["REQ","all",{"limit":5000},{"kinds":[1],"limit":5000}]"#);
+    publish_notes(&relay, events, "during");
+    relay.still_serves();
+    let what = format!("clients that never read, {events} events match");
+    let grown = watch.grown(&what);
+    assert!(grown < 64 * MIB, "{grown} KiB");
+}
+
+/// The offer that a browser makes, and a REQ compressed as it would.
+fn compressed(text: &str) -> Vec<u8> {
+    let mut deflate = Compress::new(Compression::default(), false);
+    let mut out = Vec::with_capacity(1_024);
+    deflate.compress_vec(text.as_bytes(), &mut out, FlushCompress::Sync).expect("fits");
+    assert!(out.ends_with(&[0, 0, 0xff, 0xff]));
+    out.truncate(out.len() - 4);
+    masked(0xc1, &out)
+}
+
+/// Opens so many connections that ask once, hear the answer and stay; KiB that each costs.
+fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
+    let req = r#"["REQ","s",{"kinds":[1],"limit":1}]"#;
+    let (headers, ask) =
+        if deflate { (offer, compressed(req)) } else { ("", masked(0x81, req.as_bytes())) };
+    let watch = relay.watch();
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let (status, mut socket) = upgrade(relay.address(), headers).expect("is answered");
+        assert_eq!(status, 101);
+        socket.get_mut().write_all(&ask).expect("is sent");
+        let (auth, _) = frame(&mut socket).expect("a challenge");
+        let (event, _) = frame(&mut socket).expect("an event");
+        let (eose, _) = frame(&mut socket).expect("the end");
+        // The long one came compressed, the short ones did not.
+        assert_eq!([auth, event, eose], [0x81, if deflate { 0xc1 } else { 0x81 }, 0x81]);
+        open.push(socket);
+    }
+    let name = if deflate { "compressed" } else { "plain" };
+    let grown = watch.grown(&format!("{count} idle connections, {name}"));
+    println!("  {} KiB each", grown / count);
+    grown / count
+}
+
+#[test]
+fn idle_connections() {
+    let count = if long() { 9_500 } else { 500 };
+    for deflate in [false, true] {
+        let relay = Relay::start(&format!("memory-idle-{deflate}"), "");
+        let keys = Keys::from_secret([7; 32]).expect("a key");
+        let (long_one, _) = publication(&keys, now_s(), 1, &[], &"hark ".repeat(500));
+        let mut once = Some(long_one);
+        publish(
+            Socket::connect(relay.address()),
+            1,
+            || once.take(),
+            |_, rest| {
+                assert!(rest.starts_with(b"\",true"));
+            },
+        );
+        relay.still_serves();
+        let each = idle(&relay, count, deflate);
+        assert!(each < 32, "{each} KiB for an idle connection");
+        relay.still_serves();
+    }
+}
+
+#[test]
+fn a_message_of_a_hundred_megabytes() {
+    let relay = Relay::start("memory-long-message", "");
+    relay.still_serves();
+    let watch = relay.watch();
+    let bytes: u64 = 100_000_000;
+    for fragmented in [false, true] {
+        let (_, mut socket) = upgrade(relay.address(), "").expect("is answered");
+        let part = vec![b' '; 1 << 16];
+        if !fragmented {
+            let mut head = vec![0x81, 0xff];
+            head.extend_from_slice(&bytes.to_be_bytes());
+            head.extend_from_slice(&[0; 4]);
+            let _ = socket.get_mut().write_all(&head);
+        }
+        let mut first = 0x01;
+        for _ in 0..bytes / (1 << 16) {
+            let sent = if fragmented { masked(first, &part) } else { part.clone() };
+            first = 0x00;
+            // Closed long before the end.
+            if socket.get_mut().write_all(&sent).is_err() {
+                break;
+            }
+        }
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest);
+    }
+    let grown = watch.grown("a message of 100 MB, at once and in fragments");
+    assert!(grown < 16 * MIB, "{grown} KiB");
+    relay.still_serves();
+}
+
+#[test]
+fn subscriptions_opened_and_abandoned() {
+    let relay = Relay::start("memory-subscriptions", "");
+    relay.still_serves();
+    let watch = relay.watch();
+    let subscriptions = if long() { 10_000 } else { 2_000 };
+    let per_connection = 200;
+    for _ in 0..subscriptions / per_connection {
+        let mut socket = Socket::connect(relay.address());
+        for n in 0..per_connection {
+            let author = format!("{n:064x}");
+            socket.say(
+                &json!(["REQ", n.to_string(), {"authors": [author], "kinds": [1, 7]}]).to_string(),
+            );
+        }
+        for _ in 0..per_connection {
+            assert_eq!(socket.json()[0], "EOSE");
+        }
+        // And it is gone, without a word.
+    }
+    let grown = watch.grown(&format!("{subscriptions} subscriptions abandoned"));
+    assert!(grown < 32 * MIB, "{grown} KiB");
+    // One more than may be is refused, however often they are asked for.
+    let mut socket = Socket::connect(relay.address());
+    for n in 0..per_connection + 5 {
+        socket.say(&json!(["REQ", n.to_string(), {}]).to_string());
+        assert_eq!(socket.json()[0], if n < per_connection { "EOSE" } else { "CLOSED" });
+    }
+}
+
+#[test]
+fn a_filter_of_ten_thousand_authors() {
+    let relay = Relay::start("memory-authors", "[limits]\nmessage_bytes_max = 1_000_000\n");
+    relay.still_serves();
+    let watch = relay.watch();
+    let authors: Vec<_> = (0..10_000).map(|n| format!("{n:064x}")).collect();
+    let req = json!(["REQ", "s", {"authors": authors}]).to_string();
+    let (_, mut socket) = upgrade(relay.address(), "").expect("is answered");
+    frame(&mut socket).expect("a challenge");
+    for _ in 0..if long() { 200 } else { 20 } {
+        socket.get_mut().write_all(&masked(0x81, req.as_bytes())).expect("is sent");
+        let (_, answer) = frame(&mut socket).expect("an answer");
+        assert!(
+            answer.starts_with(br#"["CLOSED","s","blocked: "#),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+    }
+    let grown = watch.grown("a filter of 10,000 authors");
+    assert!(grown < 32 * MIB, "{grown} KiB");
+    relay.still_serves();
+}
+
+#[test]
+fn connections_that_send_half_a_frame_and_wait() {
+    let relay = Relay::start("memory-half-frames", "[limits]\nidle_timeout_s = 60\n");
+    relay.still_serves();
+    let watch = relay.watch();
+    let count = if long() { 1_000 } else { 200 };
+    // Most of the longest message there may be.
+    let half = &masked(0x81, &vec![b' '; 200_000])[..100_000];
+    let mut open: Vec<TcpStream> = Vec::new();
+    for _ in 0..count {
+        let (_, mut socket) = upgrade(relay.address(), "").expect("is answered");
+        socket.get_mut().write_all(half).expect("is sent");
+        open.push(socket.into_inner());
+    }
+    relay.still_serves();
+    let grown = watch.grown(&format!("{count} connections with half a frame of 200 kB"));
+    // What they have sent, and no more: for a frame of some length no room is made ahead of it.
+    assert!(grown / count < 256, "{} KiB each", grown / count);
+    drop(open);
+    relay.still_serves();
+}

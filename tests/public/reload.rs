@@ -1,0 +1,69 @@
+//! A new limit holds for connections that are busy.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{frame, masked, upgrade};
+use crate::cli::support::{Place, notes};
+use crate::served::PATIENCE;
+
+/// Asks without a pause; how many events the last answer had.
+fn ask(address: &str, over: &AtomicBool, last: &AtomicUsize) {
+    let (_, mut socket) = upgrade(address, "").unwrap();
+    frame(&mut socket).unwrap();
+    let req = json!(["REQ", "s", {"limit": 500}]).to_string();
+    while !over.load(Ordering::Relaxed) {
+        socket.get_mut().write_all(&masked(0x81, req.as_bytes())).unwrap();
+        let mut events = 0;
+        loop {
+            let (_, text) = frame(&mut socket).unwrap();
+            if text.starts_with(b"[\"EOSE\"") {
+                break;
+            }
+            assert!(text.starts_with(b"[\"EVENT\""), "{}", String::from_utf8_lossy(&text));
+            events += 1;
+        }
+        last.store(events, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_changed_limit_holds_at_once_under_load() {
+    let place = Place::new("reload-under-load");
+    let config = |limit: usize| {
+        let text = format!(
+            "[limits]\nlimit_max = {limit}\nlimit_default = 1\n\n[log]\nlevel = \"error\"\n\n\
+             [rates]\nquestions_per_address = [0, 0]\n"
+        );
+        place.file("hark.toml", text.as_bytes())
+    };
+    let file = config(10);
+    assert_eq!(place.hark_fed(&["import", "--json"], notes(300).as_bytes()).json()["stored"], 300);
+    let server = place.serve_with(&["--config", &file]);
+    let over = AtomicBool::new(false);
+    let last: [AtomicUsize; 4] = Default::default();
+    thread::scope(|scope| {
+        for last in &last {
+            scope.spawn(|| ask(&server.address, &over, last));
+        }
+        for limit in (11..).step_by(10).take(10) {
+            config(limit);
+            let changed = Instant::now();
+            // Where our bound cuts, the last second comes whole: up to two more of these notes.
+            let has =
+                |last: &AtomicUsize| (limit..limit + 3).contains(&last.load(Ordering::Relaxed));
+            while !last.iter().all(has) {
+                assert!(changed.elapsed() < PATIENCE, "{limit} is not in force");
+                thread::sleep(Duration::from_millis(5));
+            }
+            println!("limit_max = {limit} held on all connections after {:?}", changed.elapsed());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let (code, _) = server.terminate();
+    assert_eq!(code, 0);
+}
