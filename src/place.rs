@@ -50,7 +50,7 @@ impl Place {
 
     /// The relay's own addresses, which a request to vanish may name.
     pub(crate) fn own_urls(&self) -> OwnUrls {
-        OwnUrls::new(self.config.info.url.clone())
+        OwnUrls::new(self.config.info.urls())
     }
 
     /// Whether anything was ever kept here.

@@ -159,6 +159,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "name" info.name: "Its name.";
             "description" info.description: "A few words or lines.";
             "url" info.url: "Its public address, e.g. \"wss://relay.example\"; AUTH and requests to vanish name it. Without it, AUTH may name what the client's request called the server.";
+            "other_urls" info.other_urls: "Further addresses that lead here, e.g. [\"ws://….onion\"]; for clients that know it by one of these.";
             "pubkey" info.pubkey: "Its operator's public key, hex.";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon: "URL of a square picture.";
@@ -332,16 +333,8 @@ impl Plain for Option<SocketAddr> {
 impl Plain for Vec<Network> {
     fn read(value: &Value) -> Result<Self, String> {
         let what = "a list of addresses and networks like [\"127.0.0.1\", \"10.0.0.0/8\"]";
-        let network = |text: &str| text.trim().parse().ok();
-        let networks: Option<Self> = match value {
-            Value::List(list) => list
-                .iter()
-                .map(|value| String::read(value).ok().and_then(|text| network(&text)))
-                .collect(),
-            Value::Bare(text) if text.trim().is_empty() => Some(Self::new()),
-            Value::Bare(text) => text.split(',').map(network).collect(),
-            _ => None,
-        };
+        let networks = texts(value)
+            .and_then(|texts| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>());
         networks.map_or_else(|| wanted(what, value), Ok)
     }
 
@@ -399,6 +392,27 @@ impl Plain for List {
     fn show(&self) -> String {
         let entries: Vec<String> = self.0.iter().map(|entry| quoted(entry)).collect();
         format!("[{}]", entries.join(", "))
+    }
+}
+
+impl Plain for Vec<String> {
+    fn read(value: &Value) -> Result<Self, String> {
+        texts(value).map_or_else(|| wanted("a list of texts in quotes", value), Ok)
+    }
+
+    fn show(&self) -> String {
+        let texts: Vec<String> = self.iter().map(|text| quoted(text)).collect();
+        format!("[{}]", texts.join(", "))
+    }
+}
+
+/// A list of texts; from the environment, with commas between them.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::List(list) => list.iter().map(|value| String::read(value).ok()).collect(),
+        Value::Bare(text) if text.trim().is_empty() => Some(Vec::new()),
+        Value::Bare(text) => Some(text.split(',').map(|text| text.trim().to_owned()).collect()),
+        _ => None,
     }
 }
 

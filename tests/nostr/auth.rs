@@ -32,7 +32,10 @@ async fn full(relay: &Relay) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_kind_challenge_relay_and_time_are_checked() {
-    let relay = Relay::with("auth-checks", "[info]\nurl = \"wss://here.example\"\n");
+    let relay = Relay::with(
+        "auth-checks",
+        "[info]\nurl = \"wss://here.example\"\nother_urls = [\"ws://here.onion/\"]\n",
+    );
     let mut client = relay.client().await;
     let stranger = relay.client().await;
     let challenge = client.challenge.clone();
@@ -54,8 +57,10 @@ async fn nip42_kind_challenge_relay_and_time_are_checked() {
         assert!(!accepted && reason.starts_with("invalid: "), "{bad}: {reason}");
         closed(&mut client, json!(["REQ", "s", {"kinds": [4]}]), "auth-required: ").await;
     }
-    let good = proof(22_242, now() - 500, "WSS://HERE.example:443", &challenge);
-    assert_eq!(client.auth_with(&good).await, (true, String::new()));
+    for ours in ["WSS://HERE.example:443", "ws://here.onion", &relay.url] {
+        let good = proof(22_242, now() - 500, ours, &challenge);
+        assert_eq!(client.auth_with(&good).await, (true, String::new()), "{ours}");
+    }
     assert!(client.ask("s", &[json!({"kinds": [4]})]).await.is_empty());
 }
 

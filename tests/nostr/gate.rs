@@ -5,6 +5,7 @@
 //! `HARK_LONG=1` makes more worlds, `HARK_SEED` others.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::LazyLock;
 
 use hark_testkit::random::Random;
 use serde_json::{Map, Value, json};
@@ -20,11 +21,14 @@ const KEYS: usize = 9;
 const EVENTS: usize = 150;
 const QUESTIONS: usize = 200;
 
-/// Keys, by number from 1.
-type Readers = BTreeSet<u8>;
+/// Public keys, by number.
+static PUBKEYS: LazyLock<Vec<String>> = LazyLock::new(|| (1..=KEYS as u8).map(pubkey).collect());
+
+/// Keys, by number from 0.
+type Readers = BTreeSet<usize>;
 
 fn hex_of(random: &mut Random, below: usize) -> String {
-    pubkey(1 + random.below(below) as u8)
+    PUBKEYS[random.below(below)].clone()
 }
 
 fn text<'a>(event: &'a Value, field: &str) -> &'a str {
@@ -109,9 +113,9 @@ fn matches(filter: &Value, event: &Value) -> bool {
 }
 
 fn may_see(readers: &Readers, event: &Value) -> bool {
-    let party = |who: &u8| {
-        let key = pubkey(*who);
-        text(event, "pubkey") == key || tagged(event, "p").any(|value| *value == key)
+    let party = |who: &usize| {
+        let key = &PUBKEYS[*who];
+        text(event, "pubkey") == key || tagged(event, "p").any(|value| value == key)
     };
     !PRIVATE.contains(&number(event, "kind")) || readers.iter().any(party)
 }
@@ -273,8 +277,8 @@ async fn world(seed: u64) {
         // The first proves nothing to the end.
         let which = random.below(guests.len());
         if which > 0 && random.once_in(10) && guests[which].readers.len() < 3 {
-            let who = 1 + random.below(KEYS) as u8;
-            guests[which].client.auth(who).await;
+            let who = random.below(KEYS);
+            guests[which].client.auth(1 + who as u8).await;
             guests[which].readers.insert(who);
         }
         let filters = some(random, 3, |random| filter(random, &events, at));

@@ -123,6 +123,9 @@ pub struct RelayInfo {
     pub description: String,
     /// The URL that clients reach it under: `wss://…`. Known to NIP-62 and NIP-42.
     pub url: Option<String>,
+    /// Further URLs that lead here, an onion address for one. They mean this relay as `url` does, which
+    /// must be set with them.
+    pub other_urls: Vec<String>,
     /// The operator's key, hex.
     pub pubkey: Option<String>,
     /// How else to reach the operator.
@@ -133,6 +136,13 @@ pub struct RelayInfo {
     pub banner: Option<String>,
     /// URL of its terms.
     pub terms_of_service: Option<String>,
+}
+
+impl RelayInfo {
+    /// All the URLs that are known to lead here.
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        self.url.iter().chain(&self.other_urls).cloned()
+    }
 }
 
 /// How many threads do what must not run on the runtime's. 0 takes the number of cores.

@@ -109,8 +109,7 @@ impl Server {
                 move |seq, record| live.publish(Some(seq), record)
             }),
         ));
-        let urls = config.relay.url.iter().cloned().chain([url(addr)]);
-        let own_urls = OwnUrls::new(urls);
+        let own_urls = OwnUrls::new(config.relay.urls().chain([url(addr)]));
         let knows_url = config.relay.url.is_some();
         if !knows_url && !addr.ip().is_loopback() {
             tracing::warn!(

@@ -40,6 +40,8 @@ pub(crate) struct Web {
     handles: Handles,
     /// Not where they have an address of their own.
     serves_metrics: bool,
+    /// Where clients find the relay, without a slash at the end.
+    path: Arc<str>,
     landing: Arc<Landing>,
 }
 
@@ -95,7 +97,8 @@ impl Web {
     pub(crate) fn new(handles: Handles, serves_metrics: bool, retention: Policy) -> Self {
         let Handles { relay, leaving, .. } = handles.clone();
         let landing = Arc::new(Landing::new(Arc::clone(&relay), retention));
-        Self { relay, leaving, handles, serves_metrics, landing }
+        let path = relay.info.url.as_deref().map_or("", path).into();
+        Self { relay, leaving, handles, serves_metrics, path, landing }
     }
 
     /// All routes.
@@ -106,8 +109,12 @@ impl Web {
 
 async fn root(State(web): State<Web>, request: Request) -> Response {
     let headers = request.headers();
+    // A proxy may pass the relay's own path on, or cut it off.
+    let path = request.uri().path();
+    let path = if path.trim_end_matches('/') == &*web.path { "/" } else { path };
     if says(headers, UPGRADE.as_str(), "websocket") {
-        return upgrade(web, request).await;
+        // One endpoint, as paths make no difference to what is served (NIP-01).
+        return if path == "/" { upgrade(web, request).await } else { nothing() };
     }
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
@@ -115,7 +122,7 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD, OPTIONS")]).into_response();
     }
-    match request.uri().path() {
+    match path {
         "/" => {}
         "/counts" => return plain("application/json", web.landing.counts_json()),
         "/page.js" => return plain("text/javascript", landing::SCRIPT),
@@ -126,10 +133,7 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
             };
             return web.handles.metrics(place.peer, headers).await;
         }
-        _ => {
-            let text = "nothing is here; the relay is at /\n";
-            return (StatusCode::NOT_FOUND, text).into_response();
-        }
+        _ => return nothing(),
     }
     if says(headers, ACCEPT.as_str(), "application/nostr+json") {
         let (relay, settings) = (&web.relay, web.relay.settings());
@@ -141,6 +145,17 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
     let security = HeaderValue::from_static(landing::SECURITY);
     answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
     answer
+}
+
+fn nothing() -> Response {
+    (StatusCode::NOT_FOUND, "nothing is here; the relay is at /\n").into_response()
+}
+
+/// The path of a URL, without slashes at its end.
+fn path(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let path = rest.find('/').map_or("", |at| &rest[at..]);
+    path.trim_end_matches('/')
 }
 
 /// The address that a browser has come to, as clients write it. What is no host and port is left

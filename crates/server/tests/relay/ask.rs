@@ -278,3 +278,30 @@ async fn the_same_port_tells_programs_and_people_what_it_is() {
     assert!(no_key.contains(" 400 "));
     relay.stop().await;
 }
+
+/// NIP-01: one endpoint, as paths make no difference to what is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_relay_is_found_at_one_path_only() {
+    let plain = Relay::start(|_| {}).await;
+    let moved =
+        Relay::start(|config| config.relay.url = Some("wss://here.example/relay/".into())).await;
+    for (relay, path, is_there) in [
+        (&plain, "/", true),
+        (&plain, "/?x=1", true),
+        (&plain, "/relay", false),
+        (&plain, "/healthz", false),
+        (&moved, "/", true),
+        (&moved, "/relay", true),
+        (&moved, "/relay/", true),
+        (&moved, "/relay/x", false),
+    ] {
+        let url = format!("{}{path}", relay.url);
+        assert_eq!(tokio_tungstenite::connect_async(&url).await.is_ok(), is_there, "{path}");
+        if path.starts_with("/relay") {
+            let get = format!("GET {path} HTTP/1.1\r\nAccept: application/nostr+json");
+            assert_eq!(http(relay, &get).await.contains(" 200 "), is_there, "{path}");
+        }
+    }
+    plain.stop().await;
+    moved.stop().await;
+}
