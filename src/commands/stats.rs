@@ -1,9 +1,11 @@
-//! `hark stats`: the archive's size and state, as its files say.
+//! `hark stats`: the archive's size and state, as its files say, and what a running server says it has
+//! done.
 
 use std::process::ExitCode;
 
 use hark_archive::Store;
-use serde_json::json;
+use hark_server::words::date;
+use serde_json::{Value, json};
 
 use crate::cli::StatsArgs;
 use crate::place::Place;
@@ -11,11 +13,15 @@ use crate::print;
 
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stats = place.read()?.stats();
-    let served = place.server().is_ok_and(|server| server.is_some());
+    // A server that does not answer is told by what it does not say.
+    let server = place.server().ok().flatten();
+    let served = server.is_some();
+    let live = server.and_then(|mut server| server.stats().ok());
     if args.json {
         let json = json!({
             "data": place.data,
             "server_running": served,
+            "server": live.as_ref().map(of_server),
             "records": stats.records,
             "dead": stats.dead,
             "dead_bytes": stats.dead_bytes,
@@ -51,5 +57,44 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
         ("newest", time(stats.newest), plain()),
         ("found damaged", print::number(stats.damaged), plain()),
     ]))?;
+    if let Some(live) = live {
+        print::line("the server, since it was started")?;
+        print::line(&table(&live))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a server says about itself and not about the files.
+fn of_server(live: &Value) -> Value {
+    let names = ["since", "connections", "subscriptions", "outbox_bytes", "resident_bytes"];
+    let more = ["messages", "batches", "writes", "written_bytes", "trouble"];
+    let fields = names.iter().chain(&more);
+    Value::Object(fields.map(|name| ((*name).into(), live[*name].clone())).collect())
+}
+
+fn table(live: &Value) -> String {
+    let number = |name: &str| live[name].as_u64().unwrap_or_default();
+    // How many of these verbs were done as asked, and how many were not.
+    let answered = |verbs: &[&str]| {
+        let counts = verbs.iter().filter_map(|verb| live["messages"][*verb].as_object());
+        counts.flatten().fold((0, 0), |(done, refused), (result, count)| {
+            let count = count.as_u64().unwrap_or_default();
+            let is_done = ["ok", "duplicate"].contains(&result.as_str());
+            if is_done { (done + count, refused) } else { (done, refused + count) }
+        })
+    };
+    let both =
+        |(done, refused)| (print::number(done), format!("{} refused", print::number(refused)));
+    let (events, events_refused) = both(answered(&["EVENT"]));
+    let (questions, questions_refused) = both(answered(&["REQ", "COUNT"]));
+    let plain = String::new;
+    print::table(&[
+        ("up since", date(number("since")), live["trouble"].as_str().unwrap_or("").into()),
+        ("events taken", events, events_refused),
+        ("questions answered", questions, questions_refused),
+        ("connections", print::number(number("connections")), plain()),
+        ("subscriptions", print::number(number("subscriptions")), plain()),
+        ("waits for clients", print::bytes(number("outbox_bytes")), plain()),
+        ("memory", print::bytes(number("resident_bytes")), plain()),
+    ])
 }

@@ -16,6 +16,12 @@ fn commands_work_beside_a_running_server() {
     let export = place.hark(&["export"]).text();
     let stats = place.hark(&["stats", "--json"]).json();
     assert_eq!((&stats["records"], &stats["server_running"]), (&600.into(), &true.into()));
+    assert_eq!(
+        (&stats["server"]["connections"], &stats["server"]["writes"]),
+        (&0.into(), &600.into())
+    );
+    let table = place.hark(&["stats"]).text();
+    assert!(table.contains("a server is running") && table.contains("events taken"), "{table}");
     assert!(place.hark(&["explain", "--run", "{\"kinds\":[1]}"]).text().contains("plan: "));
     let again = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
     assert_eq!(again["refused"]["duplicate"], 600, "{again}");

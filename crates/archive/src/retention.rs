@@ -86,6 +86,12 @@ impl Swept {
     pub fn total(&self) -> u64 {
         self.expired + self.aged + self.crowded
     }
+
+    fn add(&mut self, more: Self) {
+        self.expired += more.expired;
+        self.aged += more.aged;
+        self.crowded += more.crowded;
+    }
 }
 
 impl Policy {
@@ -160,8 +166,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it. `report` hears of every round that did something or failed; after a failure it
-    /// goes on at the next round.
+    /// Starts it. `report` hears of every round that did something, once it is through, and of every
+    /// failure, after which it goes on at the next round.
     pub fn start(
         policy: Policy,
         store: Arc<dyn Store>,
@@ -171,16 +177,23 @@ impl Keeper {
     ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
         let thread = std::thread::Builder::new().name("hark-keeper".into()).spawn(move || {
-            let mut pause = policy.every;
+            let (mut pause, mut round) = (policy.every, Swept::default());
             // A short rest between the batches of a long round leaves the writer to others.
             let rest = Duration::from_millis(5);
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
-                let swept = policy.step(&*store, &writer, &clock);
-                let busy = swept.as_ref().is_ok_and(|swept| swept.total() > 0);
-                pause = if busy { rest } else { policy.every };
-                if busy || swept.is_err() {
-                    report(swept);
+                let step = policy.step(&*store, &writer, &clock);
+                let swept = step.as_ref().copied().unwrap_or_default();
+                round.add(swept);
+                pause = if swept.total() > 0 { rest } else { policy.every };
+                if swept.total() == 0 && round.total() > 0 {
+                    report(Ok(std::mem::take(&mut round)));
                 }
+                if let Err(error) = step {
+                    report(Err(error));
+                }
+            }
+            if round.total() > 0 {
+                report(Ok(round));
             }
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })

@@ -12,12 +12,14 @@ use std::thread::JoinHandle;
 
 use hark_archive::{CommitError, Outcome, Record, Write};
 use hark_codec::nostr::Filter;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
+use super::process::Process;
 use super::protocol::{
     self, COMPACT, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT, outcome_bytes,
 };
 use crate::Compact;
+use crate::metrics::Metrics;
 use crate::nostr::{Relay, query};
 
 /// Deletes in one write.
@@ -217,6 +219,7 @@ impl Connection {
     fn stats(&self) -> String {
         let stats = self.relay.store.stats();
         let counters = self.relay.writer.counters();
+        let metrics = &self.relay.metrics;
         json!({
             "records": stats.records,
             "dead": stats.dead,
@@ -233,10 +236,26 @@ impl Connection {
             "batches": counters.batches.read().count(),
             "writes": counters.writes.get(),
             "subscriptions": self.relay.live.len(),
-            "connections": self.relay.metrics.connections_open.get(),
+            "connections": metrics.connections_open.get(),
+            "outbox_bytes": metrics.outbox_bytes.get(),
+            "messages": messages(metrics),
+            "resident_bytes": Process::now().resident_bytes,
+            "since": metrics.started_s(),
+            "trouble": self.relay.trouble(),
         })
         .to_string()
     }
+}
+
+/// Messages by verb and by what became of them, as far as there were any.
+fn messages(metrics: &Metrics) -> Value {
+    let by_verb = metrics.answers().all().map(|(verb, verdicts)| {
+        let counts = verdicts.all().map(|(verdict, count)| (verdict, count.get()));
+        let counts = counts.filter(|(_, count)| *count > 0);
+        let counts: Map<_, _> = counts.map(|(name, count)| (name.into(), count.into())).collect();
+        (verb.into(), Value::Object(counts))
+    });
+    Value::Object(by_verb.collect())
 }
 
 /// Writes what was promised, in order; flushes when it has to wait.
