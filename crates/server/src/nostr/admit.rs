@@ -24,6 +24,11 @@ impl OwnUrls {
         Self(urls.into_iter().map(|url| plain(&url)).collect())
     }
 
+    /// The first of them, without what makes no difference.
+    pub(super) fn first(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+
     /// Whether `url` is one of them.
     pub(super) fn have(&self, url: &str) -> bool {
         self.0.contains(&plain(url))

@@ -98,13 +98,18 @@ impl Caller {
             return Some("invalid: challenge is not the one of this connection".into());
         }
         if !event.first_value("relay").is_some_and(|url| self.is_us(url)) {
-            return Some("invalid: relay is not the URL of this one".into());
+            return Some(format!("invalid: relay is not the URL of this one, {}", self.us()));
         }
         if event.created_at().abs_diff(now_s) > limits.auth_age_s_max {
             let bound = limits.auth_age_s_max;
             return Some(format!("invalid: created_at is more than {bound} s from now"));
         }
         None
+    }
+
+    /// What a client should have named.
+    fn us(&self) -> &str {
+        self.host.as_deref().unwrap_or_else(|| self.terms.own.first())
     }
 
     fn is_us(&self, url: &str) -> bool {

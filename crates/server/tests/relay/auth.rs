@@ -25,7 +25,7 @@ async fn an_answer_counts_if_kind_challenge_relay_time_id_and_signature_are_righ
         (answer(1, NOW_S, here, &challenge), "kind 22242"),
         (answer(22_242, NOW_S - 601, here, &challenge), "created_at"),
         (answer(22_242, NOW_S + 601, here, &challenge), "created_at"),
-        (answer(22_242, NOW_S, "wss://there.example", &challenge), "relay"),
+        (answer(22_242, NOW_S, "wss://there.example", &challenge), "this one, here.example"),
         (answer(22_242, NOW_S, here, &other.challenge), "challenge"),
         (answer(22_242, NOW_S, here, ""), "challenge"),
         (event(1, NOW_S, 22_242, &[], ""), "challenge"),
