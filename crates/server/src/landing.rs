@@ -4,11 +4,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hark_archive::limits::Limits;
+use hark_archive::limits::Rate;
 use hark_archive::retention::{Policy, Rule};
 use serde_json::{Map, Value};
 
 use crate::nostr::{Relay, nip11};
+use crate::settings::Settings;
 use crate::words::{age, bytes, date, number};
 
 /// What keeps the counts fresh.
@@ -38,7 +39,7 @@ impl Landing {
     /// The page, for one who has reached the relay under `url`.
     pub(crate) fn page(&self, url: &str) -> String {
         let settings = self.relay.settings();
-        let (info, limits) = (&self.relay.info, &settings.limits);
+        let info = &self.relay.info;
         let description = if info.description.is_empty() {
             "Keeps the messages of open networks and gives any slice of the history back."
         } else {
@@ -51,7 +52,7 @@ impl Landing {
             .replace("{description}", &escape(description))
             .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
             .replace("{kept}", &kept(&self.retention, private_kinds))
-            .replace("{limits}", &bounds(limits))
+            .replace("{limits}", &bounds(&settings))
             .replace("{operator}", &self.operator())
             .replace("{nips}", &nips.join(", "))
             .replace("{version}", env!("CARGO_PKG_VERSION"));
@@ -159,7 +160,7 @@ fn list(kinds: &[u32]) -> String {
 }
 
 /// The bounds that clients meet, as rows.
-fn bounds(limits: &Limits) -> String {
+fn bounds(Settings { limits, policy }: &Settings) -> String {
     let count = |value: usize| number(value as u64);
     let size = |value: usize| bytes(value as u64);
     let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
@@ -174,8 +175,21 @@ fn bounds(limits: &Limits) -> String {
         ("Filters in a question", count(limits.filters_max)),
         ("Values in a filter", count(limits.filter_values_max)),
         ("Subscriptions of a connection", count(limits.subscriptions_max)),
+        ("Events of an address", rate(limits.rates.events_per_address)),
+        ("Events of a key", rate(limits.rates.events_per_key)),
+        ("Questions of an address", rate(limits.rates.questions_per_address)),
     ];
-    lines(rows.iter().map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>\n")))
+    let few = !policy.allow_keys.is_empty();
+    let who = few.then(|| ("Who may publish", "listed keys".to_owned()));
+    let work = (policy.pow_bits_min > 0).then(|| {
+        ("Work that an event must show (NIP-13)", format!("{} bits", policy.pow_bits_min))
+    });
+    let rows = who.into_iter().chain(work).chain(rows);
+    lines(rows.map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>\n")))
+}
+
+fn rate(rate: Option<Rate>) -> String {
+    rate.map_or("any".into(), |rate| format!("{} a minute", number(rate.per_minute)))
 }
 
 fn lines(lines: impl Iterator<Item = String>) -> String {
@@ -232,6 +246,27 @@ mod tests {
             assert!(said.contains(&format!("<li>{item}")), "{item}: {said}");
         }
         assert!(!said.contains("Everything"));
+    }
+
+    #[test]
+    fn bounds_are_those_in_force() {
+        let mut settings = Settings::default();
+        let said = bounds(&settings);
+        assert!(said.contains("<dt>Filters in a question</dt><dd>20</dd>"), "{said}");
+        assert!(!said.contains("Who may publish") && !said.contains("NIP-13"), "{said}");
+        settings.policy.pow_bits_min = 20;
+        settings.policy.allow_keys.insert([1; 32]);
+        settings.limits.filters_max = 3;
+        settings.limits.rates.events_per_key = Some(Rate { per_minute: 1_200, at_once: 1 });
+        let said = bounds(&settings);
+        for row in [
+            "<dt>Who may publish</dt><dd>listed keys</dd>",
+            "<dt>Work that an event must show (NIP-13)</dt><dd>20 bits</dd>",
+            "<dt>Filters in a question</dt><dd>3</dd>",
+            "<dt>Events of a key</dt><dd>1,200 a minute</dd>",
+        ] {
+            assert!(said.contains(row), "{row}: {said}");
+        }
     }
 
     #[test]
