@@ -102,6 +102,8 @@ labels! {
         Idle = "idle",
         /// The client took too little.
         Slow = "slow",
+        /// The client broke the protocol: frames that are none, or messages that are too long.
+        Protocol = "protocol",
     }
 
     /// What a search was driven by.

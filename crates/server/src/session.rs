@@ -64,6 +64,8 @@ struct Outgoing {
 enum End {
     /// The other side, or the connection, is gone.
     Gone,
+    /// The other side broke the protocol, and has been told.
+    Broken,
     /// We close.
     Close(Reason),
 }
@@ -124,6 +126,7 @@ impl Session {
         self.line.hang_up();
         let ended = match end {
             End::Gone => Ended::Gone,
+            End::Broken => Ended::Protocol,
             End::Close(Reason::Away) => Ended::Shutdown,
             End::Close(Reason::Idle) => Ended::Idle,
             End::Close(Reason::Slow) => Ended::Slow,
@@ -190,6 +193,7 @@ impl Session {
             match self.socket.poll_recv(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Received::End) => return Poll::Ready(End::Gone),
+                Poll::Ready(Received::Broken) => return Poll::Ready(End::Broken),
                 Poll::Ready(received) => self.hear(received),
             }
         }
@@ -222,7 +226,7 @@ impl Session {
                 }
             }
             Received::Binary => self.door.hear_binary(),
-            Received::Heard | Received::End => None,
+            Received::Heard | Received::End | Received::Broken => None,
         };
         self.rest = wait.map(|wait| Box::pin(sleep(wait.min(REST_MAX))));
     }

@@ -82,6 +82,8 @@ pub(crate) enum Received {
     Heard,
     /// The end, by a close frame or without one.
     End,
+    /// The end, as the client breaks the protocol.
+    Broken,
 }
 
 /// Why the server closes.
@@ -112,8 +114,12 @@ impl Socket {
     /// The next message. What breaks the protocol ends the connection; the close frame that says so
     /// is already under way.
     pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
-        let Ok(frame) = ready!(self.inner.poll_next_frame(cx)) else {
-            return Poll::Ready(Received::End);
+        let frame = match ready!(self.inner.poll_next_frame(cx)) {
+            Ok(frame) => frame,
+            Err(WebSocketError::IoError(_) | WebSocketError::ConnectionClosed) => {
+                return Poll::Ready(Received::End);
+            }
+            Err(_) => return Poll::Ready(Received::Broken),
         };
         Poll::Ready(match frame.opcode() {
             OpCode::Text => Received::Text(frame.into_payload()),

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::kit::{NOW_S, Relay, note};
+use crate::kit::{NOW_S, Relay, http, note};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn going_down_answers_what_was_taken_and_says_goodbye() {
@@ -38,6 +38,12 @@ async fn too_long_a_message_ends_its_connection_only() {
     assert!(client.stored("s").await.is_empty());
     client.say("x".repeat(1_001)).await;
     assert_eq!(client.closed().await, Some(CloseCode::Size));
+    drop(client);
+    // Counted once the server has seen the end of it.
+    let counted = "\nhark_connections_ended_total{reason=\"protocol\"} 1\n";
+    while !http(&relay.url, "/metrics", "").await.1.contains(counted) {
+        tokio::task::yield_now().await;
+    }
     let (accepted, reason) = other.publish(&note(1, NOW_S, &"x".repeat(560))).await;
     assert!(!accepted && reason.starts_with("invalid: event is larger"), "{reason}");
     relay.stop().await;
