@@ -80,7 +80,11 @@ Examples:
 
 The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
 stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
-ends at once, which costs nothing that was acknowledged.")]
+ends at once, which costs nothing that was acknowledged.
+
+With --takeover the new server gets the sockets and the archive of the one that runs, which then
+serves the connections it has to their end (at most limits.takeover_drain_s) and exits. If the new
+one does not come up, the old one goes on as if nothing had been. For the embedded archive.")]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
     #[arg(long, value_name = "ADDR:PORT")]
@@ -88,6 +92,9 @@ pub(crate) struct ServeArgs {
     /// Where events are kept [default: embedded]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// Take the place of the server that runs on this archive, without dropping a connection
+    #[arg(long)]
+    pub(crate) takeover: bool,
     /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,

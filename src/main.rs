@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod config;
+mod handover;
 mod interrupt;
 mod notify;
 mod place;

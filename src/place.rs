@@ -7,8 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Outcome, Query, Store, Write};
-use hark_codec::hex;
-use hark_server::control::{Client, ControlError};
+use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_server::nostr::admit::OwnUrls;
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 
@@ -100,7 +99,38 @@ impl Place {
                     shelf.display()
                 )
             })?;
-        Ok(Owned { store: Arc::new(store), _lock: lock })
+        Ok(Owned { store: Arc::new(store), lock })
+    }
+
+    /// Opens the archive in the place of the server that runs on it, which goes on if this process
+    /// does not come to serve. Where none runs, as [`Place::own`].
+    pub(crate) fn take_over(&self) -> anyhow::Result<(Owned, Option<Taking>)> {
+        let mut taking = match Taking::ask(&self.control_socket(), &mut |line| {
+            tracing::info!("the server that runs: {line}");
+        }) {
+            Ok(taking) => taking,
+            Err(ControlError::Absent) => {
+                tracing::info!(
+                    "no server runs on this archive, so there is none to take over from"
+                );
+                return Ok((self.own()?, None));
+            }
+            Err(error) => {
+                return Err(anyhow::Error::new(error)
+                    .context("the server that runs was not taken over, and goes on"));
+            }
+        };
+        let lock = taking.lock().context("the server that runs handed no lock over")?;
+        let shelf = self.shelf();
+        let store = Embedded::open_released(&shelf, Box::new(NostrRules), self.options());
+        let store = store.with_context(|| {
+            format!(
+                "the archive in {} could not be opened beside the server that runs, which goes on. \
+                 `hark check` says what is wrong with it",
+                shelf.display()
+            )
+        })?;
+        Ok((Owned { store: Arc::new(store), lock: Lock::inherit(lock) }, Some(taking)))
     }
 
     /// Takes the archive's lock, which one process can hold.
@@ -155,7 +185,7 @@ fn connect(socket: &Path) -> anyhow::Result<Option<Client>> {
 pub(crate) struct Owned {
     pub(crate) store: Arc<Embedded>,
     // Dropped after the store.
-    _lock: Lock,
+    pub(crate) lock: Lock,
 }
 
 /// What writes.
@@ -207,18 +237,4 @@ impl Hand {
                 .context("the server stopped answering; run the command again"),
         }
     }
-}
-
-fn ids_filter(ids: &[hark_archive::Id]) -> String {
-    let mut filter = String::from("{\"ids\":[");
-    for (at, id) in ids.iter().enumerate() {
-        if at > 0 {
-            filter.push(',');
-        }
-        filter.push('"');
-        filter.extend(hex::encode_32(id).map(char::from));
-        filter.push('"');
-    }
-    filter.push_str("]}");
-    filter
 }

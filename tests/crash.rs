@@ -3,6 +3,7 @@
 
 mod beside;
 mod damage;
+mod follow;
 mod kill;
 mod simulation;
 

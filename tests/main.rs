@@ -13,3 +13,4 @@ mod page;
 mod public;
 mod served;
 mod stores;
+mod takeover;

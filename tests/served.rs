@@ -44,8 +44,18 @@ pub(crate) fn hark(data: &Path) -> Command {
 
 impl Server {
     pub(crate) fn start(data: &Path, config: &Path) -> Self {
+        Self::begin(data, config, &[])
+    }
+
+    /// In the place of the one that runs.
+    pub(crate) fn take_over(data: &Path, config: &Path) -> Self {
+        Self::begin(data, config, &["--takeover"])
+    }
+
+    fn begin(data: &Path, config: &Path, more: &[&str]) -> Self {
         let mut command = hark(data);
         command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--config"]).arg(config);
+        command.args(more);
         let mut child = command.stderr(Stdio::null()).spawn().expect("the binary runs");
         let mut first = String::new();
         let stdout = child.stdout.take().expect("is piped");

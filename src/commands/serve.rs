@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hark_archive::clock::Clock;
+use hark_server::control::Taking;
 use hark_server::{Compact, Server, Shelf};
+use hark_store_embedded::Embedded;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
@@ -14,9 +16,10 @@ use crate::cli::ServeArgs;
 use crate::commands::reload::Watch;
 use crate::commands::upkeep;
 use crate::config::{Config, Log, LogFormat};
+use crate::handover::Held;
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::notify;
-use crate::place::Place;
+use crate::place::{Owned, Place};
 use crate::print;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -33,29 +36,38 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
              and benchmarks only."
         );
     }
-    // Last to go: the store closes before the lock does.
-    let owned = place.own()?;
-    for note in owned.store.notes() {
+    let (Owned { store, lock }, taking) =
+        if args.takeover { place.take_over()? } else { (place.own()?, None) };
+    for note in store.notes() {
         tracing::warn!("{note}");
     }
+    // Last to go: the store closes before the lock does.
+    let records_max = place.config.limits.takeover_records_max;
+    let held = Arc::new(Held::new(Arc::clone(&store), lock, records_max));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
     let shelf = Shelf {
-        store: Arc::clone(&owned.store) as _,
+        compact: Some(compact(&store)),
+        store,
         writer: place.config.batch,
         clock: Clock::System,
-        compact: Some(compact(&owned)),
+        handover: Some(Arc::clone(&held) as _),
     };
-    let code = runtime.block_on(serve(args, place, shelf))?;
+    let code = runtime.block_on(serve(args, place, shelf, taking))?;
     drop(runtime);
-    drop(owned);
+    drop(held);
     tracing::info!("closed");
     Ok(code)
 }
 
-async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<ExitCode> {
+async fn serve(
+    args: &ServeArgs,
+    place: &Place,
+    shelf: Shelf,
+    taking: Option<Taking>,
+) -> anyhow::Result<ExitCode> {
     let listen = args.listen.unwrap_or(place.config.listen);
     let mut config = hark_server::Config::new(listen);
     config.proxies = place.config.proxies.clone();
@@ -71,13 +83,18 @@ async fn serve(args: &ServeArgs, place: &Place, shelf: Shelf) -> anyhow::Result<
     config.threads = place.config.threads;
     config.unlimited = args.unlimited;
     let mut signals = Signals::new()?;
-    let server = Server::bind(config, shelf).await.with_context(|| {
-        format!(
-            "the server could not start on {listen}, and nothing was served. If another program \
-             listens there, stop it or choose another port with --listen; ports below 1024 need \
-             the right to use them"
-        )
-    })?;
+    let server = match taking {
+        Some(taking) => Server::take_over(config, shelf, taking)
+            .await
+            .context("the server that runs was not taken over, and goes on"),
+        None => Server::bind(config, shelf).await.with_context(|| {
+            format!(
+                "the server could not start on {listen}, and nothing was served. If another \
+                 program listens there, stop it or choose another port with --listen; ports below \
+                 1024 need the right to use them"
+            )
+        }),
+    }?;
     // Ends with the runtime. Before anybody is told that the server is there, who may send it SIGHUP.
     tokio::spawn(Watch::new(place.config.clone(), server.reload())?.run());
     let at = server.url();
@@ -112,8 +129,8 @@ fn check_store(url: &str) -> anyhow::Result<()> {
     }
 }
 
-fn compact(owned: &crate::place::Owned) -> Compact {
-    let store = Arc::clone(&owned.store);
+fn compact(store: &Arc<Embedded>) -> Compact {
+    let store = Arc::clone(store);
     Arc::new(move |words| {
         store
             .compact(&mut |progress| {

@@ -149,6 +149,14 @@ pub struct Limits {
 
     /// How long a shutdown waits for what is under way, before it drops it.
     pub drain_timeout_ms: u64,
+    /// How long a server waits for a step of a process that takes over, while writes wait. After that
+    /// it goes on as before.
+    pub takeover_wait_ms: u64,
+    /// How long a server that was taken over serves the connections that it has. After that they are
+    /// closed, and their clients come again to the new one.
+    pub takeover_drain_s: u64,
+    /// Records that it takes in meanwhile, as it keeps them in memory. After that the same happens.
+    pub takeover_records_max: u64,
 }
 
 impl Default for Limits {
@@ -187,6 +195,9 @@ impl Default for Limits {
             control_frame_bytes_max: 2 << 20,
             control_window: 1_024,
             drain_timeout_ms: 10_000,
+            takeover_wait_ms: 30_000,
+            takeover_drain_s: 3_600,
+            takeover_records_max: 1_000_000,
         }
     }
 }

@@ -234,7 +234,7 @@ mod tests {
     fn shelf(records: &[Write]) -> (Arc<dyn Store>, Writer) {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
         store.commit(records).unwrap();
-        let writer = Writer::start(Arc::clone(&store), Options::default(), Box::new(|_, _| {}));
+        let writer = Writer::start(Arc::clone(&store), Options::default(), Box::new(()));
         (store, writer)
     }
 

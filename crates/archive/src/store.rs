@@ -170,6 +170,15 @@ pub struct Stats {
     pub upkeep_failed: Option<String>,
 }
 
+/// How far a store's log is durable, where it has one that other processes may follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the file that is being written.
+    pub log: u32,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// One shelf. Shared by all threads; one commit runs at a time.
 pub trait Store: Send + Sync {
     /// Carries out a batch. On return everything in it is durable and seen by new searches.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hark_codec::record::Record;
 
 use crate::meter::{Count, Histogram};
-use crate::store::{CommitError, Outcome, Store, Write};
+use crate::store::{CommitError, Committed, Outcome, Store, Write};
 
 /// How batches are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +41,41 @@ impl Default for Options {
 /// Called once with what became of a write.
 pub type Done = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
 
-/// Called, on the writer's thread, with every record that has just become durable and its sequence
-/// number, in order.
-pub type Listener = Box<dyn FnMut(u64, &Record<'_>) + Send>;
+/// Hears, on the writer's thread, of what has just become durable.
+pub trait Listener: Send {
+    /// A record and its sequence number, in order.
+    fn stored(&mut self, seq: u64, record: &Record<'_>);
+
+    /// A batch is durable, and all of its records are told. Their senders hear of it after this.
+    fn batch(&mut self) {}
+}
+
+/// Nobody hears.
+impl Listener for () {
+    fn stored(&mut self, _: u64, _: &Record<'_>) {}
+}
+
+/// What makes a batch durable: [`Store::commit`], or another process that took the archive over.
+pub type Commit = Box<dyn Fn(&[Write]) -> Result<Committed, CommitError> + Send>;
+
+/// Where writes go, and who hears of them.
+pub struct Target {
+    /// Makes them durable.
+    pub commit: Commit,
+    /// Hears of them.
+    pub listener: Box<dyn Listener>,
+}
+
+/// Done between two batches; see [`Writer::between`].
+pub type Between = Box<dyn FnOnce(&mut Target) + Send>;
 
 /// The queue is full, or the writer has stopped. The write comes back.
 #[derive(Debug)]
 pub struct Busy(pub Write);
 
-struct Job {
-    write: Write,
-    done: Done,
+enum Job {
+    Write(Write, Done),
+    Between(Between),
 }
 
 /// What the writer has done since it started.
@@ -88,14 +112,15 @@ pub struct Writer {
 
 impl Writer {
     /// Starts the writer's thread.
-    pub fn start(store: Arc<dyn Store>, options: Options, listener: Listener) -> Self {
+    pub fn start(store: Arc<dyn Store>, options: Options, listener: Box<dyn Listener>) -> Self {
         let (jobs, queue) = sync_channel(options.queue_max.max(1));
         let counters = Arc::new(Counters::default());
         let thread = std::thread::Builder::new()
             .name("hark-writer".into())
             .spawn({
                 let counters = Arc::clone(&counters);
-                move || run(&*store, options, &queue, listener, &counters)
+                let commit = Box::new(move |writes: &[Write]| store.commit(writes));
+                move || run(Target { commit, listener }, options, &queue, &counters)
             })
             .expect("the system starts a thread");
         Self { jobs: Some(jobs), thread: Some(thread), counters }
@@ -105,15 +130,28 @@ impl Writer {
     /// writer's thread and must not block.
     pub fn try_submit(&self, write: Write, done: Done) -> Result<(), Busy> {
         let Some(jobs) = &self.jobs else { return Err(Busy(write)) };
-        jobs.try_send(Job { write, done }).map_err(|refused| match refused {
-            TrySendError::Full(job) | TrySendError::Disconnected(job) => Busy(job.write),
+        jobs.try_send(Job::Write(write, done)).map_err(|refused| match refused {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => busy(job),
         })
     }
 
     /// Queues a write, waiting for room.
     pub fn submit(&self, write: Write, done: Done) -> Result<(), Busy> {
         let Some(jobs) = &self.jobs else { return Err(Busy(write)) };
-        jobs.send(Job { write, done }).map_err(|refused| Busy(refused.0.write))
+        jobs.send(Job::Write(write, done)).map_err(|refused| busy(refused.0))
+    }
+
+    /// Runs `job` on the writer's thread, once all that was queued before it is durable, told and
+    /// answered. What is queued after it waits until it returns, and goes to what it left as the
+    /// target. Comes back if the queue is full, or the writer has stopped.
+    pub fn between(&self, job: Between) -> Result<(), Between> {
+        let Some(jobs) = &self.jobs else { return Err(job) };
+        jobs.try_send(Job::Between(job)).map_err(|refused| match refused {
+            TrySendError::Full(Job::Between(job))
+            | TrySendError::Disconnected(Job::Between(job)) => job,
+            // Not reached: what was sent comes back.
+            TrySendError::Full(_) | TrySendError::Disconnected(_) => Box::new(|_: &mut Target| {}),
+        })
     }
 
     /// Queues a write and waits until it is durable or refused.
@@ -149,68 +187,91 @@ impl Drop for Writer {
     }
 }
 
-fn run(
-    store: &dyn Store,
-    options: Options,
-    queue: &Receiver<Job>,
-    mut listener: Listener,
-    counters: &Counters,
-) {
-    let mut writes = Vec::new();
-    let mut waiting = Vec::new();
-    while let Ok(first) = queue.recv() {
-        gather(first, options, queue, &mut writes, &mut waiting);
-        let started = Instant::now();
-        counters.committing(Some(started));
-        let result = store.commit(&writes);
-        counters.committing(None);
-        match result {
-            Ok(committed) => {
-                counters.batches.note(started.elapsed());
-                counters.writes.add(writes.len() as u64);
-                for (write, outcome) in writes.iter().zip(&committed.outcomes) {
-                    if let (Write::Put(bytes), Outcome::Stored { seq }) = (write, outcome)
-                        && let Ok(record) = Record::new(bytes)
-                    {
-                        listener(*seq, &record);
-                    }
-                }
-                for (done, outcome) in waiting.drain(..).zip(committed.outcomes) {
-                    done(Ok(outcome));
-                }
-            }
-            Err(error) => {
-                if let CommitError::Stopped(reason) = &error {
-                    // Set once: it does not start again by itself, so the first reason is the one.
-                    let _ = counters.stopped.set(reason.clone());
-                }
-                let error = Arc::new(error);
-                for done in waiting.drain(..) {
-                    done(Err(Arc::clone(&error)));
-                }
-            }
-        }
-        writes.clear();
+fn busy(job: Job) -> Busy {
+    match job {
+        Job::Write(write, _) => Busy(write),
+        // Not reached: only writes are given back.
+        Job::Between(_) => Busy(Write::Put(Box::default())),
     }
 }
 
-/// Takes what is there, up to the bounds.
+fn run(mut target: Target, options: Options, queue: &Receiver<Job>, counters: &Counters) {
+    let mut writes = Vec::new();
+    let mut waiting = Vec::new();
+    while let Ok(first) = queue.recv() {
+        let between = gather(first, options, queue, &mut writes, &mut waiting);
+        commit(&mut target, &mut writes, &mut waiting, counters);
+        if let Some(between) = between {
+            between(&mut target);
+        }
+    }
+}
+
+/// Makes a batch durable, tells the listener and then the senders.
+fn commit(
+    target: &mut Target,
+    writes: &mut Vec<Write>,
+    waiting: &mut Vec<Done>,
+    counters: &Counters,
+) {
+    if writes.is_empty() {
+        return;
+    }
+    let started = Instant::now();
+    counters.committing(Some(started));
+    let result = (target.commit)(writes);
+    counters.committing(None);
+    match result {
+        Ok(committed) => {
+            counters.batches.note(started.elapsed());
+            counters.writes.add(writes.len() as u64);
+            for (write, outcome) in writes.iter().zip(&committed.outcomes) {
+                if let (Write::Put(bytes), Outcome::Stored { seq }) = (write, outcome)
+                    && let Ok(record) = Record::new(bytes)
+                {
+                    target.listener.stored(*seq, &record);
+                }
+            }
+            target.listener.batch();
+            for (done, outcome) in waiting.drain(..).zip(committed.outcomes) {
+                done(Ok(outcome));
+            }
+        }
+        Err(error) => {
+            if let CommitError::Stopped(reason) = &error {
+                // Set once: it does not start again by itself, so the first reason is the one.
+                let _ = counters.stopped.set(reason.clone());
+            }
+            let error = Arc::new(error);
+            for done in waiting.drain(..) {
+                done(Err(Arc::clone(&error)));
+            }
+        }
+    }
+    writes.clear();
+}
+
+/// Takes what is there, up to the bounds, or to what is to be done after this batch.
 fn gather(
     first: Job,
     options: Options,
     queue: &Receiver<Job>,
     writes: &mut Vec<Write>,
     waiting: &mut Vec<Done>,
-) {
+) -> Option<Between> {
     let until = Instant::now() + options.batch_wait;
     let mut bytes = 0;
     let mut next = Some(first);
-    while let Some(Job { write, done }) = next.take() {
+    while let Some(job) = next.take() {
+        let (write, done) = match job {
+            Job::Write(write, done) => (write, done),
+            Job::Between(between) => return Some(between),
+        };
         bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
         writes.push(write);
         waiting.push(done);
         if writes.len() >= options.batch_writes_max || bytes >= options.batch_bytes_max {
-            return;
+            return None;
         }
         next = match queue.try_recv() {
             Ok(job) => Some(job),
@@ -218,4 +279,5 @@ fn gather(
             Err(_) => queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok(),
         };
     }
+    None
 }

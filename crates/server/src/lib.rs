@@ -36,6 +36,7 @@ pub mod words;
 
 pub use address::Proxies;
 pub use admin::control;
+use admin::control::Handover;
 pub use listen::{ServeError, Server};
 pub use settings::{Reload, Settings};
 
@@ -169,4 +170,6 @@ pub struct Shelf {
     pub clock: Clock,
     /// How it is compacted, where that means something.
     pub compact: Option<Compact>,
+    /// How another process takes it over, where that is possible.
+    pub handover: Option<Arc<dyn Handover>>,
 }

@@ -5,7 +5,8 @@
 //! answered. All of it within a time; what is not done by then is dropped, and has got no OK.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::admin::control::Control;
+use crate::admin::control::{Control, ControlError, Giving, Taking};
+use crate::admin::handover::{Peers, Role, Tell};
 use crate::admin::http::Handles;
 use crate::connections::{Connections, turn_away};
 use crate::metrics::Metrics;
@@ -64,6 +66,12 @@ pub enum ServeError {
     /// The limits contradict each other.
     #[error("limits: {0}")]
     Limits(String),
+    /// The server that runs did not let this one take over.
+    #[error("cannot take over: {0}")]
+    TakeOver(ControlError),
+    /// The server that took over is gone.
+    #[error("the server that took over is gone: {0}")]
+    Lost(String),
 }
 
 /// A server with its sockets open and its threads running.
@@ -72,6 +80,7 @@ pub struct Server {
     addr: SocketAddr,
     relay: Arc<Relay>,
     control: Option<Control>,
+    role: watch::Sender<Role>,
     metrics: (MetricsDoor, Option<TcpListener>),
     retention: Policy,
     keeper: Keeper,
@@ -82,21 +91,44 @@ pub struct Server {
 impl Server {
     /// Opens the sockets and starts the threads. Nothing is served before [`Server::run`].
     pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
+        Self::start(config, shelf, None).await
+    }
+
+    /// The same in the place of a server that runs, with its sockets where the addresses are the
+    /// same. That one goes on as it was where this fails.
+    pub async fn take_over(
+        config: Config,
+        shelf: Shelf,
+        taking: Taking,
+    ) -> Result<Self, ServeError> {
+        Self::start(config, shelf, Some(taking)).await
+    }
+
+    async fn start(
+        config: Config,
+        shelf: Shelf,
+        mut taking: Option<Taking>,
+    ) -> Result<Self, ServeError> {
+        if taking.is_some() && (config.control.is_none() || shelf.handover.is_none()) {
+            let reason = "this server has no archive or no control.sock to take over".into();
+            return Err(ServeError::TakeOver(ControlError::Refused(reason)));
+        }
         let settings = Settings { limits: config.limits, policy: config.policy };
         let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
         admin::process::warn_if_few_files(settings.limits.connections_max);
         let settings: Shared = Arc::new(ArcSwap::from_pointee(settings));
         let rates = Rates::new(Arc::clone(&settings));
         let failed = |source| ServeError::Listen { addr: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let listener = listen(config.listen, taking.as_mut()).await.map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         let metrics_listener = match config.metrics.listen {
             None => None,
             Some(addr) => {
                 let failed = |source| ServeError::Listen { addr, source };
-                Some(TcpListener::bind(addr).await.map_err(failed)?)
+                Some(listen(addr, taking.as_mut()).await.map_err(failed)?)
             }
         };
+        let peers = Arc::new(Peers::default());
         let metrics = Arc::new(Metrics::default());
         let live = Arc::new(Live::default());
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -104,10 +136,7 @@ impl Server {
         let writer = Arc::new(Writer::start(
             Arc::clone(&shelf.store),
             shelf.writer,
-            Box::new({
-                let live = Arc::clone(&live);
-                move |seq, record| live.publish(Some(seq), record)
-            }),
+            Box::new(Tell { live: Arc::clone(&live), peers: Arc::clone(&peers) }),
         ));
         let own_urls = OwnUrls::new(config.relay.urls().chain([url(addr)]));
         let knows_url = config.relay.url.is_some();
@@ -123,6 +152,7 @@ impl Server {
             store: Arc::clone(&shelf.store),
             writer: Arc::clone(&writer),
             live: Arc::clone(&live),
+            peers: Arc::clone(&peers),
             clock: shelf.clock.clone(),
             settings: Arc::clone(&settings),
             rates: rates.clone(),
@@ -133,11 +163,60 @@ impl Server {
             Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
         let (readers, reader_threads) =
             Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
+        let relay = Arc::new(Relay {
+            store: shelf.store,
+            clock: shelf.clock,
+            live,
+            readers,
+            auth: Arc::new(auth),
+            intake,
+            writer,
+            peers,
+            settings,
+            rates,
+            metrics,
+            slow: SlowLog::new(config.slow_question),
+            info: config.relay,
+            connections: Arc::new(Connections::default()),
+            proxies: config.proxies,
+            deflate: socket::Deflate::new(config.deflate_from_bytes),
+            unlimited: config.unlimited,
+        });
+        let role = watch::Sender::new(Role::Serving);
+        let mut control = None;
+        if let Some(path) = config.control {
+            let failed = |source| ServeError::Control { path: path.display().to_string(), source };
+            let giving = shelf.handover.clone().map(|archive| -> std::io::Result<_> {
+                let listeners = std::iter::once(&listener).chain(&metrics_listener);
+                let listeners = listeners.map(|each| each.as_fd().try_clone_to_owned());
+                let listeners = Mutex::new(listeners.collect::<Result<_, _>>()?);
+                Ok(Arc::new(Giving { archive, listeners, role: role.clone() }))
+            });
+            let giving = giving.transpose().map_err(failed)?;
+            let relay = Arc::clone(&relay);
+            let started = Control::start(&path, relay, shelf.compact, giving).map_err(failed)?;
+            let control = control.insert(started);
+            if let (Some(mut taking), Some(archive)) = (taking, shelf.handover) {
+                let refused = |why| ServeError::TakeOver(ControlError::Refused(why));
+                taking.go().map_err(ServeError::TakeOver)?;
+                archive.take().map_err(refused)?;
+                let begin = archive.end();
+                let before = taking.finish(begin);
+                // From here on this process is the one that writes.
+                archive.followed(Some(begin));
+                archive.taken().map_err(failed)?;
+                control.publish().map_err(failed)?;
+                control.serve_follower(before, archive, begin).map_err(failed)?;
+            } else {
+                control.publish().map_err(failed)?;
+            }
+        }
+        // Not earlier: it writes.
         let keeper = Keeper::start(
             config.retention.clone(),
-            Arc::clone(&shelf.store),
-            Arc::clone(&writer),
-            shelf.clock.clone(),
+            Arc::clone(&relay.store),
+            Arc::clone(&relay.writer),
+            relay.clock.clone(),
             |swept| match swept {
                 Ok(swept) => tracing::info!(
                     expired = swept.expired,
@@ -149,32 +228,6 @@ impl Server {
             },
         )
         .map_err(ServeError::Thread)?;
-        let relay = Arc::new(Relay {
-            store: shelf.store,
-            clock: shelf.clock,
-            live,
-            readers,
-            auth: Arc::new(auth),
-            intake,
-            writer,
-            settings,
-            rates,
-            metrics,
-            slow: SlowLog::new(config.slow_question),
-            info: config.relay,
-            connections: Arc::new(Connections::default()),
-            proxies: config.proxies,
-            deflate: socket::Deflate::new(config.deflate_from_bytes),
-            unlimited: config.unlimited,
-        });
-        let control = config
-            .control
-            .map(|path| {
-                Control::start(&path, Arc::clone(&relay), shelf.compact).map_err(|source| {
-                    ServeError::Control { path: path.display().to_string(), source }
-                })
-            })
-            .transpose()?;
         if config.unlimited {
             tracing::warn!("running --unlimited: rate limits are off");
         }
@@ -183,6 +236,7 @@ impl Server {
             addr,
             relay,
             control,
+            role,
             metrics: (config.metrics, metrics_listener),
             retention: config.retention,
             keeper,
@@ -225,16 +279,15 @@ impl Server {
         let handles = Handles { relay: Arc::clone(&self.relay), leaving, allow: door.allow.into() };
         tokio::spawn(admin::report::run(Arc::clone(&self.relay), handles.leaving.clone()));
         let web = Web::new(handles.clone(), metrics_listener.is_none(), self.retention);
-        if let Some(listener) = metrics_listener {
-            tokio::spawn(admin::http::serve(listener, handles));
-        } else {
-            drop(handles);
-        }
+        let metrics_serving =
+            metrics_listener.map(|listener| tokio::spawn(admin::http::serve(listener, handles)));
+        let mut role = self.role.subscribe();
         tokio::pin!(shutdown);
         let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
-        loop {
+        let given = loop {
             let accepted = tokio::select! {
-                () = &mut shutdown => break,
+                () = &mut shutdown => break false,
+                Ok(()) = async { role.wait_for(Role::is_given).await.map(drop) } => break true,
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {
@@ -260,13 +313,40 @@ impl Server {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
-        }
-        tracing::info!("going down: finishing what is under way");
-        let drain = Duration::from_millis(self.relay.settings().limits.drain_timeout_ms);
+        };
         let Self { listener, relay, control, keeper, readers, verifiers, .. } = self;
         drop(listener);
         drop(alive);
         drop(web);
+        let (mut keeper, mut lost) = (Some(keeper), None);
+        if given {
+            // The other process does that now. Its thread may have to wait for a write.
+            tokio::task::spawn_blocking({
+                let keeper = keeper.take();
+                move || drop(keeper)
+            });
+            metrics_serving.inspect(tokio::task::JoinHandle::abort);
+            let over = Duration::from_secs(relay.settings().limits.takeover_drain_s);
+            let mut followers = control.as_ref().map(Control::followers);
+            tokio::select! {
+                () = &mut shutdown => {}
+                () = tokio::time::sleep(over) => {
+                    tracing::info!("takeover_drain_s is over; connections that are left end now");
+                }
+                reason = async {
+                    role.wait_for(|role| matches!(role, Role::Lost(_))).await.map(|role| role.clone())
+                } => lost = reason.ok(),
+                () = async {
+                    all_gone.recv().await;
+                    if let Some(followers) = &mut followers {
+                        // An error means that there are none any more.
+                        let _ = followers.wait_for(|count| *count == 0).await;
+                    }
+                } => tracing::info!("the last connection has ended"),
+            }
+        }
+        tracing::info!("going down: finishing what is under way");
+        let drain = Duration::from_millis(relay.settings().limits.drain_timeout_ms);
         leave.send_replace(true);
         if tokio::time::timeout(drain, all_gone.recv()).await.is_err() {
             tracing::warn!("some connections did not end in time; they are dropped");
@@ -300,7 +380,21 @@ impl Server {
         if tokio::time::timeout(drain, all_stopped).await.is_err() {
             tracing::warn!("some work did not end in time; it is dropped, and had got no OK");
         }
-        Ok(())
+        match lost {
+            Some(Role::Lost(reason)) => Err(ServeError::Lost(reason)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The socket that was handed over for this address, or a new one.
+async fn listen(addr: SocketAddr, taking: Option<&mut Taking>) -> std::io::Result<TcpListener> {
+    match taking.and_then(|taking| taking.listener(addr)) {
+        Some(handed) => {
+            handed.set_nonblocking(true)?;
+            TcpListener::from_std(handed)
+        }
+        None => TcpListener::bind(addr).await,
     }
 }
 

@@ -36,13 +36,17 @@ pub trait Disk: Send + Sync {
     /// Returns once the names in a directory are on the disk.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Names and lengths of the files in a directory.
+    /// Names and lengths of the files in a directory, less those that go meanwhile.
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(path)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            files.push((name, entry.metadata()?.len()));
+            match entry.metadata() {
+                Ok(known) => files.push((name, known.len())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
         files.sort();
         Ok(files)

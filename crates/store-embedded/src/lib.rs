@@ -3,11 +3,13 @@
 //!
 //! Read in this order: [`disk`] and [`log`] (bytes that last), [`head`] and [`segment`] (finding them
 //! again), `shelf` (a shelf and its one writer), `open` (start and recovery), `upkeep` (sealing,
-//! merging, rewriting), [`check`] and `rebuild`.
+//! merging, rewriting), `follow` (another
+//! process takes over), [`check`] and `rebuild`.
 
 mod bits;
 pub mod check;
 pub mod disk;
+mod follow;
 pub mod head;
 mod lock;
 pub mod log;
@@ -23,6 +25,7 @@ mod upkeep;
 use std::sync::Arc;
 
 pub use check::{Fault, Report, check};
+pub use follow::FollowError;
 pub use lock::{Lock, LockError};
 pub use manifest::ManifestError;
 pub use open::OpenError;

@@ -3,12 +3,13 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Held as long as it lives.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
 /// Why the lock was not taken.
@@ -54,9 +55,27 @@ impl Lock {
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        file.set_len(0).map_err(io)?;
-        file.rewind().map_err(io)?;
-        writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(Self { _file: file })
+        let lock = Self { file };
+        lock.sign().map_err(io)?;
+        Ok(lock)
+    }
+
+    /// The lock that another process holds and handed to this one: both hold it, until the last of
+    /// them lets go.
+    pub fn inherit(handed: OwnedFd) -> Self {
+        Self { file: handed.into() }
+    }
+
+    /// Another hold on it, to hand to a process that takes over.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone().map(OwnedFd::from)
+    }
+
+    /// Says in the file that this process has the archive.
+    pub fn sign(&self) -> io::Result<()> {
+        let mut file = &self.file;
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
     }
 }

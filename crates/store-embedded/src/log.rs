@@ -187,6 +187,11 @@ impl Log {
         self.end.store(len, Ordering::Release);
     }
 
+    /// Bytes that it may grow to and still be read.
+    pub(crate) fn room(&self) -> u64 {
+        self.map.len() as u64
+    }
+
     /// All that is written.
     pub fn bytes(&self) -> &[u8] {
         let end = self.written() as usize;
@@ -277,18 +282,10 @@ pub fn replay(
     let mut end = End { last: HEADER, good: HEADER, len: bytes.len() as u64 };
     let mut frames = Vec::new();
     while end.good < end.len {
-        let at = end.good as usize;
-        let Some(whole) = batch(&bytes[at..], salt, &mut frames) else { break };
-        let mut offset = at + Frame::BATCH_BYTES;
-        for size in &frames {
-            if let Some(parsed) =
-                Frame::parse(bytes[offset + 8], &bytes[offset + FRAME..offset + size])
-            {
-                each(offset as u32, parsed);
-            }
-            offset += size;
-        }
-        (end.last, end.good) = (end.good, end.good + whole as u64);
+        let Some(next) = replay_batch(&bytes, end.good as usize, salt, &mut frames, each) else {
+            break;
+        };
+        (end.last, end.good) = (end.good, next as u64);
     }
     if later_batch(&bytes[end.good as usize..], salt) {
         return Err(LogError::Damaged { path: path.into(), offset: end.good });
@@ -308,6 +305,27 @@ pub fn replay_whole(
         return Err(LogError::Damaged { path: path.into(), offset: end.good });
     }
     Ok(end)
+}
+
+/// Hands out the frames of the batch that begins at `at`, and says where it ends; `None`, and no frame
+/// of it, if it is not whole.
+pub(crate) fn replay_batch(
+    bytes: &[u8],
+    at: usize,
+    salt: u32,
+    frames: &mut Vec<usize>,
+    each: &mut dyn FnMut(u32, Frame<'_>),
+) -> Option<usize> {
+    let whole = batch(bytes.get(at..)?, salt, frames)?;
+    let mut offset = at + Frame::BATCH_BYTES;
+    for size in frames.iter() {
+        if let Some(parsed) = Frame::parse(bytes[offset + 8], &bytes[offset + FRAME..offset + size])
+        {
+            each(offset as u32, parsed);
+        }
+        offset += size;
+    }
+    Some(at + whole)
 }
 
 /// Size of the batch at the start of `bytes`, if it is whole, and the sizes of its frames.

@@ -22,7 +22,7 @@ use crate::segment;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::Kind;
 use crate::segment::view::{Dead, Segment};
-use crate::shelf::{Embedded, Shelf, Tail, View, Writing, lock};
+use crate::shelf::{Embedded, Shelf, Tail, Target, View, Writing, lock};
 use crate::term::{SECRET, Terms};
 use crate::upkeep::{self, Signal};
 
@@ -114,6 +114,23 @@ impl Embedded {
             lock(&shelf.signal).work = true;
         }
         Ok(Self { shelf, notes, thread })
+    }
+
+    /// Opens a shelf that another process has [released](Embedded::release), and writes nothing to
+    /// it before [`Embedded::take`]: that process may still go on with it.
+    pub fn open_released(
+        dir: &Path,
+        rules: Box<dyn Rules>,
+        mut options: Options,
+    ) -> Result<Self, OpenError> {
+        options.disk = Arc::new(Wary::new(options.disk));
+        let manifest = read_manifest(&*options.disk, dir)?;
+        let manifest = manifest.ok_or_else(|| OpenError::Missing(dir.into()))?;
+        let background = options.background;
+        let shelf = Arc::new(Self::load(dir, rules, options, manifest, None)?);
+        lock(&shelf.signal).resting = true;
+        let thread = background.then(|| upkeep::start(&shelf)).transpose();
+        Ok(Self { thread: thread.map_err(OpenError::io(dir))?, shelf, notes: Vec::new() })
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
@@ -257,24 +274,37 @@ impl Shelf {
 fn kill<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
+    id: (&hark_archive::Id, u64),
+    log: u32,
+) {
+    let mut found = Vec::new();
+    named(segments, heads, id, log, &mut found);
+    found.iter().for_each(Target::kill);
+}
+
+/// Adds the rows of `id` that were put in the log numbered `log`.
+pub(crate) fn named<'a>(
+    segments: &[Arc<Segment>],
+    heads: impl Iterator<Item = &'a Arc<Head>>,
     (id, hash): (&hark_archive::Id, u64),
     log: u32,
+    found: &mut Vec<Target>,
 ) {
     for head in heads.filter(|head| head.log.number == log) {
         let view = HeadView::writing(head);
         if let Some(row) = view.find(id, hash) {
-            head.kill(row);
+            found.push(Target::Head(Arc::clone(head), row));
         }
     }
     let covers = |s: &&Arc<Segment>| (s.entry.first_log..=s.entry.last_log).contains(&log);
     for segment in segments.iter().filter(covers) {
         for row in segment.rows_of(id, hash).filter(|&row| segment.address(row).log == log) {
-            segment.kill(row);
+            found.push(Target::Segment(Arc::clone(segment), row));
         }
     }
 }
 
-fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
+pub(crate) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
     let path = dir.join("MANIFEST");
     Manifest::read(disk, dir).map_err(|source| OpenError::Manifest { path, source })
 }

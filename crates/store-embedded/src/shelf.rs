@@ -126,7 +126,7 @@ impl Target {
         }
     }
 
-    fn kill(&self) {
+    pub fn kill(&self) {
         match self {
             Self::Head(head, row) => head.kill(*row),
             Self::Segment(segment, row) => segment.kill(*row),
@@ -176,6 +176,10 @@ impl Tail {
 pub(crate) struct Writing {
     /// `None` in a process that only reads.
     pub tail: Option<Tail>,
+    /// The tail while another process is about to go on with it.
+    pub released: Option<Tail>,
+    /// Records taken in from another process.
+    pub followed: u64,
     /// Why no more is written, once a write or sync has failed.
     pub stopped: Option<String>,
     /// The batch that is gathered; its own frame, in front, is filled in last.
@@ -191,6 +195,8 @@ impl Writing {
     pub fn new(tail: Option<Tail>) -> Self {
         Self {
             tail,
+            released: None,
+            followed: 0,
             stopped: None,
             frames: Vec::new(),
             start: Vec::new(),
@@ -297,12 +303,17 @@ impl Shelf {
         }
         let base = view.active.base + u64::from(view.active.inserted());
         let head = Arc::new(Head::new(log, self.terms, base, self.options.seal_records));
+        self.begin_head(&head);
+        Ok(())
+    }
+
+    /// Puts a new head in place; the old one is left for sealing.
+    pub fn begin_head(&self, head: &Arc<Head>) {
         self.update_view(|view| {
             let mut frozen = view.frozen.clone();
             frozen.push(Arc::clone(&view.active));
-            View::new(view.segments.clone(), frozen, Arc::clone(&head))
+            View::new(view.segments.clone(), frozen, Arc::clone(head))
         });
-        Ok(())
     }
 
     /// Replaces the view. Both threads that do so hold `writing`.

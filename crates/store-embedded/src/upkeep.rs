@@ -30,6 +30,10 @@ const REST: Duration = Duration::from_secs(5);
 pub(crate) struct Signal {
     pub stop: bool,
     pub work: bool,
+    /// Whether another process has the shelf, or may be about to.
+    pub resting: bool,
+    /// Logs from this number on are not rewritten, as another process reads them.
+    pub followed_from: Option<u32>,
     /// Why the last job failed.
     pub failed: Option<String>,
 }
@@ -43,6 +47,9 @@ pub enum UpkeepError {
     /// What was written could not be opened again.
     #[error("upkeep of the archive failed: {0}")]
     Open(#[from] OpenError),
+    /// Another process has the shelf.
+    #[error("another process has taken the archive over; ask that one")]
+    Resting,
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
@@ -71,7 +78,7 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("hark-upkeep".into()).spawn(move || {
         loop {
             let mut signal = lock(&shelf.signal);
-            while !signal.work && !signal.stop {
+            while (!signal.work || signal.resting) && !signal.stop {
                 signal = wait(&shelf, signal, None);
             }
             if signal.stop {
@@ -140,7 +147,10 @@ impl Shelf {
     /// All that is due.
     pub(crate) fn upkeep_all(&self) -> Result<(), UpkeepError> {
         let _one_at_a_time = lock(&self.upkeep);
-        let stop = || lock(&self.signal).stop;
+        let stop = || {
+            let signal = lock(&self.signal);
+            signal.stop || signal.resting
+        };
         while !stop() && self.seal_next()? {
             self.signalled.notify_all();
         }
@@ -313,12 +323,14 @@ impl Shelf {
     /// Rewrites the log with the largest dead share above `share`; false if there is none.
     fn rewrite_next(&self, share: f64) -> Result<bool, UpkeepError> {
         let view = self.view.load_full();
+        let followed_from = lock(&self.signal).followed_from.unwrap_or(u32::MAX);
         let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
         for segment in &view.segments {
             for log in segment.logs.iter().flatten() {
                 let dead =
                     log.dead_bytes.load(Ordering::Relaxed) as f64 / log.written().max(1) as f64;
-                if dead > share && worst.is_none_or(|(most, ..)| dead > most) {
+                let free = log.number < followed_from;
+                if free && dead > share && worst.is_none_or(|(most, ..)| dead > most) {
                     worst = Some((dead, segment, log.number));
                 }
             }
@@ -554,6 +566,9 @@ impl Embedded {
         let shelf = &self.shelf;
         let before = self.stats();
         let _one_at_a_time = lock(&shelf.upkeep);
+        if lock(&shelf.signal).resting {
+            return Err(UpkeepError::Resting);
+        }
         while shelf.seal_next()? {}
         progress(Progress { what: "merging segments", done: 0, total: 1 });
         let segments = shelf.view.load().segments.len();

@@ -7,10 +7,14 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use hark_archive::Outcome;
+use hark_archive::{Id, Outcome};
+use hark_codec::hex;
 
+pub(crate) use super::give::Giving;
+pub use super::handover::Handover;
 use super::protocol::{self, COMPACT, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT};
 pub(crate) use super::served::Control;
+pub use super::take::Taking;
 
 /// Records that a client sends before it reads the first answer. Their answers fit into the
 /// socket's buffer, so neither side can wait for the other.
@@ -42,10 +46,7 @@ pub struct Client {
 impl Client {
     /// Connects to the server whose socket lies at `path`.
     pub fn connect(path: &Path) -> Result<Self, ControlError> {
-        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Absent,
-            _ => ControlError::Broken(error),
-        })?;
+        let stream = stream(path)?;
         let from = BufReader::new(stream.try_clone()?);
         Ok(Self { from, to: BufWriter::with_capacity(64 << 10, stream), body: Vec::new() })
     }
@@ -126,6 +127,29 @@ impl Client {
     }
 }
 
-fn broken(came: &str) -> ControlError {
+/// A connection to the server whose socket lies at `path`.
+pub(super) fn stream(path: &Path) -> Result<UnixStream, ControlError> {
+    UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Absent,
+        _ => ControlError::Broken(error),
+    })
+}
+
+/// The filter that [`Client::erase`] takes for these ids.
+pub fn ids_filter(ids: &[Id]) -> String {
+    let mut filter = String::from("{\"ids\":[");
+    for (at, id) in ids.iter().enumerate() {
+        if at > 0 {
+            filter.push(',');
+        }
+        filter.push('"');
+        filter.extend(hex::encode_32(id).map(char::from));
+        filter.push('"');
+    }
+    filter.push_str("]}");
+    filter
+}
+
+pub(super) fn broken(came: &str) -> ControlError {
     io::Error::new(io::ErrorKind::InvalidData, format!("there came {came}")).into()
 }

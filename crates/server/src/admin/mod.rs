@@ -1,9 +1,14 @@
 //! How the machine's own people and programs reach a running server.
 
 pub mod control;
+mod fds;
+mod feed;
+mod give;
+pub(crate) mod handover;
 pub(crate) mod http;
 pub(crate) mod process;
 pub(crate) mod prometheus;
 mod protocol;
 pub(crate) mod report;
 mod served;
+mod take;

@@ -1,4 +1,5 @@
-//! The frames on `control.sock`. Both ends are of the same version of Hark, on the same machine.
+//! The frames on `control.sock`. Both ends are of the same version of Hark, on the same machine; but
+//! for a takeover, which says first how it is spoken.
 //!
 //! ```text
 //!  0  4  length of what follows, little endian
@@ -9,16 +10,30 @@
 //! Requests: PUT (body: a record), ERASE (a Nostr filter as JSON), COMPACT, STATS. Every request has
 //! one answer, in the order of the requests; PROGRESS lines may come before that of a COMPACT or
 //! ERASE.
+//!
+//! A takeover is a connection of its own. The new process says TAKEOVER, the old one HANDED with its
+//! listening sockets and its hold on the lock; then READY, GO, STARTED as `give` tells. From then on
+//! the old process is the one that asks (PUT, ERASE), and between the answers it is told how far the
+//! archive has GROWN. EPHEMERAL goes both ways.
 
 use std::io::{self, Read, Write};
 
 use hark_archive::Outcome;
 use hark_archive::admission::Refusal;
+use hark_archive::store::Mark;
 
 pub(super) const PUT: u8 = 1;
 pub(super) const ERASE: u8 = 2;
 pub(super) const COMPACT: u8 = 3;
 pub(super) const STATS: u8 = 4;
+/// A process wants to take over; the body is [`TAKEOVER_VERSION`].
+pub(super) const TAKEOVER: u8 = 5;
+/// It has opened the archive.
+pub(super) const READY: u8 = 6;
+/// It writes from now on; the body is the mark where it begins.
+pub(super) const STARTED: u8 = 7;
+/// A record that is passed on and never stored.
+pub(super) const EPHEMERAL: u8 = 8;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;
@@ -28,6 +43,34 @@ pub(super) const PROGRESS: u8 = 0x82;
 pub(super) const TEXT: u8 = 0x83;
 /// It could not be done; the body says why.
 pub(super) const FAILED: u8 = 0x84;
+
+/// Sockets and lock come with the byte behind this frame.
+pub(super) const HANDED: u8 = 0x85;
+/// The new process may write.
+pub(super) const GO: u8 = 0x86;
+/// The archive is durable up to the mark in the body.
+pub(super) const GROWN: u8 = 0x87;
+
+/// Bytes of a frame between two servers: as many as a record may have in the archive, and some.
+pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
+
+/// How a takeover is spoken, and what of the archive's files both processes have to read alike.
+pub(super) const TAKEOVER_VERSION: u32 = 1;
+
+/// A mark as a body.
+pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&mark.log.to_le_bytes());
+    bytes[4..].copy_from_slice(&mark.bytes.to_le_bytes());
+    bytes
+}
+
+/// The mark that a body says.
+pub(super) fn mark(bytes: &[u8]) -> Option<Mark> {
+    let (log, bytes) = bytes.split_first_chunk()?;
+    let bytes: [u8; 8] = bytes.try_into().ok()?;
+    Some(Mark { log: u32::from_le_bytes(*log), bytes: u64::from_le_bytes(bytes) })
+}
 
 /// Writes a frame.
 pub(super) fn write(out: &mut impl Write, what: u8, body: &[u8]) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The server's end of `control.sock`: two threads a connection, one that reads and submits, one that
 //! answers in order.
 
-use std::io::{self, BufReader, BufWriter, Write as _};
+use std::io::{self, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use hark_archive::store::Mark;
 use hark_archive::{CommitError, Outcome, Record, Write};
 use hark_codec::nostr::Filter;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
+use super::feed::{Feed, Outbox};
+use super::give::Giving;
+use super::handover::{Handover, Peer};
 use super::process::Process;
 use super::protocol::{
-    self, COMPACT, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT, outcome_bytes,
+    self, COMPACT, EPHEMERAL, ERASE, FAILED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, STATS,
+    TAKEOVER, TEXT, outcome_bytes,
 };
 use crate::Compact;
 use crate::metrics::Metrics;
@@ -27,10 +33,14 @@ const ERASE_BATCH: usize = 512;
 
 /// The socket while the server runs. Dropping it ends its connections and removes it.
 pub(crate) struct Control {
+    /// Where it lies now, and where it is to lie.
+    bound: PathBuf,
     path: PathBuf,
-    stopping: Arc<AtomicBool>,
+    listener: Arc<UnixListener>,
+    connection: Connection,
     streams: Streams,
     accepting: Option<JoinHandle<()>>,
+    followers: watch::Sender<usize>,
 }
 
 /// Connections that are open, by number.
@@ -40,34 +50,95 @@ type Streams = Arc<Mutex<Vec<(u64, UnixStream, JoinHandle<()>)>>>;
 type Promise = Receiver<(u8, Vec<u8>)>;
 
 impl Control {
-    /// Opens the socket. One that a dead server left behind is replaced; that this archive has no
-    /// other living server is for the store's lock to say.
+    /// Opens the socket, beside the place where it is to lie.
     pub(crate) fn start(
         path: &Path,
         relay: Arc<Relay>,
         compact: Option<Compact>,
+        giving: Option<Arc<Giving>>,
     ) -> io::Result<Self> {
-        match std::fs::remove_file(path) {
+        let bound = path.with_extension("sock.new");
+        match std::fs::remove_file(&bound) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let (stopping, streams) = (Arc::new(AtomicBool::new(false)), Streams::default());
+        let listener = Arc::new(UnixListener::bind(&bound)?);
+        std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(0o600))?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let connection = Connection { relay, compact, giving, stopping };
+        let streams = Streams::default();
         let accepting = std::thread::Builder::new().name("hark-control".into()).spawn({
-            let (stopping, streams) = (Arc::clone(&stopping), Arc::clone(&streams));
-            move || accept(&listener, &stopping, &streams, &relay, compact.as_ref())
+            let (listener, streams) = (Arc::clone(&listener), Arc::clone(&streams));
+            let connection = connection.clone();
+            move || accept(&listener, &streams, &connection)
         })?;
-        Ok(Self { path: path.into(), stopping, streams, accepting: Some(accepting) })
+        Ok(Self {
+            bound,
+            path: path.into(),
+            listener,
+            connection,
+            streams,
+            accepting: Some(accepting),
+            followers: watch::Sender::new(0),
+        })
+    }
+
+    /// Puts the socket in its place, where that of a dead server or of the one before this may lie;
+    /// that the archive has no other is for the store's lock to say.
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
+        std::fs::rename(&self.bound, &self.path)?;
+        self.bound.clone_from(&self.path);
+        Ok(())
+    }
+
+    /// How many processes follow this one.
+    pub(crate) fn followers(&self) -> watch::Receiver<usize> {
+        self.followers.subscribe()
+    }
+
+    /// Serves the process that this one has taken over from.
+    pub(crate) fn serve_follower(
+        &self,
+        stream: UnixStream,
+        archive: Arc<dyn Handover>,
+        begin: Mark,
+    ) -> io::Result<()> {
+        let ours = stream.try_clone()?;
+        let followed = Arc::clone(&archive);
+        let outbox = Arc::new(Outbox::following(stream.try_clone()?, followed, begin));
+        let bytes_max = self.connection.relay.settings().limits.outbox_bytes_max;
+        let feed = Feed::start(Arc::clone(&outbox), stream.try_clone()?, bytes_max)?;
+        let feed: Arc<dyn Peer> = Arc::new(feed);
+        let (connection, followers) = (self.connection.clone(), self.followers.clone());
+        connection.relay.peers.add(Arc::clone(&feed));
+        // What has been written since it was said where to begin.
+        feed.grown();
+        followers.send_modify(|count| *count += 1);
+        let thread = std::thread::Builder::new().name("hark-follower".into()).spawn(move || {
+            match connection.run(&ours, outbox, Some(&feed)) {
+                Ok(()) => tracing::info!("the server before this one has ended"),
+                Err(error) => tracing::warn!(%error, "the server before this one is gone"),
+            }
+            connection.relay.peers.remove(&feed);
+            let _ = ours.shutdown(std::net::Shutdown::Both);
+            archive.followed(None);
+            followers.send_modify(|count| *count -= 1);
+        })?;
+        let mut open = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        open.push((u64::MAX, stream, thread));
+        Ok(())
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.stopping.store(true, Ordering::Release);
-        // Wakes the thread that accepts. If that fails the socket is gone, and so is the thread.
-        let _ = UnixStream::connect(&self.path);
-        if let Some(thread) = self.accepting.take() {
+        self.connection.stopping.store(true, Ordering::Release);
+        // Wakes the thread that accepts; a connection would not, where another server's socket lies in
+        // the place of this one.
+        let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
+        let given = self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
+        let woken = woken || !given && UnixStream::connect(&self.bound).is_ok();
+        if let Some(thread) = self.accepting.take().filter(|_| woken) {
             let _ = thread.join();
         }
         let streams =
@@ -79,36 +150,29 @@ impl Drop for Control {
         for (_, _, thread) in streams {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.path);
+        if !given {
+            let _ = std::fs::remove_file(&self.bound);
+        }
     }
 }
 
-fn accept(
-    listener: &UnixListener,
-    stopping: &Arc<AtomicBool>,
-    streams: &Streams,
-    relay: &Arc<Relay>,
-    compact: Option<&Compact>,
-) {
+fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
     for (number, stream) in (0..).zip(listener.incoming()) {
-        if stopping.load(Ordering::Acquire) {
+        if connection.stopping.load(Ordering::Acquire) {
             return;
         }
         let Ok(stream) = stream else { continue };
         let mut open = streams.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, _, thread)| !thread.is_finished());
-        if open.len() >= relay.settings().limits.control_connections_max {
+        if open.len() >= connection.relay.settings().limits.control_connections_max {
             continue;
         }
         let Ok(ours) = stream.try_clone() else { continue };
-        let connection = Connection {
-            relay: Arc::clone(relay),
-            compact: compact.cloned(),
-            stopping: Arc::clone(stopping),
-        };
+        let connection = connection.clone();
         let name = format!("hark-control-{number}");
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            if let Err(error) = connection.run(&ours) {
+            let outbox = ours.try_clone().map(|to| Arc::new(Outbox::new(to)));
+            if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, None)) {
                 tracing::warn!(%error, "a control connection broke");
             }
             // The other clone is kept for stopping it, so this is what ends the connection.
@@ -120,23 +184,34 @@ fn accept(
     }
 }
 
+#[derive(Clone)]
 struct Connection {
     relay: Arc<Relay>,
     compact: Option<Compact>,
+    giving: Option<Arc<Giving>>,
     stopping: Arc<AtomicBool>,
 }
 
 impl Connection {
-    fn run(&self, stream: &UnixStream) -> io::Result<()> {
+    /// Serves a connection; `follower` is the process at its other end, if it follows this one.
+    fn run(
+        &self,
+        stream: &UnixStream,
+        outbox: Arc<Outbox>,
+        follower: Option<&Arc<dyn Peer>>,
+    ) -> io::Result<()> {
         let mut from = BufReader::with_capacity(64 << 10, stream.try_clone()?);
         let (promise, promised) =
             sync_channel::<Promise>(self.relay.settings().limits.control_window);
-        let to = stream.try_clone()?;
         let answering = std::thread::Builder::new()
             .name("hark-control-out".into())
-            .spawn(move || answer(&promised, to))?;
+            .spawn(move || answer(&promised, &outbox))?;
         let mut body = Vec::new();
-        let bytes_max = self.relay.settings().limits.control_frame_bytes_max;
+        let bytes_max = match follower {
+            // What it has let in, its settings have allowed.
+            Some(_) => PEER_FRAME_BYTES_MAX,
+            None => self.relay.settings().limits.control_frame_bytes_max,
+        };
         let result = loop {
             let what = match protocol::read(&mut from, &mut body, bytes_max) {
                 Ok(Some(what)) => what,
@@ -144,6 +219,20 @@ impl Connection {
                 Err(_) if self.stopping.load(Ordering::Acquire) => break Ok(()),
                 Err(error) => break Err(error),
             };
+            if what == TAKEOVER
+                && let Some(giving) = &self.giving
+            {
+                drop(promise);
+                answering.join().unwrap_or(Ok(()))?;
+                return giving.serve(&self.relay, from, stream, &body);
+            }
+            if what == EPHEMERAL {
+                if let Ok(record) = Record::new(&body) {
+                    self.relay.live.publish(None, &record);
+                    self.relay.peers.pass_on(&record, follower);
+                }
+                continue;
+            }
             // Room for progress, as the answers before this one may not be read yet.
             let (say, said) = sync_channel(4);
             if promise.send(said).is_err() {
@@ -167,6 +256,7 @@ impl Connection {
                 None => Err("this store has nothing to compact".into()),
             },
             STATS => Ok(self.stats()),
+            TAKEOVER => Err("this archive cannot be taken over while it is served".into()),
             other => {
                 Err(format!("request {other} is not known; is the other end of this version?"))
             }
@@ -259,8 +349,7 @@ fn messages(metrics: &Metrics) -> Value {
 }
 
 /// Writes what was promised, in order; flushes when it has to wait.
-fn answer(promised: &Receiver<Promise>, stream: UnixStream) -> io::Result<()> {
-    let mut to = BufWriter::new(stream);
+fn answer(promised: &Receiver<Promise>, to: &Outbox) -> io::Result<()> {
     loop {
         let promise = if let Ok(promise) = promised.try_recv() {
             promise
@@ -281,7 +370,7 @@ fn answer(promised: &Receiver<Promise>, stream: UnixStream) -> io::Result<()> {
                     Err(_) => (FAILED, b"the archive takes no more writes".to_vec()),
                 }
             };
-            protocol::write(&mut to, what, &body)?;
+            to.say(what, &body)?;
             if what != PROGRESS {
                 break;
             }

@@ -24,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admit::{self, OwnUrls, Private};
 use super::auth::Caller;
+use crate::admin::handover::Peers;
 use crate::line::{Line, Ticket, What};
 use crate::metrics::{Metrics, Verb};
 use crate::rate::{Meter, Rates};
@@ -44,6 +45,7 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) writer: Arc<Writer>,
     pub(crate) live: Arc<Live>,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) clock: Clock,
     pub(crate) settings: Shared,
     pub(crate) rates: Rates,
@@ -312,6 +314,7 @@ impl<'a> Worker<'a> {
                 Purpose::PassOn(record) => {
                     if let Ok(record) = Record::new(&record) {
                         self.parts.live.publish(None, &record);
+                        self.parts.peers.pass_on(&record, None);
                     }
                     from.taken(&id, kind);
                 }

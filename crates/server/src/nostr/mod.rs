@@ -13,6 +13,7 @@ use hark_archive::{Store, clock::Clock};
 
 use crate::RelayInfo;
 use crate::address::Proxies;
+use crate::admin::handover::Peers;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
 use crate::rate::Rates;
@@ -43,6 +44,8 @@ pub(crate) struct Relay {
     pub(crate) writer: Arc<Writer>,
     pub(crate) settings: Shared,
     pub(crate) rates: Rates,
+    /// Processes that this one has taken over from, or that has taken over.
+    pub(crate) peers: Arc<Peers>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) slow: slow::SlowLog,
     pub(crate) info: RelayInfo,

@@ -46,6 +46,7 @@ impl Relay {
                 say("half");
                 Ok("small now".into())
             })),
+            handover: None,
         };
         let server = Server::bind(config, shelf).await.unwrap();
         let (url, metrics) = (server.url(), server.metrics_addr());

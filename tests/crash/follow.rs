@@ -1,0 +1,132 @@
+//! A shelf that is given to another process, and followed from there on.
+
+use std::ops::ControlFlow;
+
+use hark_archive::admission::KeepAll;
+use hark_archive::{Head, Id, Query, Store, Write};
+use hark_store_embedded::{Embedded, Options};
+use hark_testkit::disk::scratch;
+use hark_testkit::random::{Random, encode};
+
+fn write(store: &Embedded, random: &mut Random, alive: &mut Vec<Id>) {
+    let mut batch = Vec::new();
+    for _ in 0..=random.below(12) {
+        if random.below(100) < 40 && !alive.is_empty() {
+            let ids = Some(vec![alive.swap_remove(random.below(alive.len()))]);
+            batch.push(Write::Erase(Box::new(Query { ids, ..Query::default() })));
+        } else {
+            let time = 1_000 + random.below(500) as u64;
+            let head = Head { id: random.bytes(), time, author: None, kind: 0, expires: None };
+            batch.push(Write::Put(encode(&head, &[(b'c', b"topic".to_vec())])));
+            alive.push(head.id);
+        }
+    }
+    store.commit(&batch).expect("commits");
+}
+
+const HEAD: Head = Head { id: [9; 32], time: 1, author: None, kind: 0, expires: None };
+
+/// One that opens the shelf too slowly must not touch what was written meanwhile.
+#[test]
+fn who_comes_too_late_changes_nothing() {
+    let (dir, mut random, mut alive) = (scratch("late"), Random::new(1), Vec::new());
+    let options = Options::default();
+    let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    write(&old, &mut random, &mut alive);
+    old.rest(true);
+    old.release().expect("writes");
+    let late = Embedded::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    old.resume().expect("nothing has changed");
+    write(&old, &mut random, &mut alive);
+    assert!(late.take().is_err());
+    drop(late);
+    write(&old, &mut random, &mut alive);
+    drop(old);
+    let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    assert_eq!(all(&again).0.len(), alive.len());
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// All that a store holds, in order, and the number up to which its search saw.
+fn all(store: &Embedded) -> (Vec<Id>, u64) {
+    let mut ids = Vec::new();
+    let mut search = store.search(&Query::default()).expect("searches");
+    let take = &mut |record: &hark_archive::Record<'_>| {
+        ids.push(*record.id());
+        ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, take).expect("answers");
+    (ids, search.seq())
+}
+
+#[test]
+fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
+    for seed in 0..if super::long() { 200 } else { 12 } {
+        let (dir, mut random, mut alive) = (scratch("follow"), Random::new(seed), Vec::new());
+        let options = Options {
+            seal_records: 40,
+            merge_fan_in: 3,
+            rewrite_dead_share: 0.1,
+            background: random.once_in(2),
+            ..Options::default()
+        };
+        let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+        for _ in 0..random.below(40) {
+            write(&old, &mut random, &mut alive);
+        }
+        old.rest(true);
+        let mark = old.release().expect("writes");
+        assert!(old.commit(&[]).is_ok() && old.release().is_err());
+        if random.once_in(3) {
+            // The other one opens it and goes away again.
+            let options = options.clone();
+            let new = Embedded::open_released(&dir, Box::new(KeepAll), options).expect("opens");
+            if random.once_in(2) {
+                new.take().expect("nothing has changed");
+            }
+            drop(new);
+            old.resume().expect("nothing has changed");
+            for _ in 0..random.below(40) {
+                write(&old, &mut random, &mut alive);
+            }
+            old.rest(true);
+            old.release().expect("writes again");
+        } else {
+            assert_eq!(old.end(), mark);
+        }
+        let new = Embedded::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+        assert!(new.commit(&[Write::Put(encode(&HEAD, &[]))]).is_err());
+        new.take().expect("nothing has changed");
+        assert_eq!((new.end(), all(&new).0), (old.end(), all(&old).0), "seed {seed}");
+        new.followed(Some(new.end()));
+        new.rest(false);
+        let mut seq = all(&old).1;
+        for _ in 0..random.below(60) {
+            for _ in 0..random.below(5) {
+                write(&new, &mut random, &mut alive);
+            }
+            if random.once_in(20) {
+                new.compact(&mut |_| {}).expect("compacts");
+            }
+            let mut heard = Vec::new();
+            old.follow(new.end(), u64::MAX, &mut |n, record| heard.push((n, *record.id())))
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            for (n, _) in heard {
+                seq += 1;
+                assert_eq!(n, seq, "seed {seed}");
+            }
+            assert_eq!(all(&old), (all(&new).0, seq), "seed {seed}");
+            for id in random.bytes().chunks(1).zip(&alive).map(|(_, id)| id) {
+                assert!(old.knows(id).expect("answers"));
+            }
+        }
+        assert!(old.compact(&mut |_| {}).is_err(), "only one does upkeep");
+        drop((old, new));
+        let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+        assert_eq!(all(&again).0.len(), alive.len(), "seed {seed}");
+        drop(again);
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+}

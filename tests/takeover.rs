@@ -1,0 +1,430 @@
+//! `hark serve --takeover` with real processes: nobody who is connected notices, and whatever dies on
+//! the way, nothing that got its OK is lost.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hark_archive::{Id, Store as _};
+use hark_codec::crypto::Keys;
+use hark_store_embedded::{Embedded, Options};
+use hark_testkit::disk::scratch;
+use hark_testkit::random::Random;
+use serde_json::json;
+
+use crate::served::{PATIENCE, Server, Socket, hark, now_s, publication, publish};
+
+fn long() -> bool {
+    std::env::var_os("HARK_LONG").is_some()
+}
+
+/// A directory for one archive and its servers.
+struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    /// Small heads, so that servers begin logs and seal segments while one follows the other.
+    fn new(name: &str, settings: &str) -> Self {
+        let root = scratch(name);
+        std::fs::create_dir_all(&root).expect("is made");
+        let config = format!("[archive]\nseal_records = 1500\n{settings}");
+        std::fs::write(root.join("hark.toml"), config).expect("is written");
+        Self { root }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    fn start(&self) -> Server {
+        Server::start(&self.data(), &self.root.join("hark.toml"))
+    }
+
+    fn take_over(&self) -> Server {
+        Server::take_over(&self.data(), &self.root.join("hark.toml"))
+    }
+
+    /// Whether the archive is sound and has all of these.
+    fn check(&self, acknowledged: &[Id]) {
+        let reader = Embedded::open_read_only(&self.data().join("nostr"), Options::default())
+            .expect("opens beside the server");
+        let lost = acknowledged.iter().filter(|id| !reader.knows(id).expect("answers")).count();
+        assert_eq!(lost, 0, "of {} events with an OK", acknowledged.len());
+        let checked = hark(&self.data()).arg("check").output().expect("runs");
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(checked.status.success() && said.contains("no faults"), "{said}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn keys() -> Keys {
+    Keys::from_secret([6; 32]).expect("a key")
+}
+
+/// A note, or an event that is passed on and not kept.
+fn event(kept: bool, content: &str) -> (Vec<u8>, Id) {
+    let kind = if kept { 1 } else { 20_001 };
+    publication(&keys(), now_s(), kind, &[&["t", "load"]], content)
+}
+
+/// What publishers have published: every event's content, and the ids of those that are kept.
+#[derive(Default)]
+struct Published {
+    contents: Mutex<Vec<String>>,
+    kept: Mutex<Vec<Id>>,
+    answered: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Published {
+    /// Publishes under this name until it is over, or the server is gone. Every fifth event is
+    /// ephemeral. True if every event got its OK.
+    fn load(&self, socket: Socket, name: &str) -> bool {
+        let (mut sent, mut ok) = (0, 0);
+        publish(
+            socket,
+            32,
+            || {
+                if self.over.load(Ordering::Acquire) {
+                    return None;
+                }
+                std::thread::sleep(Duration::from_micros(700));
+                let content = format!("{name} {sent}");
+                let (message, id) = event(sent % 5 != 0, &content);
+                self.contents.lock().expect("no panic").push(content);
+                if sent % 5 != 0 {
+                    self.kept.lock().expect("no panic").push(id);
+                }
+                sent += 1;
+                Some(message)
+            },
+            |_, verdict| {
+                assert_eq!(verdict, b"\",true,\"\"]", "{}", String::from_utf8_lossy(verdict));
+                self.answered.fetch_add(1, Ordering::Release);
+                ok += 1;
+            },
+        );
+        sent == ok
+    }
+
+    /// Returns once so many more have their OK.
+    fn wait(&self, more: usize) {
+        let (begun, before) = (Instant::now(), self.answered.load(Ordering::Acquire));
+        while self.answered.load(Ordering::Acquire) < before + more {
+            assert!(begun.elapsed() < PATIENCE, "nothing gets its OK any more");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Subscribes to what comes from now on.
+fn subscribe(address: &str) -> Socket {
+    let mut socket = Socket::connect(address);
+    socket.say(&json!(["REQ", "s", { "#t": ["load"], "limit": 0 }]).to_string());
+    assert_eq!(socket.json()[0], "EOSE");
+    socket
+}
+
+/// How often each content was heard, until `ends` of those that begin with "end" have come.
+fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
+    let (mut heard, mut ended) = (HashMap::new(), 0);
+    while ended < ends {
+        let message = socket.json();
+        assert_eq!(message[0], "EVENT", "{message}");
+        let content = message[2]["content"].as_str().expect("content");
+        if content.starts_with("end") {
+            ended += 1;
+        } else {
+            *heard.entry(content.to_owned()).or_default() += 1;
+        }
+    }
+    // A double that is still on its way would come before the answer to this.
+    socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
+    assert_eq!(socket.json()[0], "COUNT");
+    heard
+}
+
+/// Publishes one event and waits for its OK.
+fn say(socket: &mut Socket, kept: bool, content: &str) -> Id {
+    let (message, id) = event(kept, content);
+    socket.say(std::str::from_utf8(&message).expect("is text"));
+    let answer = socket.json();
+    assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
+    id
+}
+
+/// What was just said is there to be asked for.
+fn finds(socket: &mut Socket, id: &Id) {
+    let id = String::from_utf8(hark_codec::hex::encode_32(id).to_vec()).expect("is hex");
+    socket.say(&json!(["REQ", "q", { "ids": [id] }]).to_string());
+    assert_eq!(socket.json()[0], "EVENT", "what got its OK is not found");
+    assert_eq!(socket.json()[0], "EOSE");
+    socket.say(&json!(["CLOSE", "q"]).to_string());
+}
+
+#[test]
+fn a_server_is_replaced_under_load_and_nobody_notices() {
+    for round in 0..if long() { 10 } else { 1 } {
+        let place = Place::new("takeover", "");
+        let mut old = place.start();
+        let address = old.address.clone();
+        let published = Published::default();
+        // Subscribers that were there before hear all there is.
+        let listening = [subscribe(&address), subscribe(&address)];
+        let mut idle = Socket::connect(&address);
+        let (mut new, took, late, heard) = std::thread::scope(|scope| {
+            let published = &published;
+            let load = |name: &'static str| {
+                let socket = Socket::connect(&address);
+                scope.spawn(move || published.load(socket, name))
+            };
+            let listening = listening.map(|socket| scope.spawn(move || listen(socket, 4)));
+            let mut loading = vec![load("a"), load("b")];
+            published.wait(1_000);
+            let begun = Instant::now();
+            let new = place.take_over();
+            let took = begun.elapsed();
+            assert_eq!(new.address, address);
+            // Those that come later see what happens from there on, here and there.
+            let late = subscribe(&address);
+            let before = published.contents.lock().expect("no panic").len();
+            let late = scope.spawn(move || (before, listen(late, 4)));
+            loading.push(load("c"));
+            let mut fresh = Socket::connect(&address);
+            for n in 0..50 {
+                let id =
+                    say(&mut idle, true, &format!("end of nothing {n}").replace("end", "idle"));
+                finds(&mut idle, &id);
+                finds(&mut fresh, &id);
+            }
+            published.wait(4_000);
+            published.over.store(true, Ordering::Release);
+            for each in loading {
+                assert!(each.join().expect("no panic"), "an event got no OK");
+            }
+            for kept in [true, false] {
+                say(&mut idle, kept, "end, said to the old one");
+                say(&mut fresh, kept, "end, said to the new one");
+            }
+            let late = late.join().expect("no panic");
+            (new, took, late, listening.map(|each| each.join().expect("no panic")))
+        });
+        let contents = published.contents.lock().expect("no panic");
+        for heard in &heard {
+            let of = |content: &String| heard.get(content).copied().unwrap_or(0);
+            let missed = contents.iter().filter(|content| of(content) == 0).count();
+            let doubles = heard.values().filter(|times| **times > 1).count();
+            assert_eq!((missed, doubles), (0, 0), "of {}, round {round}", contents.len());
+        }
+        let (before, late) = late;
+        let missed = contents[before..].iter().filter(|content| !late.contains_key(*content));
+        assert_eq!(missed.count(), 0, "by one that came later, round {round}");
+        assert!(late.values().all(|times| *times == 1), "doubles, round {round}");
+        // The last connection of the old one ends, and so does it.
+        drop(idle);
+        assert!(old.child.wait().expect("ends").success());
+        place.check(&published.kept.lock().expect("no panic"));
+        new.kill();
+        println!(
+            "round {round}: {} events, the takeover took {} ms; none lost, none missed, none twice",
+            contents.len(),
+            took.as_millis()
+        );
+    }
+}
+
+#[test]
+fn servers_are_replaced_one_after_another() {
+    let place = Place::new("chain", "");
+    let mut servers = vec![place.start()];
+    let address = servers[0].address.clone();
+    let mut sockets = vec![Socket::connect(&address)];
+    let mut subscribers = vec![subscribe(&address)];
+    for _ in 0..2 {
+        servers.push(place.take_over());
+        sockets.push(Socket::connect(&address));
+        subscribers.push(subscribe(&address));
+    }
+    for (at, socket) in sockets.iter_mut().enumerate() {
+        for n in 0..600 {
+            let id = say(socket, n % 3 > 0, &format!("{at} {n}"));
+            if n % 3 > 0 {
+                finds(socket, &id);
+            }
+        }
+    }
+    for (at, socket) in sockets.iter_mut().enumerate() {
+        for kept in [true, false] {
+            say(socket, kept, &format!("end {at}"));
+        }
+    }
+    for subscriber in subscribers {
+        let heard = listen(subscriber, 6);
+        assert_eq!(heard.len(), 1_800);
+        assert!(heard.values().all(|times| *times == 1));
+    }
+    let taken = hark(&place.data()).args(["serve", "--listen", "127.0.0.1:0"]).output();
+    let taken = taken.expect("runs");
+    let newest = servers[2].child.id().to_string();
+    let said = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert!(!taken.status.success() && said.contains(&newest), "{said}");
+    // The first one serves its connection through the second.
+    for (server, socket) in servers.iter_mut().zip(sockets).take(2) {
+        drop(socket);
+        assert!(server.child.wait().expect("ends").success());
+    }
+}
+
+/// Asks for a takeover as a new server does, and says what came first.
+fn ask(data: &Path, version: u32) -> (UnixStream, u8) {
+    let mut stream = UnixStream::connect(data.join("control.sock")).expect("a server runs");
+    let request = [&[5, 0, 0, 0, 5][..], &version.to_le_bytes()].concat();
+    stream.write_all(&request).expect("is sent");
+    loop {
+        let mut head = [0; 5];
+        stream.read_exact(&mut head).expect("is answered");
+        let [a, b, c, d, what] = head;
+        let mut body = vec![0; u32::from_le_bytes([a, b, c, d]) as usize - 1];
+        stream.read_exact(&mut body).expect("is whole");
+        if what != 0x82 {
+            return (stream, what);
+        }
+    }
+}
+
+#[test]
+fn a_takeover_that_fails_changes_nothing() {
+    let (handed, failed) = (0x85, 0x84);
+    let place = Place::new("fails", "[limits]\ntakeover_wait_ms = 300\n");
+    let mut server = place.start();
+    let mut socket = Socket::connect(&server.address);
+    let mut subscriber = subscribe(&server.address);
+    let mut times = 0;
+    let mut alive = |kept: bool| {
+        times += 1;
+        let content = format!("still there {times}");
+        say(&mut socket, kept, &content);
+        assert_eq!(subscriber.json()[2]["content"], content);
+        assert_eq!(Socket::connect(&server.address).mouth().say(b"[]").ok(), Some(()));
+    };
+    alive(true);
+    // One that goes away with the sockets in its hand.
+    let (stream, what) = ask(&place.data(), 1);
+    assert_eq!(what, handed);
+    // Another meanwhile, and one of another make.
+    assert_eq!(ask(&place.data(), 1).1, failed);
+    assert_eq!(ask(&place.data(), 7).1, failed);
+    drop(stream);
+    alive(false);
+    // One that says no more: what is published meanwhile waits, then is kept.
+    let (stream, what) = ask(&place.data(), 1);
+    assert_eq!(what, handed);
+    alive(true);
+    drop(stream);
+    // One that cannot open what it is given.
+    let log = place.root.join("other.toml");
+    std::fs::write(&log, "[server]\nmetrics_listen = \"192.0.2.1:1\"\n").expect("is written");
+    let mut command = hark(&place.data());
+    command.args(["serve", "--takeover", "--listen", "127.0.0.1:0", "--config"]).arg(log);
+    let output = command.output().expect("runs");
+    assert!(!output.status.success());
+    alive(true);
+    // And one that comes through.
+    let new = place.take_over();
+    alive(true);
+    assert_eq!(new.address, server.address);
+    drop((socket, subscriber));
+    assert!(server.child.wait().expect("ends").success());
+}
+
+#[test]
+fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
+    let (mut random, mut kept) = (Random::new(3), Vec::new());
+    let (mut went_on, mut taken) = (0, 0);
+    let place = Place::new("killed", "");
+    for round in 0..if long() { 60 } else { 6 } {
+        let mut old = place.start();
+        let address = old.address.clone();
+        let acknowledged = Mutex::new(Vec::new());
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (acknowledged, over) = (&acknowledged, &over);
+            let socket = Socket::connect(&address);
+            let loading = scope.spawn(move || {
+                let mut numbers = 0..;
+                let next = || {
+                    let n = numbers.next().filter(|_| !over.load(Ordering::Acquire));
+                    n.map(|n: u32| event(true, &format!("{round} {n}")).0)
+                };
+                publish(socket, 64, next, |id, verdict| {
+                    if verdict.starts_with(b"\",true") {
+                        acknowledged.lock().expect("no panic").push(id);
+                    }
+                });
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            let mut new = hark(&place.data());
+            new.args(["serve", "--unlimited", "--takeover", "--listen", &address]);
+            let mut new = new.stderr(std::process::Stdio::null()).spawn().expect("runs");
+            std::thread::sleep(Duration::from_millis(random.below(120) as u64));
+            let kill_old = random.once_in(2);
+            let victim = if kill_old { &mut old.child } else { &mut new };
+            victim.kill().expect("is killed");
+            victim.wait().expect("has ended");
+            // The other one goes on as the server, or ends, having understood that it cannot.
+            let other = if kill_old { &mut new } else { &mut old.child };
+            let begun = Instant::now();
+            let serves = loop {
+                if other.try_wait().expect("is there").is_some() {
+                    break false;
+                }
+                if begun.elapsed() > Duration::from_millis(100)
+                    && Socket::try_connect(&address)
+                        .is_ok_and(|mut socket| round_trip(&mut socket, round))
+                {
+                    break true;
+                }
+                assert!(begun.elapsed() < PATIENCE, "it neither serves nor ends");
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            went_on += usize::from(serves && !kill_old);
+            taken += usize::from(serves && kill_old);
+            over.store(true, Ordering::Release);
+            for child in [&mut new, &mut old.child] {
+                // One of them is dead already.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            loading.join().expect("no panic");
+        });
+        kept.append(&mut acknowledged.into_inner().expect("no panic"));
+        let server = place.start();
+        place.check(&kept);
+        drop(server);
+    }
+    println!(
+        "{} events acknowledged; {went_on} times the old one went on, {taken} times the new one",
+        kept.len()
+    );
+}
+
+/// Whether an event that is said there gets its OK.
+fn round_trip(socket: &mut Socket, round: u32) -> bool {
+    let (message, _) = event(true, &format!("{round}, after"));
+    socket.say(std::str::from_utf8(&message).expect("is text"));
+    socket.hear().is_some_and(|text| {
+        let text = String::from_utf8_lossy(&text);
+        text.starts_with("[\"OK\"") && text.contains(",true,")
+    })
+}
