@@ -118,6 +118,7 @@ async fn every_field_of_the_limitation_document_is_true() {
 }
 
 /// So many at once, and so few after that that a test does not see one come back.
+#[expect(clippy::unnecessary_wraps, reason = "as the settings take it")]
 fn at_once(at_once: u64) -> Option<Rate> {
     Some(Rate { per_minute: 1, at_once })
 }
