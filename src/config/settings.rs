@@ -136,7 +136,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "events_per_key" limits.rates.events_per_key: "Events of one key.";
             "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and whatever else takes an answer, from one address.";
             "questions_per_key" limits.rates.questions_per_key: "REQs and COUNTs of one key that was proved with AUTH.";
-            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches of one connection visit.";
+            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches of one connection visit; an event that is told counts as ten more.";
             "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit.";
         },
     },

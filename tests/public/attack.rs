@@ -20,6 +20,9 @@ use crate::served::{now_s, publication};
 /// Refusals that were heard, by the verb that answered and the prefix of the reason.
 type Heard = Mutex<BTreeMap<(&'static str, String), u64>>;
 
+/// Between two messages of an attacker.
+const PACE: Duration = Duration::from_millis(1);
+
 /// What all attackers share.
 struct Mix {
     address: String,
@@ -35,6 +38,9 @@ impl Mix {
     }
 
     fn note(&self, text: &[u8]) {
+        if text.starts_with(b"[\"EVENT\"") {
+            return;
+        }
         let Ok(Value::Array(reply)) = serde_json::from_slice(text) else { return };
         let verb = match reply[0].as_str() {
             Some("OK") if reply[2] == false => "OK",
@@ -65,6 +71,9 @@ impl Mix {
         });
         while !self.is_over() && to.write_all(&next()).is_ok() {
             self.said.fetch_add(1, Ordering::Relaxed);
+            // As much as a network brings of one: the attackers run on the server's own machine, and
+            // are to take its time by what they say, not by saying it.
+            thread::sleep(PACE);
         }
         let _ = to.shutdown(std::net::Shutdown::Both);
         ears.join().unwrap();

@@ -24,8 +24,8 @@ pub struct Rates {
     pub questions_per_address: Option<Rate>,
     /// REQs and COUNTs of one key that was proved (NIP-42).
     pub questions_per_key: Option<Rate>,
-    /// Rows that the searches of one connection visit. The question that goes beyond it is answered,
-    /// and the next one is not.
+    /// Rows that the searches of one connection visit; a record that is told counts as ten more. The
+    /// question that goes beyond it is answered, and the next one is not.
     pub rows_per_connection: Option<Rate>,
     /// Rows that the searches of one address visit, in the same way.
     pub rows_per_address: Option<Rate>,
@@ -53,8 +53,8 @@ impl Default for Rates {
             events_per_key: rate(300, 600),
             questions_per_address: rate(1_200, 1_200),
             questions_per_key: rate(1_200, 1_200),
-            rows_per_connection: rate(30_000_000, 10_000_000),
-            rows_per_address: rate(60_000_000, 20_000_000),
+            rows_per_connection: rate(12_000_000, 3_000_000),
+            rows_per_address: rate(24_000_000, 6_000_000),
         }
     }
 }

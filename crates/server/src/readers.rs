@@ -1,5 +1,6 @@
 //! The threads that search: a few, for all connections, taking turns between slices, so that a long
-//! question delays a short one by a slice and not by its whole length.
+//! question delays a short one by a slice and not by its whole length. Those that have just come go
+//! before those that were at work already: most are done in one slice.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,8 +40,27 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Box<dyn Job>>,
+    fresh: VecDeque<Box<dyn Job>>,
+    begun: VecDeque<Box<dyn Job>>,
+    /// Fresh ones since the last that had begun.
+    fresh_in_a_row: u32,
     closed: bool,
+}
+
+/// Fresh questions that may go before one that has begun, so that none of those waits for ever.
+const FRESH_IN_A_ROW_MAX: u32 = 4;
+
+impl Queue {
+    fn next(&mut self) -> Option<Box<dyn Job>> {
+        if self.fresh_in_a_row < FRESH_IN_A_ROW_MAX
+            && let Some(job) = self.fresh.pop_front()
+        {
+            self.fresh_in_a_row += 1;
+            return Some(job);
+        }
+        self.fresh_in_a_row = 0;
+        self.begun.pop_front().or_else(|| self.fresh.pop_front())
+    }
 }
 
 impl Readers {
@@ -64,7 +84,16 @@ impl Readers {
     pub(crate) fn push(&self, job: Box<dyn Job>) {
         let mut queue = self.queue();
         if !queue.closed {
-            queue.jobs.push_back(job);
+            queue.fresh.push_back(job);
+            self.work.notify_one();
+        }
+    }
+
+    /// Queues a question that has had a turn.
+    pub(crate) fn go_on(&self, job: Box<dyn Job>) {
+        let mut queue = self.queue();
+        if !queue.closed {
+            queue.begun.push_back(job);
             self.work.notify_one();
         }
     }
@@ -73,7 +102,7 @@ impl Readers {
     pub(crate) fn close(&self) {
         let mut queue = self.queue();
         queue.closed = true;
-        let waiting = std::mem::take(&mut queue.jobs);
+        let waiting = (std::mem::take(&mut queue.fresh), std::mem::take(&mut queue.begun));
         drop(queue);
         drop(waiting);
         self.work.notify_all();
@@ -85,7 +114,7 @@ impl Readers {
             if queue.closed {
                 return None;
             }
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = queue.next() {
                 return Some(job);
             }
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +134,7 @@ impl Readers {
             }
             let line = job.line();
             if let Some(job) = line.park(job) {
-                self.push(job);
+                self.go_on(job);
             }
         }
     }

@@ -27,6 +27,9 @@ use crate::socket::{Reason, Received, Socket};
 /// Messages handled before other tasks of the thread have their turn.
 const TURN_MESSAGES: usize = 64;
 
+/// Messages sent before other tasks of the thread have their turn. A client that takes a long answer as
+/// fast as it comes would keep the thread to itself.
+const TURN_MESSAGES_OUT: usize = 256;
 /// How long a connection that was too fast is not read from, at most.
 const REST_MAX: Duration = Duration::from_secs(1);
 
@@ -271,6 +274,7 @@ impl Session {
 
     /// Puts what is on the line on the socket: many frames, few writes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let mut left = TURN_MESSAGES_OUT;
         loop {
             if !self.line.take(&mut self.outgoing.parts) {
                 return Poll::Ready(Err(End::Close(Reason::Slow)));
@@ -284,7 +288,13 @@ impl Session {
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Gone)),
                     Poll::Ready(Ok(())) => {}
                 }
+                if left == 0 {
+                    // There is more: come back after the others.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 let Some((text, done_bytes)) = self.outgoing.next() else { continue };
+                left -= 1;
                 self.relay.metrics.messages_out.add(1);
                 self.relay.metrics.bytes_out.add(text.len() as u64);
                 if self.socket.feed_text(text).is_err() {
@@ -292,7 +302,7 @@ impl Session {
                 }
                 if done_bytes > 0 {
                     for job in self.line.sent(done_bytes) {
-                        self.relay.readers.push(job);
+                        self.relay.readers.go_on(job);
                     }
                 }
             }

@@ -10,6 +10,8 @@ use super::slow::Spent;
 use crate::metrics::{Metrics, Plan};
 use crate::rate::Visitor;
 
+/// Rows that a record counts as when it is told: it is copied, framed and sent.
+const TOLD_ROWS: u64 = 10;
 /// What a row takes, about: a store does not say how many it visits for a count.
 const ROW_NS: u64 = 100;
 
@@ -86,6 +88,11 @@ impl Cost {
         self.metrics.rows_visited.add(visited);
         self.visitor.visited(visited);
         Ok((progress?, work.saturating_sub(visited).max(1)))
+    }
+
+    /// So many records of it were told.
+    pub(super) fn told(&self, records: u64) {
+        self.visitor.visited(records * TOLD_ROWS);
     }
 
     /// A count, which is no search but takes time as well.

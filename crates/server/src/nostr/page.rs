@@ -254,6 +254,7 @@ impl Answer {
 
     fn put(&self, page: Page<'_>) {
         self.relay.metrics.records_told.add(page.records);
+        self.cost.told(page.records);
         if let Some(part) = page.part() {
             self.sub.line.put_for(&self.sub.over, part);
         }

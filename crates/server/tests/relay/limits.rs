@@ -118,16 +118,15 @@ async fn every_field_of_the_limitation_document_is_true() {
 }
 
 /// So many at once, and so few after that that a test does not see one come back.
-#[expect(clippy::unnecessary_wraps, reason = "as the settings take it")]
-fn at_once(at_once: u64) -> Option<Rate> {
-    Some(Rate { per_minute: 1, at_once })
+fn at_once(at_once: u64) -> Rate {
+    Rate { per_minute: 1, at_once }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_as_fast_as_an_address_may() {
     let relay = Relay::start(|config| {
         config.proxies.trusted.clear();
-        config.limits.rates = Rates { events_per_address: at_once(5), ..Rates::none() };
+        config.limits.rates = Rates { events_per_address: Some(at_once(5)), ..Rates::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -150,7 +149,7 @@ async fn events_come_as_fast_as_an_address_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_as_fast_as_a_key_may_and_nobody_else_uses_that_up() {
     let relay = Relay::start(|config| {
-        config.limits.rates = Rates { events_per_key: at_once(2), ..Rates::none() };
+        config.limits.rates = Rates { events_per_key: Some(at_once(2)), ..Rates::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -176,7 +175,7 @@ async fn events_come_as_fast_as_a_key_may_and_nobody_else_uses_that_up() {
 async fn questions_come_as_fast_as_an_address_may() {
     let relay = Relay::start(|config| {
         config.proxies.trusted.clear();
-        config.limits.rates = Rates { questions_per_address: at_once(4), ..Rates::none() };
+        config.limits.rates = Rates { questions_per_address: Some(at_once(4)), ..Rates::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -203,7 +202,7 @@ async fn questions_come_as_fast_as_an_address_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proved_key_asks_as_fast_as_it_may_on_all_connections_together() {
     let relay = Relay::start(|config| {
-        config.limits.rates = Rates { questions_per_key: at_once(2), ..Rates::none() };
+        config.limits.rates = Rates { questions_per_key: Some(at_once(2)), ..Rates::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -221,7 +220,7 @@ async fn a_proved_key_asks_as_fast_as_it_may_on_all_connections_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rows_that_questions_visit_are_counted() {
     let relay = Relay::start(|config| {
-        config.limits.rates = Rates { rows_per_connection: at_once(15), ..Rates::none() };
+        config.limits.rates = Rates { rows_per_connection: Some(at_once(120)), ..Rates::none() };
     })
     .await;
     let mut client = relay.client().await;
@@ -243,8 +242,8 @@ async fn the_rows_that_questions_visit_are_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unlimited_means_no_rates() {
     let relay = Relay::start(|config| {
-        config.limits.rates.events_per_address = at_once(1);
-        config.limits.rates.questions_per_address = at_once(1);
+        config.limits.rates.events_per_address = Some(at_once(1));
+        config.limits.rates.questions_per_address = Some(at_once(1));
         config.unlimited = true;
     })
     .await;
@@ -274,7 +273,7 @@ async fn limits_change_while_connections_are_open() {
     assert!(relay.reload.set(settings(1, Rates::none())).unwrap_err().contains("limit_default"));
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
     client.say(json!(["CLOSE", "s"])).await;
-    let events_per_address = at_once(1);
+    let events_per_address = Some(at_once(1));
     relay.reload.set(settings(3, Rates { events_per_address, ..Rates::none() })).unwrap();
     assert_eq!(client.publish(&note(1, NOW_S, "y")).await.1, "");
     assert!(client.publish(&note(1, NOW_S, "z")).await.1.starts_with("rate-limited: "));
