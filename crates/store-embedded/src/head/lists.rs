@@ -244,6 +244,7 @@ pub enum Run {
 }
 
 impl Run {
+    #[inline]
     pub(super) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,

@@ -162,6 +162,7 @@ impl Head {
         self.record_at(self.row(row)?.offset)
     }
 
+    #[inline]
     fn record_at(&self, offset: u32) -> Option<Record<'_>> {
         let record = self.log.record(offset, false);
         if record.is_none() && u64::from(offset) >= self.log.written() {

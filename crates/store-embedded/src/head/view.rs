@@ -152,15 +152,18 @@ impl Source for HeadView {
         !rank.0 >= window.from && !window.is_before(rank)
     }
 
+    #[inline]
     fn key(&self, run: &Run, index: usize, order: Order) -> HeadKey {
         self.key_of(run.row(index), order)
     }
 
+    #[inline]
     fn key_of(&self, row: u32, order: Order) -> HeadKey {
         let (time, id) = self.head.table.rank(row);
         (if order == Order::NewestFirst { time } else { !time }, id, row)
     }
 
+    #[inline]
     fn row(&self, key: HeadKey) -> u32 {
         key.2
     }
@@ -185,6 +188,7 @@ impl Source for HeadView {
         range.start + partition(range.len() as u32, before) as usize
     }
 
+    #[inline]
     fn is_dead(&self, row: u32) -> bool {
         row >= self.rows
             || self.head.chunk(row).is_none_or(|chunk| {
@@ -214,6 +218,7 @@ impl Source for HeadView {
         self.head.row(row).map_or(u32::MAX, |row| row.offset)
     }
 
+    #[inline]
     fn locate_alive(&self, row: u32) -> Option<u32> {
         let chunk = self.head.chunk(row).filter(|_| row < self.rows)?;
         let (bits, at) =
@@ -222,10 +227,12 @@ impl Source for HeadView {
         (!bits.get(at)).then_some(found.offset)
     }
 
+    #[inline]
     fn prefetch(&self, offset: u32) {
         self.head.log.prefetch(offset);
     }
 
+    #[inline]
     fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {
         self.head.record_at(offset)
     }
