@@ -175,7 +175,7 @@ fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
 
 #[test]
 fn idle_connections() {
-    let count = if long() { 9_500 } else { 500 };
+    let count = if long() { 10_000 } else { 500 };
     for deflate in [false, true] {
         let relay = Relay::start(&format!("memory-idle-{deflate}"), "");
         let keys = Keys::from_secret([7; 32]).expect("a key");
