@@ -62,8 +62,6 @@ pub trait Source: Send + Sync + 'static {
     fn row(&self, key: Self::Key) -> u32;
     /// Time of a run's `index`th row.
     fn run_time(&self, run: &Self::Run, index: usize) -> u64;
-    /// Time of a row.
-    fn time(&self, row: u32) -> u64;
     /// First index in `range` whose row does not come before `row`, newest first. Is told where the
     /// answer is likely to be: at the range's start.
     fn seek(&self, run: &Self::Run, range: Range<usize>, row: u32) -> usize;

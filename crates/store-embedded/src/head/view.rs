@@ -174,11 +174,7 @@ impl Source for HeadView {
     }
 
     fn run_time(&self, run: &Run, index: usize) -> u64 {
-        self.time(run.row(index))
-    }
-
-    fn time(&self, row: u32) -> u64 {
-        self.head.row(row).map_or(0, |row| row.time)
+        self.head.row(run.row(index)).map_or(0, |row| row.time)
     }
 
     fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {

@@ -32,7 +32,6 @@ pub struct Segment {
     /// The terms of its rare kinds, ascending: rules ask with every put whether such a kind names a
     /// record, and nearly always none does.
     rare: Arc<[(u32, Box<[u64]>)]>,
-    terms: Terms,
 }
 
 /// Which rows of a segment are dead, and which have been read whole before. Outlives the segment's
@@ -130,7 +129,7 @@ impl Segment {
         let every = file.term(terms.every());
         let kinds: Arc<[_]> = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
         let rare = rare_terms(&file, &kinds);
-        Self { entry, file, addresses: Arc::new(addresses), logs, dead, kinds, rare, terms }
+        Self { entry, file, addresses: Arc::new(addresses), logs, dead, kinds, rare }
     }
 
     /// The same segment after its line of the manifest has changed.
@@ -144,7 +143,6 @@ impl Segment {
             dead: Arc::clone(&self.dead),
             kinds: Arc::clone(&self.kinds),
             rare: Arc::clone(&self.rare),
-            terms: self.terms,
         }
     }
 
@@ -418,10 +416,6 @@ impl Source for SegmentView {
 
     fn run_time(&self, run: &Run, index: usize) -> u64 {
         self.file().time(self.at(run, index))
-    }
-
-    fn time(&self, row: u32) -> u64 {
-        self.file().time(row)
     }
 
     fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
