@@ -85,38 +85,6 @@ enum Driver<S: Source> {
 
 type Waiting<K> = BinaryHeap<Reverse<(K, u32)>>;
 
-/// Rows to be checked next.
-struct Block<P> {
-    /// Already located, each with the value whose run it came from.
-    rows: Vec<(u32, P, u32)>,
-    /// The first of them that is not checked.
-    next: usize,
-}
-
-impl<P: Copy> Block<P> {
-    /// The next row that matches, and its record; those behind it are brought closer meanwhile.
-    #[inline]
-    fn next_match<'a, S: Source<Place = P>>(
-        &mut self,
-        source: &'a S,
-        query: &Query,
-        driven_by: Set,
-    ) -> Option<(u32, P, Record<'a>)> {
-        while let Some(&(row, place, value)) = self.rows.get(self.next) {
-            if let Some((_, ahead, _)) = self.rows.get(self.next + AHEAD) {
-                source.prefetch(*ahead);
-            }
-            self.next += 1;
-            let Some(record) = source.read(row, place) else { continue };
-            let matches = query.matches_knowing(&record, driven_by, value as usize);
-            if matches && is_behind(query, &record) {
-                return Some((row, place, record));
-            }
-        }
-        None
-    }
-}
-
 /// A walk over the rows of one source that match a query, in its order.
 pub struct Walk<S: Source> {
     source: Arc<S>,
@@ -125,7 +93,10 @@ pub struct Walk<S: Source> {
     driver: Driver<S>,
     cuts: Vec<Vec<Cut<S::Run>>>,
     last: Option<u32>,
-    block: Block<S::Place>,
+    /// Rows to be checked next, already located, each with the value whose run it came from; `next`
+    /// is the first of them.
+    block: Vec<(u32, S::Place, u32)>,
+    next: usize,
     /// The row it stands at.
     here: Option<(u32, S::Place)>,
     time: u64,
@@ -226,7 +197,8 @@ impl<S: Source> Walk<S> {
             driver,
             cuts,
             last: None,
-            block: Block { rows: Vec::new(), next: 0 },
+            block: Vec::new(),
+            next: 0,
             here: None,
             time: 0,
             visited: 0,
@@ -236,21 +208,32 @@ impl<S: Source> Walk<S> {
     /// Takes the next rows that are alive and in every set that is cut with: one at first, twice as
     /// many each time, so that little is looked at in vain when a limit is reached.
     fn fill(&mut self, work: &mut u64) -> Step {
-        let room = (self.block.rows.len() * 2).clamp(1, BLOCK_MAX);
-        self.block.rows.clear();
-        self.block.next = 0;
+        let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
+        self.block.clear();
+        self.next = 0;
         let end = self.gather(room, work);
-        if self.block.rows.is_empty() {
+        if self.block.is_empty() {
             return end;
         }
-        for (_, place, _) in self.block.rows.iter().take(AHEAD) {
+        for (_, place, _) in self.block.iter().take(AHEAD) {
             self.source.prefetch(*place);
         }
         Step::Found
     }
 
+    /// The next row of the block; those behind it are brought closer meanwhile.
+    #[inline]
+    fn next_of_block(&mut self) -> Option<(u32, S::Place, u32)> {
+        let next = *self.block.get(self.next)?;
+        if let Some((_, place, _)) = self.block.get(self.next + AHEAD) {
+            self.source.prefetch(*place);
+        }
+        self.next += 1;
+        Some(next)
+    }
+
     fn gather(&mut self, room: usize, work: &mut u64) -> Step {
-        while self.block.rows.len() < room {
+        while self.block.len() < room {
             if *work == 0 {
                 return Step::Paused;
             }
@@ -264,7 +247,7 @@ impl<S: Source> Walk<S> {
             if let Some(place) = self.source.locate_alive(row)
                 && self.cut(row)
             {
-                self.block.rows.push((row, place, value));
+                self.block.push((row, place, value));
             }
         }
         Step::Found
@@ -400,11 +383,14 @@ pub trait AnyWalk: Send {
 impl<S: Source> AnyWalk for Walk<S> {
     fn advance(&mut self, work: &mut u64) -> Step {
         loop {
-            let found = self.block.next_match(&*self.source, &self.query, self.driven_by);
-            if let Some((row, place, record)) = found {
-                self.time = record.time();
-                self.here = Some((row, place));
-                return Step::Found;
+            while let Some((row, place, value)) = self.next_of_block() {
+                let Some(record) = self.source.read(row, place) else { continue };
+                let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
+                if matches && is_behind(&self.query, &record) {
+                    self.time = record.time();
+                    self.here = Some((row, place));
+                    return Step::Found;
+                }
             }
             match self.fill(work) {
                 Step::Found => {}
@@ -431,9 +417,13 @@ impl<S: Source> AnyWalk for Walk<S> {
         }
         loop {
             while *wanted > 0
-                && let Some((row, place, record)) =
-                    self.block.next_match(&*self.source, &self.query, self.driven_by)
+                && let Some((row, place, value)) = self.next_of_block()
             {
+                let Some(record) = self.source.read(row, place) else { continue };
+                let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
+                if !matches || !is_behind(&self.query, &record) {
+                    continue;
+                }
                 if time_key(record.time(), order) >= bound {
                     self.time = record.time();
                     self.here = Some((row, place));
