@@ -37,7 +37,8 @@ fn a_changed_limit_holds_at_once_under_load() {
     let config = |limit: usize| {
         let text = format!(
             "[limits]\nlimit_max = {limit}\nlimit_default = 1\n\n[log]\nlevel = \"error\"\n\n\
-             [rates]\nquestions_per_address = [0, 0]\n"
+             [rates]\nquestions_per_address = [0, 0]\nrows_per_connection = [0, 0]\n\
+             rows_per_address = [0, 0]\n"
         );
         place.file("hark.toml", text.as_bytes())
     };
@@ -47,9 +48,9 @@ fn a_changed_limit_holds_at_once_under_load() {
     let over = AtomicBool::new(false);
     let last: [AtomicUsize; 4] = Default::default();
     thread::scope(|scope| {
-        for last in &last {
-            scope.spawn(|| ask(&server.address, &over, last));
-        }
+        let (address, over) = (&server.address, &over);
+        let ask = |last| scope.spawn(move || ask(address, over, last));
+        let askers: Vec<_> = last.iter().map(ask).collect();
         for limit in (11..).step_by(10).take(10) {
             config(limit);
             let changed = Instant::now();
@@ -57,7 +58,9 @@ fn a_changed_limit_holds_at_once_under_load() {
             let has =
                 |last: &AtomicUsize| (limit..limit + 3).contains(&last.load(Ordering::Relaxed));
             while !last.iter().all(has) {
-                assert!(changed.elapsed() < PATIENCE, "{limit} is not in force");
+                assert!(changed.elapsed() < PATIENCE, "{limit} is not in force: {last:?}");
+                let ended = askers.iter().any(thread::ScopedJoinHandle::is_finished);
+                assert!(!ended, "an asker was turned away");
                 thread::sleep(Duration::from_millis(5));
             }
             println!("limit_max = {limit} held on all connections after {:?}", changed.elapsed());
