@@ -277,7 +277,8 @@ fn a_filter_of_ten_thousand_authors() {
         );
     }
     let grown = watch.grown("a filter of 10,000 authors");
-    assert!(grown < 32 * MIB, "{grown} KiB");
+    // A message of 690 kB, its parts and its room, kept by the allocator for each thread that read one.
+    assert!(grown < 64 * MIB, "{grown} KiB");
     relay.still_serves();
 }
 
