@@ -451,9 +451,13 @@ impl Shelf {
         record: &Record<'_>,
         effects: &Effects,
     ) -> Result<Outcome, CommitError> {
-        for (query, refusal) in &effects.refuse_if {
-            if !self.find(writing, view, query, 1)?.is_empty() {
-                return Ok(Outcome::Refused(*refusal));
+        for forbidding in effects.forbidding() {
+            let (name, value) = forbidding.label;
+            let (kinds, term) = (&[forbidding.kind], self.terms.label(name, value));
+            if may_match(view, Some(kinds), Some(term))
+                && !self.find(writing, view, &forbidding.query(), 1)?.is_empty()
+            {
+                return Ok(Outcome::Refused(forbidding.refusal));
             }
         }
         // All are found before the first is deleted: finding may flush, and the put must stand in the
@@ -505,13 +509,13 @@ fn find(
     limit: usize,
     terms: &Terms,
 ) -> Result<Vec<Position>, SearchError> {
-    let head = HeadView::writing(&view.active);
     let mut found = Vec::new();
     // Most rules find nothing; that is told without making a search ready.
     let (kinds, term) = (query.kinds.as_deref(), cheapest_term(query, terms));
-    if query.ids.is_none() && !head.may_match(kinds, term) && !view.writing.may_match(kinds, term) {
+    if query.ids.is_none() && !may_match(view, kinds, term) {
         return Ok(found);
     }
+    let head = HeadView::writing(&view.active);
     let query = Prepared::new(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
     let head: Arc<dyn Part> = Arc::new(head);
     let mut search = Merged::new(&view.writing, &head, query, 0);
@@ -520,6 +524,11 @@ fn find(
         ControlFlow::Continue(())
     })?;
     Ok(found)
+}
+
+/// False if surely nothing has the term and is of these kinds, as the writer sees it.
+fn may_match(view: &View, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
+    HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }
 
 /// A term that all that matches has, if there is one.

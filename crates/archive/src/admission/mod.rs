@@ -4,9 +4,11 @@
 //! own lock or transaction. Effects follow from the record alone, so a record that comes through
 //! another process, or from an old log, has the same ones.
 
-use hark_codec::record::Record;
+use std::ops::Range;
 
-use crate::query::Query;
+use hark_codec::record::{Key, Record};
+
+use crate::query::{LabelSet, Query};
 
 pub mod nostr;
 
@@ -19,11 +21,53 @@ pub enum Refusal {
     Vanished,
 }
 
+/// A record that forbids another while it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forbidding<'a> {
+    /// Its author.
+    pub author: &'a Key,
+    /// Its kind.
+    pub kind: u32,
+    /// Name and value of a label that it has.
+    pub label: (u8, &'a [u8]),
+    /// It is no older than this.
+    pub from: u64,
+    /// Why it forbids.
+    pub refusal: Refusal,
+}
+
+impl Forbidding<'_> {
+    /// Asks for the first such record.
+    pub fn query(&self) -> Query {
+        let (name, value) = self.label;
+        Query {
+            authors: Some(vec![*self.author]),
+            kinds: Some(vec![self.kind]),
+            labels: vec![LabelSet::one(name, value)],
+            from: self.from,
+            limit: 1,
+            ..Query::default()
+        }
+    }
+}
+
+/// [`Forbidding`], its label's value apart.
+#[derive(Clone, Debug)]
+struct Forbids {
+    author: Key,
+    kind: u32,
+    label: (u8, Range<usize>),
+    from: u64,
+    refusal: Refusal,
+}
+
 /// What has to happen, in this order, when a record is put.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// The record is refused if any of these finds something.
-    pub refuse_if: Vec<(Query, Refusal)>,
+    /// The record is refused if any of these is kept. Nearly all records have some and nearly none
+    /// is found, so they are not queries, which would have to be allocated. Values are in `bytes`.
+    refuse_if: Vec<Forbids>,
+    bytes: Vec<u8>,
     /// The place that only the newest record holds: all that matches is replaced if the record is
     /// newer (or as old, with a lower id); else the record is superseded.
     pub slot: Option<Query>,
@@ -35,13 +79,33 @@ impl Effects {
     /// Empties the lists, keeping their room.
     pub fn clear(&mut self) {
         self.refuse_if.clear();
+        self.bytes.clear();
         self.slot = None;
         self.erases.clear();
     }
 
+    /// Has the record refused if there is such a one.
+    pub fn refuse_if(&mut self, there_is: Forbidding<'_>) {
+        let Forbidding { author, kind, label: (name, value), from, refusal } = there_is;
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        let label = (name, start..self.bytes.len());
+        self.refuse_if.push(Forbids { author: *author, kind, label, from, refusal });
+    }
+
+    /// What the record is refused for, if it is there.
+    pub fn forbidding(&self) -> impl Iterator<Item = Forbidding<'_>> {
+        self.refuse_if.iter().map(|Forbids { author, kind, label, from, refusal }| Forbidding {
+            author,
+            kind: *kind,
+            label: (label.0, &self.bytes[label.1.clone()]),
+            from: *from,
+            refusal: *refusal,
+        })
+    }
+
     /// Makes every query in it fit for [`Query::matches`].
     pub fn normalise(&mut self) {
-        self.refuse_if.iter_mut().for_each(|(query, _)| query.normalise());
         self.slot.iter_mut().for_each(Query::normalise);
         self.erases.iter_mut().for_each(Query::normalise);
     }

@@ -7,7 +7,7 @@
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
 
-use super::{Effects, Refusal, Rules};
+use super::{Effects, Forbidding, Refusal, Rules};
 use crate::query::{LabelSet, Query};
 
 /// Private label of an addressable event: the value of its first `d` tag, or nothing. Apart from
@@ -52,13 +52,11 @@ impl Rules for NostrRules {
         let (id, kind, time) = (record.id(), record.kind(), record.time());
         let Some(author) = record.author() else { return };
         if kind != VANISH_KIND {
-            let vanish = Query { from: time, ..of(author, VANISH_KIND, VANISH, b"") };
-            effects.refuse_if.push((vanish, Refusal::Vanished));
+            effects.refuse_if(vanish(author, time));
         }
         if ![DELETION, VANISH_KIND].contains(&kind) {
             let id_hex = hex(id);
-            let deletion = of(author, DELETION, b'e', &id_hex);
-            effects.refuse_if.push((deletion, Refusal::Deleted));
+            effects.refuse_if(deletion(author, (b'e', &id_hex), 0));
             if kind == GIFT_WRAP {
                 refuse_wrap(record, &id_hex, effects);
             }
@@ -75,7 +73,12 @@ impl Rules for NostrRules {
             Class::Addressable => {
                 let d = record.labels().find(|(name, _)| *name == SLOT).map_or(&[][..], |(_, d)| d);
                 refuse_address(author, kind, d, time, effects);
-                effects.slot = Some(Query { limit: usize::MAX, ..of(author, kind, SLOT, d) });
+                effects.slot = Some(Query {
+                    authors: Some(vec![*author]),
+                    kinds: Some(vec![kind]),
+                    labels: vec![LabelSet::one(SLOT, d)],
+                    ..Query::default()
+                });
             }
             Class::Regular | Class::Ephemeral => {}
         }
@@ -100,15 +103,15 @@ impl Rules for NostrRules {
     }
 }
 
-/// The first record of `author` and `kind` with a label.
-fn of(author: &Key, kind: u32, name: u8, value: &[u8]) -> Query {
-    Query {
-        authors: Some(vec![*author]),
-        kinds: Some(vec![kind]),
-        labels: vec![LabelSet::one(name, value)],
-        limit: 1,
-        ..Query::default()
-    }
+/// A request of the author's to vanish that reaches up to `time` or later.
+fn vanish(author: &Key, time: u64) -> Forbidding<'_> {
+    let label = (VANISH, &b""[..]);
+    Forbidding { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
+}
+
+/// A deletion of the author's that names this, made at `from` or later.
+fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Forbidding<'a> {
+    Forbidding { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
 
 /// An address (`kind:pubkey:d`) that its author deleted stays empty up to the deletion's time.
@@ -117,17 +120,15 @@ fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Ef
     address.extend_from_slice(&hex(author));
     address.push(b':');
     address.extend_from_slice(d);
-    let deletion = Query { from: time, ..of(author, DELETION, b'a', &address) };
-    effects.refuse_if.push((deletion, Refusal::Deleted));
+    effects.refuse_if(deletion(author, (b'a', &address), time));
 }
 
 /// A wrap's signer is a key used once; it is the recipient who deletes it or vanishes.
 fn refuse_wrap(record: &Record<'_>, id_hex: &[u8], effects: &mut Effects) {
     for recipient in record.labels().filter(|(name, _)| *name == b'p').filter_map(|(_, p)| unhex(p))
     {
-        effects.refuse_if.push((of(&recipient, DELETION, b'e', id_hex), Refusal::Deleted));
-        let vanish = Query { from: record.time(), ..of(&recipient, VANISH_KIND, VANISH, b"") };
-        effects.refuse_if.push((vanish, Refusal::Vanished));
+        effects.refuse_if(deletion(&recipient, (b'e', id_hex), 0));
+        effects.refuse_if(vanish(&recipient, record.time()));
     }
 }
 

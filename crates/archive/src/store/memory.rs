@@ -101,9 +101,9 @@ impl State {
         if self.times.contains_key(record.id()) {
             return Outcome::Duplicate;
         }
-        for (query, refusal) in &effects.refuse_if {
-            if !self.find(query).is_empty() {
-                return Outcome::Refused(*refusal);
+        for forbidding in effects.forbidding() {
+            if !self.find(&forbidding.query()).is_empty() {
+                return Outcome::Refused(forbidding.refusal);
             }
         }
         let here = position(bytes);

@@ -1,254 +1,335 @@
 //! The lists of a head: which rows carry a term, by kind, in order.
+//!
+//! A hash table of chains, made so that an insert touches little memory that is not at hand: the
+//! chain's start, the entry (a cache line, which has the newest time and the first few rows in it),
+//! and only for a longer list that itself.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use papaya::HashMap;
-
+use super::ROWS_MAX;
+use super::arena::Arena;
+use super::long::{Long, Rows};
 use super::table::Table;
-use crate::segment::file::partition;
 
-/// Sizes at which a list's tiers are merged into the next: an insert copies some hundred bytes,
-/// whatever the list's length.
-const TIERS: [usize; 2] = [64, 2048];
-/// Kinds a term may have before its lists move into a map of their own.
+/// Rows that an entry has itself.
+const INLINE: usize = 7;
+/// So many kinds of a term are found one behind another. Those that come later are in chains of
+/// their own as well.
 const FEW_KINDS: usize = 16;
+/// Tables of chains: each has four times as many as the one before, and takes over once that one's
+/// chains are an entry long on average.
+const TABLES: usize = 12;
 
-/// Rows in order, oldest first, with room to grow: the first number says how many follow. What comes
-/// in order is put behind the others, where a reader that came before does not look.
-pub type Tier = Arc<[AtomicU32]>;
-
-fn new_tier(rows: impl ExactSizeIterator<Item = u32>, room: usize) -> Tier {
-    let len = rows.len() as u32;
-    let empty = std::iter::repeat_n(0, room.saturating_sub(rows.len()));
-    std::iter::once(len).chain(rows).chain(empty).map(AtomicU32::new).collect()
+/// The list of a term and kind. Numbers of other entries are one too high, so that 0 is none.
+#[derive(Default)]
+#[repr(align(64))]
+struct Entry {
+    term: AtomicU64,
+    /// Time of its newest row.
+    newest: AtomicU64,
+    kind: AtomicU32,
+    /// The next entry of the chain.
+    next: AtomicU32,
+    /// The next entry of the term.
+    sibling: AtomicU32,
+    /// The long list that has all its rows, once they are more than it has room for itself or did
+    /// not come in order.
+    long: AtomicU32,
+    /// Whether it is in the chain of its term and kind, and not of its term.
+    is_far: AtomicBool,
+    len: AtomicU8,
+    rows: [AtomicU32; INLINE],
 }
 
-fn no_tier() -> Tier {
-    new_tier(std::iter::empty(), 0)
-}
-
-/// How many rows a tier has.
-#[inline]
-fn tier_len(tier: &[AtomicU32]) -> usize {
-    tier.first().map_or(0, |len| len.load(Ordering::Acquire) as usize)
-}
-
-/// A tier's `index`th row, oldest first.
-#[inline]
-pub(super) fn tier_row(tier: &[AtomicU32], index: usize) -> u32 {
-    tier.get(index + 1).map_or(u32::MAX, |row| row.load(Ordering::Relaxed))
-}
-
-fn tier_rows(tier: &[AtomicU32]) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator {
-    (0..tier_len(tier)).map(|index| tier_row(tier, index))
-}
-
-/// Puts a row into its place, behind the others if it is the newest and there is room; else gives the
-/// tier that is to replace this one.
-fn add(tier: &Tier, row: u32, table: &Table) -> Option<Tier> {
-    let (len, place) = (tier_len(tier), table.place(row));
-    let is_newer = |index: usize| table.place(tier_row(tier, index)) < place;
-    // Nearly always it belongs at the end or near it.
-    let mut ahead = 1;
-    while ahead <= len && is_newer(len - ahead) {
-        ahead *= 2;
-    }
-    let near = len.saturating_sub(ahead);
-    let at = near + partition((len - near) as u32, |i| !is_newer(near + i as usize)) as usize;
-    if at == len
-        && let Some(free) = tier.get(len + 1)
-    {
-        free.store(row, Ordering::Relaxed);
-        tier[0].store(len as u32 + 1, Ordering::Release);
-        return None;
-    }
-    let room = if len + 1 < tier.len() { tier.len() - 1 } else { (len * 2).max(4) };
-    let mut rows: Vec<u32> = tier_rows(tier).collect();
-    rows.insert(at, row);
-    Some(new_tier(rows.into_iter(), room))
-}
-
-fn merge(newer: &[AtomicU32], older: &[AtomicU32], table: &Table) -> Tier {
-    let mut out = Vec::with_capacity(tier_len(newer) + tier_len(older));
-    let mut from = 0;
-    for row in tier_rows(newer) {
-        let (len, place) = (tier_len(older), table.place(row));
-        let is_older = |index: usize| table.place(tier_row(older, index)) > place;
-        // What came later is newer as a rule: few of the older ones come behind it.
-        let mut ahead = 1;
-        while ahead <= len - from && !is_older(len - ahead) {
-            ahead *= 2;
-        }
-        let near = len.saturating_sub(ahead).max(from);
-        let to = near + partition((len - near) as u32, |i| is_older(near + i as usize)) as usize;
-        out.extend((from..to).map(|index| tier_row(older, index)));
-        out.push(row);
-        from = to;
-    }
-    out.extend((from..tier_len(older)).map(|index| tier_row(older, index)));
-    new_tier(out.into_iter(), 0)
-}
-
-/// Rows in order, in up to three tiers.
-#[derive(Clone)]
-pub(super) enum List {
-    One(u32),
-    Few(Tier),
-    Many(Arc<[Tier; 3]>),
-}
-
-impl List {
-    /// Inserts a row; gives the list that is to replace this one, if it does not grow where it is.
-    pub(super) fn insert(&self, row: u32, table: &Table) -> Option<Self> {
-        match self {
-            Self::One(one) => {
-                let few = new_tier(std::iter::once(*one), 4);
-                Some(Self::Few(add(&few, row, table).unwrap_or(few)))
-            }
-            Self::Few(few) if tier_len(few) < TIERS[0] => add(few, row, table).map(Self::Few),
-            Self::Few(few) => {
-                let first = new_tier(std::iter::once(row), TIERS[0]);
-                Some(Self::Many(Arc::new([first, Arc::clone(few), no_tier()])))
-            }
-            Self::Many(tiers) => {
-                let added = add(&tiers[0], row, table);
-                let len = added.as_ref().map_or_else(|| tier_len(&tiers[0]), |tier| tier_len(tier));
-                if added.is_none() && len < TIERS[0] {
-                    return None;
-                }
-                let mut tiers = (**tiers).clone();
-                if let Some(added) = added {
-                    tiers[0] = added;
-                }
-                for (at, full) in TIERS.into_iter().enumerate() {
-                    if tier_len(&tiers[at]) < full {
-                        break;
-                    }
-                    tiers[at + 1] = merge(&tiers[at], &tiers[at + 1], table);
-                    tiers[at] =
-                        if at == 0 { new_tier(std::iter::empty(), TIERS[0]) } else { no_tier() };
-                }
-                Some(Self::Many(Arc::new(tiers)))
-            }
-        }
+impl Entry {
+    fn is(&self, term: u64) -> bool {
+        self.term.load(Ordering::Relaxed) == term
     }
 
-    pub(super) fn runs(&self, each: &mut impl FnMut(Run)) {
-        let mut tier = |tier: &Tier| {
-            let len = tier_len(tier);
-            if len > 0 {
-                each(Run::Tier(Arc::clone(tier), len as u32));
-            }
-        };
-        match self {
-            Self::One(row) => each(Run::One(*row)),
-            Self::Few(few) => tier(few),
-            Self::Many(tiers) => tiers.iter().for_each(tier),
-        }
+    fn is_far(&self) -> bool {
+        self.is_far.load(Ordering::Relaxed)
+    }
+
+    fn kind(&self) -> u32 {
+        self.kind.load(Ordering::Relaxed)
     }
 }
 
-/// A term's lists, by kind.
-#[derive(Clone)]
-pub(super) enum Lists {
-    One(u32, List),
-    Few(Vec<(u32, List)>),
-    Many(Arc<HashMap<u32, List>>),
+/// See the module.
+pub(super) struct Lists {
+    entries: Arena<Entry>,
+    long: Arena<Long>,
+    /// Chains of the first table, a power of two.
+    chains: usize,
+    tables: [OnceLock<Box<[AtomicU32]>>; TABLES],
+    /// The list of all rows.
+    every: Entry,
+}
+
+/// The chain that the list of a term and kind is in, if the term has many.
+fn far(term: u64, kind: u32) -> u64 {
+    term ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Lists {
-    /// Inserts a row; gives the lists that are to replace these, if they do not grow where they are.
-    pub(super) fn insert(&self, kind: u32, row: u32, table: &Table) -> Option<Self> {
-        match self {
-            Self::One(known, list) if *known == kind => {
-                list.insert(row, table).map(|list| Self::One(kind, list))
-            }
-            Self::One(known, list) => {
-                Some(Self::Few(vec![(*known, list.clone()), (kind, List::One(row))]))
-            }
-            Self::Few(lists) => {
-                let at = lists.iter().position(|(known, _)| *known == kind);
-                let grown = match at {
-                    Some(at) => lists[at].1.insert(row, table)?,
-                    None => List::One(row),
-                };
-                let mut lists = lists.clone();
-                match at {
-                    Some(at) => lists[at].1 = grown,
-                    None => lists.push((kind, grown)),
-                }
-                if lists.len() <= FEW_KINDS {
-                    return Some(Self::Few(lists));
-                }
-                Some(Self::Many(Arc::new(lists.into_iter().collect())))
-            }
-            Self::Many(lists) => {
-                insert_in(lists, kind, row, table);
-                None
-            }
+    /// For so many rows, or more.
+    pub(super) fn new(rows: u32) -> Self {
+        let chains = (rows.clamp(512, ROWS_MAX as u32) * 4).next_power_of_two() as usize;
+        Self {
+            entries: Arena::new(),
+            long: Arena::new(),
+            chains,
+            tables: [const { OnceLock::new() }; TABLES],
+            every: Entry::default(),
         }
     }
 
-    pub(super) fn has(&self, kinds: Option<&[u32]>) -> bool {
-        let Some(kinds) = kinds else { return true };
-        match self {
-            Self::One(kind, _) => kinds.contains(kind),
-            Self::Few(lists) => lists.iter().any(|(kind, _)| kinds.contains(kind)),
-            Self::Many(lists) => kinds.iter().any(|kind| lists.pin().contains_key(kind)),
+    fn entry(&self, link: &AtomicU32) -> Option<(u32, &Entry)> {
+        let at = link.load(Ordering::Acquire).checked_sub(1)?;
+        Some((at, self.entries.get(at)?))
+    }
+
+    fn find(&self, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<(u32, &Entry)> {
+        let tables = self.tables.iter().map_while(OnceLock::get);
+        let mut chains = tables.map(|chains| &chains[hash as usize & (chains.len() - 1)]);
+        chains.find_map(|chain| {
+            let mut at = self.entry(chain);
+            while let Some((number, entry)) = at {
+                if is_it(entry) {
+                    return Some((number, entry));
+                }
+                at = self.entry(&entry.next);
+            }
+            None
+        })
+    }
+
+    /// The entry of a term that was made first.
+    fn find_first(&self, term: u64) -> Option<(u32, &Entry)> {
+        self.find(term, |entry| entry.is(term) && !entry.is_far())
+    }
+
+    fn find_far(&self, term: u64, kind: u32) -> Option<(u32, &Entry)> {
+        let is_it = |entry: &Entry| entry.is(term) && entry.kind() == kind && entry.is_far();
+        self.find(far(term, kind), is_it)
+    }
+
+    /// Makes an entry, in which the next of its term is `sibling`; nobody finds it yet.
+    fn make(&self, term: u64, kind: u32, sibling: u32) -> (u32, &Entry) {
+        let (number, entry) = self.entries.add();
+        entry.term.store(term, Ordering::Relaxed);
+        entry.kind.store(kind, Ordering::Relaxed);
+        entry.sibling.store(sibling, Ordering::Relaxed);
+        (number, entry)
+    }
+
+    /// Puts an entry into a chain.
+    fn link(&self, hash: u64, number: u32, entry: &Entry) {
+        // All tables up to `at` have `chains * (4^(at + 1) - 1) / 3` chains together.
+        let full = |at: usize| number as usize >= ((self.chains << (2 * at + 2)) - self.chains) / 3;
+        let at = (0..TABLES - 1).take_while(|&at| full(at)).count();
+        let chains = self.tables[at]
+            .get_or_init(|| (0..self.chains << (2 * at)).map(|_| AtomicU32::new(0)).collect());
+        let chain = &chains[hash as usize & (chains.len() - 1)];
+        entry.next.store(chain.load(Ordering::Relaxed), Ordering::Relaxed);
+        chain.store(number + 1, Ordering::Release);
+    }
+
+    fn make_far(&self, term: u64, kind: u32, sibling: u32) -> (u32, &Entry) {
+        let (number, entry) = self.make(term, kind, sibling);
+        entry.is_far.store(true, Ordering::Relaxed);
+        self.link(far(term, kind), number, entry);
+        (number, entry)
+    }
+
+    /// The list of a term and kind, made if there is none.
+    fn list(&self, term: u64, kind: u32) -> &Entry {
+        let Some((_, mut last)) = self.find_first(term) else {
+            let (number, entry) = self.make(term, kind, 0);
+            self.link(term, number, entry);
+            return entry;
+        };
+        for _ in 1..FEW_KINDS {
+            if last.kind() == kind {
+                return last;
+            }
+            let Some((_, next)) = self.entry(&last.sibling) else {
+                let (number, entry) = self.make(term, kind, 0);
+                last.sibling.store(number + 1, Ordering::Release);
+                return entry;
+            };
+            last = next;
+        }
+        if last.kind() == kind {
+            return last;
+        }
+        if let Some((_, known)) = self.find_far(term, kind) {
+            return known;
+        }
+        let (number, entry) = self.make_far(term, kind, last.sibling.load(Ordering::Relaxed));
+        last.sibling.store(number + 1, Ordering::Release);
+        entry
+    }
+
+    /// Has the starts of the lists of these terms come nearer, all at once: each would be waited for
+    /// on its own else.
+    pub(super) fn warm(&self, terms: &[u64]) {
+        let Some(chains) = self.tables[0].get() else { return };
+        let starts =
+            |term: &u64| chains[*term as usize & (chains.len() - 1)].load(Ordering::Relaxed);
+        std::hint::black_box(terms.iter().map(starts).fold(0, u32::wrapping_add));
+        let entry = |term: &u64| {
+            let at = starts(term).checked_sub(1)?;
+            Some(self.entries.get(at)?.term.load(Ordering::Relaxed))
+        };
+        std::hint::black_box(terms.iter().filter_map(entry).fold(0, u64::wrapping_add));
+    }
+
+    /// Inserts a row of a term.
+    pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &Table) {
+        self.grow(self.list(term, kind), row, time, table);
+    }
+
+    /// Inserts a row into the list of all, and into that of its kind; `every` is the term that all
+    /// have. Its kinds, of which there may be thousands, are each found by themselves.
+    pub(super) fn insert_every(
+        &self,
+        every: u64,
+        row: u32,
+        (kind, time): (u32, u64),
+        table: &Table,
+    ) {
+        self.grow(&self.every, row, time, table);
+        let known = self.find_far(every, kind);
+        let (_, list) = known.unwrap_or_else(|| self.make_far(every, kind, 0));
+        self.grow(list, row, time, table);
+    }
+
+    fn grow(&self, entry: &Entry, row: u32, time: u64, table: &Table) {
+        let (len, newest) =
+            (entry.len.load(Ordering::Relaxed), entry.newest.load(Ordering::Relaxed));
+        let is_newest = len == 0 || time > newest;
+        if is_newest {
+            entry.newest.store(time, Ordering::Relaxed);
+        }
+        if let Some(long) = self.long(entry) {
+            return long.insert(row, is_newest, table);
+        }
+        if is_newest && let Some(free) = entry.rows.get(usize::from(len)) {
+            free.store(row, Ordering::Relaxed);
+            entry.len.store(len + 1, Ordering::Release);
+            return;
+        }
+        let (number, long) = self.long.add();
+        let (rows, len) = few(entry);
+        rows[..usize::from(len)].iter().for_each(|&row| long.insert(row, true, table));
+        long.insert(row, is_newest, table);
+        entry.long.store(number + 1, Ordering::Release);
+    }
+
+    fn long(&self, entry: &Entry) -> Option<&Long> {
+        self.long.get(entry.long.load(Ordering::Acquire).checked_sub(1)?)
+    }
+
+    fn runs_of(&self, entry: &Entry, each: &mut impl FnMut(Run)) {
+        if let Some(long) = self.long(entry) {
+            return long.runs(|rows| each(Run::Many(rows)));
+        }
+        let (rows, len) = few(entry);
+        if len > 0 {
+            each(Run::Few(rows, len));
         }
     }
 
-    pub(super) fn runs(&self, kinds: Option<&[u32]>, each: &mut impl FnMut(Run)) {
-        match (self, kinds) {
-            (Self::One(kind, list), _) => {
-                if kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok()) {
-                    list.runs(each);
-                }
+    /// Goes through the lists of a term, of these kinds or of all, until `each` is true.
+    fn any(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(&Entry) -> bool) -> bool {
+        let mut at = self.find_first(term);
+        let mut few = FEW_KINDS;
+        while let Some((_, entry)) = at {
+            if few == 0
+                && let Some(kinds) = kinds
+            {
+                return kinds
+                    .iter()
+                    .any(|&kind| self.find_far(term, kind).is_some_and(|(_, entry)| each(entry)));
             }
-            (Self::Few(lists), _) => lists
-                .iter()
-                .filter(|(kind, _)| kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok()))
-                .for_each(|(_, list)| list.runs(each)),
-            (Self::Many(lists), None) => {
-                lists.pin().iter().for_each(|(_, list)| list.runs(each));
+            few = few.saturating_sub(1);
+            if kinds.is_none_or(|kinds| kinds.binary_search(&entry.kind()).is_ok()) && each(entry) {
+                return true;
             }
-            (Self::Many(lists), Some(kinds)) => runs_in(lists, kinds, each),
+            at = self.entry(&entry.sibling);
+        }
+        false
+    }
+
+    /// Whether a row of these kinds has the term.
+    pub(super) fn has(&self, term: u64, kinds: Option<&[u32]>) -> bool {
+        self.any(term, kinds, &mut |_| true)
+    }
+
+    /// The lists of a term, of these kinds or of all.
+    pub(super) fn runs(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(Run)) {
+        self.any(term, kinds, &mut |entry| {
+            self.runs_of(entry, each);
+            false
+        });
+    }
+
+    /// Whether there is a row of the kind.
+    pub(super) fn has_kind(&self, every: u64, kind: u32) -> bool {
+        self.find_far(every, kind).is_some()
+    }
+
+    /// The list of a kind.
+    pub(super) fn kind(&self, every: u64, kind: u32, each: &mut impl FnMut(Run)) {
+        if let Some((_, list)) = self.find_far(every, kind) {
+            self.runs_of(list, each);
+        }
+    }
+
+    /// The list of all rows.
+    pub(super) fn every(&self, each: &mut impl FnMut(Run)) {
+        self.runs_of(&self.every, each);
+    }
+
+    /// All lists but that of all rows, numbered: the term and kind of each.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+        (0..self.entries.len()).filter_map(|number| {
+            let entry = self.entries.get(number)?;
+            Some((entry.term.load(Ordering::Relaxed), entry.kind(), number))
+        })
+    }
+
+    /// The rows of a list, by its number.
+    pub(super) fn nth(&self, number: u32, each: &mut impl FnMut(Run)) {
+        if let Some(entry) = self.entries.get(number) {
+            self.runs_of(entry, each);
         }
     }
 }
 
-pub(super) fn insert_in(lists: &HashMap<u32, List>, kind: u32, row: u32, table: &Table) {
-    let lists = lists.pin();
-    let grown = match lists.get(&kind) {
-        Some(list) => list.insert(row, table),
-        None => Some(List::One(row)),
-    };
-    if let Some(grown) = grown {
-        lists.insert(kind, grown);
-    }
+/// The rows that an entry has itself, and how many they are.
+fn few(entry: &Entry) -> ([u32; INLINE], u8) {
+    let len = entry.len.load(Ordering::Acquire);
+    (std::array::from_fn(|at| entry.rows[at].load(Ordering::Relaxed)), len)
 }
 
-pub(super) fn runs_in(lists: &HashMap<u32, List>, kinds: &[u32], each: &mut impl FnMut(Run)) {
-    let lists = lists.pin();
-    kinds.iter().filter_map(|kind| lists.get(kind)).for_each(|list| list.runs(each));
-}
-
-/// A run of a head.
+/// A run of a head, oldest first.
 #[derive(Clone)]
 pub enum Run {
-    /// A list of one.
-    One(u32),
-    /// A tier of a longer list, and how many rows it had.
-    Tier(Tier, u32),
+    /// A short list, and how many rows it had.
+    Few([u32; INLINE], u8),
+    /// A part of a longer list.
+    Many(Rows),
 }
 
 impl Run {
     #[inline]
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::One(_) => 1,
-            Self::Tier(_, len) => *len as usize,
+            Self::Few(_, len) => usize::from(*len),
+            Self::Many(rows) => rows.len(),
         }
     }
 
@@ -256,8 +337,8 @@ impl Run {
     #[inline]
     pub(super) fn row(&self, index: usize) -> u32 {
         match self {
-            Self::One(row) => *row,
-            Self::Tier(tier, len) => tier_row(tier, *len as usize - 1 - index),
+            Self::Few(rows, len) => rows[usize::from(*len) - 1 - index],
+            Self::Many(rows) => rows[rows.len() - 1 - index],
         }
     }
 }

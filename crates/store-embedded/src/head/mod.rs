@@ -1,29 +1,28 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
-//! One thread inserts, any number read, none waits. Rows are numbered in the order of arrival. A
-//! reader holds the number of rows that were published when it came and passes over later ones, so
-//! it does not matter to it that lists grow meanwhile: rows are put behind those that it knows of,
-//! or the list is replaced as a whole.
+//! One thread inserts, any number read, none takes a lock. Rows are numbered in the order of arrival.
+//! A reader holds the number of rows that were published when it came and passes over later ones, so
+//! it does not matter to it that lists grow meanwhile.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_archive::Record;
 use hark_archive::query::prepared::Terms as _;
-use papaya::HashMap;
 
 use self::ids::Ids;
-use self::lists::{List, Lists, insert_in};
+use self::lists::Lists;
 use self::table::{CHUNK, Chunk, Row, Table, id_prefix};
 pub use self::view::HeadView;
 use crate::bits::DeadRows;
 use crate::log::Log;
 use crate::term::Terms;
 
+mod arena;
 mod ids;
 mod lists;
+mod long;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,26 +30,6 @@ mod view;
 
 /// Most rows a head can have, however large a single batch is.
 pub const ROWS_MAX: usize = 1 << 22;
-
-/// A term is a keyed hash already.
-#[derive(Default)]
-pub struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only terms are hashed with this");
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type ByTerm<V> = HashMap<u64, V, BuildHasherDefault<AsIs>>;
 
 /// See the module.
 pub struct Head {
@@ -62,8 +41,7 @@ pub struct Head {
     table: Table,
     /// The term that all rows have.
     every: u64,
-    kinds: HashMap<u32, List>,
-    lists: ByTerm<Lists>,
+    lists: Lists,
     ids: Ids,
     inserted: AtomicU32,
     published: AtomicU32,
@@ -80,15 +58,13 @@ impl Head {
     /// An empty head for `log`, with room for about so many rows before its tables grow, which costs
     /// the one that inserts.
     pub fn new(log: Arc<Log>, terms: Terms, base: u64, rows: u32) -> Self {
-        let room = rows.min(ROWS_MAX as u32) as usize * 2;
         Self {
             log,
             base,
             terms,
             table: Table::new(),
             every: terms.every(),
-            kinds: HashMap::new(),
-            lists: HashMap::with_capacity_and_hasher(room, BuildHasherDefault::default()),
+            lists: Lists::new(rows),
             ids: Ids::new(rows),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
@@ -133,20 +109,11 @@ impl Head {
             self.next_expiry.fetch_min(at, Ordering::AcqRel);
         }
         self.inserted.store(row + 1, Ordering::Release);
-        insert_in(&self.kinds, kind, row, &self.table);
         self.terms.of(record, terms);
-        let lists = self.lists.pin();
-        for &term in terms.iter() {
-            // The lists of the term that all have are the kinds, which have a map of their own; here
-            // it has one list, of all rows.
-            let kind = if term == self.every { 0 } else { kind };
-            let grown = match lists.get(&term) {
-                Some(known) => known.insert(kind, row, &self.table),
-                None => Some(Lists::One(kind, List::One(row))),
-            };
-            if let Some(grown) = grown {
-                lists.insert(term, grown);
-            }
+        self.lists.warm(terms);
+        self.lists.insert_every(self.every, row, (kind, time), &self.table);
+        for &term in terms.iter().filter(|&&term| term != self.every) {
+            self.lists.insert(term, row, (kind, time), &self.table);
         }
         self.ids.insert(self.terms.id(id), row);
         row
@@ -175,6 +142,16 @@ impl Head {
     /// writer ever does.
     pub fn take_missed(&self) -> bool {
         self.missed.swap(false, Ordering::AcqRel)
+    }
+
+    /// All lists by term and kind, in no order: `rows` of a number gives those of a list.
+    pub fn lists(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+        self.lists.all()
+    }
+
+    /// Adds the rows of a list to `rows`, in no order.
+    pub fn rows_of_list(&self, number: u32, rows: &mut Vec<u32>) {
+        self.lists.nth(number, &mut |run| rows.extend((0..run.len()).map(|at| run.row(at))));
     }
 
     /// Marks a row as deleted by the batch under way; false if it was.

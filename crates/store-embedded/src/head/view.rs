@@ -8,7 +8,7 @@ use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 
 use super::Head;
-use super::lists::{Run, runs_in};
+use super::lists::Run;
 use super::table::{CHUNK, Rank, id_prefix};
 use crate::segment::file::partition;
 
@@ -79,16 +79,17 @@ impl Source for HeadView {
     }
 
     fn every(&self, each: &mut impl FnMut(Run)) {
-        self.terms(&[self.head.every], None, &mut |_, run| each(run));
+        self.head.lists.every(each);
     }
 
     fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Run)) {
-        runs_in(&self.head.kinds, kinds, each);
+        for &kind in kinds {
+            self.head.lists.kind(self.head.every, kind, each);
+        }
     }
 
     fn has_kinds(&self, kinds: &[u32]) -> bool {
-        let lists = self.head.kinds.pin();
-        kinds.iter().any(|kind| lists.contains_key(kind))
+        kinds.iter().any(|&kind| self.head.lists.has_kind(self.head.every, kind))
     }
 
     fn run_kind(&self, run: &Run) -> Option<u32> {
@@ -96,15 +97,12 @@ impl Source for HeadView {
     }
 
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
-        self.head.lists.pin().get(&term).is_some_and(|lists| lists.has(kinds))
+        self.head.lists.has(term, kinds)
     }
 
     fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
-        let lists = self.head.lists.pin();
-        for (at, term) in (0..).zip(terms) {
-            if let Some(lists) = lists.get(term) {
-                lists.runs(kinds, &mut |run| each(at, run));
-            }
+        for (at, &term) in (0..).zip(terms) {
+            self.head.lists.runs(term, kinds, &mut |run| each(at, run));
         }
     }
 

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use hark_archive::Record;
 use hark_archive::query::prepared::Terms as _;
+use hark_archive::{Id, Record};
 
 use super::Address;
 use super::build::Builder;
@@ -50,7 +50,21 @@ pub fn seal(
         Some(Item { row, address, record: head.record(row)? })
     };
     let items = (0..head.inserted()).filter(|&row| !head.is_dead(row)).filter_map(item).collect();
-    write(disk, shelf, number, items, head.inserted(), terms)
+    let sorted = Sorted::new(items, head.inserted());
+    let mut lists: Vec<(u64, u32, u32)> = head.lists().collect();
+    lists.sort_unstable();
+    let mut lists = lists.into_iter();
+    let mut old = Vec::new();
+    let rows = &sorted.rows;
+    let next = |list: &mut Vec<u32>| {
+        let (term, kind, number) = lists.next()?;
+        head.rows_of_list(number, &mut old);
+        list.extend(old.drain(..).map(|row| rows[row as usize]).filter(|&row| row != DROPPED));
+        list.sort_unstable();
+        Some((term, kind))
+    };
+    let bytes = sorted.write(disk, shelf, number, terms, next)?;
+    Ok(sorted.written(bytes))
 }
 
 /// Writes the segment `number` from these records; `old_rows` is above all their rows.
@@ -58,44 +72,81 @@ pub fn write(
     disk: &dyn Disk,
     shelf: &Path,
     number: u32,
-    mut items: Vec<Item<'_>>,
+    items: Vec<Item<'_>>,
     old_rows: u32,
     terms: &Terms,
 ) -> io::Result<Written> {
-    items.sort_by(|a, b| {
-        b.record.time().cmp(&a.record.time()).then_with(|| a.record.id().cmp(b.record.id()))
-    });
-    let mut rows = vec![DROPPED; old_rows as usize];
-    let mut ids = Vec::with_capacity(items.len());
-    let mut postings = Vec::with_capacity(items.len() * 8);
-    let mut expiries = Vec::new();
+    let sorted = Sorted::new(items, old_rows);
+    let mut postings = Vec::with_capacity(sorted.items.len() * 8);
     let mut of_record = Vec::new();
-    for (new, Item { row, record, .. }) in items.iter().enumerate() {
-        let new = new as u32;
-        rows[*row as usize] = new;
-        ids.push((terms.id(record.id()), new));
+    for (new, Item { record, .. }) in (0..).zip(&sorted.items) {
         terms.of(record, &mut of_record);
         postings.extend(of_record.iter().map(|&term| (term, record.kind(), new)));
-        expiries.extend(record.expires().map(|at| (at, new)));
     }
-    ids.sort_unstable();
     postings.sort_unstable();
-    expiries.sort_unstable();
-
-    let mut builder = Builder::new(disk, shelf, number)?;
-    builder.times(&items.iter().map(|item| item.record.time()).collect::<Vec<_>>())?;
-    builder.ids(ids.into_iter())?;
     let mut rest = postings.as_slice();
-    builder.lists(|list| {
+    let next = |list: &mut Vec<u32>| {
         let &(term, kind, _) = rest.first()?;
         let len = rest.iter().take_while(|(t, k, _)| (*t, *k) == (term, kind)).count();
         list.extend(rest[..len].iter().map(|(.., row)| *row));
         rest = &rest[len..];
         Some((term, kind))
-    })?;
-    builder.expiries(&expiries)?;
-    let mut bytes = builder.finish()?;
-    let addresses = items.iter().map(|item| item.address.pack());
-    bytes += Kind::Addresses.write(disk, shelf, (number, 0), addresses)?;
-    Ok(Written { rows, count: items.len() as u32, bytes })
+    };
+    let bytes = sorted.write(disk, shelf, number, terms, next)?;
+    Ok(sorted.written(bytes))
+}
+
+/// Records in the order of a segment.
+struct Sorted<'a> {
+    items: Vec<Item<'a>>,
+    /// For each old row, the new one or [`DROPPED`].
+    rows: Vec<u32>,
+}
+
+impl<'a> Sorted<'a> {
+    fn new(items: Vec<Item<'a>>, old_rows: u32) -> Self {
+        // By what is at hand: nearly always the id's first bytes tell, without a look at the record.
+        let first = |id: &Id| id.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
+        let key = |item: Item<'a>| (!item.record.time(), first(item.record.id()), item);
+        let mut keyed: Vec<(u64, u64, Item<'a>)> = items.into_iter().map(key).collect();
+        keyed.sort_unstable_by(|a, b| {
+            (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| a.2.record.id().cmp(b.2.record.id()))
+        });
+        let items: Vec<_> = keyed.into_iter().map(|(.., item)| item).collect();
+        let mut rows = vec![DROPPED; old_rows as usize];
+        for (new, item) in (0..).zip(&items) {
+            rows[item.row as usize] = new;
+        }
+        Self { items, rows }
+    }
+
+    /// Writes the segment and its addresses: `next` as for [`Builder::lists`]. Gives their bytes.
+    fn write(
+        &self,
+        disk: &dyn Disk,
+        shelf: &Path,
+        number: u32,
+        terms: &Terms,
+        next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
+    ) -> io::Result<u64> {
+        let mut ids = Vec::with_capacity(self.items.len());
+        let mut expiries = Vec::new();
+        for (new, Item { record, .. }) in (0..).zip(&self.items) {
+            ids.push((terms.id(record.id()), new));
+            expiries.extend(record.expires().map(|at| (at, new)));
+        }
+        ids.sort_unstable();
+        expiries.sort_unstable();
+        let mut builder = Builder::new(disk, shelf, number)?;
+        builder.times(&self.items.iter().map(|item| item.record.time()).collect::<Vec<_>>())?;
+        builder.ids(ids.into_iter())?;
+        builder.lists(next)?;
+        builder.expiries(&expiries)?;
+        let addresses = self.items.iter().map(|item| item.address.pack());
+        Ok(builder.finish()? + Kind::Addresses.write(disk, shelf, (number, 0), addresses)?)
+    }
+
+    fn written(self, bytes: u64) -> Written {
+        Written { count: self.items.len() as u32, rows: self.rows, bytes }
+    }
 }

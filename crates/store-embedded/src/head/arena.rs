@@ -1,0 +1,50 @@
+//! Items that are made one after another and never move.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Items a chunk, and chunks a directory, and directories: more than a log has bytes for.
+const ITEMS: usize = 1024;
+
+type Chunk<T> = OnceLock<Box<[T]>>;
+type Directory<T> = OnceLock<Box<[Chunk<T>]>>;
+
+/// See the module. One thread makes items, any number reads them; what an item says is the items' own
+/// affair (atomics).
+pub(super) struct Arena<T> {
+    directories: Box<[Directory<T>]>,
+    len: AtomicU32,
+}
+
+fn empty<T>() -> Box<[OnceLock<T>]> {
+    (0..ITEMS).map(|_| OnceLock::new()).collect()
+}
+
+impl<T: Default> Arena<T> {
+    pub(super) fn new() -> Self {
+        Self { directories: empty(), len: AtomicU32::new(0) }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> u32 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: u32) -> Option<&T> {
+        let at = at as usize;
+        let chunks = self.directories.get(at / (ITEMS * ITEMS))?.get()?;
+        chunks[at / ITEMS % ITEMS].get().map(|chunk| &chunk[at % ITEMS])
+    }
+
+    /// Makes one more, and says its number.
+    pub(super) fn add(&self) -> (u32, &T) {
+        let number = self.len();
+        let at = number as usize;
+        let chunks = self.directories[at / (ITEMS * ITEMS)].get_or_init(empty);
+        let chunk =
+            chunks[at / ITEMS % ITEMS].get_or_init(|| (0..ITEMS).map(|_| T::default()).collect());
+        self.len.store(number + 1, Ordering::Release);
+        (number, &chunk[at % ITEMS])
+    }
+}

@@ -1,0 +1,133 @@
+//! A long list of rows in order, that grows at a cost that hardly depends on its length.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use arc_swap::ArcSwapOption;
+
+use super::table::Table;
+use crate::segment::file::partition;
+
+/// Rows that are put where they belong in place.
+const TAIL: usize = 28;
+/// Rows at which the middle is merged into the rest.
+const MIDDLE: usize = 1024;
+
+/// Rows in order, oldest first, that change no more.
+pub type Rows = Arc<[u32]>;
+
+/// See the module. One thread inserts; readers copy the tail, and do so again if it was moved
+/// meanwhile.
+#[derive(Default)]
+pub(super) struct Long {
+    /// Odd while rows of the tail move.
+    turn: AtomicU32,
+    len: AtomicU32,
+    tail: [AtomicU32; TAIL],
+    /// The middle and the rest.
+    older: ArcSwapOption<[Rows; 2]>,
+}
+
+/// Where a row belongs among `len` others, of which it is the newest or nearly so as a rule.
+fn place_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &Table) -> usize {
+    let place = table.place(row);
+    let is_newer = |index: usize| table.place(nth(index)) < place;
+    let mut ahead = 1;
+    while ahead <= len && is_newer(len - ahead) {
+        ahead *= 2;
+    }
+    let near = len.saturating_sub(ahead);
+    near + partition((len - near) as u32, |i| !is_newer(near + i as usize)) as usize
+}
+
+fn merge(newer: &[u32], older: &[u32], table: &Table) -> Rows {
+    let mut out = Vec::with_capacity(newer.len() + older.len());
+    let mut older = older;
+    for &row in newer {
+        // What came later is newer as a rule: few of the older ones come behind it.
+        let (before, behind) = older.split_at(place_of(row, older.len(), |at| older[at], table));
+        out.extend_from_slice(before);
+        out.push(row);
+        older = behind;
+    }
+    out.extend_from_slice(older);
+    out.into()
+}
+
+impl Long {
+    fn tail(&self, len: usize) -> impl Iterator<Item = u32> + '_ {
+        self.tail[..len].iter().map(|row| row.load(Ordering::Relaxed))
+    }
+
+    /// Inserts a row; `is_newest` if it surely belongs behind all others.
+    pub(super) fn insert(&self, row: u32, is_newest: bool, table: &Table) {
+        let mut len = self.len.load(Ordering::Relaxed) as usize;
+        if len == TAIL {
+            self.pass_on(table);
+            len = 0;
+        }
+        let nth = |at: usize| self.tail[at].load(Ordering::Relaxed);
+        let at = if is_newest { len } else { place_of(row, len, nth, table) };
+        if at == len {
+            self.tail[at].store(row, Ordering::Relaxed);
+            self.len.store(len as u32 + 1, Ordering::Release);
+            return;
+        }
+        self.moving(|| {
+            for at in (at..len).rev() {
+                self.tail[at + 1].store(nth(at), Ordering::Relaxed);
+            }
+            self.tail[at].store(row, Ordering::Relaxed);
+            self.len.store(len as u32 + 1, Ordering::Relaxed);
+        });
+    }
+
+    /// Merges the tail, which is full, into the older rows.
+    fn pass_on(&self, table: &Table) {
+        let [mut middle, mut rest] =
+            self.older.load_full().map_or_else(Default::default, |older| (*older).clone());
+        let tail: Vec<u32> = self.tail(TAIL).collect();
+        middle = merge(&tail, &middle, table);
+        if middle.len() >= MIDDLE {
+            rest = merge(&middle, &rest, table);
+            middle = Rows::default();
+        }
+        let older = Some(Arc::new([middle, rest]));
+        self.moving(|| {
+            self.older.store(older);
+            self.len.store(0, Ordering::Relaxed);
+        });
+    }
+
+    /// Lets no reader keep what it reads while `change` is under way.
+    fn moving(&self, change: impl FnOnce()) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        change();
+        self.turn.store(turn.wrapping_add(2), Ordering::Release);
+    }
+
+    /// All rows, in up to three runs.
+    pub(super) fn runs(&self, mut each: impl FnMut(Rows)) {
+        let (tail, older) = loop {
+            let turn = self.turn.load(Ordering::Acquire);
+            if turn.is_multiple_of(2) {
+                let older = self.older.load();
+                let len = self.len.load(Ordering::Acquire) as usize;
+                let tail: Rows = self.tail(len).collect();
+                fence(Ordering::Acquire);
+                if self.turn.load(Ordering::Relaxed) == turn {
+                    break (tail, older);
+                }
+            }
+            std::hint::spin_loop();
+        };
+        let older = older.iter().flat_map(|older| older.iter());
+        std::iter::once(&tail)
+            .chain(older)
+            .filter(|rows| !rows.is_empty())
+            .cloned()
+            .for_each(&mut each);
+    }
+}
