@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Rebuild(StatsArgs),
     /// Print the default configuration with comments, or check a given one
     Config(ConfigArgs),
+    /// Measure a relay, this one or any other, by its URL
+    Bench(hark_bench::BenchArgs),
 }
 
 #[derive(Debug, Args)]

@@ -46,8 +46,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    if let Command::Config(args) = &cli.command {
-        return commands::config::run(args, &cli.place);
+    // These two need no archive, so no configuration must be right either.
+    match &cli.command {
+        Command::Config(args) => return commands::config::run(args, &cli.place),
+        Command::Bench(args) => return hark_bench::run(args),
+        _ => {}
     }
     let place = Place::new(cli.place)?;
     match cli.command {
@@ -62,6 +65,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Compact(args) => commands::upkeep::compact(&args, &place),
         Command::Check(args) => commands::upkeep::check(&args, &place),
         Command::Rebuild(args) => commands::upkeep::rebuild(&args, &place),
-        Command::Config(_) => unreachable!("handled above, before the configuration is loaded"),
+        Command::Config(_) | Command::Bench(_) => {
+            unreachable!("handled above, before the configuration is loaded")
+        }
     }
 }

@@ -1,0 +1,401 @@
+//! Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy authors and
+//! many quiet ones, threads, reactions, zaps, follow lists, articles, gift wraps. The same from the
+//! same seed and count. They come unsigned, since signatures cost more than all else and can be made
+//! on all cores; ids are known, since later events refer to them.
+
+use std::collections::VecDeque;
+
+use hark_codec::crypto::{Keys, sha256, sign};
+use hark_codec::hex;
+use hark_codec::nostr::json;
+use hark_codec::record::{Id, Key};
+
+use crate::random::Random;
+use crate::{people, text};
+
+/// When the last event was made: the beginning of 2026.
+const END: u64 = 1_767_225_600;
+/// Half a year of events.
+const SPAN_S: u64 = 182 * 86_400;
+/// The busiest author writes every fifth event, and no more than this.
+pub(crate) const BUSIEST_MAX: u64 = 200_000;
+/// Authors there are at most.
+pub(crate) const AUTHORS_MAX: usize = 50_000;
+/// Hashtags, common ones first.
+const TAGS: usize = 3_000;
+/// Most entries of a follow list: it has to fit in 64 KB, which is all that some relays take.
+const FOLLOWS_MAX: usize = 850;
+/// A kind that few write.
+pub(crate) const RARE_KIND: u16 = 31_337;
+/// Gift wraps (NIP-59).
+pub(crate) const WRAP: u16 = 1_059;
+/// Notes that can be answered: the last so many, and the popular ones among them.
+const RECENT: usize = 20_000;
+const POPULAR: usize = 400;
+
+/// Who signs an event.
+#[derive(Clone, Copy, Debug)]
+enum Author {
+    /// The author with this rank.
+    Ranked(u32),
+    /// A key for this event alone, from this secret.
+    Once([u8; 32]),
+}
+
+/// An event that still lacks its signature.
+#[derive(Debug)]
+pub(crate) struct Unsigned {
+    author: Author,
+    created_at: u64,
+    kind: u16,
+    /// As JSON, in the spelling of the codec.
+    tags: Vec<u8>,
+    content: Vec<u8>,
+    /// Not of those that are signed with a key of their own.
+    id: Option<Id>,
+}
+
+impl Unsigned {
+    /// Appends what an id is the hash of, which is also all but the id and the signature.
+    fn write_canonical(&self, pubkey: &Key, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"[0,\"");
+        out.extend_from_slice(&hex::encode_32(pubkey));
+        out.extend_from_slice(b"\",");
+        json::write_u64(out, self.created_at);
+        out.push(b',');
+        json::write_u64(out, u64::from(self.kind));
+        out.push(b',');
+        out.extend_from_slice(&self.tags);
+        out.push(b',');
+        out.extend_from_slice(&self.content);
+        out.push(b']');
+    }
+
+    fn hash(&self, pubkey: &Key) -> Id {
+        let mut canonical = Vec::with_capacity(self.tags.len() + self.content.len() + 128);
+        self.write_canonical(pubkey, &mut canonical);
+        sha256(&canonical)
+    }
+
+    /// Appends the event and a line break.
+    pub(crate) fn sign(&self, people: &[Keys], out: &mut Vec<u8>) -> anyhow::Result<()> {
+        let once;
+        let keys = match self.author {
+            Author::Ranked(rank) => &people[rank as usize],
+            Author::Once(secret) => {
+                once = Keys::from_secret(secret).ok_or_else(|| anyhow::anyhow!("no secret key"))?;
+                &once
+            }
+        };
+        let id = self.id.unwrap_or_else(|| self.hash(keys.public()));
+        self.write(&id, keys.public(), &hex::encode_64(&sign(keys, &id)), out);
+        out.push(b'\n');
+        Ok(())
+    }
+
+    fn write(&self, id: &Id, pubkey: &Key, sig: &[u8; 128], out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"id\":\"");
+        out.extend_from_slice(&hex::encode_32(id));
+        out.extend_from_slice(b"\",\"pubkey\":\"");
+        out.extend_from_slice(&hex::encode_32(pubkey));
+        out.extend_from_slice(b"\",\"created_at\":");
+        json::write_u64(out, self.created_at);
+        out.extend_from_slice(b",\"kind\":");
+        json::write_u64(out, u64::from(self.kind));
+        out.extend_from_slice(b",\"tags\":");
+        out.extend_from_slice(&self.tags);
+        out.extend_from_slice(b",\"content\":");
+        out.extend_from_slice(&self.content);
+        out.extend_from_slice(b",\"sig\":\"");
+        out.extend_from_slice(sig);
+        out.extend_from_slice(b"\"}");
+    }
+}
+
+/// A note that others refer to.
+#[derive(Clone, Copy)]
+struct Note {
+    id: Id,
+    author: usize,
+}
+
+/// Makes events, one after the other.
+pub(crate) struct Events {
+    random: Random,
+    people: Vec<Keys>,
+    count: u64,
+    made: u64,
+    recent: VecDeque<Note>,
+    popular: VecDeque<Note>,
+    /// The last note as JSON, for reposts.
+    last_note: Vec<u8>,
+    /// Tags of the event that is being made.
+    tags: Vec<u8>,
+}
+
+impl Events {
+    /// The `count` events of this seed.
+    pub(crate) fn new(count: u64, seed: u64) -> anyhow::Result<Self> {
+        let authors = usize::try_from(count / 10)?.clamp(200, AUTHORS_MAX);
+        Ok(Self {
+            random: Random::new(seed),
+            people: people::all(authors)?,
+            count,
+            made: 0,
+            recent: VecDeque::new(),
+            popular: VecDeque::new(),
+            last_note: Vec::new(),
+            tags: Vec::new(),
+        })
+    }
+
+    /// Those who sign.
+    pub(crate) fn people(&self) -> &[Keys] {
+        &self.people
+    }
+
+    fn public(&self, author: usize) -> &Key {
+        self.people[author].public()
+    }
+
+    /// Anyone but the busiest, who is a machine that nobody talks to.
+    fn somebody(&mut self) -> usize {
+        1 + self.random.zipf(self.people.len() - 1)
+    }
+
+    fn tag(&mut self, values: &[&str]) {
+        self.tags.push(if self.tags.is_empty() { b'[' } else { b',' });
+        for (at, value) in values.iter().enumerate() {
+            self.tags.push(if at == 0 { b'[' } else { b',' });
+            json::write_string(&mut self.tags, value);
+        }
+        self.tags.push(b']');
+    }
+
+    fn tag_person(&mut self, name: &str, author: usize) {
+        let key = text::hex(self.public(author));
+        self.tag(&[name, &key]);
+    }
+
+    /// A note to refer to: mostly one that many refer to, else one of the latest.
+    fn note(&mut self) -> Option<Note> {
+        let popular = self.random.below(3) < 2 && !self.popular.is_empty();
+        let from = if popular { &self.popular } else { &self.recent };
+        // Latest first.
+        let back = self.random.zipf(from.len());
+        from.get(from.len().checked_sub(1 + back)?).copied()
+    }
+
+    /// Tags of an answer (NIP-10): the thread's root, often the note answered in between, and those
+    /// who take part.
+    fn answer(&mut self) {
+        let Some(root) = self.note() else { return };
+        let relay = text::relay(&mut self.random);
+        self.tag(&["e", &text::hex(&root.id), &relay, "root"]);
+        if self.random.once_in(2)
+            && let Some(reply) = self.note()
+        {
+            self.tag(&["e", &text::hex(&reply.id), "", "reply"]);
+            self.tag_person("p", reply.author);
+        }
+        self.tag_person("p", root.author);
+    }
+
+    /// Tags of what refers to a note without being one.
+    fn refer(&mut self) -> Option<Note> {
+        let note = self.note()?;
+        self.tag(&["e", &text::hex(&note.id)]);
+        self.tag_person("p", note.author);
+        Some(note)
+    }
+
+    fn hashtags(&mut self, count: usize) {
+        for _ in 0..count {
+            let tag = text::hashtag(self.random.zipf(TAGS));
+            self.tag(&["t", &tag]);
+        }
+    }
+
+    /// A note, in one of the forms that notes have.
+    fn note_tags(&mut self) -> String {
+        match self.random.below(100) {
+            0..58 => self.answer(),
+            58..82 => {
+                let count = self.random.between(1, 4);
+                self.hashtags(count);
+            }
+            _ => {}
+        }
+        text::note(&mut self.random)
+    }
+
+    fn follows(&mut self) {
+        let count = (20 << self.random.below(6)) + self.random.below(200);
+        for _ in 0..count.min(FOLLOWS_MAX) {
+            let author = self.random.below(self.people.len());
+            self.tag_person("p", author);
+        }
+    }
+
+    fn zap(&mut self) {
+        let sender = self.somebody();
+        let sender = text::hex(self.public(sender));
+        self.tag(&["P", &sender]);
+        let Some(note) = self.refer() else { return };
+        let msats = 1_000 * self.random.between(1, 100_000);
+        let (target, person) = (text::hex(&note.id), text::hex(self.public(note.author)));
+        let bolt11 = text::invoice(&mut self.random, msats);
+        let preimage = text::hex(&self.random.bytes());
+        self.tag(&["bolt11", &bolt11]);
+        self.tag(&["preimage", &preimage]);
+        self.tag(&["description", &text::zap_request(&sender, &person, &target, msats)]);
+    }
+
+    fn comment(&mut self) {
+        let Some(note) = self.note() else { return };
+        let (id, key) = (text::hex(&note.id), text::hex(self.public(note.author)));
+        self.tag(&["E", &id, "", &key]);
+        self.tag(&["K", "30023"]);
+        self.tag(&["P", &key]);
+        self.tag(&["e", &id, "", &key]);
+        self.tag(&["k", "30023"]);
+        self.tag(&["p", &key]);
+    }
+
+    /// Kind, author and content of the next event, and its tags in `self.tags`.
+    fn plan(&mut self) -> (u16, Author, String) {
+        let every = self.count.div_ceil(BUSIEST_MAX).max(5);
+        if self.made.is_multiple_of(every) {
+            self.hashtags(1);
+            return (1, Author::Ranked(0), text::note(&mut self.random));
+        }
+        let mut author = self.somebody();
+        let (kind, content) = match self.random.below(1_000) {
+            0..535 => (1, self.note_tags()),
+            535..760 => {
+                self.refer();
+                self.tag(&["k", "1"]);
+                (7, (*self.random.pick(&["+", "🤙", "❤️", "-"])).to_owned())
+            }
+            760..805 => {
+                self.refer();
+                let note = self.random.once_in(3);
+                let note = if note { &[][..] } else { &self.last_note[..] };
+                (6, String::from_utf8_lossy(note).into_owned())
+            }
+            805..830 => {
+                // Everyone has a profile, the busy no more often than the quiet.
+                author = self.random.below(self.people.len());
+                (0, text::profile(&mut self.random, author))
+            }
+            830..836 => {
+                self.follows();
+                (3, String::new())
+            }
+            836..846 => {
+                author = self.random.below(self.people.len());
+                for _ in 0..self.random.between(2, 8) {
+                    let relay = text::relay(&mut self.random);
+                    self.tag(&["r", &relay]);
+                }
+                (10_002, String::new())
+            }
+            846..853 => {
+                let article = self.random.below(100_000);
+                self.tag(&["d", &format!("article-{article}")]);
+                let title = text::title(&mut self.random);
+                self.tag(&["title", &title]);
+                self.tag(&["published_at", &(END - SPAN_S).to_string()]);
+                self.hashtags(3);
+                (30_023, text::article(&mut self.random))
+            }
+            853..903 => {
+                let reader = self.somebody();
+                self.tag_person("p", reader);
+                let secret = self.random.bytes();
+                let length = 700 << self.random.below(3);
+                return (WRAP, Author::Once(secret), text::sealed(&mut self.random, length));
+            }
+            903..913 => {
+                let reader = self.somebody();
+                self.tag_person("p", reader);
+                let sealed = text::sealed(&mut self.random, 200);
+                (4, format!("{sealed}?iv={}", text::sealed(&mut self.random, 16)))
+            }
+            913..973 => {
+                self.zap();
+                (9_735, String::new())
+            }
+            973..993 => {
+                self.comment();
+                (1_111, text::note(&mut self.random))
+            }
+            993..997 => {
+                self.tag_person("p", author);
+                self.tag(&["d", &format!("track-{}", self.made)]);
+                self.hashtags(1);
+                (RARE_KIND, text::title(&mut self.random))
+            }
+            _ => {
+                self.refer();
+                (1_984, text::title(&mut self.random))
+            }
+        };
+        (kind, Author::Ranked(author as u32), content)
+    }
+
+    /// Mostly now, sometimes late, rarely by days.
+    fn time(&mut self) -> u64 {
+        let now = END - SPAN_S + self.made * SPAN_S / self.count.max(1);
+        let late =
+            if self.random.once_in(50) { self.random.below(86_400) } else { self.random.below(20) };
+        now - late as u64
+    }
+
+    fn remember(&mut self, event: &Unsigned, id: Id, author: usize) {
+        let note = Note { id, author };
+        self.recent.push_back(note);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+        if self.random.once_in(100) {
+            self.popular.push_back(note);
+            if self.popular.len() > POPULAR {
+                self.popular.pop_front();
+            }
+        }
+        let mut json = std::mem::take(&mut self.last_note);
+        json.clear();
+        // Nobody looks at the signature of an event within an event, but it has one.
+        event.write(&id, self.public(author), &[b'0'; 128], &mut json);
+        self.last_note = json;
+    }
+}
+
+impl Iterator for Events {
+    type Item = Unsigned;
+
+    fn next(&mut self) -> Option<Unsigned> {
+        if self.made == self.count {
+            return None;
+        }
+        let (kind, author, text) = self.plan();
+        let created_at = self.time();
+        self.made += 1;
+        let mut tags = std::mem::take(&mut self.tags);
+        tags.extend_from_slice(if tags.is_empty() { b"[]" } else { b"]" });
+        let mut content = Vec::with_capacity(text.len() + 16);
+        json::write_string(&mut content, &text);
+        let mut event = Unsigned { author, created_at, kind, tags, content, id: None };
+        if let Author::Ranked(rank) = author {
+            let rank = rank as usize;
+            let id = event.hash(self.public(rank));
+            event.id = Some(id);
+            // The busiest is not talked to.
+            if kind == 1 && rank > 0 {
+                self.remember(&event, id, rank);
+            }
+        }
+        Some(event)
+    }
+}

@@ -1,0 +1,405 @@
+//! What a measurement comes to: rows of figures, printed as a table, as JSON or as a page, and compared
+//! with those of another run.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Map, Value, json};
+
+use crate::html;
+use crate::words::figure;
+
+/// One kind of figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name in JSON, the unit last: `p50_ms`.
+    pub key: &'static str,
+    /// Its name for people: `p50`.
+    pub head: &'static str,
+    /// Its unit for people: `ms`.
+    pub unit: &'static str,
+    /// Whether another run's figure and the ratio to it are worth a column each.
+    pub compared: bool,
+}
+
+impl Column {
+    /// A figure that says how large or how many.
+    pub const fn plain(key: &'static str, head: &'static str, unit: &'static str) -> Self {
+        Self { key, head, unit, compared: false }
+    }
+
+    /// A figure that runs are compared by.
+    pub const fn compared(key: &'static str, head: &'static str, unit: &'static str) -> Self {
+        Self { key, head, unit, compared: true }
+    }
+}
+
+/// The figures of one case, one a column; those that were not measured are missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// In the order of the columns.
+    pub figures: Vec<Option<f64>>,
+}
+
+/// Another run's figures for the same rows and columns.
+#[derive(Clone, Debug)]
+struct Baseline {
+    name: String,
+    rows: Vec<Row>,
+}
+
+/// All that a run has to say.
+#[derive(Clone, Debug)]
+pub struct Report {
+    bench: &'static str,
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+    settings: Vec<(&'static str, Value)>,
+    /// How each row's answers were spread: for the page.
+    curves: Vec<Curve>,
+    notes: Vec<String>,
+    faults: Vec<String>,
+    baseline: Option<Baseline>,
+}
+
+/// Latencies in ms at evenly spaced shares of 0 to 100 %.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Of which row.
+    pub name: String,
+    /// At 0 %, 1 %, … 100 %.
+    pub points: Vec<f64>,
+}
+
+impl Report {
+    /// A report of `hark bench <bench>` without rows yet.
+    pub fn new(bench: &'static str, columns: &[Column]) -> Self {
+        Self {
+            bench,
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+            settings: Vec::new(),
+            curves: Vec::new(),
+            notes: Vec::new(),
+            faults: Vec::new(),
+            baseline: None,
+        }
+    }
+
+    /// Adds a row. `figures` are in the order of the columns.
+    pub fn row(&mut self, name: impl Into<String>, figures: &[Option<f64>]) {
+        assert_eq!(figures.len(), self.columns.len(), "a figure for each column");
+        self.rows.push(Row { name: name.into(), figures: figures.to_vec() });
+    }
+
+    /// Says under which circumstances this was measured.
+    pub fn setting(&mut self, key: &'static str, value: impl Into<Value>) {
+        self.settings.push((key, value.into()));
+    }
+
+    /// Adds a line below the table.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// Says what makes the figures doubtful, such as refusals; shown first and in capitals, and the
+    /// exit code tells.
+    pub fn fault(&mut self, text: impl Into<String>) {
+        self.faults.push(text.into());
+    }
+
+    /// Whether there are faults.
+    pub fn is_faulty(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    /// Adds how a row's latencies were spread.
+    pub fn curve(&mut self, curve: Curve) {
+        self.curves.push(curve);
+    }
+
+    pub(crate) fn bench(&self) -> &str {
+        self.bench
+    }
+
+    pub(crate) fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub(crate) fn curves(&self) -> &[Curve] {
+        &self.curves
+    }
+
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub(crate) fn faults(&self) -> &[String] {
+        &self.faults
+    }
+
+    pub(crate) fn baseline_name(&self) -> Option<&str> {
+        self.baseline.as_ref().map(|baseline| &*baseline.name)
+    }
+
+    /// The other run's figure for a row and a column.
+    pub(crate) fn other(&self, row: &Row, column: usize) -> Option<f64> {
+        let rows = &self.baseline.as_ref()?.rows;
+        *rows.iter().find(|other| other.name == row.name)?.figures.get(column)?
+    }
+
+    /// Settings as text, one a line.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = (&str, String)> {
+        self.settings.iter().map(|(key, value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            (*key, text)
+        })
+    }
+
+    /// The median of several runs of the same, figure by figure. Settings and notes are those of the
+    /// last one, faults those of all.
+    pub fn median(mut runs: Vec<Self>) -> Option<Self> {
+        let mut last = runs.pop()?;
+        for at in 0..last.rows.len() {
+            let name = last.rows[at].name.clone();
+            for column in 0..last.columns.len() {
+                let found = runs.iter().filter_map(|run| {
+                    run.rows.iter().find(|row| row.name == name)?.figures[column]
+                });
+                let mut all: Vec<f64> = found.chain(last.rows[at].figures[column]).collect();
+                all.sort_by(f64::total_cmp);
+                last.rows[at].figures[column] = all.get(all.len() / 2).copied();
+            }
+        }
+        if !runs.is_empty() {
+            last.setting("median_of_runs", runs.len() + 1);
+        }
+        let mut faults: Vec<String> = runs.into_iter().flat_map(|run| run.faults).collect();
+        faults.append(&mut last.faults);
+        faults.sort();
+        faults.dedup();
+        last.faults = faults;
+        Some(last)
+    }
+
+    /// Compares with another report of the same bench.
+    pub fn compare(&mut self, name: impl Into<String>, other: &Self) {
+        self.baseline = Some(Baseline { name: name.into(), rows: other.rows.clone() });
+        self.faults.extend(other.faults.iter().map(|fault| format!("the other run: {fault}")));
+    }
+
+    /// Compares with the JSON of another run, or of any file with rows of these names and keys.
+    pub fn compare_file(&mut self, path: &Path) -> anyhow::Result<()> {
+        let text = std::fs::read(path)
+            .with_context(|| format!("the baseline {} could not be read", path.display()))?;
+        let other: Value = serde_json::from_slice(&text).with_context(|| {
+            format!("the baseline {} is not JSON; make it with --json", path.display())
+        })?;
+        if other["bench"] != self.bench {
+            bail!(
+                "the baseline {} is of `bench {}`, not of `bench {}`",
+                path.display(),
+                other["bench"].as_str().unwrap_or("?"),
+                self.bench
+            );
+        }
+        let rows = other["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let rows = rows.iter().filter_map(|row| {
+            let figures = self.columns.iter().map(|column| row[column.key].as_f64());
+            Some(Row { name: row["name"].as_str()?.into(), figures: figures.collect() })
+        });
+        let name = other["settings"]["name"].as_str().map_or_else(
+            || path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            str::to_owned,
+        );
+        self.baseline = Some(Baseline { name, rows: rows.collect() });
+        Ok(())
+    }
+
+    /// As JSON. Keys are only ever added.
+    pub fn to_json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|row| {
+                let mut object = Map::new();
+                object.insert("name".into(), row.name.clone().into());
+                for (at, (column, figure)) in self.columns.iter().zip(&row.figures).enumerate() {
+                    object.insert(column.key.into(), json!(figure));
+                    if let Some(other) = self.other(row, at).filter(|_| column.compared) {
+                        object.insert(format!("{}_baseline", column.key), json!(other));
+                        let ratio = figure.map(|figure| figure / other);
+                        object.insert(format!("{}_ratio", column.key), json!(ratio));
+                    }
+                }
+                object.into()
+            })
+            .collect();
+        let settings: Map<String, Value> =
+            self.settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        json!({
+            "bench": self.bench,
+            "hark": env!("CARGO_PKG_VERSION"),
+            "at_s": now.map_or(0, |now| now.as_secs()),
+            "settings": settings,
+            "baseline": self.baseline_name(),
+            "rows": rows,
+            "notes": self.notes,
+            "faults": self.faults,
+        })
+    }
+
+    /// As text: a table, or, of a single row, a figure a line.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        for fault in &self.faults {
+            let _ = writeln!(out, "DOUBTFUL: {fault}");
+        }
+        if !self.faults.is_empty() {
+            out.push('\n');
+        }
+        let (cells, with_unit) = self.cells();
+        if self.rows.len() == 1 && self.baseline.is_none() {
+            let labels = cells[0].iter().skip(1).map(|head| head.chars().count()).max();
+            let values =
+                cells.last().into_iter().flatten().skip(1).map(|v| v.chars().count()).max();
+            let (labels, values) = (labels.unwrap_or(0), values.unwrap_or(0));
+            for (at, head) in cells[0].iter().enumerate().skip(1) {
+                let (value, unit) = (&cells[2][at], &cells[1][at]);
+                let line = format!("  {head:labels$}  {value:>values$} {unit}");
+                let _ = writeln!(out, "{}", line.trim_end());
+            }
+        } else {
+            let widths: Vec<usize> = (0..cells[0].len())
+                .map(|at| cells.iter().map(|row| row[at].chars().count()).max().unwrap_or(0))
+                .collect();
+            for (at, row) in cells.iter().enumerate() {
+                // Without a unit anywhere, their line is left out.
+                if at == 1 && !with_unit {
+                    continue;
+                }
+                let mut line = format!("{:w$}", row[0], w = widths[0]);
+                for (cell, width) in row.iter().zip(&widths).skip(1) {
+                    let _ = write!(line, "  {cell:>width$}");
+                }
+                let _ = writeln!(out, "{}", line.trim_end());
+            }
+        }
+        if !self.notes.is_empty() {
+            out.push('\n');
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "{note}");
+        }
+        out
+    }
+
+    /// Heads, units, then the rows, as text; and whether any unit is said.
+    pub(crate) fn cells(&self) -> (Vec<Vec<String>>, bool) {
+        let compared = |column: &Column| column.compared && self.baseline.is_some();
+        let (mut heads, mut units) = (vec![String::new()], vec![String::new()]);
+        for column in &self.columns {
+            heads.push(column.head.into());
+            units.push(column.unit.into());
+            if compared(column) {
+                heads.extend([self.baseline_name().unwrap_or("?").to_owned(), "ratio".into()]);
+                units.extend([column.unit.to_owned(), String::new()]);
+            }
+        }
+        let with_unit = units.iter().any(|unit| !unit.is_empty());
+        let mut cells = vec![heads, units];
+        let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);
+        for row in &self.rows {
+            let mut line = vec![row.name.clone()];
+            for (at, column) in self.columns.iter().enumerate() {
+                let own = row.figures[at];
+                line.push(text(own));
+                if compared(column) {
+                    let other = self.other(row, at);
+                    line.push(text(other));
+                    let ratio = own.zip(other).map(|(own, other)| own / other);
+                    line.push(ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x")));
+                }
+            }
+            cells.push(line);
+        }
+        (cells, with_unit)
+    }
+
+    /// Prints it, and writes the page if one is wanted.
+    pub fn publish(&self, json: bool, page: Option<&Path>) -> anyhow::Result<()> {
+        use std::io::Write as _;
+        if let Some(path) = page {
+            std::fs::write(path, html::page(self))
+                .with_context(|| format!("{} could not be written", path.display()))?;
+        }
+        let text = if json { format!("{:#}\n", self.to_json()) } else { self.to_text() };
+        Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 2] =
+        [Column::plain("events", "events", ""), Column::compared("p50_ms", "p50", "ms")];
+
+    fn report(p50: f64) -> Report {
+        let mut report = Report::new("query", &COLUMNS);
+        report.row("1 id", &[Some(1.0), Some(p50)]);
+        report.row("latest 100", &[Some(100.0), None]);
+        report
+    }
+
+    #[test]
+    fn figures_stand_flush_right_below_heads_and_units() {
+        let expected = "            events    p50\n                       ms\n\
+                        1 id             1  0.230\nlatest 100     100      -\n";
+        assert_eq!(report(0.23).to_text(), expected);
+        let mut one = Report::new("idle", &COLUMNS[1..]);
+        one.row("all", &[Some(12_345.0)]);
+        one.fault("12 refused");
+        assert_eq!(one.to_text(), "DOUBTFUL: 12 refused\n\n  p50  12,345 ms\n");
+    }
+
+    #[test]
+    fn another_run_adds_its_figures_and_ratios() {
+        let mut faster = report(0.1);
+        faster.compare("peer", &report(0.4));
+        let text = faster.to_text();
+        assert!(text.contains("p50   peer  ratio"), "{text}");
+        assert!(text.contains("0.100  0.400  0.25x"), "{text}");
+        let json = faster.to_json();
+        assert_eq!(json["rows"][0]["p50_ms_ratio"], 0.25);
+        assert_eq!(json["rows"][1]["p50_ms"], Value::Null);
+
+        let dir = std::env::temp_dir().join(format!("hark-report-{}", std::process::id()));
+        std::fs::write(&dir, json.to_string()).unwrap();
+        let mut later = report(0.2);
+        later.compare_file(&dir).unwrap();
+        assert_eq!(later.to_json()["rows"][0]["p50_ms_ratio"], 2.0);
+        let mut other = Report::new("ingest", &COLUMNS);
+        assert!(
+            other.compare_file(&dir).unwrap_err().to_string().contains("not of `bench ingest`")
+        );
+        std::fs::remove_file(dir).unwrap();
+    }
+
+    #[test]
+    fn of_several_runs_each_figure_is_the_median() {
+        let median = Report::median([3.0, 1.0, 2.0].map(report).into()).unwrap();
+        assert_eq!(median.rows()[0].figures, [Some(1.0), Some(2.0)]);
+        assert_eq!(median.rows()[1].figures, [Some(100.0), None]);
+        assert!(Report::median(Vec::new()).is_none());
+    }
+}
