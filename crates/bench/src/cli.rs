@@ -1,12 +1,28 @@
 //! The command line of `hark bench` as typed: flags, help and examples.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use crate::report::Report;
+use crate::target::Target;
+use crate::websocket::Url;
+
 /// `hark bench …`
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+From nothing to a comparison:
+  hark bench gen events.jsonl
+  hark serve --unlimited --data bench-data
+  hark bench ingest events.jsonl --pid $(pgrep -x hark)
+  hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
+
+Any relay's ws:// address will do. What is measured, how to repeat it, and what the JSON holds:
+docs/benchmarks.md"
+)]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub(crate) bench: Bench,
@@ -16,6 +32,14 @@ pub struct BenchArgs {
 pub(crate) enum Bench {
     /// Make signed events, the same from the same seed, to load a relay with
     Gen(GenArgs),
+    /// Publish events as fast as the relay takes them, or at a rate
+    Ingest(IngestArgs),
+    /// Ask what clients ask, shape by shape, and see how long it takes to EOSE
+    Query(QueryArgs),
+    /// Publish to many subscriptions, and see how long it takes to get there
+    Fanout(FanoutArgs),
+    /// Open many connections, and see how much memory they take
+    Idle(IdleArgs),
 }
 
 #[derive(Debug, Args)]
@@ -40,18 +64,267 @@ pub(crate) struct GenArgs {
     pub(crate) seed: u64,
 }
 
-/// What every measurement takes.
+/// Which relay.
+#[derive(Debug, Args)]
+pub(crate) struct TargetArgs {
+    /// The relay to measure
+    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:7777")]
+    pub(crate) url: Url,
+
+    /// The relay's process on this machine, for its CPU and memory; give it for each if there are several
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Vec<u32>,
+}
+
+/// Another relay, measured in turns with the first one.
+#[derive(Debug, Args)]
+pub(crate) struct AgainstArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Measure this relay too, in turns with the first, and show its figures and the ratios to them
+    #[arg(long, value_name = "URL", conflicts_with = "baseline")]
+    against: Option<Url>,
+
+    /// The other relay's process
+    #[arg(long, value_name = "PID", requires = "against")]
+    against_pid: Vec<u32>,
+
+    /// What to call the other relay in tables
+    #[arg(long, value_name = "NAME", default_value = "other", requires = "against")]
+    against_name: String,
+}
+
+/// Where results go.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
-    /// Print JSON (docs/benchmarks.md says what is in it)
+    /// Measure so many times and give the median of each figure
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) runs: usize,
+
+    /// Print JSON; docs/benchmarks.md says what is in it
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 
     /// Write a report with plots, all in one HTML file
     #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
+    html: Option<PathBuf>,
 
     /// Compare with the JSON of another run: adds its figures and the ratios to them
     #[arg(long, value_name = "FILE")]
-    pub(crate) baseline: Option<PathBuf>,
+    baseline: Option<PathBuf>,
+}
+
+impl TargetArgs {
+    pub(crate) fn target(&self) -> anyhow::Result<Target> {
+        Target::new(&self.url, &self.pid)
+    }
+}
+
+impl AgainstArgs {
+    /// The relay, and the other one if there is one.
+    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
+        let mut targets = vec![self.target.target()?];
+        if let Some(url) = &self.against {
+            targets.push(Target::new(url, &self.against_pid)?);
+        }
+        Ok(targets)
+    }
+
+    pub(crate) fn against_name(&self) -> &str {
+        &self.against_name
+    }
+}
+
+impl OutputArgs {
+    /// Prints the report in the form that is wanted. What is doubtful fails, so that no script takes it
+    /// for a result.
+    pub(crate) fn publish(&self, mut report: Report) -> anyhow::Result<ExitCode> {
+        if let Some(path) = &self.baseline {
+            report.compare_file(path)?;
+        }
+        report.publish(self.json, self.html.as_deref())?;
+        Ok(if report.is_faulty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench query events.jsonl --pid $(pgrep -x hark)
+  hark bench query events.jsonl --shape home --shape 'until' --seconds 10
+  hark bench query events.jsonl --pid $A --against ws://127.0.0.1:7778 --against-pid $B \\
+      --against-name strfry --runs 5 --html report.html
+
+The relay must hold the events of the file: load it with `hark bench ingest` or the relay's own import.
+Rate limits must be off (hark serve --unlimited): refusals are no answers, and the run fails if there
+are any. Each connection asks its next question when it has the EOSE of the one before, so that times
+are those of a relay at full load; what a question costs the server is its CPU.")]
+pub(crate) struct QueryArgs {
+    /// The events that the relay holds; questions are drawn from them
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) targets: AgainstArgs,
+
+    /// Connections that ask at the same time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    pub(crate) connections: usize,
+
+    /// How long each shape is asked for
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+
+    /// Only shapes with this in their names; may be given several times
+    #[arg(long = "shape", value_name = "NAME")]
+    pub(crate) shapes: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench ingest events.jsonl --pid $(pgrep -x hark)
+  hark bench ingest events.jsonl --rate 7500 --events 50000
+  hark bench ingest events.jsonl --duplicates        once more: what a known event costs
+
+Events go out in the order of the file, over all connections in turn, each with so many unanswered.
+With --rate they go out at their time, and the time to OK is counted from that, not from when there was
+room to send. First of all their signatures are checked here, on all cores: no relay that checks them
+can be faster than that on this machine.")]
+pub(crate) struct IngestArgs {
+    /// The events to send
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+
+    /// Connections that publish at the same time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
+    pub(crate) connections: usize,
+
+    /// Events of a connection that have no OK yet
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
+    pub(crate) window: usize,
+
+    /// Events a second, over all connections [default: as fast as they are taken]
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub(crate) rate: Option<f64>,
+
+    /// Send only the first so many
+    #[arg(long, value_name = "N")]
+    pub(crate) events: Option<u64>,
+
+    /// Stop sending after so long
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+
+    /// The relay knows all of these: measure what that costs
+    #[arg(long)]
+    pub(crate) duplicates: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench fanout --pid $(pgrep -x hark)
+  hark bench fanout --subscriptions 1000 --matches 10     each event is for 10 of the 1,000
+  hark bench fanout --hold 100000 --matches 10            the same beside 100,000 other subscriptions
+
+Subscriptions are spread over the connections. Of Hark, limits.subscriptions_max (200 a connection) and
+limits.connections_per_address_max (100) bound them: raise these for --hold (see docs/benchmarks.md).
+Counted is every delivery of every event; latency is from writing the EVENT to reading the delivery.")]
+pub(crate) struct FanoutArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+
+    /// Subscriptions that are told of events
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
+    pub(crate) subscriptions: usize,
+
+    /// Connections that they are spread over
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
+    pub(crate) connections: usize,
+
+    /// Subscriptions that each event is for [default: all]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) matches: Option<usize>,
+
+    /// Connections that publish
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    pub(crate) publishers: usize,
+
+    /// Events a second, over all publishers
+    #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = seconds)]
+    pub(crate) rate: f64,
+
+    /// How long events are published
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+
+    /// Further subscriptions that are held meanwhile, each for one author who writes nothing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) hold: usize,
+
+    /// Of these, how many a connection has
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
+    pub(crate) per_connection: usize,
+
+    /// Publish events that are passed on and not stored (kind 20001)
+    #[arg(long)]
+    pub(crate) ephemeral: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench idle --connections 10000 --pid $(pgrep -x hark)
+  hark bench idle --connections 10000 --deflate --subscribed --pid $(pgrep -x hark)
+
+Both sides need `ulimit -n` above the number, and Hark limits.connections_per_address_max, too (see
+docs/benchmarks.md).")]
+pub(crate) struct IdleArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
+    pub(crate) connections: usize,
+
+    /// Negotiate permessage-deflate
+    #[arg(long)]
+    pub(crate) deflate: bool,
+
+    /// Each has asked once and stays subscribed
+    #[arg(long)]
+    pub(crate) subscribed: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("must be a number".into()),
+    }
+}
+
+/// A number above zero, with or without a fraction.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1e6 => Ok(number),
+        _ => Err("must be a number above 0".into()),
+    }
 }

@@ -331,7 +331,7 @@ impl Events {
                 (1_111, text::note(&mut self.random))
             }
             993..997 => {
-                self.tag_person("p", author);
+                // Names nobody: who asks for it of somebody finds nothing.
                 self.tag(&["d", &format!("track-{}", self.made)]);
                 self.hashtags(1);
                 (RARE_KIND, text::title(&mut self.random))

@@ -5,13 +5,23 @@
 
 mod cli;
 mod events;
+mod fanout;
 mod generate;
 mod html;
+mod idle;
+mod ingest;
+mod latency;
 mod meter;
 mod people;
+mod process;
+mod query;
 mod random;
 pub mod report;
+mod sample;
+mod shapes;
+mod target;
 mod text;
+mod websocket;
 mod words;
 
 use std::process::ExitCode;
@@ -23,5 +33,9 @@ pub use cli::BenchArgs;
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Gen(args) => generate::run(args),
+        Bench::Ingest(args) => ingest::run(args),
+        Bench::Query(args) => query::run(args),
+        Bench::Fanout(args) => fanout::run(args),
+        Bench::Idle(args) => idle::run(args),
     }
 }

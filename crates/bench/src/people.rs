@@ -6,7 +6,12 @@ use hark_codec::crypto::{Keys, sha256};
 
 /// The key of the author with this rank; busy ones come first.
 pub(crate) fn keys(rank: usize) -> anyhow::Result<Keys> {
-    let secret = sha256(format!("hark bench author {rank}").as_bytes());
+    keys_of(&format!("author {rank}"))
+}
+
+/// The key of whoever has this name.
+pub(crate) fn keys_of(name: &str) -> anyhow::Result<Keys> {
+    let secret = sha256(format!("hark bench {name}").as_bytes());
     Keys::from_secret(secret).context("a hash that is no secret key, which does not happen")
 }
 

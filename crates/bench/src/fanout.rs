@@ -1,0 +1,444 @@
+//! `hark bench fanout`: subscriptions, publishers, and how long it takes from one to the other. Each
+//! event carries its number, so that every delivery is counted and none is taken for another.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use hark_codec::crypto::Keys;
+use hark_codec::nostr::Draft;
+
+use crate::cli::FanoutArgs;
+use crate::ingest::{IdDigits, id_digits, ok_digits};
+use crate::latency::Latencies;
+use crate::people;
+use crate::random::Random;
+use crate::report::{Column, Report};
+use crate::target::{Refusals, Spent, Target};
+use crate::text::hex;
+use crate::websocket::{Connection, Kind, Told, fields, put_text};
+
+/// Deliveries that come later than this after the last event are lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long setting up may stand still before it is given up.
+const SETUP: Duration = Duration::from_mins(1);
+/// Subscriptions asked for before their EOSEs are waited for.
+const ASKED_AT_ONCE: usize = 50;
+/// What stands before an event's number in its content.
+const MARK: &[u8] = b"hark bench no. ";
+/// Digits of the number.
+const DIGITS: usize = 8;
+
+const COLUMNS: [Column; 12] = [
+    Column::plain("published", "published", "events"),
+    Column::plain("expected", "deliveries expected", ""),
+    Column::plain("delivered", "delivered", ""),
+    Column::plain("lost", "lost", ""),
+    Column::plain("doubled", "told twice", ""),
+    Column::compared("deliveries_per_s", "deliveries/s", "1/s"),
+    Column::compared("p50_ms", "publish to delivery, p50", "ms"),
+    Column::compared("p99_ms", "publish to delivery, p99", "ms"),
+    Column::compared("ok_p50_ms", "publish to OK, p50", "ms"),
+    Column::compared("cpu_us", "server CPU an event", "us"),
+    Column::compared("cpu_us_per_delivery", "server CPU a delivery", "us"),
+    Column::plain("driver_us", "driver CPU an event", "us"),
+];
+
+/// Events on their way.
+struct Flight {
+    /// When each was sent, in ns after the beginning; 0 before.
+    sent_ns: Vec<AtomicU64>,
+    /// How often each was delivered.
+    delivered: Vec<AtomicU32>,
+    began: Instant,
+    /// All have been published and all deliveries that will come have come.
+    over: AtomicBool,
+    times: Mutex<Latencies>,
+    refusals: Mutex<Refusals>,
+}
+
+impl Flight {
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn all_delivered(&self) -> u64 {
+        self.delivered.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn times(&self) -> MutexGuard<'_, Latencies> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse(&self, told: Told<'_>) {
+        self.refusals().add_told(told);
+    }
+}
+
+pub(crate) fn run(args: &FanoutArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let target = args.target.target()?;
+    let mut runs = Vec::new();
+    for _ in 0..args.output.runs.max(1) {
+        runs.push(runtime.block_on(measure(args, &target))?);
+    }
+    args.output.publish(Report::median(runs).context("there was no run")?)
+}
+
+/// A run's own author of events, so that no earlier run's events are in the way.
+fn author(group: usize, run: u64) -> anyhow::Result<Keys> {
+    people::keys_of(&format!("fanout {run} {group}"))
+}
+
+async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let run = now.as_nanos() as u64;
+    // Subscriptions are dealt out to groups, each of which follows one author.
+    let matches = args.matches.unwrap_or(args.subscriptions).clamp(1, args.subscriptions);
+    let groups = (args.subscriptions / matches).max(1);
+    let authors = (0..groups).map(|group| author(group, run)).collect::<Result<Vec<_>, _>>()?;
+    let count = (args.rate * args.seconds).ceil() as usize;
+    if count == 0 || count >= 10usize.pow(DIGITS as u32) {
+        bail!("--rate times --seconds is {count} events; 1 to 99,999,999 can be told apart");
+    }
+    let events = events(count, &authors, now.as_secs(), args.ephemeral);
+
+    let mut report = Report::new("fanout", &COLUMNS);
+    target.describe(&mut report).await;
+    for (key, value) in [
+        ("subscriptions", args.subscriptions),
+        ("connections", args.connections),
+        ("publishers", args.publishers),
+        ("deliveries_per_event", args.subscriptions / groups),
+        ("held", args.hold),
+    ] {
+        report.setting(key, value);
+    }
+    report.setting("rate_per_s", args.rate);
+    report.setting("seconds", args.seconds);
+    report.setting("ephemeral", args.ephemeral);
+
+    let flight = Arc::new(Flight {
+        sent_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
+        delivered: (0..count).map(|_| AtomicU32::new(0)).collect(),
+        began: Instant::now(),
+        over: AtomicBool::new(false),
+        times: Mutex::default(),
+        refusals: Mutex::default(),
+    });
+    let held = hold(args, target, &flight).await?;
+    let listeners = listen(args, target, &authors, &flight).await?;
+    let (times, spent) = publish(args, target, events, &flight, groups).await?;
+    flight.over.store(true, Ordering::Relaxed);
+    for task in held.into_iter().chain(listeners) {
+        // Whoever waits for more has nothing to say; whoever has failed has.
+        if task.is_finished() {
+            task.await??;
+        } else {
+            task.abort();
+        }
+    }
+    tell(&mut report, &flight, &times, spent, groups, args);
+    Ok(report)
+}
+
+fn tell(
+    report: &mut Report,
+    flight: &Flight,
+    times_to_ok: &Latencies,
+    spent: Spent,
+    groups: usize,
+    args: &FanoutArgs,
+) {
+    let count = flight.delivered.len();
+    let expected: Vec<u64> = (0..count).map(|at| listeners_of(at % groups, groups, args)).collect();
+    let (mut lost, mut doubled) = (0, 0);
+    for (delivered, expected) in flight.delivered.iter().zip(&expected) {
+        let delivered = u64::from(delivered.load(Ordering::Relaxed));
+        lost += expected.saturating_sub(delivered);
+        doubled += delivered.saturating_sub(*expected);
+    }
+    let delivered = flight.all_delivered();
+    if lost > 0 {
+        report.fault(format!("{lost} deliveries were lost"));
+    }
+    if doubled > 0 {
+        report.fault(format!("{doubled} deliveries came twice"));
+    }
+    flight.refusals().tell(report, "fanout");
+    let times = flight.times();
+    let each = |cpu: Option<Duration>, of: u64| {
+        cpu.filter(|_| of > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / of as f64)
+    };
+    let seconds = spent.elapsed.as_secs_f64();
+    report.row(
+        "all",
+        &[
+            Some(count as f64),
+            Some(expected.iter().sum::<u64>() as f64),
+            Some(delivered as f64),
+            Some(lost as f64),
+            Some(doubled as f64),
+            Some(delivered as f64 / seconds),
+            times.at_ms(0.5),
+            times.at_ms(0.99),
+            times_to_ok.at_ms(0.5),
+            each(spent.server, count as u64),
+            each(spent.server, delivered),
+            each(spent.driver, count as u64),
+        ],
+    );
+    report.curve(times.curve("publish to delivery"));
+}
+
+/// Subscriptions that follow the author of a group.
+fn listeners_of(group: usize, groups: usize, args: &FanoutArgs) -> u64 {
+    ((args.subscriptions + groups - 1 - group) / groups) as u64
+}
+
+/// The events as frames, in the order they are published in.
+fn events(count: usize, authors: &[Keys], now_s: u64, ephemeral: bool) -> Vec<Vec<u8>> {
+    let kind = if ephemeral { 20_001 } else { 1 };
+    let mark = String::from_utf8_lossy(MARK);
+    let mut event = Vec::new();
+    (0..count)
+        .map(|at| {
+            event.clear();
+            let content = format!("{mark}{at:0DIGITS$}: hark, there is news.");
+            let draft = Draft { created_at: now_s, kind, tags: &[], content: &content };
+            draft.sign(&authors[at % authors.len()], &mut event);
+            let mut frame = Vec::new();
+            put_text(&mut frame, &[b"[\"EVENT\",", &event, b"]"]);
+            frame
+        })
+        .collect()
+}
+
+type Task = tokio::task::JoinHandle<anyhow::Result<()>>;
+
+/// Opens the subscriptions that are only there: each for an author who writes nothing.
+async fn hold(
+    args: &FanoutArgs,
+    target: &Target,
+    flight: &Arc<Flight>,
+) -> anyhow::Result<Vec<Task>> {
+    let mut random = Random::new(17);
+    let mut tasks = Vec::new();
+    let mut left = args.hold;
+    while left > 0 {
+        let own = left.min(args.per_connection);
+        let filters: Vec<String> = (0..own)
+            .map(|_| format!(r#"{{"authors":["{}"],"limit":1}}"#, hex(&random.bytes())))
+            .collect();
+        let mut connection = target.connect(Kind::Quiet { deflate: false }).await?;
+        subscribe(&mut connection, &filters).await?;
+        tasks.push(tokio::spawn(take(connection, Arc::clone(flight))));
+        left -= own;
+    }
+    Ok(tasks)
+}
+
+/// Opens the subscriptions that are told, spread over the connections.
+async fn listen(
+    args: &FanoutArgs,
+    target: &Target,
+    authors: &[Keys],
+    flight: &Arc<Flight>,
+) -> anyhow::Result<Vec<Task>> {
+    let kind = if args.ephemeral { 20_001 } else { 1 };
+    let mut tasks = Vec::new();
+    for at in 0..args.connections.min(args.subscriptions) {
+        let filters: Vec<String> = (at..args.subscriptions)
+            .step_by(args.connections)
+            .map(|subscription| {
+                let author = hex(authors[subscription % authors.len()].public());
+                format!(r#"{{"authors":["{author}"],"kinds":[{kind}],"limit":1}}"#)
+            })
+            .collect();
+        let mut connection = target.connect(Kind::Busy).await?;
+        subscribe(&mut connection, &filters).await?;
+        tasks.push(tokio::spawn(take(connection, Arc::clone(flight))));
+    }
+    Ok(tasks)
+}
+
+/// Asks for all of these and waits until every one is open.
+async fn subscribe(connection: &mut Connection, filters: &[String]) -> anyhow::Result<()> {
+    let mut frames = Vec::new();
+    for (chunk, filters) in filters.chunks(ASKED_AT_ONCE).enumerate() {
+        frames.clear();
+        for (at, filter) in filters.iter().enumerate() {
+            let sub = format!("[\"REQ\",\"s{}\",", chunk * ASKED_AT_ONCE + at);
+            put_text(&mut frames, &[sub.as_bytes(), filter.as_bytes(), b"]"]);
+        }
+        connection.send(&frames).await?;
+        let mut open = 0;
+        while open < filters.len() {
+            let next = tokio::time::timeout(SETUP, connection.next()).await;
+            match next.context("a subscription had no EOSE in a minute")?? {
+                Told::Eose(_) => open += 1,
+                Told::Closed(text) | Told::Notice(text) => bail!(
+                    "the relay refuses a subscription: {}. It needs room for all of them (of Hark: \
+                     limits.subscriptions_max and limits.connections_per_address_max)",
+                    String::from_utf8_lossy(text)
+                ),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes what comes, until the end.
+async fn take(mut connection: Connection, flight: Arc<Flight>) -> anyhow::Result<()> {
+    // Events of one run are alike in length, so the number stands where it stood before.
+    let mut place = 0;
+    let mut times = Vec::new();
+    while !flight.over.load(Ordering::Relaxed) {
+        let now_ns = flight.now_ns();
+        while let Some(told) = connection.next_read()? {
+            match told {
+                Told::Event(text) => {
+                    let Some(number) = number(text, &mut place) else { continue };
+                    let Some(delivered) = flight.delivered.get(number) else { continue };
+                    delivered.fetch_add(1, Ordering::Relaxed);
+                    let sent_ns = flight.sent_ns[number].load(Ordering::Relaxed);
+                    times.push(now_ns.saturating_sub(sent_ns));
+                }
+                Told::Closed(_) | Told::Notice(_) => flight.refuse(told),
+                _ => {}
+            }
+        }
+        if !times.is_empty() {
+            let mut all = flight.times();
+            times.drain(..).for_each(|ns| all.add(Duration::from_nanos(ns)));
+        }
+        connection.fill().await?;
+    }
+    Ok(())
+}
+
+/// The number of an event, looked for first where the one before had it.
+fn number(text: &[u8], place: &mut usize) -> Option<usize> {
+    let stands_at = |at: usize| text.get(at..).is_some_and(|rest| rest.starts_with(MARK));
+    if !stands_at(*place) {
+        *place = text.windows(MARK.len()).position(|part| part == MARK)?;
+    }
+    let from = *place + MARK.len();
+    str::from_utf8(text.get(from..from + DIGITS)?).ok()?.parse().ok()
+}
+
+/// Publishes all events at their rate, waits for their deliveries, and gives the times to their OKs.
+async fn publish(
+    args: &FanoutArgs,
+    target: &Target,
+    events: Vec<Vec<u8>>,
+    flight: &Arc<Flight>,
+    groups: usize,
+) -> anyhow::Result<(Latencies, Spent)> {
+    let connections = target.connect_all(args.publishers).await?;
+    let expected: u64 = (0..events.len()).map(|at| listeners_of(at % groups, groups, args)).sum();
+    let events = Arc::new(events);
+    let start = target.start()?;
+    let began = Instant::now();
+    let mut tasks = Vec::new();
+    for (at, connection) in connections.into_iter().enumerate() {
+        let (events, flight) = (Arc::clone(&events), Arc::clone(flight));
+        let (publishers, rate) = (args.publishers, args.rate);
+        tasks.push(tokio::spawn(async move {
+            let own = (at..events.len()).step_by(publishers);
+            let due = |at: usize| began + Duration::from_secs_f64(at as f64 / rate);
+            publish_own(connection, own.map(|at| (at, due(at))), &events, &flight).await
+        }));
+    }
+    let mut times = Latencies::default();
+    for task in tasks {
+        times.merge(&task.await??);
+    }
+    let patience = Instant::now() + PATIENCE;
+    while flight.all_delivered() < expected && Instant::now() < patience {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok((times, target.stop(&start)?))
+}
+
+async fn publish_own(
+    mut connection: Connection,
+    events: impl Iterator<Item = (usize, Instant)>,
+    frames: &[Vec<u8>],
+    flight: &Flight,
+) -> anyhow::Result<Latencies> {
+    let mut answers = Answers { times: Latencies::default(), waited_for: Vec::new() };
+    for (at, due) in events {
+        while Instant::now() < due {
+            answers.take(&mut connection, flight)?;
+            if let Ok(read) = tokio::time::timeout_at(due.into(), connection.fill()).await {
+                read?;
+            }
+        }
+        let id = id_digits(&frames[at]).context("an event without an id")?;
+        answers.waited_for.push((id, Instant::now()));
+        flight.sent_ns[at].store(flight.now_ns(), Ordering::Relaxed);
+        connection.send(&frames[at]).await?;
+    }
+    loop {
+        answers.take(&mut connection, flight)?;
+        if answers.waited_for.is_empty() {
+            return Ok(answers.times);
+        }
+        let read = tokio::time::timeout(SETUP, connection.fill()).await;
+        read.with_context(|| format!("{} events had no OK", answers.waited_for.len()))??;
+    }
+}
+
+/// What a publisher is told.
+struct Answers {
+    times: Latencies,
+    waited_for: Vec<(IdDigits, Instant)>,
+}
+
+impl Answers {
+    /// Takes what has been read.
+    fn take(&mut self, connection: &mut Connection, flight: &Flight) -> anyhow::Result<()> {
+        while let Some(told) = connection.next_read()? {
+            let Told::Ok(text) = told else {
+                flight.refuse(told);
+                continue;
+            };
+            let id = ok_digits(text);
+            if let Some(at) = self.waited_for.iter().position(|(sent, _)| Some(*sent) == id) {
+                let (_, sent) = self.waited_for.swap_remove(at);
+                self.times.add(sent.elapsed());
+            }
+            let answer = fields(text);
+            if answer.get(2).is_none_or(|accepted| accepted != "true") {
+                let reason = answer.last().map_or("", String::as_str);
+                flight.refusals().add("OK false", reason);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_known_by_its_number_wherever_it_stands() {
+        let keys = people::keys(0).unwrap();
+        let frames = events(12, std::slice::from_ref(&keys), 1_750_000_000, false);
+        let mut place = 0;
+        for (at, frame) in frames.iter().enumerate() {
+            assert_eq!(number(frame, &mut place), Some(at));
+            assert_eq!(number(&[b"[\"EVENT\"", &frame[..]].concat(), &mut place), Some(at));
+        }
+        assert_eq!(number(b"[\"EVENT\",\"s\",{}]", &mut place), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! `hark bench idle`: what a connection at rest costs the server in memory.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::cli::IdleArgs;
+use crate::report::{Column, Report};
+use crate::target::Target;
+use crate::websocket::{Connection, Kind, Told, put_text};
+
+/// Opened before any is counted: what a server makes once is not a connection's.
+const FIRST: usize = 100;
+/// Time for the server to put its buffers away.
+const SETTLE: Duration = Duration::from_secs(2);
+
+const COLUMNS: [Column; 6] = [
+    Column::plain("connections", "connections", ""),
+    Column::compared("kib_each", "memory each", "KiB"),
+    Column::plain("anonymous_kib_each", "... of the server's own", "KiB"),
+    Column::plain("rss_mib", "server memory", "MiB"),
+    Column::compared("open_us", "server CPU to open one", "us"),
+    Column::plain("broken", "closed by the server", ""),
+];
+
+pub(crate) fn run(args: &IdleArgs) -> anyhow::Result<ExitCode> {
+    if args.target.pid.is_empty() {
+        bail!("memory is read from the server's process: give --pid, on the machine it runs on");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let target = args.target.target()?;
+    let mut runs = Vec::new();
+    for _ in 0..args.output.runs.max(1) {
+        runs.push(runtime.block_on(measure(args, &target))?);
+    }
+    args.output.publish(Report::median(runs).context("there was no run")?)
+}
+
+async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {
+    let mut report = Report::new("idle", &COLUMNS);
+    target.describe(&mut report).await;
+    report.setting("deflate", args.deflate);
+    report.setting("subscribed", args.subscribed);
+    // A fifth of few connections, so that small runs are possible.
+    let mut first = open(args, target, FIRST.min(args.connections / 5)).await?;
+    tokio::time::sleep(SETTLE).await;
+    let before = target.memory().context("the server's memory could not be read")?;
+    let start = target.start()?;
+    let mut connections = open(args, target, args.connections).await?;
+    let spent = target.stop(&start)?;
+    tokio::time::sleep(SETTLE).await;
+    let after = target.memory().context("the server's memory could not be read")?;
+    let mut broken = 0;
+    for connection in connections.iter_mut().chain(&mut first) {
+        // Whatever has come is taken; an end of the connection comes at once.
+        let waited = tokio::time::timeout(Duration::ZERO, connection.next()).await;
+        broken += u64::from(matches!(waited, Ok(Err(_))));
+    }
+    if broken > 0 {
+        report.fault(format!("{broken} connections were closed by the server meanwhile"));
+    }
+    let count = args.connections as f64;
+    let each = |before: u64, after: u64| (after as f64 - before as f64) / count;
+    report.row(
+        "all",
+        &[
+            Some(count),
+            Some(each(before.rss, after.rss)),
+            Some(each(before.anonymous, after.anonymous)),
+            Some(after.rss as f64 / 1024.0),
+            spent.server.map(|cpu| cpu.as_secs_f64() * 1e6 / count),
+            Some(broken as f64),
+        ],
+    );
+    Ok(report)
+}
+
+/// So many connections, each having been answered once if they are to be subscribed.
+async fn open(args: &IdleArgs, target: &Target, count: usize) -> anyhow::Result<Vec<Connection>> {
+    let mut req = Vec::new();
+    put_text(&mut req, &[br#"["REQ","idle",{"kinds":[31338],"limit":1}]"#]);
+    let mut all = Vec::with_capacity(count);
+    for at in 0..count {
+        let opened = target.connect(Kind::Quiet { deflate: args.deflate }).await;
+        let mut connection = opened.with_context(|| {
+            format!("connection {} of {count} (is `ulimit -n` high enough on both sides?)", at + 1)
+        })?;
+        if args.subscribed {
+            connection.send(&req).await?;
+            let answer = tokio::time::timeout(Duration::from_mins(1), async {
+                loop {
+                    match connection.next().await? {
+                        // Deflated answers cannot be told apart; the first is good enough.
+                        Told::Eose(_) | Told::Other => return anyhow::Ok(()),
+                        Told::Closed(text) | Told::Notice(text) => {
+                            bail!("the relay refuses: {}", String::from_utf8_lossy(text))
+                        }
+                        _ => {}
+                    }
+                }
+            });
+            answer.await.context("no EOSE in a minute")??;
+        }
+        all.push(connection);
+    }
+    Ok(all)
+}

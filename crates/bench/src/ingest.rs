@@ -1,0 +1,435 @@
+//! `hark bench ingest`: publishes events, each connection with a window of them unanswered, and looks
+//! at how many are accepted, how soon, and at what cost.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use hark_codec::crypto::{Signature, Verifier};
+use hark_codec::nostr::{Arena, Event};
+use hark_codec::record::{Id, Key};
+
+use crate::cli::IngestArgs;
+use crate::latency::Latencies;
+use crate::process::thread_cpu;
+use crate::report::{Column, Report};
+use crate::sample;
+use crate::target::{Refusals, Target};
+use crate::websocket::{Connection, Told, fields, put_text};
+
+/// Signatures that are checked to find out how fast that can be.
+const CHECKED: usize = 20_000;
+/// How long an OK may take before the run is given up.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Hex digits by which an OK and its event are brought together: enough for any window.
+const DIGITS: usize = 16;
+
+/// The first digits of an id.
+pub(crate) type IdDigits = [u8; DIGITS];
+
+const COLUMNS: [Column; 16] = [
+    Column::plain("sent", "sent", "events"),
+    Column::plain("accepted", "accepted", "events"),
+    Column::plain("known", "known already", "events"),
+    Column::plain("refused", "refused", "events"),
+    Column::compared("accepted_per_s", "accepted/s", "1/s"),
+    Column::plain("sent_mb_per_s", "sent/s", "MB/s"),
+    Column::compared("p50_ms", "time to OK, p50", "ms"),
+    Column::compared("p95_ms", "time to OK, p95", "ms"),
+    Column::compared("p99_ms", "time to OK, p99", "ms"),
+    Column::compared("cpu_us", "server CPU an event", "us"),
+    Column::plain("driver_us", "driver CPU an event", "us"),
+    Column::plain("check_us", "a signature check", "us"),
+    Column::plain("checks_per_s", "checks/s, all cores", "1/s"),
+    Column::plain("limit_share_percent", "accepted/s of that", "%"),
+    Column::plain("rss_mb", "server memory", "MB"),
+    Column::plain("anonymous_mb", "... of its own", "MB"),
+];
+
+/// The events, one after the other, for all connections.
+struct Source {
+    path: PathBuf,
+    lines: BufReader<File>,
+    line: Vec<u8>,
+    left: u64,
+    taken: u64,
+    /// When the first was due, and how many are due in a second, if they are at all.
+    began: Instant,
+    rate: Option<f64>,
+    until: Option<Instant>,
+}
+
+/// What may be sent now.
+enum Next {
+    /// An event was appended: its first hex digits and when it was due.
+    Event(IdDigits, Instant),
+    /// There is one, then.
+    At(Instant),
+    End,
+}
+
+impl Source {
+    fn open(args: &IngestArgs) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        Ok(Self {
+            path: args.file.clone(),
+            lines: BufReader::with_capacity(1 << 20, sample::open(&args.file)?),
+            line: Vec::new(),
+            left: args.events.unwrap_or(u64::MAX),
+            taken: 0,
+            began,
+            rate: args.rate,
+            until: args.seconds.map(|seconds| began + Duration::from_secs_f64(seconds)),
+        })
+    }
+
+    /// Appends the next event's frame.
+    fn next(&mut self, out: &mut Vec<u8>) -> anyhow::Result<Next> {
+        let now = Instant::now();
+        if self.left == 0 || self.until.is_some_and(|until| now >= until) {
+            return Ok(Next::End);
+        }
+        let due = match self.rate {
+            Some(rate) => self.began + Duration::from_secs_f64(self.taken as f64 / rate),
+            None => now,
+        };
+        if due > now {
+            return Ok(Next::At(due));
+        }
+        if !next_line(&mut self.lines, &mut self.line, &self.path)? {
+            self.left = 0;
+            return Ok(Next::End);
+        }
+        self.left -= 1;
+        self.taken += 1;
+        let text = self.line.trim_ascii();
+        let id = id_digits(text)
+            .with_context(|| format!("{}, event {}: no id", self.path.display(), self.taken))?;
+        put_text(out, &[b"[\"EVENT\",", text, b"]"]);
+        Ok(Next::Event(id, due))
+    }
+}
+
+/// Reads the next line that is not blank.
+fn next_line(lines: &mut BufReader<File>, line: &mut Vec<u8>, path: &Path) -> anyhow::Result<bool> {
+    loop {
+        line.clear();
+        let read = lines.read_until(b'\n', line).with_context(|| sample::unreadable(path))?;
+        if read == 0 || !line.trim_ascii().is_empty() {
+            return Ok(read > 0);
+        }
+    }
+}
+
+/// The first hex digits of an event's id. Quotes within strings are escaped, so this can be no other.
+pub(crate) fn id_digits(event: &[u8]) -> Option<IdDigits> {
+    const NAME: &[u8] = b"\"id\":\"";
+    let at = event.windows(NAME.len()).position(|part| part == NAME)? + NAME.len();
+    event.get(at..at + DIGITS)?.try_into().ok()
+}
+
+/// The same, of the event that `["OK","<id>",true,""]` is about.
+pub(crate) fn ok_digits(ok: &[u8]) -> Option<IdDigits> {
+    ok.get(7..7 + DIGITS)?.try_into().ok()
+}
+
+/// What came of the events.
+#[derive(Default)]
+struct Taken {
+    sent: u64,
+    sent_bytes: u64,
+    accepted: u64,
+    known: u64,
+    refused: u64,
+    times: Latencies,
+    refusals: Refusals,
+}
+
+pub(crate) fn run(args: &IngestArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if args.output.runs > 1 && !args.duplicates {
+        bail!(
+            "--runs: events can be taken in once; only --duplicates can be measured several times"
+        );
+    }
+    let target = args.target.target()?;
+    let limit = Limit::measure(args)?;
+    let mut runs = Vec::new();
+    for _ in 0..args.output.runs.max(1) {
+        runs.push(runtime.block_on(measure(args, &target, &limit))?);
+    }
+    args.output.publish(Report::median(runs).context("there was no run")?)
+}
+
+async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::Result<Report> {
+    let mut report = Report::new("ingest", &COLUMNS);
+    target.describe(&mut report).await;
+    report.setting("file", args.file.display().to_string());
+    report.setting("connections", args.connections);
+    report.setting("window", args.window);
+    report.setting("rate_per_s", args.rate);
+    report.setting("duplicates", args.duplicates);
+    let connections = target.connect_all(args.connections).await?;
+    let source = Arc::new(Mutex::new(Source::open(args)?));
+    let start = target.start()?;
+    let mut tasks = Vec::new();
+    for connection in connections {
+        tasks.push(tokio::spawn(publish(connection, Arc::clone(&source), args.window)));
+    }
+    let mut sum = Taken::default();
+    for task in tasks {
+        sum.add(task.await??);
+    }
+    let spent = target.stop(&start)?;
+    judge(args, &sum, &mut report);
+    let (events, seconds) = (sum.sent as f64, spent.elapsed.as_secs_f64());
+    let each_us = |cpu: Duration| cpu.as_secs_f64() * 1e6 / events.max(1.0);
+    // What is known already is not taken in, but it is answered.
+    let done = if args.duplicates { sum.known } else { sum.accepted } as f64 / seconds;
+    let memory = target.memory();
+    report.row(
+        "all",
+        &[
+            Some(events),
+            Some(sum.accepted as f64),
+            Some(sum.known as f64),
+            Some(sum.refused as f64),
+            Some(done),
+            Some(sum.sent_bytes as f64 / 1e6 / seconds),
+            sum.times.at_ms(0.5),
+            sum.times.at_ms(0.95),
+            sum.times.at_ms(0.99),
+            spent.server.map(each_us),
+            spent.driver.map(each_us),
+            Some(limit.check_us),
+            Some(limit.checks_per_s),
+            // A known event's signature is not checked.
+            Some(done / limit.checks_per_s * 100.0).filter(|_| !args.duplicates),
+            memory.map(|memory| memory.rss as f64 / 1e3),
+            memory.map(|memory| memory.anonymous as f64 / 1e3),
+        ],
+    );
+    report.curve(sum.times.curve("time to OK"));
+    Ok(report)
+}
+
+/// Says what makes the figures doubtful.
+fn judge(args: &IngestArgs, sum: &Taken, report: &mut Report) {
+    sum.refusals.tell(report, "events");
+    if sum.sent == 0 {
+        report.fault("nothing was sent");
+    } else if args.duplicates && sum.accepted > 0 {
+        report.fault(format!(
+            "--duplicates, but {} events were new to the relay: send them once before",
+            sum.accepted
+        ));
+    } else if !args.duplicates && sum.known * 100 > sum.sent {
+        report.fault(format!(
+            "{} of {} events were known to the relay already: give it an empty archive",
+            sum.known, sum.sent
+        ));
+    }
+    if let Some(rate) = args.rate {
+        report.note(format!("Sent at {rate} a second; the rate taken is no limit of the relay."));
+    }
+}
+
+impl Taken {
+    fn add(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.sent_bytes += other.sent_bytes;
+        self.accepted += other.accepted;
+        self.known += other.known;
+        self.refused += other.refused;
+        self.times.merge(&other.times);
+        self.refusals.merge(other.refusals);
+    }
+
+    /// Counts an answer; its id's digits, if it is an OK.
+    fn answer(&mut self, told: Told<'_>) -> Option<IdDigits> {
+        let Told::Ok(text) = told else {
+            self.refusals.add_told(told);
+            return None;
+        };
+        let id = ok_digits(text)?;
+        let rest = text.get(7 + 64..)?;
+        if rest.starts_with(b"\",true,\"\"") {
+            self.accepted += 1;
+            return Some(id);
+        }
+        let told = fields(text);
+        let (accepted, reason) = (told.get(2).is_some_and(|taken| taken == "true"), told.last());
+        let reason = reason.map_or("", String::as_str);
+        if reason.starts_with("duplicate:") {
+            self.known += 1;
+        } else if accepted {
+            self.accepted += 1;
+        } else {
+            self.refused += 1;
+            self.refusals.add("OK false", reason);
+        }
+        Some(id)
+    }
+}
+
+async fn publish(
+    mut connection: Connection,
+    source: Arc<Mutex<Source>>,
+    window: usize,
+) -> anyhow::Result<Taken> {
+    let mut taken = Taken::default();
+    let mut unanswered: Vec<(IdDigits, Instant)> = Vec::with_capacity(window);
+    let (mut frames, mut ended) = (Vec::new(), false);
+    loop {
+        let mut later = None;
+        while unanswered.len() < window && !ended {
+            // Never held across an await: this is one thread.
+            let next = source.lock().unwrap_or_else(PoisonError::into_inner).next(&mut frames)?;
+            match next {
+                Next::Event(id, due) => {
+                    taken.sent += 1;
+                    unanswered.push((id, due));
+                }
+                Next::At(due) => {
+                    later = Some(due);
+                    break;
+                }
+                Next::End => ended = true,
+            }
+        }
+        if !frames.is_empty() {
+            taken.sent_bytes += frames.len() as u64;
+            connection.send(&frames).await?;
+            frames.clear();
+        }
+        if unanswered.is_empty() && ended {
+            return Ok(taken);
+        }
+        // What has been read is answered first; only then is there a wait.
+        let mut answered = false;
+        while let Some(told) = connection.next_read()? {
+            answered = true;
+            if let Some(id) = taken.answer(told)
+                && let Some(at) = unanswered.iter().position(|(sent, _)| *sent == id)
+            {
+                let (_, due) = unanswered.swap_remove(at);
+                taken.times.add(due.elapsed());
+            }
+        }
+        if answered {
+            continue;
+        }
+        let wake = later.unwrap_or_else(|| Instant::now() + PATIENCE);
+        match tokio::time::timeout_at(wake.into(), connection.fill()).await {
+            Ok(read) => read?,
+            Err(_) if later.is_some() => {}
+            Err(_) => bail!(
+                "{} events have had no OK for {} s; the relay said: {:?}",
+                unanswered.len(),
+                PATIENCE.as_secs(),
+                taken.refusals
+            ),
+        }
+    }
+}
+
+/// How fast the signatures of these events can be checked.
+struct Limit {
+    /// One, on one core.
+    check_us: f64,
+    /// On all cores at once.
+    checks_per_s: f64,
+}
+
+impl Limit {
+    fn measure(args: &IngestArgs) -> anyhow::Result<Self> {
+        let most = CHECKED.min(usize::try_from(args.events.unwrap_or(u64::MAX)).unwrap_or(CHECKED));
+        let signed = signatures(&args.file, most)?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let started = Instant::now();
+        let busy: Duration = std::thread::scope(|scope| {
+            let share = signed.len().div_ceil(cores).max(1);
+            let threads: Vec<_> =
+                signed.chunks(share).map(|part| scope.spawn(|| check(part))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_default()).sum()
+        });
+        let count = signed.len() as f64;
+        Ok(Self {
+            check_us: busy.as_secs_f64() * 1e6 / count,
+            checks_per_s: count / started.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+type Signed = (Id, Key, Signature);
+
+fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<Signed>> {
+    let mut lines = BufReader::with_capacity(1 << 20, sample::open(path)?);
+    let (mut line, mut arena, mut signed) = (Vec::new(), Arena::new(), Vec::new());
+    while signed.len() < most && next_line(&mut lines, &mut line, path)? {
+        let event = Event::parse(line.trim_ascii(), &mut arena)
+            .with_context(|| format!("{}, event {}", path.display(), signed.len() + 1))?;
+        signed.push((*event.id(), *event.pubkey(), *event.signature()));
+    }
+    if signed.is_empty() {
+        bail!("{} holds no events", path.display());
+    }
+    Ok(signed)
+}
+
+/// The CPU time that it takes to check these one after the other.
+fn check(signed: &[Signed]) -> Duration {
+    // As a server does that remembers the keys seen last.
+    let mut verifier = Verifier::new(1 << 12);
+    let before = thread_cpu();
+    for (id, key, signature) in signed {
+        // An event of somebody else's file may be forged: to find out costs the same.
+        let _ = std::hint::black_box(verifier.verify(id, key, signature));
+    }
+    thread_cpu().saturating_sub(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_sorted_by_what_they_say() {
+        let mut taken = Taken::default();
+        let id = "ab".repeat(32);
+        for rest in [
+            "true,\"\"",
+            "true,\"duplicate: have it\"",
+            "false,\"duplicate: too\"",
+            "false,\"blocked: \\\"x\\\"\"",
+            "true,\"mute: nobody hears it\"",
+        ] {
+            let text = format!("[\"OK\",\"{id}\",{rest}]");
+            assert_eq!(taken.answer(Told::Ok(text.as_bytes())), Some(*b"abababababababab"));
+        }
+        assert_eq!(taken.answer(Told::Notice(b"[\"NOTICE\",\"slow down\"]")), None);
+        assert_eq!(taken.answer(Told::Other), None);
+        assert_eq!((taken.accepted, taken.known, taken.refused), (2, 2, 1));
+        let mut report = Report::new("ingest", &[]);
+        taken.refusals.tell(&mut report, "events");
+        assert_eq!(
+            report.faults(),
+            [
+                "events: refused 1 times with NOTICE: slow down",
+                "events: refused 1 times with OK false: blocked: \"x\""
+            ]
+        );
+    }
+
+    #[test]
+    fn an_id_is_found_wherever_it_stands() {
+        let id = "0123456789abcdef".repeat(4);
+        let event = format!(r#"{{"content":"\"id\":\"no\"","id":"{id}","tags":[["id","no"]]}}"#);
+        assert_eq!(id_digits(event.as_bytes()), Some(*b"0123456789abcdef"));
+        assert_eq!(id_digits(b"{}"), None);
+    }
+}

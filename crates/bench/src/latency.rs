@@ -1,0 +1,106 @@
+//! Many times in little room: buckets a hundredth apart, however many times are put in.
+
+use std::time::Duration;
+
+use crate::report::Curve;
+
+/// Buckets to a doubling.
+const STEPS: usize = 64;
+/// Doublings: up to an hour and more, from a nanosecond.
+const DOUBLINGS: usize = 42;
+
+/// Times, from which percentiles are read, exact to about a hundredth.
+#[derive(Clone)]
+pub(crate) struct Latencies {
+    buckets: Vec<u64>,
+    count: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { buckets: vec![0; STEPS * DOUBLINGS], count: 0 }
+    }
+}
+
+/// The bucket of a time in ns.
+fn bucket(ns: u64) -> usize {
+    let ns = ns.max(STEPS as u64);
+    let doublings = ns.ilog2() - STEPS.ilog2();
+    let step = (ns >> doublings) as usize - STEPS;
+    ((doublings as usize) * STEPS + step).min(STEPS * DOUBLINGS - 1)
+}
+
+/// The middle of a bucket, in ns.
+fn middle(bucket: usize) -> f64 {
+    let (doublings, step) = (bucket / STEPS, bucket % STEPS);
+    ((STEPS + step) as f64 + 0.5) * (1u64 << doublings) as f64
+}
+
+impl Latencies {
+    pub(crate) fn add(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket(ns)] += 1;
+        self.count += 1;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (own, other) in self.buckets.iter_mut().zip(&other.buckets) {
+            *own += other;
+        }
+        self.count += other.count;
+    }
+
+    /// The time in ms that a share of all times does not exceed; None without any.
+    pub(crate) fn at_ms(&self, share: f64) -> Option<f64> {
+        // The rank of the time, counted from 1.
+        let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
+        let mut passed = 0;
+        let found = self.buckets.iter().position(|bucket| {
+            passed += bucket;
+            passed >= rank
+        });
+        found.filter(|_| self.count > 0).map(|bucket| middle(bucket) / 1e6)
+    }
+
+    /// The times at every hundredth, and near the end.
+    pub(crate) fn curve(&self, name: &str) -> Curve {
+        let points = (0..=100).filter_map(|percent| self.at_ms(f64::from(percent) / 100.0));
+        Curve { name: name.into(), points: points.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted_times() {
+        let mut times = Latencies::default();
+        assert_eq!(times.at_ms(0.5), None);
+        for us in (1..=1_000).rev() {
+            times.add(Duration::from_micros(us));
+        }
+        for (share, expected_ms) in
+            [(0.0, 0.001), (0.5, 0.5), (0.95, 0.95), (0.99, 0.99), (1.0, 1.0)]
+        {
+            let found = times.at_ms(share).unwrap();
+            assert!((found / expected_ms - 1.0).abs() < 0.02, "{share}: {found}");
+        }
+        let mut both = times.clone();
+        both.merge(&times);
+        assert_eq!((both.count, both.at_ms(0.5)), (2_000, times.at_ms(0.5)));
+        let curve = times.curve("all").points;
+        assert!(curve.len() == 101 && curve.is_sorted());
+    }
+
+    #[test]
+    fn no_time_is_too_short_or_too_long() {
+        let mut times = Latencies::default();
+        times.add(Duration::ZERO);
+        times.add(Duration::from_hours(24));
+        assert!(times.at_ms(0.0).unwrap() < 0.001);
+        assert!(times.at_ms(1.0).unwrap() > 60_000.0);
+        assert_eq!(bucket(64), 0);
+        assert!((0..40u32).all(|doubling| bucket(1 << doubling) <= bucket((1 << doubling) + 1)));
+    }
+}

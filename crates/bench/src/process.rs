@@ -1,0 +1,154 @@
+//! What a process has cost so far, as Linux counts it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+/// A tick of /proc/PID/stat: Linux shows 100 a second everywhere.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The processes that make up a server; none if the caller has not named any.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Processes(Vec<u32>);
+
+/// CPU time of the thread that asks.
+pub(crate) fn thread_cpu() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(first_number(&stat))
+}
+
+fn first_number(text: &str) -> u64 {
+    text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// What they had used at some moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Used {
+    /// Of each thread, exact to the nanosecond.
+    threads: HashMap<u64, u64>,
+    /// Of all, those that have ended too, in ticks.
+    ticks: u64,
+}
+
+/// Memory that they hold, KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Resident in all, mapped files included.
+    pub(crate) rss: u64,
+    /// Resident and theirs alone.
+    pub(crate) anonymous: u64,
+}
+
+impl Processes {
+    /// These. Fails if one is not there.
+    pub(crate) fn new(pids: &[u32]) -> anyhow::Result<Self> {
+        let processes = Self(pids.to_vec());
+        processes.used()?;
+        Ok(processes)
+    }
+
+    /// This one.
+    pub(crate) fn own() -> Self {
+        Self(vec![std::process::id()])
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn used(&self) -> anyhow::Result<Used> {
+        let mut used = Used::default();
+        for pid in &self.0 {
+            let folder = format!("/proc/{pid}/task");
+            let tasks = fs::read_dir(&folder).with_context(|| {
+                format!("process {pid} is not there; --pid takes the server's id on this machine")
+            })?;
+            for task in tasks.flatten() {
+                // A thread may end meanwhile.
+                let Ok(stat) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+                let name = task.file_name().to_string_lossy().parse().unwrap_or(0);
+                used.threads.insert(name, first_number(&stat));
+            }
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // The name before the brackets' end may hold blanks.
+            let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            used.ticks +=
+                fields.skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum::<u64>();
+        }
+        Ok(used)
+    }
+
+    /// CPU time since `before`; None if no process was named.
+    pub(crate) fn since(&self, before: &Used) -> anyhow::Result<Option<Duration>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(self.used()?.minus(before)))
+    }
+
+    /// Memory now; None if no process was named or it may not be read.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        let mut sum = Memory::default();
+        for pid in &self.0 {
+            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+            let (text, names) = if let Ok(text) = rollup {
+                (text, ["Rss:", "Anonymous:"])
+            } else {
+                // That file is for the same user only; this one knows nearly as much.
+                (fs::read_to_string(format!("/proc/{pid}/status")).ok()?, ["VmRSS:", "RssAnon:"])
+            };
+            let value = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+                line.split_whitespace().next()?.parse::<u64>().ok()
+            };
+            sum.rss += value(names[0])?;
+            sum.anonymous += value(names[1])?;
+        }
+        (!self.is_empty()).then_some(sum)
+    }
+}
+
+impl Used {
+    fn minus(&self, before: &Self) -> Duration {
+        let ns = self.threads.iter().map(|(thread, ns)| {
+            ns.saturating_sub(before.threads.get(thread).copied().unwrap_or(0))
+        });
+        let exact = Duration::from_nanos(ns.sum());
+        // Threads that have ended are in the coarse count alone.
+        let ticks = self.ticks.saturating_sub(before.ticks);
+        let coarse = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
+        if coarse > exact + 3 * TICK { coarse } else { exact }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_ended_are_in_the_coarse_count() {
+        let used = |threads: &[(u64, u64)], ticks| Used {
+            threads: threads.iter().copied().collect(),
+            ticks,
+        };
+        let before = used(&[(1, 1_000), (2, 500)], 10);
+        let after = used(&[(1, 5_000), (3, 700)], 11);
+        assert_eq!(after.minus(&before), Duration::from_nanos(4_700));
+        assert_eq!(used(&[(1, 2_000)], 20).minus(&before), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn this_process_costs_something() {
+        let own = Processes::own();
+        let before = own.used().unwrap();
+        let mut sum = 0u64;
+        while own.since(&before).unwrap().unwrap() < Duration::from_millis(1) {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(own.memory().unwrap().anonymous > 100);
+        assert!(Processes::new(&[u32::MAX]).unwrap_err().to_string().contains("--pid"));
+        assert_eq!(Processes::default().since(&before).unwrap(), None);
+    }
+}

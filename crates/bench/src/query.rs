@@ -1,0 +1,511 @@
+//! `hark bench query`: the questions that clients ask, one shape after the other and all mixed, each
+//! connection asking the next once it has the EOSE of the one before.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use hark_codec::crypto::Keys;
+use hark_codec::nostr::Draft;
+use hark_codec::record::Key;
+
+use crate::cli::QueryArgs;
+use crate::latency::Latencies;
+use crate::people;
+use crate::random::Random;
+use crate::report::{Column, Report};
+use crate::sample::Sample;
+use crate::shapes::{self, INBOX, SHAPES};
+use crate::target::{Refusals, Spent, Target};
+use crate::websocket::{Connection, Told, fields, put_text};
+use crate::words::{figure, number};
+
+/// Asked and not counted at first, as a share of the measured time.
+const WARM_UP: f64 = 0.15;
+/// How much longer than meant a shape may take before it is given up.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Inboxes that a connection is shown to own: relays bound the keys of a connection.
+const INBOXES: usize = 16;
+/// Readers' keys are looked for among so many authors.
+const READERS: usize = 2_000;
+/// Events of a page, and pages that stand for one depth.
+const PAGE: usize = 500;
+const PAGES: usize = 20;
+const MIXED: &str = "all mixed";
+
+const COLUMNS: [Column; 6] = [
+    Column::plain("requests_per_s", "requests/s", "1/s"),
+    Column::plain("events", "events", ""),
+    Column::plain("answer_kb", "answer", "KB"),
+    Column::compared("cpu_ms", "CPU", "ms"),
+    Column::compared("p50_ms", "p50", "ms"),
+    Column::compared("p99_ms", "p99", "ms"),
+];
+
+/// One REQ, made into frames.
+#[derive(Clone)]
+struct Request {
+    req: Vec<u8>,
+    close: Vec<u8>,
+    /// How its EOSE begins.
+    eose: Vec<u8>,
+    sub: String,
+}
+
+/// A shape's requests: those of each connection.
+struct Load {
+    name: String,
+    may_be_empty: bool,
+    requests: Vec<Arc<Vec<Request>>>,
+    /// Whether readers have to show who they are.
+    as_reader: bool,
+}
+
+/// What a connection, or all of them, got.
+#[derive(Clone, Default)]
+struct Answers {
+    requests: u64,
+    events: u64,
+    bytes: u64,
+    times: Latencies,
+    refusals: Refusals,
+}
+
+pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let sample = Sample::read(&args.file)?;
+    let targets: Vec<Target> = args.targets.targets()?;
+    let (mut runs, mut other_runs) = (Vec::new(), Vec::new());
+    for _ in 0..args.output.runs.max(1) {
+        let mut reports = runtime.block_on(measure(args, &sample, &targets))?;
+        other_runs.extend(if reports.len() > 1 { reports.pop() } else { None });
+        runs.append(&mut reports);
+    }
+    let mut report = Report::median(runs).context("there was no run")?;
+    if let Some(other) = Report::median(other_runs) {
+        report.compare(args.targets.against_name(), &other);
+    }
+    args.output.publish(report)
+}
+
+/// One report for each target. Shape by shape they have their turns, so that what else the machine does
+/// meets both alike.
+async fn measure(
+    args: &QueryArgs,
+    sample: &Sample,
+    targets: &[Target],
+) -> anyhow::Result<Vec<Report>> {
+    let readers = readers(sample)?;
+    let mut asked = Vec::new();
+    for target in targets {
+        asked.push(Asked::new(target, args, sample, &readers).await?);
+    }
+    let loads = loads(args, sample, &readers, &mut asked[0]).await?;
+    for load in &loads {
+        for asked in &mut asked {
+            asked.ask(load, Duration::from_secs_f64(args.seconds)).await?;
+        }
+    }
+    Ok(asked.into_iter().map(|asked| asked.finish(sample)).collect())
+}
+
+/// A target, its connections, and what it has answered so far.
+struct Asked<'a> {
+    target: &'a Target,
+    plain: Vec<Connection>,
+    /// Each has shown to own the inboxes it asks for.
+    readers: Vec<Connection>,
+    report: Report,
+}
+
+impl<'a> Asked<'a> {
+    async fn new(
+        target: &'a Target,
+        args: &QueryArgs,
+        sample: &Sample,
+        readers: &[Reader],
+    ) -> anyhow::Result<Self> {
+        let mut report = Report::new("query", &COLUMNS);
+        target.describe(&mut report).await;
+        report.setting("file", args.file.display().to_string());
+        report.setting("events", sample.events);
+        report.setting("connections", args.connections);
+        report.setting("seconds_per_shape", args.seconds);
+        let plain = target.connect_all(args.connections).await?;
+        let mut with_keys = target.connect_all(args.connections).await?;
+        for (at, connection) in with_keys.iter_mut().enumerate() {
+            prove(connection, target, own(readers, at, args.connections)).await?;
+        }
+        Ok(Self { target, plain, readers: with_keys, report })
+    }
+
+    /// Asks for so long and adds a row.
+    async fn ask(&mut self, load: &Load, length: Duration) -> anyhow::Result<()> {
+        let warm_up = length.mul_f64(WARM_UP);
+        self.round(load, warm_up).await?;
+        let (answers, spent) = self.round(load, length).await?;
+        let requests = answers.requests as f64;
+        answers.refusals.tell(&mut self.report, &load.name);
+        if answers.requests > 0 && answers.events == 0 && !load.may_be_empty {
+            self.report.fault(format!(
+                "{}: no answer held an event; does {} hold the events of the file?",
+                load.name, self.target.url.text
+            ));
+        }
+        let each = |sum: f64| (requests > 0.0).then(|| sum / requests);
+        let figures = [
+            Some(requests / spent.elapsed.as_secs_f64()),
+            each(answers.events as f64),
+            each(answers.bytes as f64 / 1e3),
+            spent.server.and_then(|cpu| each(cpu.as_secs_f64() * 1e3)),
+            answers.times.at_ms(0.5),
+            answers.times.at_ms(0.99),
+        ];
+        self.report.row(&load.name, &figures);
+        if load.name == MIXED {
+            self.report.curve(answers.times.curve(MIXED));
+            if let (Some(driver), Some(each)) = (spent.driver, each(1e3)) {
+                let own = figure(driver.as_secs_f64() * each);
+                self.report
+                    .note(format!("The driver itself took {own} ms of CPU a mixed request."));
+            }
+        }
+        Ok(())
+    }
+
+    async fn round(&mut self, load: &Load, length: Duration) -> anyhow::Result<(Answers, Spent)> {
+        let connections = if load.as_reader { &mut self.readers } else { &mut self.plain };
+        let start = self.target.start()?;
+        let until = Instant::now() + length;
+        let mut tasks = Vec::new();
+        for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
+            let requests = Arc::clone(&load.requests[at % load.requests.len()]);
+            let from = at * requests.len() / load.requests.len().max(4);
+            tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
+        }
+        let mut sum = Answers::default();
+        for task in tasks {
+            let answered = tokio::time::timeout(length + PATIENCE, task).await;
+            let answered = answered.ok().context("an answer did not end within a minute");
+            let (connection, answers) = answered
+                .and_then(|joined| joined?)
+                .with_context(|| format!("{}, {}", self.target.url.text, load.name))?;
+            connections.push(connection);
+            sum.add(answers);
+        }
+        Ok((sum, self.target.stop(&start)?))
+    }
+
+    fn finish(mut self, sample: &Sample) -> Report {
+        let p50 = |name: &str| {
+            let row = self.report.rows().iter().find(|row| row.name == name)?;
+            row.figures[4]
+        };
+        if let (Some(first), Some(last)) = (p50(DEPTHS[0]), p50(DEPTHS[2])) {
+            let notes = sample.authors.first().map_or(0, |(_, notes)| u64::from(*notes));
+            self.report.note(format!(
+                "Of the busiest author, with {} notes, the last page takes {}x as long as the first.",
+                number(notes),
+                figure(last / first)
+            ));
+        }
+        self.report
+    }
+}
+
+impl Answers {
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.events += other.events;
+        self.bytes += other.bytes;
+        self.times.merge(&other.times);
+        self.refusals.merge(other.refusals);
+    }
+}
+
+async fn ask_until(
+    mut connection: Connection,
+    requests: Arc<Vec<Request>>,
+    mut at: usize,
+    until: Instant,
+) -> anyhow::Result<(Connection, Answers)> {
+    let mut answers = Answers::default();
+    let mut frames = Vec::new();
+    while Instant::now() < until {
+        let request = &requests[at % requests.len()];
+        at += 1;
+        frames.extend_from_slice(&request.req);
+        let bytes = connection.bytes;
+        let sent = Instant::now();
+        connection.send(&frames).await?;
+        frames.clear();
+        let mut events = 0;
+        let told_all = loop {
+            match connection.next().await? {
+                Told::Event(_) => events += 1,
+                Told::Eose(text) if text.starts_with(&request.eose) => break true,
+                Told::Closed(text) if fields(text).get(1) == Some(&request.sub) => {
+                    answers.refusals.add_told(Told::Closed(text));
+                    break false;
+                }
+                notice @ Told::Notice(_) => {
+                    answers.refusals.add_told(notice);
+                    break false;
+                }
+                _ => {}
+            }
+        };
+        if told_all {
+            answers.times.add(sent.elapsed());
+            answers.requests += 1;
+            answers.events += events;
+            answers.bytes += connection.bytes - bytes;
+        } else {
+            // Whoever is refused for asking too much asks no faster for it.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // As clients do that want what is stored and no more; it goes with the next request.
+        frames.extend_from_slice(&request.close);
+    }
+    connection.send(&frames).await?;
+    Ok((connection, answers))
+}
+
+fn request(number: usize, filters: &str) -> Request {
+    let sub = format!("q{number}");
+    let (mut req, mut close) = (Vec::new(), Vec::new());
+    put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
+    put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);
+    Request { req, close, eose: format!("[\"EOSE\",\"{sub}\"").into_bytes(), sub }
+}
+
+fn requests(filters: &[String]) -> Arc<Vec<Request>> {
+    Arc::new(filters.iter().enumerate().map(|(at, filters)| request(at, filters)).collect())
+}
+
+/// How deep pages are called.
+const DEPTHS: [&str; 3] = ["until, first pages", "until, middle pages", "until, last pages"];
+
+/// All that is to be asked, in order.
+async fn loads(
+    args: &QueryArgs,
+    sample: &Sample,
+    readers: &[Reader],
+    asked: &mut Asked<'_>,
+) -> anyhow::Result<Vec<Load>> {
+    let mut loads = Vec::new();
+    for shape in &SHAPES {
+        let filters = shape.filters(sample);
+        if filters.is_empty() {
+            asked.report.note(format!("{}: the file has nothing to ask for.", shape.name));
+            continue;
+        }
+        loads.push(Load {
+            name: shape.name.into(),
+            may_be_empty: shape.may_be_empty,
+            requests: vec![requests(&filters)],
+            as_reader: false,
+        });
+    }
+    let inboxes: Vec<_> = (0..args.connections)
+        .map(|at| {
+            let own = own(readers, at, args.connections);
+            requests(&own.iter().map(|reader| shapes::inbox(&reader.key)).collect::<Vec<_>>())
+        })
+        .collect();
+    if inboxes.iter().any(|requests| requests.is_empty()) {
+        asked.report.note(format!("{INBOX}: too few inboxes with a key that can be derived."));
+    } else {
+        // Behind what it stands behind in tables elsewhere.
+        let at = loads.iter().position(|load| load.name == "50 profiles").unwrap_or(loads.len());
+        let load =
+            Load { name: INBOX.into(), may_be_empty: false, requests: inboxes, as_reader: true };
+        loads.insert(at, load);
+    }
+    let mixed = mixed(&loads, args.connections);
+    let pages = pages(sample, asked).await?;
+    for (name, part) in DEPTHS.iter().zip(depths(&pages)) {
+        loads.push(Load {
+            name: (*name).into(),
+            may_be_empty: false,
+            requests: vec![requests(part)],
+            as_reader: false,
+        });
+    }
+    loads.push(mixed);
+    if !args.shapes.is_empty() {
+        let names: Vec<String> = loads.iter().map(|load| format!("  {}", load.name)).collect();
+        for wanted in &args.shapes {
+            if !loads.iter().any(|load| load.name.contains(wanted.as_str())) {
+                bail!("no shape has `{wanted}` in its name. There are:\n{}", names.join("\n"));
+            }
+        }
+        loads.retain(|load| args.shapes.iter().any(|wanted| load.name.contains(wanted.as_str())));
+    }
+    Ok(loads)
+}
+
+/// All shapes in equal parts, in disorder.
+fn mixed(loads: &[Load], connections: usize) -> Load {
+    let of = |connection: usize| {
+        let mut random = Random::new(13 + connection as u64);
+        let mut all = Vec::new();
+        for at in 0..64 {
+            for load in loads {
+                let requests = &load.requests[connection % load.requests.len()];
+                all.push(requests[(at + connection * 64) % requests.len()].clone());
+            }
+        }
+        for at in (1..all.len()).rev() {
+            all.swap(at, random.below(at + 1));
+        }
+        Arc::new(all)
+    };
+    Load {
+        name: MIXED.into(),
+        may_be_empty: false,
+        requests: (0..connections).map(of).collect(),
+        as_reader: true,
+    }
+}
+
+/// The filters of the busiest author's pages, newest first, found by walking through them once.
+async fn pages(sample: &Sample, asked: &mut Asked<'_>) -> anyhow::Result<Vec<String>> {
+    let Some((author, notes)) = sample.authors.first() else { return Ok(Vec::new()) };
+    let page = (*notes as usize / 10).clamp(1, PAGE);
+    let connection = asked.plain.first_mut().context("there is no connection")?;
+    let mut until = sample.times.last().copied().unwrap_or(0);
+    let mut pages = Vec::new();
+    loop {
+        let filters = shapes::page(author, until, page);
+        let request = request(0, &filters);
+        connection.send(&request.req).await?;
+        let (mut events, mut oldest) = (0, until);
+        loop {
+            match connection.next().await? {
+                Told::Event(text) => {
+                    events += 1;
+                    oldest = oldest.min(created_at(text).unwrap_or(oldest));
+                }
+                Told::Eose(text) if text.starts_with(&request.eose) => break,
+                refusal @ (Told::Closed(_) | Told::Notice(_)) => {
+                    let mut refusals = Refusals::default();
+                    refusals.add_told(refusal);
+                    refusals.tell(&mut asked.report, "the walk through pages");
+                    return Ok(Vec::new());
+                }
+                _ => {}
+            }
+        }
+        connection.send(&request.close).await?;
+        // The page that is not full is no measure of the others.
+        if events < page {
+            return Ok(pages);
+        }
+        pages.push(filters);
+        // Events of the same second are told again, unless they fill a page.
+        until = if oldest < until { oldest } else { until.saturating_sub(1) };
+    }
+}
+
+/// When an event was made, read from its JSON without parsing the rest.
+fn created_at(text: &[u8]) -> Option<u64> {
+    const NAME: &[u8] = b"\"created_at\":";
+    let at = text.windows(NAME.len()).position(|part| part == NAME)? + NAME.len();
+    let digits = text[at..].iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))))
+}
+
+/// The first, the middle and the last of the pages; nothing if they are too few to tell.
+fn depths(pages: &[String]) -> Vec<&[String]> {
+    let part = PAGES.min(pages.len() / 4);
+    if part == 0 {
+        return Vec::new();
+    }
+    let middle = (pages.len() - part) / 2;
+    vec![&pages[..part], &pages[middle..middle + part], &pages[pages.len() - part..]]
+}
+
+/// Somebody with an inbox.
+#[derive(Clone, Debug)]
+struct Reader {
+    key: Key,
+    keys: Keys,
+}
+
+/// Those with the fullest inboxes whose keys can be derived.
+fn readers(sample: &Sample) -> anyhow::Result<Vec<Reader>> {
+    let known = people::all(READERS)?;
+    let known: HashMap<Key, Keys> = known.into_iter().map(|keys| (*keys.public(), keys)).collect();
+    let all = sample
+        .inboxes
+        .iter()
+        .filter_map(|(key, _)| known.get(key).map(|keys| Reader { key: *key, keys: keys.clone() }));
+    Ok(all.collect())
+}
+
+/// Those of one connection, of so many.
+fn own(readers: &[Reader], connection: usize, of: usize) -> Vec<Reader> {
+    readers.iter().skip(connection).step_by(of).take(INBOXES).cloned().collect()
+}
+
+/// Shows the relay that the connection is theirs, if it wants to know (NIP-42).
+async fn prove(
+    connection: &mut Connection,
+    target: &Target,
+    readers: Vec<Reader>,
+) -> anyhow::Result<()> {
+    let Some(first) = readers.first() else { return Ok(()) };
+    // A relay that wants to know has said so by the end of this answer.
+    let probe = request(0, &shapes::inbox(&first.key));
+    connection.send(&probe.req).await?;
+    while !matches!(connection.next().await?, Told::Eose(_) | Told::Closed(_)) {}
+    connection.send(&probe.close).await?;
+    let Some(challenge) = connection.challenge.clone() else { return Ok(()) };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    for reader in &readers {
+        let tags: [&[&str]; 2] = [&["relay", &target.url.text], &["challenge", &challenge]];
+        let draft = Draft { created_at: now, kind: 22_242, tags: &tags, content: "" };
+        let (mut event, mut frame) = (Vec::new(), Vec::new());
+        draft.sign(&reader.keys, &mut event);
+        put_text(&mut frame, &[b"[\"AUTH\",", &event, b"]"]);
+        connection.send(&frame).await?;
+        let answer = loop {
+            if let Told::Ok(text) = connection.next().await? {
+                break fields(text);
+            }
+        };
+        if answer.get(2).is_none_or(|accepted| accepted != "true") {
+            bail!(
+                "the relay refuses an AUTH, so inboxes cannot be read: {}",
+                answer.last().map_or("", String::as_str)
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_taken_from_both_ends_and_the_middle() {
+        let pages: Vec<String> = (0..400).map(|page| page.to_string()).collect();
+        let parts = depths(&pages);
+        assert_eq!((&*parts[0][0], &*parts[1][0], &*parts[2][19]), ("0", "190", "399"));
+        assert_eq!(depths(&pages[..8]).iter().map(|part| part.len()).collect::<Vec<_>>(), [2; 3]);
+        assert!(depths(&pages[..3]).is_empty());
+    }
+
+    #[test]
+    fn the_time_of_an_event_is_read_from_its_json() {
+        assert_eq!(
+            created_at(br#"["EVENT","a",{"created_at":1750000000,"kind":1}]"#),
+            Some(1_750_000_000)
+        );
+        assert_eq!(created_at(br#"["EVENT","a",{}]"#), None);
+    }
+}

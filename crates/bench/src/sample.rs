@@ -1,0 +1,198 @@
+//! What a file of events holds, as far as questions are drawn from it: read once, in one pass.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::Hash;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use hark_codec::hex;
+use hark_codec::nostr::{Arena, Event};
+use hark_codec::record::{Id, Key};
+
+use crate::events::{RARE_KIND, WRAP};
+use crate::meter::Meter;
+use crate::random::Random;
+
+/// Ids that are remembered, of all.
+const IDS: usize = 20_000;
+/// Kinds that tell somebody of something.
+pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];
+
+/// Things with how often they come, most often first.
+pub(crate) type Ranked<T> = Vec<(T, u32)>;
+
+/// The facts.
+pub(crate) struct Sample {
+    pub(crate) events: u64,
+    pub(crate) ids: Vec<Id>,
+    /// Authors by notes and reposts.
+    pub(crate) authors: Ranked<Key>,
+    /// Their last hashtag.
+    pub(crate) hashtag_of: HashMap<Key, String>,
+    /// Times of what anyone may see, ascending.
+    pub(crate) times: Vec<u64>,
+    /// Notes by the notes that name them.
+    pub(crate) threads: Ranked<Id>,
+    /// Events by the events that name them.
+    pub(crate) named: Ranked<Id>,
+    /// People by how often they were notified.
+    pub(crate) notified: Ranked<Key>,
+    /// People by gift wraps for them.
+    pub(crate) inboxes: Ranked<Key>,
+    /// Hashtags by notes.
+    pub(crate) hashtags: Ranked<String>,
+    /// Authors of profiles.
+    pub(crate) profiles: Ranked<Key>,
+    /// Authors of the rare kind.
+    pub(crate) rare: Ranked<Key>,
+}
+
+#[derive(Default)]
+struct Counts {
+    authors: HashMap<Key, u32>,
+    threads: HashMap<Id, u32>,
+    named: HashMap<Id, u32>,
+    notified: HashMap<Key, u32>,
+    inboxes: HashMap<Key, u32>,
+    hashtags: HashMap<String, u32>,
+    profiles: HashMap<Key, u32>,
+    rare: HashMap<Key, u32>,
+}
+
+fn ranked<T: Ord + Hash>(counts: HashMap<T, u32>) -> Ranked<T> {
+    let mut all: Ranked<T> = counts.into_iter().collect();
+    all.sort_unstable_by(|(a, a_count), (b, b_count)| b_count.cmp(a_count).then(a.cmp(b)));
+    all
+}
+
+impl Sample {
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let file = open(path)?;
+        let mut lines = BufReader::with_capacity(1 << 20, file);
+        let mut meter = Meter::start("reading", 0);
+        let (mut line, mut arena) = (Vec::new(), Arena::new());
+        let mut counts = Counts::default();
+        let (mut ids, mut times, mut hashtag_of) = (Vec::new(), Vec::new(), HashMap::new());
+        // Which ids are remembered does not depend on how many there are.
+        let mut random = Random::new(0);
+        let (mut events, mut kept) = (0u64, 0);
+        loop {
+            line.clear();
+            if lines.read_until(b'\n', &mut line).with_context(|| unreadable(path))? == 0 {
+                break;
+            }
+            let text = line.trim_ascii();
+            if text.is_empty() {
+                continue;
+            }
+            let event = Event::parse(text, &mut arena)
+                .with_context(|| format!("{}, line {}: no event", path.display(), events + 1))?;
+            events += 1;
+            if events.is_multiple_of(4_096) {
+                meter.at(events);
+            }
+            counts.take(&event, &mut hashtag_of);
+            if !is_private(event.kind()) {
+                times.push(event.created_at());
+            }
+            // What a later version may have replaced is not asked for by id.
+            if is_kept(event.kind()) {
+                // Every event is as likely to be remembered as every other.
+                kept += 1;
+                if ids.len() < IDS {
+                    ids.push(*event.id());
+                } else if let Some(slot) = ids.get_mut(random.below(kept)) {
+                    *slot = *event.id();
+                }
+            }
+        }
+        meter.finish();
+        if times.is_empty() {
+            bail!("{} holds no events that anyone may see", path.display());
+        }
+        times.sort_unstable();
+        Ok(Self {
+            events,
+            ids,
+            times,
+            hashtag_of,
+            authors: ranked(counts.authors),
+            threads: ranked(counts.threads),
+            named: ranked(counts.named),
+            notified: ranked(counts.notified),
+            inboxes: ranked(counts.inboxes),
+            hashtags: ranked(counts.hashtags),
+            profiles: ranked(counts.profiles),
+            rare: ranked(counts.rare),
+        })
+    }
+}
+
+/// Only its author and those whom it names are told.
+fn is_private(kind: u16) -> bool {
+    kind == 4 || kind == WRAP
+}
+
+/// Anyone is told, and no other event takes its place.
+fn is_kept(kind: u16) -> bool {
+    !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
+}
+
+/// Opens a file of events.
+pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
+    File::open(path).with_context(|| {
+        format!("{}; make it with `hark bench gen {}`", unreadable(path), path.display())
+    })
+}
+
+pub(crate) fn unreadable(path: &Path) -> String {
+    format!("{} could not be read", path.display())
+}
+
+impl Counts {
+    fn take(&mut self, event: &Event<'_>, hashtag_of: &mut HashMap<Key, String>) {
+        let kind = event.kind();
+        let people = || event.labels().filter(|(letter, _)| *letter == b'p');
+        if kind == WRAP {
+            for key in people().filter_map(|(_, key)| hex::decode_32(key.as_bytes())) {
+                *self.inboxes.entry(key).or_default() += 1;
+            }
+        }
+        // What only some may see is not asked for in any other way.
+        if is_private(kind) {
+            return;
+        }
+        let of_author = match kind {
+            1 | 6 => Some(&mut self.authors),
+            0 => Some(&mut self.profiles),
+            RARE_KIND => Some(&mut self.rare),
+            _ => None,
+        };
+        if let Some(authors) = of_author {
+            *authors.entry(*event.pubkey()).or_default() += 1;
+        }
+        if NOTIFYING.contains(&kind) {
+            for key in people().filter_map(|(_, key)| hex::decode_32(key.as_bytes())) {
+                *self.notified.entry(key).or_default() += 1;
+            }
+        }
+        for (letter, value) in event.labels() {
+            match letter {
+                b'e' => {
+                    let Some(id) = hex::decode_32(value.as_bytes()) else { continue };
+                    *self.named.entry(id).or_default() += 1;
+                    if kind == 1 {
+                        *self.threads.entry(id).or_default() += 1;
+                    }
+                }
+                b't' if kind == 1 => {
+                    *self.hashtags.entry(value.to_owned()).or_default() += 1;
+                    hashtag_of.insert(*event.pubkey(), value.to_owned());
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The questions that clients ask most, drawn from the data so that answers have the sizes they have
+//! in life. Each shape has many parameters, so that no answer is asked for again and again.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use hark_codec::nostr::json;
+use hark_codec::record::Key;
+
+use crate::events::{RARE_KIND, WRAP};
+use crate::random::Random;
+use crate::sample::{Ranked, Sample};
+use crate::text::hex;
+
+/// Parameters of a shape.
+pub(crate) const PARAMETERS: usize = 256;
+
+/// One kind of question.
+pub(crate) struct Shape {
+    /// Its name, in tables and for `--shape`.
+    pub(crate) name: &'static str,
+    /// Whether answers without events are what is meant.
+    pub(crate) may_be_empty: bool,
+    make: fn(&mut Draw<'_>) -> Option<String>,
+}
+
+/// The inbox: only its owner is told, so it is drawn for each connection by itself.
+pub(crate) const INBOX: &str = "inbox #p 1059";
+
+/// All shapes but the inbox, in the order of the tables.
+pub(crate) const SHAPES: [Shape; 17] = [
+    shape("1 id", |draw| draw.ids(1)),
+    shape("20 ids", |draw| draw.ids(20)),
+    shape("author+kinds 20", |draw| {
+        let author = hex(&draw.author(2_000)?);
+        Some(format!(r#"{{"authors":["{author}"],"kinds":[1,6],"limit":20}}"#))
+    }),
+    shape("home, 200 authors, 100", |draw| {
+        let authors = draw.crowd(200)?;
+        Some(format!(r#"{{"authors":[{authors}],"kinds":[1,6],"limit":100}}"#))
+    }),
+    shape("thread #e", |draw| {
+        let note = draw.around(&draw.sample.threads, 36.0)?;
+        Some(format!(r##"{{"#e":["{}"],"kinds":[1],"limit":300}}"##, hex(&note)))
+    }),
+    shape("notifications #p+kinds 50", |draw| {
+        let person = hex(&draw.ranked(&draw.sample.notified, 2_000)?);
+        Some(format!(r##"{{"#p":["{person}"],"kinds":[1,6,7,9735],"limit":50}}"##))
+    }),
+    shape("hashtag 50", |draw| {
+        let tag = draw.ranked(&draw.sample.hashtags, 300)?;
+        Some(format!(r##"{{"#t":[{}],"kinds":[1],"limit":50}}"##, quoted(&tag)))
+    }),
+    shape("kinds only 500", |_| Some(r#"{"kinds":[1],"limit":500}"#.into())),
+    shape("window (134)", |draw| {
+        let times = &draw.sample.times;
+        let from = draw.random.below(times.len().saturating_sub(134));
+        let (since, until) = (times[from], times[(from + 133).min(times.len() - 1)]);
+        Some(format!(r#"{{"since":{since},"until":{until},"limit":500}}"#))
+    }),
+    shape("75 #e values", |draw| {
+        let mut notes = String::new();
+        for at in 0..75 {
+            let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
+            let _ = write!(notes, "{}\"{}\"", if at == 0 { "" } else { "," }, hex(&note));
+        }
+        Some(format!(r##"{{"#e":[{notes}],"limit":500}}"##))
+    }),
+    Shape {
+        name: "value matching nothing",
+        may_be_empty: true,
+        make: |draw| {
+            let nothing = hex(&draw.random.bytes());
+            Some(format!(r##"{{"#e":["{nothing}"],"limit":100}}"##))
+        },
+    },
+    shape("50 profiles", |draw| {
+        let authors = draw.people(&draw.sample.profiles, 50)?;
+        Some(format!(r#"{{"authors":[{authors}],"kinds":[0],"limit":50}}"#))
+    }),
+    Shape {
+        name: "common #p, rare kind",
+        may_be_empty: true,
+        make: |draw| {
+            let person = hex(&draw.ranked(&draw.sample.notified, 20)?);
+            Some(format!(r##"{{"#p":["{person}"],"kinds":[{RARE_KIND}],"limit":50}}"##))
+        },
+    },
+    shape("200 authors, rare kind", |draw| {
+        let authors = draw.people(&draw.sample.rare, 200)?;
+        Some(format!(r#"{{"authors":[{authors}],"kinds":[{RARE_KIND}],"limit":50}}"#))
+    }),
+    shape("#t and author", |draw| {
+        let (author, tag) = draw.author_and_tag()?;
+        Some(format!(r##"{{"#t":[{}],"authors":["{author}"],"limit":50}}"##, quoted(&tag)))
+    }),
+    shape("4 filters", |draw| {
+        let author = hex(&draw.author(2_000)?);
+        Some(format!(
+            r##"{{"authors":["{author}"],"kinds":[0,3,10002]}},{{"authors":["{author}"],"kinds":[1,6],"limit":5}},{{"#p":["{author}"],"kinds":[1,7],"limit":5}},{{"authors":["{author}"],"kinds":[30023],"limit":2}}"##
+        ))
+    }),
+    shape("latest 100", |_| Some(r#"{"limit":100}"#.into())),
+];
+
+const fn shape(name: &'static str, make: fn(&mut Draw<'_>) -> Option<String>) -> Shape {
+    Shape { name, may_be_empty: false, make }
+}
+
+impl Shape {
+    /// The filters of so many REQs, each as JSON; the same for the same sample. Empty if the sample
+    /// has nothing to draw from.
+    pub(crate) fn filters(&self, sample: &Sample) -> Vec<String> {
+        let mut draw = Draw { sample, random: Random::new(11), told: 0, drawn: 0 };
+        (0..PARAMETERS).map_while(|_| (self.make)(&mut draw)).collect()
+    }
+}
+
+/// The filter for a person's gift wraps.
+pub(crate) fn inbox(person: &Key) -> String {
+    format!(r##"{{"#p":["{}"],"kinds":[{WRAP}],"limit":100}}"##, hex(person))
+}
+
+/// A page of an author's notes, `page` long, not newer than `until`.
+pub(crate) fn page(author: &Key, until: u64, page: usize) -> String {
+    format!(r#"{{"authors":["{}"],"kinds":[1],"until":{until},"limit":{page}}}"#, hex(author))
+}
+
+/// As a JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = Vec::new();
+    json::write_string(&mut out, text);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Draws parameters.
+struct Draw<'a> {
+    sample: &'a Sample,
+    random: Random,
+    /// How often the things drawn by `around` come together, and how many they are.
+    told: u64,
+    drawn: u64,
+}
+
+impl<'a> Draw<'a> {
+    fn ids(&mut self, count: usize) -> Option<String> {
+        let mut ids = BTreeSet::new();
+        // With few events, few ids.
+        for _ in 0..2 * count {
+            if ids.len() < count && !self.sample.ids.is_empty() {
+                ids.insert(hex(self.random.pick(&self.sample.ids)));
+            }
+        }
+        let list: Vec<String> = ids.into_iter().map(|id| format!("\"{id}\"")).collect();
+        (!list.is_empty()).then(|| format!(r#"{{"ids":[{}]}}"#, list.join(",")))
+    }
+
+    /// One of the first `bound`, the first ones more often.
+    fn ranked<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
+        let rank = self.random.zipf(from.len().min(bound));
+        from.get(rank).map(|(thing, _)| thing.clone())
+    }
+
+    /// An author, the busy ones more often, but not the busiest: nobody reads that one at home.
+    fn author(&mut self, bound: usize) -> Option<Key> {
+        let rank = 1 + self.random.zipf((self.sample.authors.len().checked_sub(1)?).min(bound));
+        self.sample.authors.get(rank).map(|(key, _)| *key)
+    }
+
+    /// Things that come `target` times on average, however few or many times each of them does.
+    fn around<T: Clone>(&mut self, from: &'a Ranked<T>, target: f64) -> Option<T> {
+        let common = from.partition_point(|(_, count)| f64::from(*count) >= target);
+        let more = self.told as f64 <= target * self.drawn as f64;
+        let part = if more { &from[..common] } else { &from[common..] };
+        let part = if part.is_empty() { from } else { part };
+        let (thing, count) = part.get(self.random.below(part.len()))?;
+        self.told += u64::from(*count);
+        self.drawn += 1;
+        Some(thing.clone())
+    }
+
+    fn list(keys: &BTreeSet<Key>) -> Option<String> {
+        let list: Vec<String> = keys.iter().map(|key| format!("\"{}\"", hex(key))).collect();
+        (!list.is_empty()).then(|| list.join(","))
+    }
+
+    /// So many authors, as somebody follows them: some busy, most quiet.
+    fn crowd(&mut self, count: usize) -> Option<String> {
+        let mut keys = BTreeSet::new();
+        for _ in 0..4 * count {
+            if keys.len() < count {
+                keys.insert(self.author(20_000)?);
+            }
+        }
+        Self::list(&keys)
+    }
+
+    /// So many of these people, any of them, filled up with authors.
+    fn people(&mut self, from: &'a Ranked<Key>, count: usize) -> Option<String> {
+        let mut keys = BTreeSet::new();
+        from.first()?;
+        for _ in 0..4 * count {
+            if keys.len() < count {
+                keys.insert(self.random.pick(from).0);
+            }
+        }
+        for _ in 0..4 * count {
+            if keys.len() < count {
+                keys.insert(self.author(20_000)?);
+            }
+        }
+        Self::list(&keys)
+    }
+
+    fn author_and_tag(&mut self) -> Option<(String, String)> {
+        (0..1_000).find_map(|_| {
+            let author = self.author(2_000)?;
+            let tag = self.sample.hashtag_of.get(&author)?;
+            Some((hex(&author), tag.clone()))
+        })
+    }
+}

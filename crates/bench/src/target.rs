@@ -1,0 +1,158 @@
+//! The relay that is measured: its address, its processes, what it says it is; and what it refuses.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::process::{Memory, Processes, Used};
+use crate::report::Report;
+use crate::websocket::{Connection, Kind, Told, Url, fields};
+
+/// A relay under load.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) url: Url,
+    processes: Processes,
+    driver: Processes,
+}
+
+/// When a measurement began, and what had been used by then.
+pub(crate) struct Start {
+    server: Used,
+    driver: Used,
+    at: std::time::Instant,
+}
+
+/// What a measurement has used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spent {
+    /// By the server, if its processes are known.
+    pub(crate) server: Option<Duration>,
+    pub(crate) driver: Option<Duration>,
+    pub(crate) elapsed: Duration,
+}
+
+impl Target {
+    pub(crate) fn new(url: &Url, pids: &[u32]) -> anyhow::Result<Self> {
+        let processes = Processes::new(pids)?;
+        Ok(Self { url: url.clone(), processes, driver: Processes::own() })
+    }
+
+    pub(crate) async fn connect(&self, kind: Kind) -> anyhow::Result<Connection> {
+        Connection::open(&self.url, kind).await
+    }
+
+    /// So many connections for load.
+    pub(crate) async fn connect_all(&self, count: usize) -> anyhow::Result<Vec<Connection>> {
+        let mut all = Vec::with_capacity(count);
+        for _ in 0..count {
+            all.push(self.connect(Kind::Busy).await?);
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn start(&self) -> anyhow::Result<Start> {
+        let (server, driver) = (self.processes.used()?, self.driver.used()?);
+        Ok(Start { server, driver, at: std::time::Instant::now() })
+    }
+
+    pub(crate) fn stop(&self, start: &Start) -> anyhow::Result<Spent> {
+        Ok(Spent {
+            elapsed: start.at.elapsed(),
+            server: self.processes.since(&start.server)?,
+            driver: self.driver.since(&start.driver)?,
+        })
+    }
+
+    /// The server's memory now.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        self.processes.memory()
+    }
+
+    /// Says in the report what was measured and on what.
+    pub(crate) async fn describe(&self, report: &mut Report) {
+        report.setting("url", self.url.text.clone());
+        let software = tokio::time::timeout(Duration::from_secs(5), self.software()).await;
+        report.setting("relay", software.ok().flatten().unwrap_or_else(|| "unknown".into()));
+        report.setting("cpu", cpu_model());
+        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+        report.setting("cores", cores);
+        let system = std::fs::read_to_string("/proc/version").unwrap_or_default();
+        report.setting("system", system.split(" (").next().unwrap_or_default());
+    }
+
+    /// Software and version as the relay's own document says (NIP-11).
+    async fn software(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.url.authority).await.ok()?;
+        let request = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: application/nostr+json\r\nConnection: close\r\n\r\n",
+            self.url.path, self.url.authority
+        );
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = Vec::new();
+        stream.take(1 << 20).read_to_end(&mut answer).await.ok()?;
+        let answer = String::from_utf8_lossy(&answer);
+        // The body may come in pieces with their lengths between; the document is one JSON object.
+        let json = answer.get(answer.find("\r\n\r\n")?..)?;
+        let json = json.get(json.find('{')?..=json.rfind('}')?)?;
+        let document: Value = serde_json::from_str(json).ok()?;
+        let field = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
+        Some(format!("{} {}", field("software"), field("version")).trim().to_owned())
+    }
+}
+
+fn cpu_model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("model name"));
+    line.map_or("unknown", |line| line.trim_start_matches([' ', '\t', ':'])).to_owned()
+}
+
+/// What a relay has refused, by reason.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals(BTreeMap<String, u64>);
+
+impl Refusals {
+    /// Counts one, with the reason as the relay gave it.
+    pub(crate) fn add(&mut self, what: &str, reason: &str) {
+        // A hundred reasons are as many as anyone reads; a relay that names ids in them has more.
+        let key = format!("{what}: {reason}");
+        let key = if self.0.contains_key(&key) || self.0.len() < 100 {
+            key
+        } else {
+            format!("{what}: (other reasons)")
+        };
+        *self.0.entry(key).or_default() += 1;
+    }
+
+    /// Counts a CLOSED or a NOTICE.
+    pub(crate) fn add_told(&mut self, told: Told<'_>) {
+        let (what, text) = match told {
+            Told::Closed(text) => ("CLOSED", text),
+            Told::Notice(text) => ("NOTICE", text),
+            _ => return,
+        };
+        let reason = fields(text).pop().unwrap_or_default();
+        self.add(what, &reason);
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (reason, count) in other.0 {
+            *self.0.entry(reason).or_default() += count;
+        }
+    }
+
+    /// Makes the report say them loudly.
+    pub(crate) fn tell(&self, report: &mut Report, of: &str) {
+        for (reason, count) in &self.0 {
+            let advice = if reason.contains("rate-limited") {
+                "; turn the relay's rate limits off (hark serve --unlimited)"
+            } else {
+                ""
+            };
+            report.fault(format!("{of}: refused {count} times with {reason}{advice}"));
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! As much of a WebSocket client as a load driver needs. It shares the machine with the server that it
+//! measures, so it must cost little: requests are made into frames beforehand, and answers are not
+//! parsed but walked, frame by frame, with a look at how each begins. Small and of our own for that
+//! reason alone; it trusts the server, checks no `Sec-WebSocket-Accept`, and speaks no TLS.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// A message longer than this is taken for a mistake.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Room for what is read at once.
+const READ_BYTES: usize = 256 << 10;
+/// Room of connections that get hardly anything.
+const SMALL_BYTES: usize = 4 << 10;
+/// How long a server may take to answer a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+
+const TEXT: u8 = 1;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// Where a relay is.
+#[derive(Clone, Debug)]
+pub(crate) struct Url {
+    /// As it was typed.
+    pub(crate) text: String,
+    /// Host and port.
+    pub(crate) authority: String,
+    pub(crate) path: String,
+}
+
+impl std::str::FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("wss://") {
+            return Err("TLS is not measured here: give the relay's own ws:// address".into());
+        }
+        let rest = text.strip_prefix("ws://").ok_or("a relay's URL begins with ws://")?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.is_empty() {
+            return Err("there is no host, as in ws://127.0.0.1:7777".into());
+        }
+        let has_port = authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
+        Ok(Self {
+            text: text.into(),
+            authority: if has_port && authority.contains(':') {
+                authority.into()
+            } else {
+                format!("{authority}:80")
+            },
+            path: if path.is_empty() { "/".into() } else { path.into() },
+        })
+    }
+}
+
+/// Appends a text frame from a client. Its mask is all zeros, which leaves the text as it is.
+pub(crate) fn put_text(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    put_frame(out, TEXT, parts);
+}
+
+fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    out.push(0x80 | opcode);
+    match len {
+        0..126 => out.push(0x80 | len as u8),
+        126..65_536 => {
+            out.push(0xfe);
+            out.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(0xff);
+            out.extend_from_slice(&(len as u64).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(&[0; 4]);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+/// What stands before a frame's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    opcode: u8,
+    /// The payload is deflated.
+    deflated: bool,
+    len: usize,
+    payload: usize,
+}
+
+/// The head of the frame that `bytes` begin with, if all of the head is there.
+fn head(bytes: &[u8]) -> Option<Head> {
+    let (first, second) = (*bytes.first()?, *bytes.get(1)?);
+    // A server does not mask; if it does, its key is stepped over and the payload means nothing.
+    let mask = if second & 0x80 == 0 { 0 } else { 4 };
+    let (len, payload) = match second & 0x7f {
+        126 => {
+            let len = bytes.get(2..4)?;
+            (2, usize::from(u16::from_be_bytes([len[0], len[1]])))
+        }
+        127 => {
+            let len = bytes.get(2..10)?.try_into().ok()?;
+            (8, usize::try_from(u64::from_be_bytes(len)).unwrap_or(usize::MAX))
+        }
+        short => (0, usize::from(short)),
+    };
+    let len = 2 + len + mask;
+    Some(Head { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
+}
+
+/// A relay's message, told by how it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told<'a> {
+    /// `["EVENT",`
+    Event(&'a [u8]),
+    /// `["EOSE",`
+    Eose(&'a [u8]),
+    /// `["OK",`
+    Ok(&'a [u8]),
+    /// `["CLOSED",`
+    Closed(&'a [u8]),
+    /// `["NOTICE",`
+    Notice(&'a [u8]),
+    /// `["AUTH",`
+    Auth(&'a [u8]),
+    /// Anything else; the rest of a message in pieces, too.
+    Other,
+}
+
+fn told(text: &[u8]) -> Told<'_> {
+    match text.get(..4) {
+        Some(b"[\"EV") => Told::Event(text),
+        Some(b"[\"EO") => Told::Eose(text),
+        Some(b"[\"OK") => Told::Ok(text),
+        Some(b"[\"CL") => Told::Closed(text),
+        Some(b"[\"NO") => Told::Notice(text),
+        Some(b"[\"AU") => Told::Auth(text),
+        _ => Told::Other,
+    }
+}
+
+/// The strings of a short message like CLOSED or OK, unescaped; booleans come as `true` and `false`.
+pub(crate) fn fields(text: &[u8]) -> Vec<String> {
+    let parsed: Option<Vec<serde_json::Value>> = serde_json::from_slice(text).ok();
+    let text = |value: &serde_json::Value| match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => value.to_string(),
+    };
+    parsed.iter().flatten().map(text).collect()
+}
+
+/// A connection to a relay.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// What was read and not walked yet.
+    unread: Range<usize>,
+    /// Answers to pings that wait to be sent.
+    pongs: Vec<u8>,
+    /// Bytes of all frames walked so far.
+    pub(crate) bytes: u64,
+    /// The challenge of the last AUTH message (NIP-42).
+    pub(crate) challenge: Option<String>,
+}
+
+/// What is asked of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// For load.
+    Busy,
+    /// One of many that get hardly anything; `deflate` offers permessage-deflate.
+    Quiet { deflate: bool },
+}
+
+impl Connection {
+    pub(crate) async fn open(url: &Url, kind: Kind) -> anyhow::Result<Self> {
+        let handshake = Self::handshake(url, kind);
+        let timeout = tokio::time::timeout(HANDSHAKE, handshake).await;
+        let opened = timeout.unwrap_or_else(|_| {
+            bail!("no answer to the WebSocket handshake in {} s", HANDSHAKE.as_secs())
+        });
+        opened.with_context(|| format!("no connection to {}", url.text))
+    }
+
+    async fn handshake(url: &Url, kind: Kind) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(&url.authority)
+            .await
+            .context("is the relay running, and is this its address?")?;
+        stream.set_nodelay(true)?;
+        let (room, deflate) = match kind {
+            Kind::Busy => (READ_BYTES, false),
+            Kind::Quiet { deflate } => (SMALL_BYTES, deflate),
+        };
+        let offer = if deflate { "Sec-WebSocket-Extensions: permessage-deflate\r\n" } else { "" };
+        let request = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: aGFyayBiZW5jaCwgYWhveQ==\r\nSec-WebSocket-Version: 13\r\n{offer}\r\n",
+            url.path, url.authority
+        );
+        let mut connection = Self {
+            stream,
+            buffer: vec![0; room],
+            unread: 0..0,
+            pongs: Vec::new(),
+            bytes: 0,
+            challenge: None,
+        };
+        connection.stream.write_all(request.as_bytes()).await?;
+        let end = loop {
+            connection.fill().await?;
+            let so_far = &connection.buffer[connection.unread.clone()];
+            if let Some(at) = so_far.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+        };
+        let answer = String::from_utf8_lossy(&connection.buffer[..end]).into_owned();
+        let status = answer.lines().next().unwrap_or_default();
+        if !status.contains(" 101 ") {
+            bail!(
+                "the relay answered `{status}`. Hark answers 429 and 503 where limits.connections_* \
+                 are too low for the load (see docs/benchmarks.md)"
+            );
+        }
+        let agreed = answer.to_ascii_lowercase().contains("permessage-deflate");
+        if deflate != agreed {
+            bail!(
+                "permessage-deflate was {} by the relay",
+                if deflate { "declined" } else { "forced" }
+            );
+        }
+        connection.unread.start = end;
+        Ok(connection)
+    }
+
+    /// Sends frames.
+    pub(crate) async fn send(&mut self, frames: &[u8]) -> anyhow::Result<()> {
+        self.stream.write_all(frames).await.context("the relay has closed the connection")
+    }
+
+    /// The next message that is not about the connection itself.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Told<'_>> {
+        let payload = loop {
+            if let Some(payload) = self.walk()? {
+                break payload;
+            }
+            self.fill().await?;
+        };
+        Ok(told(&self.buffer[payload]))
+    }
+
+    /// The next message if it has been read already.
+    pub(crate) fn next_read(&mut self) -> anyhow::Result<Option<Told<'_>>> {
+        Ok(self.walk()?.map(|payload| told(&self.buffer[payload])))
+    }
+
+    /// Steps over the next whole frame, up to one with a text.
+    fn walk(&mut self) -> anyhow::Result<Option<Range<usize>>> {
+        loop {
+            let unread = &self.buffer[self.unread.clone()];
+            let Some(head) = head(unread) else { return Ok(None) };
+            let whole = head.len.saturating_add(head.payload);
+            if whole > MESSAGE_BYTES_MAX {
+                bail!("the relay sends a frame of {} bytes", head.payload);
+            }
+            if unread.len() < whole {
+                return Ok(None);
+            }
+            let payload = self.unread.start + head.len..self.unread.start + whole;
+            self.unread.start += whole;
+            self.bytes += whole as u64;
+            match head.opcode {
+                PING => {
+                    let Self { pongs, buffer, .. } = self;
+                    put_frame(pongs, PONG, &[&buffer[payload]]);
+                }
+                PONG => {}
+                CLOSE => {
+                    let text = &self.buffer[payload];
+                    let code =
+                        text.get(..2).map_or(1005, |two| u16::from_be_bytes([two[0], two[1]]));
+                    let reason = String::from_utf8_lossy(text.get(2..).unwrap_or_default());
+                    bail!("the relay has closed the connection: {code} {reason}");
+                }
+                // What is deflated cannot be told from here; it counts.
+                _ if head.deflated => return Ok(Some(payload.start..payload.start)),
+                _ => {
+                    if self.buffer[payload.clone()].starts_with(b"[\"AUTH\"") {
+                        self.challenge = fields(&self.buffer[payload.clone()]).into_iter().nth(1);
+                    }
+                    return Ok(Some(payload));
+                }
+            }
+        }
+    }
+
+    /// Reads what there is, at least one byte.
+    pub(crate) async fn fill(&mut self) -> anyhow::Result<()> {
+        if !self.pongs.is_empty() {
+            let pongs = std::mem::take(&mut self.pongs);
+            self.send(&pongs).await?;
+        }
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if self.unread.end == self.buffer.len() {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+            if self.unread.end == self.buffer.len() {
+                self.buffer.resize(self.buffer.len() * 2, 0);
+            }
+        }
+        let read = self.stream.read(&mut self.buffer[self.unread.end..]).await;
+        let read = read.context("the connection broke")?;
+        if read == 0 {
+            bail!("the relay has closed the connection without a word");
+        }
+        self.unread.end += read;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_walked_by_their_heads() {
+        for len in [0usize, 1, 125, 126, 65_535, 65_536] {
+            let mut frame = Vec::new();
+            let text = vec![b'x'; len];
+            put_text(&mut frame, &[&text[..len / 2], &text[len / 2..]]);
+            let found = head(&frame).unwrap();
+            assert_eq!((found.opcode, found.payload), (TEXT, len));
+            assert_eq!(found.len + found.payload, frame.len());
+            assert_eq!(&frame[found.len..], text);
+            // A head that is not all there says nothing.
+            assert!((0..found.len - 4).all(|cut| head(&frame[..cut]).is_none()));
+        }
+        let from_server = [0x81, 2, b'h', b'i'];
+        assert_eq!(
+            head(&from_server),
+            Some(Head { opcode: TEXT, deflated: false, len: 2, payload: 2 })
+        );
+        assert!(head(&[0xc1, 0]).unwrap().deflated);
+        let endless = [0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255];
+        assert_eq!(head(&endless).unwrap().payload, usize::MAX);
+    }
+
+    #[test]
+    fn messages_are_told_by_how_they_begin() {
+        assert_eq!(told(b"[\"EVENT\",\"a\",{}]"), Told::Event(b"[\"EVENT\",\"a\",{}]"));
+        assert!(matches!(told(b"[\"EOSE\",\"a\"]"), Told::Eose(_)));
+        assert!(matches!(told(b"[\"CLOSED\",\"a\",\"\"]"), Told::Closed(_)));
+        assert_eq!([told(b""), told(b"[]"), told(b"[\"COUNT\"")], [Told::Other; 3]);
+        assert_eq!(
+            fields(br#"["OK","ab",false,"blocked: \"x\""]"#)[2..],
+            ["false", "blocked: \"x\""]
+        );
+        assert!(fields(b"no json").is_empty());
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        let url = |text: &str| text.parse::<Url>();
+        assert_eq!(url("ws://a.example:7777").unwrap().authority, "a.example:7777");
+        assert_eq!(url("ws://a.example/x/y").unwrap().authority, "a.example:80");
+        assert_eq!(url("ws://a.example/x/y").unwrap().path, "/x/y");
+        assert_eq!(url("ws://[::1]:80").unwrap().authority, "[::1]:80");
+        assert_eq!(url("ws://[::1]").unwrap().authority, "[::1]:80");
+        assert!(url("wss://a.example").unwrap_err().contains("TLS"));
+        assert!(url("http://a").is_err() && url("ws://").is_err());
+    }
+}
