@@ -11,7 +11,7 @@ use crate::log::{self, Frame, Log};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::open::OpenError;
 use crate::segment::Address;
-use crate::segment::seal::{Item, write};
+use crate::segment::seal::write;
 use crate::term::{SECRET, Terms};
 use crate::{OnProgress, Options, Progress};
 
@@ -91,17 +91,17 @@ pub(crate) fn rebuild_segment(
         let log = Log::open(disk, dir, id, u64::MAX, None).map_err(OpenError::io(&path))?;
         logs.push(Arc::new(log));
     }
-    let items: Vec<Item<'_>> = addresses
+    let records: Vec<_> = addresses
         .iter()
         .enumerate()
         .filter_map(|(row, &(log, address))| {
             let record = logs[log].record(address.offset, false)?;
-            Some(Item { row: row as u32, address, record })
+            Some((row as u32, address, record))
         })
         .collect();
-    let count = items.len() as u32;
+    let count = records.len() as u32;
     let rows = addresses.len() as u32;
-    write(disk, dir, entry.number, items, rows, terms).map_err(OpenError::io(dir))?;
+    write(disk, dir, entry.number, &records, rows, terms).map_err(OpenError::io(dir))?;
     disk.sync_dir(&dir.join("seg")).map_err(OpenError::io(dir))?;
     Ok(count)
 }

@@ -172,7 +172,7 @@ impl Shelf {
         let started = Instant::now();
         let disk = &*self.options.disk;
         let number = self.take_segment_number();
-        let written = seal::seal(disk, &self.dir, number, &head, &self.terms)?;
+        let written = seal::seal(disk, &self.dir, number, &head)?;
         self.note_written(written.bytes);
         let log = head.log.number;
         let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };

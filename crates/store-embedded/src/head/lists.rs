@@ -5,7 +5,7 @@
 //! and only for a longer list that itself.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::ROWS_MAX;
 use super::arena::Arena;
@@ -39,6 +39,9 @@ struct Entry {
     /// Whether it is in the chain of its term and kind, and not of its term.
     is_far: AtomicBool,
     len: AtomicU8,
+    /// In the first entry of a term: a bit for each of its kinds ([`bit`]), so that a kind which it
+    /// has not is nearly always known without a look at the others.
+    kinds: AtomicU16,
     rows: [AtomicU32; INLINE],
 }
 
@@ -54,6 +57,10 @@ impl Entry {
     fn kind(&self) -> u32 {
         self.kind.load(Ordering::Relaxed)
     }
+}
+
+fn bit(kind: u32) -> u16 {
+    1 << (kind.wrapping_mul(0x9e37_79b9) >> 28)
 }
 
 /// See the module.
@@ -145,11 +152,14 @@ impl Lists {
 
     /// The list of a term and kind, made if there is none.
     fn list(&self, term: u64, kind: u32) -> &Entry {
-        let Some((_, mut last)) = self.find_first(term) else {
+        let Some((_, first)) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
+            entry.kinds.store(bit(kind), Ordering::Relaxed);
             self.link(term, number, entry);
             return entry;
         };
+        first.kinds.fetch_or(bit(kind), Ordering::Relaxed);
+        let mut last = first;
         for _ in 1..FEW_KINDS {
             if last.kind() == kind {
                 return last;
@@ -172,18 +182,23 @@ impl Lists {
         entry
     }
 
-    /// Has the starts of the lists of these terms come nearer, all at once: each would be waited for
-    /// on its own else.
+    /// Has what finds the lists of these terms, a few dozen, come nearer all at once; each look would
+    /// be waited for on its own else.
     pub(super) fn warm(&self, terms: &[u64]) {
         let Some(chains) = self.tables[0].get() else { return };
-        let starts =
-            |term: &u64| chains[*term as usize & (chains.len() - 1)].load(Ordering::Relaxed);
-        std::hint::black_box(terms.iter().map(starts).fold(0, u32::wrapping_add));
-        let entry = |term: &u64| {
-            let at = starts(term).checked_sub(1)?;
-            Some(self.entries.get(at)?.term.load(Ordering::Relaxed))
+        let first = |term: &u64| &chains[*term as usize & (chains.len() - 1)];
+        let load = |link: &AtomicU32| link.load(Ordering::Relaxed);
+        let behind = |link: &AtomicU32| {
+            let entry = self.entries.get(load(link).checked_sub(1)?)?;
+            Some(load(&entry.sibling))
         };
-        std::hint::black_box(terms.iter().filter_map(entry).fold(0, u64::wrapping_add));
+        let second = |term: &u64| {
+            let entry = self.entries.get(load(first(term)).checked_sub(1)?)?;
+            behind(&entry.sibling)
+        };
+        std::hint::black_box(terms.iter().map(|term| load(first(term))).fold(0, u32::max));
+        std::hint::black_box(terms.iter().filter_map(|term| behind(first(term))).fold(0, u32::max));
+        std::hint::black_box(terms.iter().filter_map(second).fold(0, u32::max));
     }
 
     /// Inserts a row of a term.
@@ -245,8 +260,17 @@ impl Lists {
     /// Goes through the lists of a term, of these kinds or of all, until `each` is true.
     fn any(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(&Entry) -> bool) -> bool {
         let mut at = self.find_first(term);
+        if let (Some((_, first)), Some(kinds)) = (at, kinds) {
+            let bits = first.kinds.load(Ordering::Relaxed);
+            if kinds.iter().all(|&kind| bits & bit(kind) == 0) {
+                return false;
+            }
+        }
         let mut few = FEW_KINDS;
-        while let Some((_, entry)) = at {
+        let mut missing = kinds.map_or(usize::MAX, <[u32]>::len);
+        while missing > 0
+            && let Some((_, entry)) = at
+        {
             if few == 0
                 && let Some(kinds) = kinds
             {
@@ -255,8 +279,11 @@ impl Lists {
                     .any(|&kind| self.find_far(term, kind).is_some_and(|(_, entry)| each(entry)));
             }
             few = few.saturating_sub(1);
-            if kinds.is_none_or(|kinds| kinds.binary_search(&entry.kind()).is_ok()) && each(entry) {
-                return true;
+            if kinds.is_none_or(|kinds| kinds.binary_search(&entry.kind()).is_ok()) {
+                if each(entry) {
+                    return true;
+                }
+                missing -= 1;
             }
             at = self.entry(&entry.sibling);
         }

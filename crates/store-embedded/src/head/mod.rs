@@ -13,7 +13,8 @@ use hark_archive::query::prepared::Terms as _;
 
 use self::ids::Ids;
 use self::lists::Lists;
-use self::table::{CHUNK, Chunk, Row, Table, id_prefix};
+use self::table::{CHUNK, Chunk, Table};
+pub use self::table::{Row, id_prefix};
 pub use self::view::HeadView;
 use crate::bits::DeadRows;
 use crate::log::Log;
@@ -101,7 +102,8 @@ impl Head {
     pub fn insert(&self, record: &Record<'_>, offset: u32, terms: &mut Vec<u64>) -> u32 {
         let row = self.inserted();
         let (time, kind, id) = (record.time(), record.kind(), record.id());
-        self.table.set(row, Row { time, id: id_prefix(id), offset, kind });
+        let hash = self.terms.id(id);
+        self.table.set(row, Row { time, id: id_prefix(id), hash, offset, kind });
         self.oldest.fetch_min(time, Ordering::AcqRel);
         self.newest.fetch_max(time, Ordering::AcqRel);
         if let Some(at) = record.expires() {
@@ -115,7 +117,7 @@ impl Head {
         for &term in terms.iter().filter(|&&term| term != self.every) {
             self.lists.insert(term, row, (kind, time), &self.table);
         }
-        self.ids.insert(self.terms.id(id), row);
+        self.ids.insert(hash, row);
         row
     }
 
@@ -152,6 +154,12 @@ impl Head {
     /// Adds the rows of a list to `rows`, in no order.
     pub fn rows_of_list(&self, number: u32, rows: &mut Vec<u32>) {
         self.lists.nth(number, &mut |run| rows.extend((0..run.len()).map(|at| run.row(at))));
+    }
+
+    /// What expires when: times and rows, ascending by time.
+    pub fn expiries(&self) -> Vec<(u64, u32)> {
+        let expiring = self.expiring();
+        expiring.iter().flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
     }
 
     /// Marks a row as deleted by the batch under way; false if it was.

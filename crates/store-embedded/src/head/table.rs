@@ -13,7 +13,8 @@ pub(super) const CHUNK: usize = 1024;
 /// tries to make two that agree in them.
 pub(super) type Rank = (u64, [u64; 2]);
 
-pub(super) fn id_prefix(id: &Id) -> [u64; 2] {
+/// The first bytes of an id, as they order.
+pub fn id_prefix(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| id[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight)))
 }
 
@@ -22,7 +23,10 @@ pub(super) fn id_prefix(id: &Id) -> [u64; 2] {
 pub struct Row {
     /// The record's time.
     pub time: u64,
-    pub(super) id: [u64; 2],
+    /// The first bytes of its id.
+    pub id: [u64; 2],
+    /// Its id's hash.
+    pub hash: u64,
     /// Where its frame starts in the log.
     pub offset: u32,
     /// Its kind.

@@ -101,8 +101,13 @@ impl Source for HeadView {
     }
 
     fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
-        for (at, &term) in (0..).zip(terms) {
-            self.head.lists.runs(term, kinds, &mut |run| each(at, run));
+        let mut at = 0;
+        for terms in terms.chunks(32) {
+            self.head.lists.warm(terms);
+            for &term in terms {
+                self.head.lists.runs(term, kinds, &mut |run| each(at, run));
+                at += 1;
+            }
         }
     }
 

@@ -3,14 +3,14 @@
 use std::io;
 use std::path::Path;
 
+use hark_archive::Record;
 use hark_archive::query::prepared::Terms as _;
-use hark_archive::{Id, Record};
 
 use super::Address;
 use super::build::Builder;
 use super::sidecar::Kind;
 use crate::disk::Disk;
-use crate::head::Head;
+use crate::head::{Head, Row, id_prefix};
 use crate::term::Terms;
 
 /// A row that was left out.
@@ -27,27 +27,25 @@ pub struct Written {
 }
 
 /// A record that goes into a segment.
-pub struct Item<'a> {
+pub struct Item {
     /// The row it had.
     pub row: u32,
+    /// Its time.
+    pub time: u64,
+    /// The first bytes of its id, which tell it from others.
+    pub id: [u64; 2],
+    /// Its id's hash.
+    pub hash: u64,
     /// Where it is.
     pub address: Address,
-    /// What it says.
-    pub record: Record<'a>,
 }
 
 /// Writes the segment `number` and its addresses (generation 0) from `head`. Rows that are dead now
 /// are left out.
-pub fn seal(
-    disk: &dyn Disk,
-    shelf: &Path,
-    number: u32,
-    head: &Head,
-    terms: &Terms,
-) -> io::Result<Written> {
+pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Result<Written> {
     let item = |row| {
-        let address = Address { log: head.log.number, offset: head.row(row)?.offset };
-        Some(Item { row, address, record: head.record(row)? })
+        let &Row { time, id, hash, offset, .. } = head.row(row)?;
+        Some(Item { row, time, id, hash, address: Address { log: head.log.number, offset } })
     };
     let items = (0..head.inserted()).filter(|&row| !head.is_dead(row)).filter_map(item).collect();
     let sorted = Sorted::new(items, head.inserted());
@@ -63,25 +61,33 @@ pub fn seal(
         list.sort_unstable();
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, terms, next)?;
+    let bytes = sorted.write(disk, shelf, number, next, head.expiries())?;
     Ok(sorted.written(bytes))
 }
 
-/// Writes the segment `number` from these records; `old_rows` is above all their rows.
+/// Writes the segment `number` from these records and what each is; `old_rows` is above all their
+/// rows.
 pub fn write(
     disk: &dyn Disk,
     shelf: &Path,
     number: u32,
-    items: Vec<Item<'_>>,
+    records: &[(u32, Address, Record<'_>)],
     old_rows: u32,
     terms: &Terms,
 ) -> io::Result<Written> {
-    let sorted = Sorted::new(items, old_rows);
-    let mut postings = Vec::with_capacity(sorted.items.len() * 8);
+    let item = |&(row, address, ref record): &(u32, Address, Record<'_>)| {
+        let (time, id) = (record.time(), record.id());
+        Item { row, time, id: id_prefix(id), hash: terms.id(id), address }
+    };
+    let sorted = Sorted::new(records.iter().map(item).collect(), old_rows);
+    let mut postings = Vec::with_capacity(records.len() * 8);
     let mut of_record = Vec::new();
-    for (new, Item { record, .. }) in (0..).zip(&sorted.items) {
+    let mut expiries = Vec::new();
+    for (row, _, record) in records {
+        let new = sorted.rows[*row as usize];
         terms.of(record, &mut of_record);
         postings.extend(of_record.iter().map(|&term| (term, record.kind(), new)));
+        expiries.extend(record.expires().map(|at| (at, *row)));
     }
     postings.sort_unstable();
     let mut rest = postings.as_slice();
@@ -92,27 +98,20 @@ pub fn write(
         rest = &rest[len..];
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, terms, next)?;
+    let bytes = sorted.write(disk, shelf, number, next, expiries)?;
     Ok(sorted.written(bytes))
 }
 
 /// Records in the order of a segment.
-struct Sorted<'a> {
-    items: Vec<Item<'a>>,
+struct Sorted {
+    items: Vec<Item>,
     /// For each old row, the new one or [`DROPPED`].
     rows: Vec<u32>,
 }
 
-impl<'a> Sorted<'a> {
-    fn new(items: Vec<Item<'a>>, old_rows: u32) -> Self {
-        // By what is at hand: nearly always the id's first bytes tell, without a look at the record.
-        let first = |id: &Id| id.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-        let key = |item: Item<'a>| (!item.record.time(), first(item.record.id()), item);
-        let mut keyed: Vec<(u64, u64, Item<'a>)> = items.into_iter().map(key).collect();
-        keyed.sort_unstable_by(|a, b| {
-            (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| a.2.record.id().cmp(b.2.record.id()))
-        });
-        let items: Vec<_> = keyed.into_iter().map(|(.., item)| item).collect();
+impl Sorted {
+    fn new(mut items: Vec<Item>, old_rows: u32) -> Self {
+        items.sort_unstable_by_key(|item| (!item.time, item.id, item.row));
         let mut rows = vec![DROPPED; old_rows as usize];
         for (new, item) in (0..).zip(&items) {
             rows[item.row as usize] = new;
@@ -120,25 +119,25 @@ impl<'a> Sorted<'a> {
         Self { items, rows }
     }
 
-    /// Writes the segment and its addresses: `next` as for [`Builder::lists`]. Gives their bytes.
+    /// Writes the segment and its addresses: `next` as for [`Builder::lists`], and what expires when,
+    /// by the old rows. Gives their bytes.
     fn write(
         &self,
         disk: &dyn Disk,
         shelf: &Path,
         number: u32,
-        terms: &Terms,
         next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
+        mut expiries: Vec<(u64, u32)>,
     ) -> io::Result<u64> {
-        let mut ids = Vec::with_capacity(self.items.len());
-        let mut expiries = Vec::new();
-        for (new, Item { record, .. }) in (0..).zip(&self.items) {
-            ids.push((terms.id(record.id()), new));
-            expiries.extend(record.expires().map(|at| (at, new)));
-        }
+        let mut ids: Vec<_> = (0..).zip(&self.items).map(|(new, item)| (item.hash, new)).collect();
         ids.sort_unstable();
+        for (_, row) in &mut expiries {
+            *row = self.rows[*row as usize];
+        }
+        expiries.retain(|(_, row)| *row != DROPPED);
         expiries.sort_unstable();
         let mut builder = Builder::new(disk, shelf, number)?;
-        builder.times(&self.items.iter().map(|item| item.record.time()).collect::<Vec<_>>())?;
+        builder.times(&self.items.iter().map(|item| item.time).collect::<Vec<_>>())?;
         builder.ids(ids.into_iter())?;
         builder.lists(next)?;
         builder.expiries(&expiries)?;
