@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use crate::codec::CodecArgs;
 use crate::report::Report;
 use crate::target::Target;
 use crate::websocket::Url;
@@ -40,6 +41,8 @@ pub(crate) enum Bench {
     Fanout(FanoutArgs),
     /// Open many connections, and see how much memory they take
     Idle(IdleArgs),
+    /// Measure what one message costs to read, write, hash, verify and store; needs no relay
+    Codec(CodecArgs),
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@
 //! can be measured, `events` for what is sent, `report` for what comes out.
 
 mod cli;
+pub mod codec;
 mod events;
 mod fanout;
 mod generate;
@@ -37,5 +38,6 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Query(args) => query::run(args),
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),
+        Bench::Codec(args) => codec::run(args, &[], None),
     }
 }

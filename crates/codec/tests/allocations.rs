@@ -1,8 +1,6 @@
 //! On reused buffers nothing is allocated: parse, id, check of the signature, JSON, record, filter.
-#![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::alloc::System;
 use std::fmt::Write;
 
 use hark_codec::crypto::{Keys, Verifier};
@@ -12,39 +10,17 @@ use hark_codec::nostr::{
     canonical,
 };
 use hark_codec::record::Record;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is handed to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        unsafe { System.realloc(at, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use hark_testkit::allocations::{Counting, of_this_thread};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting<System> = Counting(System);
 
 /// Allocations of the second of two equal runs: the first makes the buffers grow.
 fn allocations(mut run: impl FnMut()) -> usize {
     run();
-    let before = COUNT.with(Cell::get);
+    let before = of_this_thread();
     run();
-    COUNT.with(Cell::get) - before
+    of_this_thread() - before
 }
 
 /// A note, a note in a spelling that must be rewritten, and a contact list.

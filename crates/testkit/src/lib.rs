@@ -1,6 +1,7 @@
-//! For tests and benches only: random records and queries, the contract every store must keep, and a
-//! disk that loses what was not synced.
+//! For tests and benches only: random records and queries, the contract every store must keep, a
+//! disk that loses what was not synced, and an allocator that counts.
 
+pub mod allocations;
 pub mod contract;
 pub mod disk;
 pub mod events;

@@ -1,0 +1,66 @@
+//! The `nostr` crate, by its public functions.
+
+use std::hint::black_box;
+
+use anyhow::{Context, ensure};
+use hark_bench::codec::operation::{
+    CANONICAL, ID, JSON_TRIP, MATCH, PARSE, REWRITE, VERIFY, WRITE,
+};
+use hark_bench::codec::{Library, Message, Meter, What, keep, note};
+use hark_bench::report::Column;
+use nostr::filter::MatchEventOptions;
+use nostr::{Event, EventId, Filter, JsonUtil};
+
+pub(super) const LIBRARY: Library = Library {
+    ns: Column::plain("nostr_ns", "nostr", "ns"),
+    allocations: Column::plain("nostr_allocations", "allocs", ""),
+    ratio: Column::plain("nostr_ratio", "ratio", ""),
+    measure,
+};
+
+fn measure(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+    match message.what {
+        What::Event => event(message, meter),
+        What::Filter => filter(message, meter),
+    }
+}
+
+/// As its `EventId::new` makes it before it hashes.
+fn canonical(event: &Event) -> String {
+    let Event { pubkey, created_at, kind, tags, content, .. } = event;
+    serde_json::json!([0, pubkey, created_at, kind, tags, content]).to_string()
+}
+
+fn id(event: &Event) -> EventId {
+    EventId::new(&event.pubkey, &event.created_at, &event.kind, &event.tags, &event.content)
+}
+
+fn event(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+    let json = message.json.as_slice();
+    let (event, other) = (Event::from_json(json)?, Event::from_json(&message.respelled)?);
+    ensure!(event.verify().is_ok(), "{}: the nostr crate refuses it", message.name);
+    ensure!(event.as_json().as_bytes() == json, "{}: written otherwise", message.name);
+
+    meter.measure(PARSE, || keep(Event::from_json(black_box(json))));
+    meter.measure(WRITE, || keep(black_box(&event).as_json()));
+    meter.measure(REWRITE, || keep(black_box(&other).as_json()));
+    meter.measure(CANONICAL, || keep(canonical(black_box(&event))));
+    meter.measure(ID, || keep(id(black_box(&event))));
+    meter.measure(VERIFY, || keep(black_box(&event).verify_signature()));
+    meter.measure(JSON_TRIP, || {
+        let event = Event::from_json(black_box(json));
+        keep(event.map(|event| event.as_json()));
+    });
+    Ok(())
+}
+
+fn filter(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+    let json = message.json.as_slice();
+    let filter = Filter::from_json(json).context("a filter")?;
+    let event = Event::from_json(&note().json)?;
+    meter.measure(PARSE, || keep(Filter::from_json(black_box(json))));
+    meter.measure(MATCH, || {
+        keep(filter.match_event(black_box(&event), MatchEventOptions::new()));
+    });
+    Ok(())
+}

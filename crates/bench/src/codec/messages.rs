@@ -1,0 +1,135 @@
+//! The messages that a codec is measured with. They are the same in every run.
+
+use hark_codec::crypto::{Keys, sha256};
+use hark_codec::hex;
+use hark_codec::nostr::Draft;
+
+/// One message.
+pub struct Message {
+    /// As the table calls it.
+    pub name: &'static str,
+    /// Event or filter.
+    pub what: What,
+    /// As JSON, in the spelling that Hark itself writes.
+    pub json: Vec<u8>,
+    /// The same in another spelling, so that nothing of it can be copied as it is. Events only.
+    pub respelled: Vec<u8>,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A signed event.
+    Event,
+    /// A filter, which is matched against the small note.
+    Filter,
+}
+
+/// All of them, the small note first.
+pub(super) fn all() -> Vec<Message> {
+    let mut all = vec![note(), profile(), follow_list(), article(), tagged()];
+    let authors: Vec<String> = (0..200).map(|n| format!("\"{}\"", key(n))).collect();
+    let home = format!(r#"{{"authors":[{}],"kinds":[1,6,30023],"limit":50}}"#, authors.join(","));
+    let thread = format!(r##"{{"#e":[{}],"limit":20}}"##, authors[..75].join(","));
+    all.push(filter("home of 200 authors", home));
+    all.push(filter("thread of 75 ids", thread));
+    all
+}
+
+/// A reply to a thread.
+pub fn note() -> Message {
+    let (root, reply, author) = (key(1), key(2), key(3));
+    let tags: &[&[&str]] = &[
+        &["e", &root, "wss://relay.example/", "root"],
+        &["e", &reply, "wss://relay.example/", "reply"],
+        &["p", &author],
+    ];
+    let text = "just setting up my relay, it keeps all of the history and gives it back. 🤙";
+    event("small note", 1, tags, text)
+}
+
+/// Its content is JSON, so half of its quotes are escaped.
+fn profile() -> Message {
+    let content = r#"{"name":"hark","about":"listens now,\nharks back later","picture":"https://example.org/a.png","nip05":"_@example.org","lud16":"a@example.org","website":"https://example.org/"}"#;
+    event("escaped profile", 0, &[], content)
+}
+
+fn follow_list() -> Message {
+    let people: Vec<String> = (0..500).map(key).collect();
+    let tags: Vec<[&str; 2]> = people.iter().map(|person| ["p", person.as_str()]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    event("500-tag follow list", 3, &tags, "")
+}
+
+fn article() -> Message {
+    let line =
+        "A line of a long text, now and then with a \"quoted\" word, as people write them.\n";
+    let tags: &[&[&str]] = &[&["d", "listening"], &["title", "On listening"], &["t", "relays"]];
+    event("8 KB article", 30_023, tags, &format!("# On listening\n\n{}", line.repeat(89)))
+}
+
+/// An event with many tags, each with a relay's address.
+fn tagged() -> Message {
+    let people: Vec<String> = (0..20).map(key).collect();
+    let tags: Vec<[&str; 3]> =
+        people.iter().map(|person| ["p", person.as_str(), "wss://relay.example/"]).collect();
+    let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
+    let text = "All of these people have been here, and this is what they have said. ";
+    event("4 KB event, 20 tags", 1, &tags, &text.repeat(25))
+}
+
+/// 64 hex digits that look random.
+fn key(n: u32) -> String {
+    let digits = hex::encode_32(&sha256(&n.to_le_bytes()));
+    String::from_utf8_lossy(&digits).into_owned()
+}
+
+fn event(name: &'static str, kind: u16, tags: &[&[&str]], content: &str) -> Message {
+    let keys = Keys::from_secret([7; 32]).expect("a secret key");
+    let mut json = Vec::new();
+    Draft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut json);
+    let respelled = respell(&json);
+    Message { name, what: What::Event, json, respelled }
+}
+
+/// White space among the tags, and the content's first `o` as an escape that it does not need.
+fn respell(json: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(json).replace(r#""tags":["#, r#""tags":[ "#);
+    let (front, content) = text.split_once(r#""content":"#).unwrap_or((&text, ""));
+    // No escape of JSON has an o in it, and no field behind the content has one.
+    let content = content.replacen('o', r"\u006f", 1);
+    format!(r#"{front}"content":{content}"#).into_bytes()
+}
+
+fn filter(name: &'static str, json: String) -> Message {
+    Message { name, what: What::Filter, json: json.into_bytes(), respelled: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hark_codec::nostr::{Arena, Event, Filter};
+
+    #[test]
+    fn every_message_is_what_its_name_says_in_both_spellings() {
+        for message in all() {
+            let Message { name, what, json, respelled } = &message;
+            if *what == What::Filter {
+                Filter::default().parse(json).unwrap();
+                continue;
+            }
+            let (mut arena, mut other) = (Arena::new(), Arena::new());
+            let event = Event::parse(json, &mut arena).unwrap();
+            let same = Event::parse(respelled, &mut other).unwrap();
+            assert!(event.has_valid_id() && same.has_valid_id(), "{name}");
+            assert_ne!(json, respelled, "{name}");
+            let (mut written, mut rewritten) = (Vec::new(), Vec::new());
+            event.write_json(&mut written);
+            same.write_json(&mut rewritten);
+            assert!(written == *json && rewritten == *json, "{name}");
+        }
+        let sizes: Vec<usize> = all().iter().map(|message| message.json.len()).collect();
+        assert!(sizes[0].abs_diff(700) < 50 && sizes[3].abs_diff(8_192) < 400, "{sizes:?}");
+        assert!(sizes[4].abs_diff(4_096) < 200, "{sizes:?}");
+    }
+}

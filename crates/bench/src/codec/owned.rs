@@ -1,0 +1,77 @@
+//! serde_json, with a struct that owns its strings: what most programs do.
+
+use std::hint::black_box;
+
+use anyhow::ensure;
+use hark_codec::crypto::sha256;
+use serde::{Deserialize, Serialize};
+
+use super::operation::{CANONICAL, ID, JSON_TRIP, PARSE, REWRITE, WRITE};
+use super::{Column, Library, Message, Meter, What, keep};
+
+pub(super) const LIBRARY: Library = Library {
+    ns: Column::plain("serde_json_ns", "serde_json", "ns"),
+    allocations: Column::plain("serde_json_allocations", "allocs", ""),
+    ratio: Column::plain("serde_json_ratio", "ratio", ""),
+    measure,
+};
+
+#[derive(Deserialize, Serialize)]
+struct Event {
+    id: String,
+    pubkey: String,
+    created_at: u64,
+    kind: u16,
+    tags: Vec<Vec<String>>,
+    content: String,
+    sig: String,
+}
+
+impl Event {
+    /// What is written to a vector cannot fail.
+    fn write(&self, out: &mut Vec<u8>) {
+        out.clear();
+        let _ = serde_json::to_writer(out, self);
+    }
+
+    fn write_canonical(&self, out: &mut Vec<u8>) {
+        out.clear();
+        let Self { pubkey, created_at, kind, tags, content, .. } = self;
+        let _ = serde_json::to_writer(out, &(0, pubkey, created_at, kind, tags, content));
+    }
+}
+
+fn measure(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+    if message.what != What::Event {
+        return Ok(());
+    }
+    let json = message.json.as_slice();
+    let parse = |json| serde_json::from_slice::<Event>(black_box(json));
+    let (event, other, mut out) = (parse(json)?, parse(&message.respelled)?, Vec::new());
+
+    meter.measure(PARSE, || keep(parse(json)));
+    meter.measure(WRITE, || {
+        black_box(&event).write(&mut out);
+        black_box(&out);
+    });
+    ensure!(out == json, "{}: serde_json writes it otherwise", message.name);
+    meter.measure(REWRITE, || {
+        black_box(&other).write(&mut out);
+        black_box(&out);
+    });
+    meter.measure(CANONICAL, || {
+        black_box(&event).write_canonical(&mut out);
+        black_box(&out);
+    });
+    meter.measure(ID, || {
+        black_box(&event).write_canonical(&mut out);
+        black_box(sha256(&out));
+    });
+    meter.measure(JSON_TRIP, || {
+        if let Ok(event) = parse(json) {
+            event.write(&mut out);
+        }
+        black_box(&out);
+    });
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! An allocator that counts what each thread asks of it.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How often this thread has allocated or made something grow.
+pub fn of_this_thread() -> usize {
+    COUNT.with(Cell::get)
+}
+
+/// Counts, and leaves the work to another allocator. To be put under `#[global_allocator]`.
+pub struct Counting<A>(pub A);
+
+fn count() {
+    // At the end of a thread there may be no counter left.
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: everything is handed to the other allocator as it is.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { self.0.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { self.0.dealloc(at, layout) }
+    }
+}
