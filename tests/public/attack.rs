@@ -139,22 +139,29 @@ fn malformed(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
 
 fn expensive(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
     let mut random = Random::new(seed);
+    let mut some = |many: usize| -> Vec<String> {
+        (0..many).map(|_| format!("{:064x}", random.below(1 << 40))).collect()
+    };
+    // Made beforehand, since it is the server whose time they are to take.
+    let messages: Vec<Vec<u8>> = (0..64)
+        .map(|at| {
+            let text = match at % 4 {
+                0 => json!(["REQ", "all", {"limit": 5000}]),
+                1 => json!(["COUNT", "all", {"since": at}, {"kinds": [1]}]),
+                2 => json!(["REQ", "many", {"authors": some(2000), "limit": 5000}]),
+                _ => {
+                    let filters: Vec<Value> =
+                        (0..18).map(|_| json!({"#t": some(20), "kinds": [1, 6, 7]})).collect();
+                    Value::Array([vec![json!("REQ"), json!("f")], filters].concat())
+                }
+            };
+            masked(0x81, text.to_string().as_bytes())
+        })
+        .collect();
+    let mut at = 0;
     move || {
-        let some = |random: &mut Random, many: usize| -> Vec<String> {
-            (0..many).map(|_| format!("{:064x}", random.below(1 << 40))).collect()
-        };
-        let text = match random.below(4) {
-            0 => json!(["REQ", "all", {"limit": 5000}]),
-            1 => json!(["COUNT", "all", {"since": random.below(1000)}, {"kinds": [1]}]),
-            2 => json!(["REQ", "many", {"authors": some(&mut random, 2000), "limit": 5000}]),
-            _ => {
-                let filters: Vec<Value> = (0..18)
-                    .map(|_| json!({"#t": some(&mut random, 20), "kinds": [1, 6, 7]}))
-                    .collect();
-                Value::Array([vec![json!("REQ"), json!("f")], filters].concat())
-            }
-        };
-        masked(0x81, text.to_string().as_bytes())
+        at += 1;
+        messages[at % messages.len()].clone()
     }
 }
 

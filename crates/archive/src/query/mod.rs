@@ -163,6 +163,14 @@ impl Query {
             || self.labels.iter().any(|set| set.values.is_empty())
     }
 
+    /// Ids, authors and label values, each of which may have to be looked up.
+    pub fn values(&self) -> usize {
+        let of = |list: Option<usize>| list.unwrap_or_default();
+        of(self.ids.as_ref().map(Vec::len))
+            + of(self.authors.as_ref().map(Vec::len))
+            + self.labels.iter().map(|set| set.values.len()).sum::<usize>()
+    }
+
     /// Whether `record` meets every condition: time, expiry and gate included, cursor, limit and
     /// budget not. The query must be normalised.
     pub fn matches(&self, record: &Record<'_>) -> bool {

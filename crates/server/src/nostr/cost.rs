@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hark_archive::{Progress, Record, Search, SearchError};
+use hark_archive::{Progress, Query, Record, Search, SearchError, Store};
 
 use super::slow::Spent;
 use crate::metrics::{Metrics, Plan};
@@ -12,6 +12,8 @@ use crate::rate::Visitor;
 
 /// Rows that a record counts as when it is told: it is copied, framed and sent.
 const TOLD_ROWS: u64 = 10;
+/// Rows that a value counts as which is looked up in each part of the archive.
+const VALUE_ROWS: u64 = 4;
 /// What a row takes, about: a store does not say how many it visits for a count.
 const ROW_NS: u64 = 100;
 
@@ -59,13 +61,19 @@ impl Cost {
         }
     }
 
-    /// A search that `open` opens; the time that this takes counts.
-    pub(super) fn open<E>(
+    /// A search for what matches `query`; the time that it takes to begin counts, and the work, of which
+    /// `work` is left.
+    pub(super) fn open(
         &self,
-        open: impl FnOnce() -> Result<Box<dyn Search>, E>,
-    ) -> Result<Searching, E> {
+        store: &dyn Store,
+        query: &Query,
+        work: &mut u64,
+    ) -> Result<Searching, SearchError> {
         let started = Instant::now();
-        let search = open()?;
+        let search = store.search(query)?;
+        let rows = query.values() as u64 * VALUE_ROWS;
+        self.visitor.visited(rows);
+        *work = work.saturating_sub(rows);
         let (spent, metrics) = (started.elapsed(), Arc::clone(&self.metrics));
         Ok(Searching { search, counted: 0, spent, metrics })
     }

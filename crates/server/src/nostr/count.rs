@@ -1,8 +1,9 @@
 //! The answer to a COUNT (NIP-45): how many match any of the filters, exactly.
 //!
-//! The first filter is counted by the store. Of each further one those count that match no filter
-//! before it, so that none counts twice and none has to be remembered. Where a HyperLogLog goes with
-//! the answer, every match is looked at instead.
+//! The first filter is counted by the store if lengths of lists tell it, or few rows. Else its matches
+//! are looked at, in slices as those of any question. Of each further filter those count that match
+//! none before it, so that none counts twice and none has to be remembered. Where a HyperLogLog goes
+//! with the answer, every match is looked at.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(super) struct Counting {
     /// Normalised and without limits.
     queries: Vec<Query>,
     at: usize,
+    is_begun: bool,
     search: Option<Searching>,
     cost: Cost,
     count: u64,
@@ -53,6 +55,7 @@ impl Counting {
             id: id.into(),
             queries,
             at: 0,
+            is_begun: false,
             search: None,
             count: 0,
             hll,
@@ -60,13 +63,22 @@ impl Counting {
         }
     }
 
+    /// Has the store count the first filter, if it can within a slice.
+    fn count_first(&mut self, budget: u64) -> Result<(), String> {
+        let Some(first) = self.queries.first() else { return Ok(()) };
+        let first = Query { budget: first.budget.min(budget), ..first.clone() };
+        let count = self.cost.count(|| self.relay.store.count(&first));
+        if let Some(count) = count.map_err(|error| error.to_string())? {
+            (self.count, self.at) = (count, 1);
+        }
+        Ok(())
+    }
+
     fn work(&mut self) -> Result<Turn, String> {
-        if self.at == 0 && self.hll.is_none() {
-            if let Some(first) = self.queries.first() {
-                let count = self.cost.count(|| self.relay.store.count(first));
-                self.count = count.map_err(|error| error.to_string())?.ok_or(TOO_MUCH)?;
-            }
-            self.at = 1;
+        let mut work = self.relay.settings().limits.slice_rows;
+        if self.at == 0 && !self.is_begun && self.hll.is_none() {
+            self.is_begun = true;
+            self.count_first(work)?;
         }
         let Some(query) = self.queries.get(self.at) else {
             self.relay.metrics.answered(Verb::Count, "");
@@ -79,13 +91,12 @@ impl Counting {
         } else {
             let budget = query.budget.saturating_sub(self.cost.visited);
             let query = Query { budget, ..query.clone() };
-            let search = self.cost.open(|| self.relay.store.search(&query));
+            let search = self.cost.open(&*self.relay.store, &query, &mut work);
             search.map_err(|error| error.to_string())?
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
-        let work = self.relay.settings().limits.slice_rows;
-        let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
+        let progress = self.cost.slice(&mut search, work.max(1), &mut |record: &Record<'_>| {
             if !before.iter().any(|query| query.matches(record)) {
                 *count += 1;
                 if let (Some(hll), Some(author)) = (hll.as_mut(), record.author()) {

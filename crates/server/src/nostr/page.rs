@@ -170,7 +170,7 @@ impl Answer {
     }
 
     /// Opens the search for the query at hand. None if it has no stored part.
-    fn open(&mut self) -> Result<Option<Searching>, String> {
+    fn open(&mut self, work: &mut u64) -> Result<Option<Searching>, String> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
             self.unasked |= query.limit == 0;
@@ -178,7 +178,7 @@ impl Answer {
         }
         self.handed = 0;
         query.budget = query.budget.saturating_sub(self.cost.visited);
-        let search = self.cost.open(|| self.relay.store.search(query));
+        let search = self.cost.open(&*self.relay.store, query, work);
         let search = search.map_err(|error| error.to_string())?;
         if let Some(handle) = self.sub.handle() {
             handle.opened(self.at, search.seq());
@@ -191,16 +191,19 @@ impl Answer {
         let mut page = Page::new(&open);
         let mut work = self.relay.settings().limits.slice_rows;
         while self.at < self.queries.len() {
-            let mut search = match self.search.take() {
-                Some(search) => search,
-                None => {
-                    if let Some(search) = self.open()? {
-                        search
-                    } else {
-                        self.at += 1;
-                        continue;
-                    }
+            let mut search = if let Some(search) = self.search.take() {
+                search
+            } else {
+                let Some(search) = self.open(&mut work)? else {
+                    self.at += 1;
+                    continue;
+                };
+                if work == 0 {
+                    self.search = Some(search);
+                    self.put(page);
+                    return Ok(Turn::More);
                 }
+                search
             };
             let several = self.queries.len() > 1;
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
