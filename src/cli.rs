@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// Print the default configuration with comments, or check a given one
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
-    Bench(hark_bench::BenchArgs),
+    Bench(Box<hark_bench::BenchArgs>),
 }
 
 #[derive(Debug, Args)]
