@@ -17,7 +17,7 @@ fn help_teaches_and_wrong_flags_are_told_apart() {
     }
     for command in [
         "serve", "import", "export", "query", "count", "delete", "explain", "stats", "compact",
-        "check", "rebuild", "config",
+        "check", "rebuild", "config", "bench",
     ] {
         let help = hark(&[command, "--help"]);
         assert_eq!((help.code, help.stdout.contains("Usage: hark")), (0, true), "{command}");

@@ -1,5 +1,6 @@
 //! The one integration binary: the whole of Hark, driven from outside.
 
+mod bench;
 mod cli;
 mod crash;
 mod delivery;

@@ -150,6 +150,10 @@ impl Serving {
         (self.child.wait().unwrap().code().unwrap_or(-1), logged)
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -32,12 +32,12 @@ const MARK: &[u8] = b"hark bench no. ";
 const DIGITS: usize = 8;
 
 const COLUMNS: [Column; 12] = [
-    Column::plain("published", "published", "events"),
+    Column::plain("published", "events published", ""),
     Column::plain("expected", "deliveries expected", ""),
     Column::plain("delivered", "delivered", ""),
     Column::plain("lost", "lost", ""),
     Column::plain("doubled", "told twice", ""),
-    Column::compared("deliveries_per_s", "deliveries/s", "1/s"),
+    Column::compared("deliveries_per_s", "deliveries/s", ""),
     Column::compared("p50_ms", "publish to delivery, p50", "ms"),
     Column::compared("p99_ms", "publish to delivery, p99", "ms"),
     Column::compared("ok_p50_ms", "publish to OK, p50", "ms"),

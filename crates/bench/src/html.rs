@@ -59,7 +59,7 @@ fn escape(text: &str) -> String {
 }
 
 fn table(out: &mut String, report: &Report) {
-    let (cells, _) = report.cells();
+    let cells = report.table();
     out.push_str("<div class=\"wide\"><table><thead><tr>");
     for (head, unit) in cells[0].iter().zip(&cells[1]) {
         let _ = write!(out, "<th>{}<small>{}</small></th>", escape(head), escape(unit));

@@ -32,19 +32,19 @@ const DIGITS: usize = 16;
 pub(crate) type IdDigits = [u8; DIGITS];
 
 const COLUMNS: [Column; 16] = [
-    Column::plain("sent", "sent", "events"),
-    Column::plain("accepted", "accepted", "events"),
-    Column::plain("known", "known already", "events"),
-    Column::plain("refused", "refused", "events"),
-    Column::compared("accepted_per_s", "accepted/s", "1/s"),
-    Column::plain("sent_mb_per_s", "sent/s", "MB/s"),
+    Column::plain("sent", "events sent", ""),
+    Column::plain("accepted", "accepted", ""),
+    Column::plain("known", "known already", ""),
+    Column::plain("refused", "refused", ""),
+    Column::compared("accepted_per_s", "accepted/s", ""),
+    Column::plain("sent_mb_per_s", "sent", "MB/s"),
     Column::compared("p50_ms", "time to OK, p50", "ms"),
     Column::compared("p95_ms", "time to OK, p95", "ms"),
     Column::compared("p99_ms", "time to OK, p99", "ms"),
     Column::compared("cpu_us", "server CPU an event", "us"),
     Column::plain("driver_us", "driver CPU an event", "us"),
     Column::plain("check_us", "a signature check", "us"),
-    Column::plain("checks_per_s", "checks/s, all cores", "1/s"),
+    Column::plain("checks_per_s", "checks/s, all cores", ""),
     Column::plain("limit_share_percent", "accepted/s of that", "%"),
     Column::plain("rss_mb", "server memory", "MB"),
     Column::plain("anonymous_mb", "... of its own", "MB"),
@@ -209,8 +209,8 @@ async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::R
             Some(limit.checks_per_s),
             // A known event's signature is not checked.
             Some(done / limit.checks_per_s * 100.0).filter(|_| !args.duplicates),
-            memory.map(|memory| memory.rss as f64 / 1e3),
-            memory.map(|memory| memory.anonymous as f64 / 1e3),
+            memory.map(|memory| memory.rss as f64 * 1.024 / 1e3),
+            memory.map(|memory| memory.anonymous as f64 * 1.024 / 1e3),
         ],
     );
     report.curve(sum.times.curve("time to OK"));

@@ -26,6 +26,8 @@ use crate::words::{figure, number};
 const WARM_UP: f64 = 0.15;
 /// How much longer than meant a shape may take before it is given up.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long it may take to walk through all pages of the busiest author.
+const WALK: Duration = Duration::from_mins(5);
 /// Inboxes that a connection is shown to own: relays bound the keys of a connection.
 const INBOXES: usize = 16;
 /// Readers' keys are looked for among so many authors.
@@ -36,7 +38,7 @@ const PAGES: usize = 20;
 const MIXED: &str = "all mixed";
 
 const COLUMNS: [Column; 6] = [
-    Column::plain("requests_per_s", "requests/s", "1/s"),
+    Column::plain("requests_per_s", "requests/s", ""),
     Column::plain("events", "events", ""),
     Column::plain("answer_kb", "answer", "KB"),
     Column::compared("cpu_ms", "CPU", "ms"),
@@ -136,7 +138,9 @@ impl<'a> Asked<'a> {
         let plain = target.connect_all(args.connections).await?;
         let mut with_keys = target.connect_all(args.connections).await?;
         for (at, connection) in with_keys.iter_mut().enumerate() {
-            prove(connection, target, own(readers, at, args.connections)).await?;
+            let own = own(readers, at, args.connections);
+            let proven = tokio::time::timeout(PATIENCE, prove(connection, target, own)).await;
+            proven.context("AUTH had no answer in a minute")??;
         }
         Ok(Self { target, plain, readers: with_keys, report })
     }
@@ -177,12 +181,14 @@ impl<'a> Asked<'a> {
 
     async fn round(&mut self, load: &Load, length: Duration) -> anyhow::Result<(Answers, Spent)> {
         let connections = if load.as_reader { &mut self.readers } else { &mut self.plain };
+        let count = connections.len();
         let start = self.target.start()?;
         let until = Instant::now() + length;
         let mut tasks = Vec::new();
         for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
             let requests = Arc::clone(&load.requests[at % load.requests.len()]);
-            let from = at * requests.len() / load.requests.len().max(4);
+            // Each begins elsewhere, so that no two ask the same at the same time.
+            let from = at * requests.len() / count;
             tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
         }
         let mut sum = Answers::default();
@@ -325,7 +331,8 @@ async fn loads(
         loads.insert(at, load);
     }
     let mixed = mixed(&loads, args.connections);
-    let pages = pages(sample, asked).await?;
+    let pages = tokio::time::timeout(WALK, pages(sample, asked)).await;
+    let pages = pages.context("the walk through the busiest author's pages took too long")??;
     for (name, part) in DEPTHS.iter().zip(depths(&pages)) {
         loads.push(Load {
             name: (*name).into(),
@@ -461,7 +468,7 @@ async fn prove(
     // A relay that wants to know has said so by the end of this answer.
     let probe = request(0, &shapes::inbox(&first.key));
     connection.send(&probe.req).await?;
-    while !matches!(connection.next().await?, Told::Eose(_) | Told::Closed(_)) {}
+    while !matches!(connection.next().await?, Told::Eose(_) | Told::Closed(_) | Told::Notice(_)) {}
     connection.send(&probe.close).await?;
     let Some(challenge) = connection.challenge.clone() else { return Ok(()) };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();

@@ -258,7 +258,7 @@ impl Report {
         })
     }
 
-    /// As text: a table, or, of a single row, a figure a line.
+    /// As text.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         for fault in &self.faults {
@@ -267,32 +267,19 @@ impl Report {
         if !self.faults.is_empty() {
             out.push('\n');
         }
-        let (cells, with_unit) = self.cells();
-        if self.rows.len() == 1 && self.baseline.is_none() {
-            let labels = cells[0].iter().skip(1).map(|head| head.chars().count()).max();
-            let values =
-                cells.last().into_iter().flatten().skip(1).map(|v| v.chars().count()).max();
-            let (labels, values) = (labels.unwrap_or(0), values.unwrap_or(0));
-            for (at, head) in cells[0].iter().enumerate().skip(1) {
-                let (value, unit) = (&cells[2][at], &cells[1][at]);
-                let line = format!("  {head:labels$}  {value:>values$} {unit}");
-                let _ = writeln!(out, "{}", line.trim_end());
+        let table = self.table();
+        let width = |at: usize| {
+            let column = table.iter().filter_map(|line| line.get(at));
+            column.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
+        // Heads and units are left out where there are none.
+        for line in table.iter().filter(|line| line.iter().any(|cell| !cell.is_empty())) {
+            let mut text = format!("{:w$}", line[0], w = widths[0]);
+            for (cell, width) in line.iter().zip(&widths).skip(1) {
+                let _ = write!(text, "  {cell:>width$}");
             }
-        } else {
-            let widths: Vec<usize> = (0..cells[0].len())
-                .map(|at| cells.iter().map(|row| row[at].chars().count()).max().unwrap_or(0))
-                .collect();
-            for (at, row) in cells.iter().enumerate() {
-                // Without a unit anywhere, their line is left out.
-                if at == 1 && !with_unit {
-                    continue;
-                }
-                let mut line = format!("{:w$}", row[0], w = widths[0]);
-                for (cell, width) in row.iter().zip(&widths).skip(1) {
-                    let _ = write!(line, "  {cell:>width$}");
-                }
-                let _ = writeln!(out, "{}", line.trim_end());
-            }
+            let _ = writeln!(out, "{}", text.trim_end());
         }
         if !self.notes.is_empty() {
             out.push('\n');
@@ -303,36 +290,55 @@ impl Report {
         out
     }
 
-    /// Heads, units, then the rows, as text; and whether any unit is said.
-    pub(crate) fn cells(&self) -> (Vec<Vec<String>>, bool) {
-        let compared = |column: &Column| column.compared && self.baseline.is_some();
-        let (mut heads, mut units) = (vec![String::new()], vec![String::new()]);
+    /// A line of heads, one of units, then the rows. Of a single row, each figure has a line.
+    pub(crate) fn table(&self) -> Vec<Vec<String>> {
+        let other = self.baseline_name();
+        let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);
+        let compared = |row: &Row, at: usize| {
+            let (own, other) = (row.figures[at], self.other(row, at));
+            let ratio = own.zip(other).map(|(own, other)| own / other);
+            [text(other), ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"))]
+        };
+        let is_compared = |column: &Column| column.compared && other.is_some();
+        if let [row] = &self.rows[..] {
+            let heads = other.map_or(vec!["", ""], |other| vec!["", "", other, "ratio"]);
+            let heads: Vec<String> = heads.into_iter().map(str::to_owned).collect();
+            let mut table = vec![heads.clone(), vec![String::new(); heads.len()]];
+            for (at, column) in self.columns.iter().enumerate() {
+                let unit = if column.unit.is_empty() {
+                    String::new()
+                } else {
+                    format!(", {}", column.unit)
+                };
+                let mut line = vec![format!("{}{unit}", column.head), text(row.figures[at])];
+                if is_compared(column) {
+                    line.extend(compared(row, at));
+                }
+                line.resize(heads.len(), String::new());
+                table.push(line);
+            }
+            return table;
+        }
+        let mut table = vec![vec![String::new()], vec![String::new()]];
         for column in &self.columns {
-            heads.push(column.head.into());
-            units.push(column.unit.into());
-            if compared(column) {
-                heads.extend([self.baseline_name().unwrap_or("?").to_owned(), "ratio".into()]);
-                units.extend([column.unit.to_owned(), String::new()]);
+            table[0].push(column.head.into());
+            table[1].push(column.unit.into());
+            if is_compared(column) {
+                table[0].extend([other.unwrap_or_default().to_owned(), "ratio".into()]);
+                table[1].extend([column.unit.to_owned(), String::new()]);
             }
         }
-        let with_unit = units.iter().any(|unit| !unit.is_empty());
-        let mut cells = vec![heads, units];
-        let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);
         for row in &self.rows {
             let mut line = vec![row.name.clone()];
             for (at, column) in self.columns.iter().enumerate() {
-                let own = row.figures[at];
-                line.push(text(own));
-                if compared(column) {
-                    let other = self.other(row, at);
-                    line.push(text(other));
-                    let ratio = own.zip(other).map(|(own, other)| own / other);
-                    line.push(ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x")));
+                line.push(text(row.figures[at]));
+                if is_compared(column) {
+                    line.extend(compared(row, at));
                 }
             }
-            cells.push(line);
+            table.push(line);
         }
-        (cells, with_unit)
+        table
     }
 
     /// Prints it, and writes the page if one is wanted.
@@ -369,7 +375,12 @@ mod tests {
         let mut one = Report::new("idle", &COLUMNS[1..]);
         one.row("all", &[Some(12_345.0)]);
         one.fault("12 refused");
-        assert_eq!(one.to_text(), "DOUBTFUL: 12 refused\n\n  p50  12,345 ms\n");
+        assert_eq!(one.to_text(), "DOUBTFUL: 12 refused\n\np50, ms  12,345\n");
+        let other = one.clone();
+        one.compare("peer", &other);
+        let text = one.to_text();
+        let expected = "                   peer  ratio\np50, ms  12,345  12,345  1.00x\n";
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]

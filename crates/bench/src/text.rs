@@ -77,7 +77,7 @@ fn words(random: &mut Random, bytes: usize) -> String {
 
 /// A note: most are short, a few long, some with a link.
 pub(crate) fn note(random: &mut Random) -> String {
-    let least = 20 << random.below(6);
+    let least = 28 << random.below(6);
     let length = random.between(least, 2 * least);
     let mut out = words(random, length);
     if random.once_in(5) {

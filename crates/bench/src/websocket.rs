@@ -19,6 +19,9 @@ const SMALL_BYTES: usize = 4 << 10;
 /// How long a server may take to answer a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 
+/// How long a server may leave a connection unread.
+const PATIENCE: Duration = Duration::from_mins(1);
+
 const TEXT: u8 = 1;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
@@ -240,7 +243,9 @@ impl Connection {
 
     /// Sends frames.
     pub(crate) async fn send(&mut self, frames: &[u8]) -> anyhow::Result<()> {
-        self.stream.write_all(frames).await.context("the relay has closed the connection")
+        let sent = tokio::time::timeout(PATIENCE, self.stream.write_all(frames)).await;
+        let sent = sent.context("the relay has not read from a connection for a minute")?;
+        sent.context("the relay has closed the connection")
     }
 
     /// The next message that is not about the connection itself.

@@ -1,0 +1,202 @@
+//! `hark bench` against a real server, with small numbers: that it counts right, says what was
+//! refused, and that what it writes can be read. How fast anything is, no test asks.
+
+use serde_json::Value;
+
+use crate::cli::support::{Place, Run, Serving, hark};
+
+fn bench(args: &[&str]) -> Run {
+    hark(&[&["bench"], args].concat())
+}
+
+/// So many events in a file.
+fn events(place: &Place, count: &str) -> String {
+    let file = place.path("events.jsonl");
+    let run = bench(&["gen", &file, "--events", count]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    file
+}
+
+fn url(server: &Serving) -> String {
+    format!("ws://{}", server.address)
+}
+
+/// A figure that is a whole number.
+fn count(row: &Value, key: &str) -> u64 {
+    let figure = row[key].as_f64().unwrap_or_else(|| panic!("no {key} in {row}"));
+    assert!(figure.fract().abs() < 1e-9, "{key} of {row}");
+    figure as u64
+}
+
+fn is_positive(row: &Value, key: &str) -> bool {
+    row[key].as_f64().is_some_and(|figure| figure > 0.0)
+}
+
+/// The only row of a report without faults.
+fn row(run: &Run) -> Value {
+    let mut report = run.json();
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(1));
+    report["rows"][0].take()
+}
+
+#[test]
+fn generated_events_are_the_same_from_the_same_seed() {
+    let place = Place::new("bench-gen");
+    let (one, two) = (place.path("one.jsonl"), place.path("two.jsonl"));
+    let said = bench(&["gen", &one, "--events", "700", "--seed", "3"]).text();
+    assert!(said.contains("one.jsonl: 700 events, ") && said.contains(", seed 3"), "{said}");
+    bench(&["gen", &two, "--events", "700", "--seed", "3"]).text();
+    let bytes = std::fs::read(&one).unwrap();
+    assert_eq!(bytes.split_inclusive(|byte| *byte == b'\n').count(), 700);
+    assert!(bytes == std::fs::read(&two).unwrap(), "two files of a seed differ");
+    // All of them are good, by the checks that imports make.
+    let report = place.hark(&["import", "--json", &one]).json();
+    assert_eq!(report["lines"], 700);
+    for reason in ["malformed", "too_large", "bad_id", "bad_signature", "duplicate", "expired"] {
+        assert_eq!(report["refused"][reason], 0, "{report}");
+    }
+    // Nobody's file is overwritten.
+    let again = bench(&["gen", &one, "--events", "10"]);
+    assert_eq!(again.code, 1);
+    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    assert!(bytes == std::fs::read(&one).unwrap());
+}
+
+#[test]
+fn a_relay_is_loaded_asked_and_listened_to_and_every_figure_adds_up() {
+    let place = Place::new("bench-all");
+    let file = events(&place, "2500");
+    let server = place.serve_with(&["--unlimited"]);
+    let (url, pid) = (url(&server), server.id().to_string());
+    let target = ["--url", &url, "--pid", &pid, "--json"];
+    let measure = |args: &[&str]| bench(&[args, &target].concat());
+
+    let taken = row(&measure(&["ingest", &file, "--connections", "3", "--window", "8"]));
+    assert_eq!((count(&taken, "sent"), count(&taken, "refused")), (2_500, 0));
+    assert_eq!(count(&taken, "accepted") + count(&taken, "known"), 2_500, "{taken}");
+    for key in ["p50_ms", "p95_ms", "p99_ms", "cpu_us", "check_us", "limit_share_percent", "rss_mb"]
+    {
+        assert!(is_positive(&taken, key), "{key}: {taken}");
+    }
+    let known = row(&measure(&["ingest", &file, "--duplicates", "--events", "500"]));
+    assert_eq!((count(&known, "known"), count(&known, "accepted")), (500, 0));
+    let again = measure(&["ingest", &file, "--events", "100"]);
+    assert_eq!(again.code, 1, "events that were known are no ingest");
+    assert!(again.stdout.contains("known to the relay already"), "{}", again.stdout);
+
+    let (page, json) = (place.path("report.html"), place.path("report.json"));
+    let run = measure(&["query", &file, "--seconds", "0.05", "--html", &page]);
+    let report = run.json();
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 22, "{report}");
+    let of = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("no {name}"))
+    };
+    let events_of = |name: &str| count(of(name), "events");
+    for row in rows {
+        for key in ["requests_per_s", "p50_ms", "p99_ms", "cpu_ms"] {
+            assert!(is_positive(row, key), "{key} of {row}");
+        }
+    }
+    assert_eq!([events_of("1 id"), events_of("20 ids"), events_of("latest 100")], [1, 20, 100]);
+    assert_eq!([events_of("value matching nothing"), events_of("common #p, rare kind")], [0; 2]);
+    // Private events are told to whoever has shown to be their reader.
+    assert!(is_positive(of("inbox #p 1059"), "events"));
+    assert_eq!(events_of("until, first pages"), events_of("until, last pages"));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("home, 200 authors, 100") && html.contains("<svg"), "{html}");
+    assert!(!html.contains("<script") && !html.contains("http://"));
+
+    std::fs::write(&json, &run.stdout).unwrap();
+    let compared = bench(&[
+        "query",
+        &file,
+        "--url",
+        &url,
+        "--shape",
+        "1 id",
+        "--shape",
+        "latest",
+        "--seconds",
+        "0.05",
+        "--runs",
+        "3",
+        "--baseline",
+        &json,
+    ]);
+    let table = compared.text();
+    assert!(table.contains("ratio") && table.lines().any(|line| line.starts_with("latest 100")));
+    let against =
+        measure(&["query", &file, "--shape", "id", "--seconds", "0.05", "--against", &url]);
+    assert!(is_positive(&against.json()["rows"][0], "p50_ms_ratio"));
+}
+
+#[test]
+fn every_delivery_is_counted_and_idle_connections_are_weighed() {
+    let place = Place::new("bench-fanout");
+    let server = place.serve_with(&["--unlimited"]);
+    let (url, pid) = (url(&server), server.id().to_string());
+    let target = ["--url", &url, "--pid", &pid, "--json"];
+    let small =
+        ["--subscriptions", "30", "--connections", "4", "--rate", "100", "--seconds", "0.3"];
+    for (more, deliveries) in [
+        (&["--hold", "300"][..], 900),
+        (&["--matches", "10"], 300),
+        (&["--ephemeral", "--publishers", "2"], 900),
+    ] {
+        let told = row(&bench(&[&["fanout"], more, &small[..], &target].concat()));
+        assert_eq!(count(&told, "published"), 30, "{more:?}: {told}");
+        for (key, expected) in [("expected", deliveries), ("delivered", deliveries), ("lost", 0)] {
+            assert_eq!(count(&told, key), expected, "{key} with {more:?}: {told}");
+        }
+        assert!(told["p50_ms"].as_f64() <= told["p99_ms"].as_f64());
+    }
+    for deflate in [&[][..], &["--deflate", "--subscribed"]] {
+        let args = [&["idle", "--connections", "40"], deflate, &target].concat();
+        let weighed = row(&bench(&args));
+        assert_eq!((count(&weighed, "connections"), count(&weighed, "broken")), (40, 0));
+        assert!(is_positive(&weighed, "rss_mib"), "{weighed}");
+    }
+}
+
+#[test]
+fn refusals_are_said_and_no_figure_is_made_of_them() {
+    let place = Place::new("bench-refused");
+    let file = events(&place, "1000");
+    let config = place.file(
+        "hark.toml",
+        b"[rates]\nevents_per_address = [60, 100]\nquestions_per_address = [60, 40]\n",
+    );
+    let server = place.serve_with(&["--config", &config]);
+    let url = url(&server);
+    let run = bench(&["ingest", &file, "--url", &url, "--events", "103", "--connections", "1"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.starts_with("DOUBTFUL: events: refused "), "{}", run.stdout);
+    assert!(run.stdout.contains("rate-limited") && run.stdout.contains("--unlimited"));
+    let run = bench(&["query", &file, "--url", &url, "--shape", "latest", "--seconds", "0.3"]);
+    assert_eq!(run.code, 1);
+    assert!(format!("{}{}", run.stdout, run.stderr).contains("rate-limited"), "{}", run.stderr);
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_with_what_to_do() {
+    let place = Place::new("bench-wrong");
+    let file = events(&place, "20");
+    let nobody = ["--url", "ws://127.0.0.1:1"];
+    for (args, code, said) in [
+        (&["query", &file, nobody[0], nobody[1]][..], 1, "is the relay running"),
+        (&["ingest", "none.jsonl"], 1, "hark bench gen none.jsonl"),
+        (&["ingest", &file, "--pid", "4000000000"], 1, "--pid"),
+        (&["idle", nobody[0], nobody[1]], 1, "give --pid"),
+        (&["query", &file, "--url", "wss://relay.example"], 2, "TLS"),
+        (&["query", &file, "--connections", "0"], 2, "at least 1"),
+        (&["fanout", "--rate", "0"], 2, "above 0"),
+    ] {
+        let run = bench(args);
+        assert_eq!(run.code, code, "{args:?}: {}", run.stderr);
+        assert!(run.stderr.contains(said), "{args:?}: {}", run.stderr);
+    }
+}
