@@ -241,8 +241,8 @@ Examples:
   hark bench fanout --subscriptions 1000 --matches 10     each event is for 10 of the 1,000
   hark bench fanout --hold 100000 --matches 10            the same beside 100,000 other subscriptions
 
-Subscriptions are spread over the connections. Of Hark, limits.subscriptions_max (200 a connection) and
-limits.connections_per_address_max (100) bound them: raise these for --hold (see docs/benchmarks.md).
+Subscriptions are spread over the connections; Hark lets a connection have 200, unless
+limits.subscriptions_max says otherwise, and bounds connections per address unless it runs --unlimited.
 Counted is every delivery of every event; latency is from writing the EVENT to reading the delivery.")]
 pub(crate) struct FanoutArgs {
     #[command(flatten)]
@@ -294,8 +294,8 @@ Examples:
   hark bench idle --connections 10000 --pid $(pgrep -x hark)
   hark bench idle --connections 10000 --deflate --subscribed --pid $(pgrep -x hark)
 
-Both sides need `ulimit -n` above the number, and Hark limits.connections_per_address_max, too (see
-docs/benchmarks.md).")]
+Both sides need `ulimit -n` above the number, and Hark has to run --unlimited, as all connections come
+from one address.")]
 pub(crate) struct IdleArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
