@@ -8,8 +8,12 @@ use super::ROWS_MAX;
 /// Tables of ids: together they take all rows that a head can have.
 const ID_TABLES: usize = 14;
 
-/// Rows by the hash of their id: open addressing, in tables of which only the last one is filled. A
-/// slot is a row and one, or 0.
+/// Bits of a slot that say the row, one too high; 0 is none.
+const ROW_BITS: u32 = ROWS_MAX.trailing_zeros() + 1;
+
+/// Rows by the hash of their id: open addressing, in tables of which only the last one is filled. The
+/// bits of a slot that the row leaves are the hash's highest ones, so that a slot of another id is
+/// nearly always told without a look at its row.
 pub(super) struct Ids {
     /// Slots of the first table, a power of two; each next one has twice as many.
     slots: usize,
@@ -27,11 +31,11 @@ impl Ids {
     pub(super) fn rows(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let tables = self.tables.iter().rev().filter_map(OnceLock::get);
         tables.flat_map(move |slots| {
-            let start = hash as usize & (slots.len() - 1);
-            let (before, behind) = slots.split_at(start);
-            let slots = behind.iter().chain(before);
-            let rows = slots.map(|slot| slot.load(Ordering::Acquire));
-            rows.take_while(|row| *row > 0).map(|row| row - 1)
+            let slots = from(slots, hash).map(|slot| slot.load(Ordering::Acquire));
+            let alike = slots
+                .take_while(|slot| *slot > 0)
+                .filter(move |slot| *slot ^ pack(hash, 0) < 1 << ROW_BITS);
+            alike.map(|slot| (slot & ((1 << ROW_BITS) - 1)) - 1)
         })
     }
 
@@ -41,11 +45,19 @@ impl Ids {
         let at = (0..ID_TABLES - 1).take_while(|&at| full(at)).count();
         let slots = self.tables[at]
             .get_or_init(|| (0..self.slots << at).map(|_| AtomicU32::new(0)).collect());
-        let start = hash as usize & (slots.len() - 1);
-        let (before, behind) = slots.split_at(start);
-        let free = behind.iter().chain(before).find(|slot| slot.load(Ordering::Relaxed) == 0);
+        let free = from(slots, hash).find(|slot| slot.load(Ordering::Relaxed) == 0);
         if let Some(slot) = free {
-            slot.store(row + 1, Ordering::Release);
+            slot.store(pack(hash, row + 1), Ordering::Release);
         }
     }
+}
+
+fn pack(hash: u64, row: u32) -> u32 {
+    ((hash >> (32 + ROW_BITS)) as u32) << ROW_BITS | row
+}
+
+/// All slots, from the one on where a hash belongs.
+fn from(slots: &[AtomicU32], hash: u64) -> impl Iterator<Item = &AtomicU32> {
+    let last = slots.len() - 1;
+    (0..slots.len()).map(move |at| &slots[(hash as usize).wrapping_add(at) & last])
 }
