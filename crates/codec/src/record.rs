@@ -82,47 +82,83 @@ pub fn write<'a, L>(out: &mut Vec<u8>, head: &Head, wire: &[u8], labels: L)
 where
     L: Iterator<Item = (u8, Place<'a>)> + Clone,
 {
-    let start = out.len();
-    out.extend_from_slice(&head.id);
-    out.extend_from_slice(&head.time.to_le_bytes());
-    out.extend_from_slice(&head.kind.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&(wire.len() as u32).to_le_bytes());
-    let flags = if head.author.is_some() { FLAG_AUTHOR } else { 0 }
-        | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
-    out.extend_from_slice(&flags.to_le_bytes());
-    if let Some(author) = &head.author {
-        out.extend_from_slice(author);
-    }
-    if let Some(expires) = head.expires {
-        out.extend_from_slice(&expires.to_le_bytes());
-    }
-    let labels_at = out.len();
-    let mut end = 0u32;
+    let mut writer = Writer::begin(out, head, wire.len());
     for (name, place) in labels.clone() {
         if let Place::Wire { at, len } = place {
-            out.push(name);
-            put_varint(out, at - end);
-            put_varint(out, len);
-            end = at + len;
+            writer.label(name, at as usize, len as usize);
         }
     }
-    let mut gap = wire.len() as u32 - end;
-    for (name, place) in labels.clone() {
-        if let Place::Bytes(value) = place {
-            out.push(name);
-            put_varint(out, gap);
-            put_varint(out, value.len() as u32);
-            gap = 0;
-        }
+    let others = labels.filter_map(|(name, place)| match place {
+        Place::Bytes(value) => Some((name, value)),
+        Place::Wire { .. } => None,
+    });
+    let mut at = wire.len();
+    for (name, value) in others.clone() {
+        writer.label(name, at, value.len());
+        at += value.len();
     }
-    let labels_bytes = (out.len() - labels_at) as u32;
-    out[start + 44..start + 48].copy_from_slice(&labels_bytes.to_le_bytes());
+    let out = writer.end_labels();
     out.extend_from_slice(wire);
-    for (_, place) in labels {
-        if let Place::Bytes(value) = place {
-            out.extend_from_slice(value);
+    for (_, value) in others {
+        out.extend_from_slice(value);
+    }
+}
+
+/// Writes a record step by step: first the labels, in the order in which they stand in the wire and
+/// the extra bytes behind it, then those bytes.
+pub(crate) struct Writer<'o> {
+    out: &'o mut Vec<u8>,
+    start: usize,
+    labels_at: usize,
+    /// Where the label before ended.
+    end: usize,
+}
+
+impl<'o> Writer<'o> {
+    #[inline]
+    pub(crate) fn begin(out: &'o mut Vec<u8>, head: &Head, wire_len: usize) -> Self {
+        out.reserve(wire_len + HEADER + 64);
+        let flags = if head.author.is_some() { FLAG_AUTHOR } else { 0 }
+            | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER]);
+        // All offsets are constants of an array: nothing is left to check.
+        if let Some(header) = out[start..].first_chunk_mut::<HEADER>() {
+            header[..32].copy_from_slice(&head.id);
+            header[32..40].copy_from_slice(&head.time.to_le_bytes());
+            header[40..44].copy_from_slice(&head.kind.to_le_bytes());
+            header[48..52].copy_from_slice(&(wire_len as u32).to_le_bytes());
+            header[52..].copy_from_slice(&flags.to_le_bytes());
         }
+        if let Some(author) = &head.author {
+            out.extend_from_slice(author);
+        }
+        if let Some(expires) = head.expires {
+            out.extend_from_slice(&expires.to_le_bytes());
+        }
+        Self { start, labels_at: out.len(), end: 0, out }
+    }
+
+    /// Adds a label whose value is to stand at `at` of the wire and what follows it.
+    #[inline]
+    pub(crate) fn label(&mut self, name: u8, at: usize, len: usize) {
+        let gap = at - self.end;
+        self.end = at + len;
+        if gap < 0x80 && len < 0x80 {
+            return self.out.extend_from_slice(&[name, gap as u8, len as u8]);
+        }
+        self.out.push(name);
+        put_varint(self.out, gap as u32);
+        put_varint(self.out, len as u32);
+    }
+
+    /// What takes the wire and the extra bytes.
+    #[inline]
+    pub(crate) fn end_labels(self) -> &'o mut Vec<u8> {
+        let labels_len = (self.out.len() - self.labels_at) as u32;
+        let at = self.start + 44;
+        self.out[at..at + 4].copy_from_slice(&labels_len.to_le_bytes());
+        self.out
     }
 }
 

@@ -4,43 +4,67 @@
 //! become labels under their letter: in place, where they stand verbatim in the JSON.
 
 use super::event::Event;
-use super::json::{Sink, put_event_head, put_event_rest, put_string, put_tags};
-use crate::record::{self, Head, Id, Key, Place, Record};
+use super::json::{BACK_LEN, CONTENT_KEY, Front, Sink, put_back, put_content, put_escaped};
+use super::span::Span;
+use super::tag::Tag;
+use crate::record::{Head, Id, Key, Record, Writer};
 
 /// Longest value that can be asked for. Longer ones stay in the event, but are no label.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
-/// Encodes events, with reused buffers.
+/// Encodes events. Its buffers are reused, and for tags and content in another spelling than ours.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    wire: Vec<u8>,
-    labels: Vec<Label>,
-    /// Values that stand escaped in the wire.
-    extra: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Label {
-    letter: u8,
-    in_wire: bool,
-    at: u32,
-    len: u32,
+    tags: Vec<u8>,
+    content: Vec<u8>,
+    /// Where in `tags` each label's value stands, unless it is escaped there.
+    places: Vec<Option<usize>>,
 }
 
 impl Encoder {
     /// Appends the event as a record to `out`, with `private` labels (names below
-    /// [`record::PRIVATE_LABELS`]) behind its own.
+    /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS)) behind its own.
     pub fn encode(&mut self, event: &Event<'_>, private: &[(u8, &[u8])], out: &mut Vec<u8>) {
-        self.wire.clear();
-        self.labels.clear();
-        self.extra.clear();
-        self.wire.reserve(event.json_len_guess());
-        put_event_head(&mut self.wire, event);
-        match event.raw_tags_at() {
-            Some(from) => self.copy_tags(event, from),
-            None => self.write_tags(event),
+        let Self { tags, content, places } = self;
+        let content = if let Some(raw) = event.raw_content() {
+            raw.as_bytes()
+        } else {
+            content.clear();
+            put_content(content, event);
+            content
+        };
+        let front = Front::new(event);
+        let tags_at = front.len();
+        let parts = Parts { event, front, content, private };
+        if let (Some(raw), Some(from)) = (event.raw_tags(), event.raw_tags_at()) {
+            let in_text = |span: Span| Some(tags_at + span.text_at()? - from);
+            parts.write(raw.as_bytes(), |_, tag| in_text(tag.value_span()), out);
+        } else {
+            write_tags(event, tags, places);
+            let written = |label: usize| Some(tags_at + (*places.get(label)?)?);
+            parts.write(tags, |label, _| written(label), out);
         }
-        put_event_rest(&mut self.wire, event);
+    }
+}
+
+/// What a record is made of, but for the tags.
+struct Parts<'a> {
+    event: &'a Event<'a>,
+    front: Front<'a>,
+    content: &'a [u8],
+    private: &'a [(u8, &'a [u8])],
+}
+
+impl Parts<'_> {
+    /// `place` says where in the wire the value of a label stands, which it is told by number and tag.
+    #[inline]
+    fn write(
+        self,
+        tags: &[u8],
+        place: impl Fn(usize, &Tag<'_>) -> Option<usize>,
+        out: &mut Vec<u8>,
+    ) {
+        let Self { event, front, content, private } = self;
         let head = Head {
             id: *event.id(),
             time: event.created_at(),
@@ -48,73 +72,76 @@ impl Encoder {
             kind: u32::from(event.kind()),
             expires: event.expiration(),
         };
-        let Self { wire, labels, extra } = self;
-        out.reserve(wire.len() + extra.len() + labels.len() * 4 + 128);
-        let own = labels.iter().map(|label| (label.letter, label.place(extra)));
-        let private = private.iter().map(|(name, value)| (*name, Place::Bytes(value)));
-        record::write(out, &head, wire, own.chain(private));
-    }
-
-    /// The tags came in our own spelling, from `from` on in the text.
-    fn copy_tags(&mut self, event: &Event<'_>, from: usize) {
-        let start = self.wire.len();
-        put_tags(&mut self.wire, event);
-        for tag in event.tags() {
-            if let (Some(letter), Some(value)) = (tag.letter(), tag.value()) {
-                match tag.value_at() {
-                    Some(at) => self.label(letter, start + at - from, value.len()),
-                    None => self.extra_label(letter, value),
-                }
+        let wire_len = front.len() + tags.len() + CONTENT_KEY.len() + content.len() + BACK_LEN;
+        let mut writer = Writer::begin(out, &head, wire_len);
+        let mut all_in_wire = true;
+        for (n, (letter, tag)) in labels(event).enumerate() {
+            match place(n, &tag) {
+                Some(at) => writer.label(letter, at, tag.value_span().len()),
+                None => all_in_wire = false,
             }
         }
-    }
-
-    fn write_tags(&mut self, event: &Event<'_>) {
-        self.wire.put(b"[");
-        let mut open: &[u8] = b"[";
-        for tag in event.tags() {
-            self.wire.put(open);
-            open = b",[";
-            for (n, value) in tag.iter().enumerate() {
-                self.wire.put(if n == 0 { b"" } else { b"," });
-                let at = self.wire.len() + 1;
-                put_string(&mut self.wire, value);
-                let Some(letter) = tag.letter().filter(|_| n == 1) else { continue };
-                if self.wire.len() == at + value.len() + 1 {
-                    self.label(letter, at, value.len());
-                } else {
-                    self.extra_label(letter, value);
-                }
-            }
-            self.wire.put(b"]");
+        // Values that are escaped in the wire follow it as they are, and so do private ones.
+        let escaped = || {
+            // The usual case has none and looks at nothing again.
+            let all = (!all_in_wire).then(|| labels(event).enumerate());
+            let all = all.into_iter().flatten();
+            all.filter(|(n, (_, tag))| place(*n, tag).is_none()).map(|(_, label)| label)
+        };
+        let mut at = wire_len;
+        for (letter, tag) in escaped() {
+            writer.label(letter, at, tag.value_span().len());
+            at += tag.value_span().len();
         }
-        self.wire.put(b"]");
-    }
-
-    fn label(&mut self, letter: u8, at: usize, len: usize) {
-        if len <= LABEL_LEN_MAX {
-            self.labels.push(Label { letter, in_wire: true, at: at as u32, len: len as u32 });
+        for (name, value) in private {
+            writer.label(*name, at, value.len());
+            at += value.len();
         }
-    }
-
-    fn extra_label(&mut self, letter: u8, value: &str) {
-        if value.len() <= LABEL_LEN_MAX {
-            let (at, len) = (self.extra.len() as u32, value.len() as u32);
-            self.extra.put(value.as_bytes());
-            self.labels.push(Label { letter, in_wire: false, at, len });
+        let out = writer.end_labels();
+        front.put(out);
+        out.put(tags);
+        out.put(CONTENT_KEY);
+        out.put(content);
+        put_back(out, event);
+        for (_, tag) in escaped() {
+            out.put(tag.value().unwrap_or_default().as_bytes());
+        }
+        for (_, value) in private {
+            out.put(value);
         }
     }
 }
 
-impl Label {
-    #[inline]
-    fn place(self, extra: &[u8]) -> Place<'_> {
-        let Self { at, len, .. } = self;
-        if self.in_wire {
-            return Place::Wire { at, len };
+/// Writes the tags, and where each label's value stands.
+fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, places: &mut Vec<Option<usize>>) {
+    tags.clear();
+    places.clear();
+    let mut open: &[u8] = b"[[\"";
+    for tag in event.tags() {
+        for (n, value) in tag.iter().enumerate() {
+            tags.put(open);
+            open = b"\",\"";
+            let at = tags.len();
+            put_escaped(tags, value);
+            if n == 1 && label(&tag).is_some() {
+                let verbatim = tags.len() == at + value.len();
+                places.push(verbatim.then_some(at));
+            }
         }
-        Place::Bytes(extra.get(at as usize..(at + len) as usize).unwrap_or_default())
+        open = b"\"],[\"";
     }
+    tags.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
+}
+
+/// The letter of a tag that can be asked for.
+#[inline]
+fn label(tag: &Tag<'_>) -> Option<u8> {
+    tag.letter().filter(|_| tag.len() > 1 && tag.value_span().len() <= LABEL_LEN_MAX)
+}
+
+#[inline]
+fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone + use<'a> {
+    event.tags().filter_map(|tag| Some((label(&tag)?, tag)))
 }
 
 /// A record that holds an event: what is asked for often is read in place.

@@ -110,24 +110,24 @@ const ALL: [(u8, &str); 7] = [
     (SIG, "sig"),
 ];
 
-/// The field of this name. Compares arrays, whose lengths the compiler knows, not slices.
+/// The field that is next, and behind its key, where that is spelled as usual: told from a letter or
+/// two, without looking for the key's end.
 #[inline]
-fn field(key: &str) -> Option<(u8, &'static str)> {
-    fn is<const N: usize>(key: &[u8], name: &[u8; N]) -> bool {
-        <&[u8; N]>::try_from(key).is_ok_and(|key| key == name)
-    }
-    let key = key.as_bytes();
-    let found = match key.len() {
-        2 => (is(key, b"id"), ID, "id"),
-        3 => (is(key, b"sig"), SIG, "sig"),
-        4 if key[0] == b'k' => (is(key, b"kind"), KIND, "kind"),
-        4 => (is(key, b"tags"), TAGS, "tags"),
-        6 => (is(key, b"pubkey"), PUBKEY, "pubkey"),
-        7 => (is(key, b"content"), CONTENT, "content"),
-        10 => (is(key, b"created_at"), CREATED_AT, "created_at"),
-        _ => (false, 0, ""),
+fn usual_field(reader: &mut Reader<'_>) -> Option<(u8, &'static str)> {
+    let (found, field) = match reader.second() {
+        b'i' => (reader.take(b"\"id\":"), (ID, "id")),
+        b'p' => (reader.take(b"\"pubkey\":"), (PUBKEY, "pubkey")),
+        b'k' => (reader.take(b"\"kind\":"), (KIND, "kind")),
+        b't' => (reader.take(b"\"tags\":"), (TAGS, "tags")),
+        b's' => (reader.take(b"\"sig\":"), (SIG, "sig")),
+        b'c' if reader.take(b"\"content\":") => (true, (CONTENT, "content")),
+        b'c' => (reader.take(b"\"created_at\":"), (CREATED_AT, "created_at")),
+        _ => return None,
     };
-    found.0.then_some((found.1, found.2))
+    if found {
+        reader.skip_space();
+    }
+    found.then_some(field)
 }
 
 impl Arena {
@@ -147,8 +147,11 @@ impl Arena {
         let mut seen = 0;
         let mut first = true;
         while reader.next_item(&mut first, b'}')? {
-            let key = reader.key(&mut self.scratch)?;
-            let Some((field, name)) = field(key.get(reader.text(), &self.scratch)) else {
+            let known = match usual_field(reader) {
+                None => self.other_field(reader)?,
+                found => found,
+            };
+            let Some((field, name)) = known else {
                 reader.skip_value(&mut self.scratch)?;
                 continue;
             };
@@ -158,10 +161,23 @@ impl Arena {
             seen |= field;
             self.read_field(reader, field)?;
         }
+        if seen == ID | PUBKEY | CREATED_AT | KIND | TAGS | CONTENT | SIG {
+            return Ok(());
+        }
         match ALL.iter().find(|(field, _)| seen & field == 0) {
             None => Ok(()),
             Some((_, name)) => Err(EventError::Missing(name)),
         }
+    }
+
+    /// The field whose key is next, however that is spelled. `None` for one that events do not have.
+    fn other_field(
+        &mut self,
+        reader: &mut Reader<'_>,
+    ) -> Result<Option<(u8, &'static str)>, JsonError> {
+        let key = reader.key(&mut self.scratch)?;
+        let key = key.get(reader.text(), &self.scratch);
+        Ok(ALL.iter().find(|(_, name)| *name == key).copied())
     }
 
     #[inline]
@@ -320,24 +336,24 @@ impl<'a> Event<'a> {
 
     /// First value (behind the name) of the first tag of this name that has one.
     pub fn first_value(&self, name: &str) -> Option<&'a str> {
-        self.tags().filter(|tag| tag.name() == name).find_map(|tag| tag.value())
+        self.tags().filter(|tag| tag.is(name)).find_map(|tag| tag.value())
     }
 
     /// The `d` tag's value, that addressable events are told apart by (NIP-01): empty without one.
     pub fn d(&self) -> &'a str {
-        let d = self.tags().find(|tag| tag.name() == "d");
+        let d = self.tags().find(|tag| tag.is("d"));
         d.and_then(|tag| tag.value()).unwrap_or_default()
     }
 
     /// From when on it is not to be served (NIP-40), if the first such tag says so in digits.
     pub fn expiration(&self) -> Option<u64> {
-        let value = self.tags().find(|tag| tag.name() == "expiration")?.value()?;
+        let value = self.tags().find(|tag| tag.is("expiration"))?.value()?;
         value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
     }
 
     /// Whether only its author may publish it (NIP-70): it has the tag `["-"]`.
     pub fn is_protected(&self) -> bool {
-        self.tags().any(|tag| tag.name() == "-")
+        self.tags().any(|tag| tag.is("-"))
     }
 
     /// What filters can ask for: first values of single-letter tags, with the letter.

@@ -23,6 +23,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Appends a number.
+#[inline]
 pub fn write_u64(out: &mut Vec<u8>, value: u64) {
     put_u64(out, value);
 }
@@ -31,34 +32,59 @@ pub fn write_u64(out: &mut Vec<u8>, value: u64) {
 /// without white space.
 pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
     out.reserve(event.json_len_guess());
-    put_event_head(out, event);
+    Front::new(event).put(out);
     put_tags(out, event);
-    put_event_rest(out, event);
-}
-
-/// Everything up to the tags.
-#[inline]
-pub(crate) fn put_event_head(out: &mut Vec<u8>, event: &Event<'_>) {
-    out.put(b"{\"id\":\"");
-    out.put(&hex::encode_32(event.id()));
-    out.put(b"\",\"pubkey\":\"");
-    out.put(&hex::encode_32(event.pubkey()));
-    out.put(b"\",\"created_at\":");
-    put_u64(out, event.created_at());
-    out.put(b",\"kind\":");
-    put_u64(out, u64::from(event.kind()));
-    out.put(b",\"tags\":");
-}
-
-/// Everything behind the tags.
-#[inline]
-pub(crate) fn put_event_rest(out: &mut Vec<u8>, event: &Event<'_>) {
-    out.put(b",\"content\":");
+    out.put(CONTENT_KEY);
     put_content(out, event);
+    put_back(out, event);
+}
+
+/// Between tags and content.
+pub(crate) const CONTENT_KEY: &[u8] = b",\"content\":";
+
+/// Everything up to the tags. Its length is known before it is written.
+pub(crate) struct Front<'a> {
+    event: &'a Event<'a>,
+    created_at: Decimal,
+    kind: Decimal,
+}
+
+impl<'a> Front<'a> {
+    #[inline]
+    pub(crate) fn new(event: &'a Event<'a>) -> Self {
+        let kind = u64::from(event.kind());
+        Self { event, created_at: Decimal::new(event.created_at()), kind: Decimal::new(kind) }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        162 + self.created_at.get().len() + 8 + self.kind.get().len() + 8
+    }
+
+    #[inline]
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.put(b"{\"id\":\"");
+        out.put(&hex::encode_32(self.event.id()));
+        out.put(b"\",\"pubkey\":\"");
+        out.put(&hex::encode_32(self.event.pubkey()));
+        out.put(b"\",\"created_at\":");
+        out.put(self.created_at.get());
+        out.put(b",\"kind\":");
+        out.put(self.kind.get());
+        out.put(b",\"tags\":");
+    }
+}
+
+/// Everything behind the content.
+#[inline]
+pub(crate) fn put_back(out: &mut Vec<u8>, event: &Event<'_>) {
     out.put(b",\"sig\":\"");
     out.put(&hex::encode_64(event.signature()));
     out.put(b"\"}");
 }
+
+/// How many bytes that is.
+pub(crate) const BACK_LEN: usize = 138;
 
 /// The tags as JSON: copied in one go, where they came in our own spelling.
 #[inline]
@@ -66,18 +92,16 @@ pub(crate) fn put_tags(out: &mut impl Sink, event: &Event<'_>) {
     if let Some(raw) = event.raw_tags() {
         return out.put(raw.as_bytes());
     }
-    let mut open: &[u8] = b"[[";
+    let mut open: &[u8] = b"[[\"";
     for tag in event.tags() {
-        out.put(open);
-        let mut comma: &[u8] = b"";
         for value in tag.iter() {
-            out.put(comma);
-            put_string(out, value);
-            comma = b",";
+            out.put(open);
+            put_escaped(out, value);
+            open = b"\",\"";
         }
-        open = b"],[";
+        open = b"\"],[\"";
     }
-    out.put(if open == b"[[" { b"[]" } else { b"]]" });
+    out.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
 }
 
 /// The content as a JSON string: copied in one go, where it came in our own spelling.
@@ -90,8 +114,15 @@ pub(crate) fn put_content(out: &mut impl Sink, event: &Event<'_>) {
 }
 
 pub(crate) fn put_string(out: &mut impl Sink, text: &str) {
-    let bytes = text.as_bytes();
     out.put(b"\"");
+    put_escaped(out, text);
+    out.put(b"\"");
+}
+
+/// What stands between the quotes.
+#[inline]
+pub(crate) fn put_escaped(out: &mut impl Sink, text: &str) {
+    let bytes = text.as_bytes();
     let mut at = 0;
     loop {
         let to = scan::find_special(bytes, at);
@@ -100,7 +131,6 @@ pub(crate) fn put_string(out: &mut impl Sink, text: &str) {
         put_escape(out, special);
         at = to + 1;
     }
-    out.put(b"\"");
 }
 
 fn put_escape(out: &mut impl Sink, byte: u8) {
@@ -118,16 +148,45 @@ fn put_escape(out: &mut impl Sink, byte: u8) {
 }
 
 #[inline]
-pub(crate) fn put_u64(out: &mut impl Sink, mut value: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
+pub(crate) fn put_u64(out: &mut impl Sink, value: u64) {
+    out.put(Decimal::new(value).get());
+}
+
+/// A number as digits.
+pub(crate) struct Decimal {
+    digits: [u8; 20],
+    from: usize,
+}
+
+/// 00 to 99.
+const PAIRS: [[u8; 2]; 100] = {
+    let (mut pairs, mut n) = ([[0; 2]; 100], 0);
+    while n < 100 {
+        pairs[n] = [b'0' + n as u8 / 10, b'0' + n as u8 % 10];
+        n += 1;
     }
-    out.put(&digits[at..]);
+    pairs
+};
+
+impl Decimal {
+    #[inline]
+    pub(crate) fn new(mut value: u64) -> Self {
+        let (mut digits, mut from) = ([0; 20], 20);
+        for pair in digits.as_chunks_mut::<2>().0.iter_mut().rev() {
+            let two = (value % 100) as usize;
+            *pair = PAIRS[two];
+            from -= 2;
+            value /= 100;
+            if value == 0 {
+                from += usize::from(two < 10);
+                break;
+            }
+        }
+        Self { digits, from }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> &[u8] {
+        &self.digits[self.from..]
+    }
 }

@@ -39,6 +39,21 @@ impl<'a> Reader<'a> {
         self.bytes.get(self.at).copied().unwrap_or(0)
     }
 
+    /// The byte behind that.
+    #[inline]
+    pub(crate) fn second(&self) -> u8 {
+        self.bytes.get(self.at + 1).copied().unwrap_or(0)
+    }
+
+    /// Steps over `text`, if it is next.
+    #[inline]
+    pub(crate) fn take<const N: usize>(&mut self, text: &[u8; N]) -> bool {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let there = rest.first_chunk::<N>() == Some(text);
+        self.at += if there { N } else { 0 };
+        there
+    }
+
     /// The text read since `from`.
     #[inline]
     pub(crate) fn since(&self, from: usize) -> Span {
@@ -249,13 +264,19 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn number(&mut self) -> Result<u64, NumberError> {
         let from = self.at;
-        let mut value = 0u64;
-        while let digit @ b'0'..=b'9' = self.peek() {
-            value = value
-                .checked_mul(10)
-                .and_then(|tens| tens.checked_add(u64::from(digit - b'0')))
-                .ok_or(NumberError::TooLarge)?;
-            self.at += 1;
+        let rest = self.bytes.get(from..).unwrap_or_default();
+        let (mut value, mut len) = (0u64, 0);
+        while let Some(digit) =
+            rest.get(len).map(|byte| byte.wrapping_sub(b'0')).filter(|n| *n < 10)
+        {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+            len += 1;
+        }
+        self.at = from + len;
+        // 19 digits always fit.
+        if len > 19 {
+            let digits = self.text.get(from..self.at).unwrap_or_default();
+            value = digits.parse().map_err(|_| NumberError::TooLarge)?;
         }
         match self.peek() {
             b'-' if self.at == from => Err(NumberError::Negative),

@@ -27,6 +27,13 @@ impl Span {
         source.get(from..from + self.len as usize).unwrap_or_default()
     }
 
+    #[inline]
+    pub(crate) fn bytes<'a>(self, text: &'a str, scratch: &'a str) -> &'a [u8] {
+        let from = (self.at & !IN_SCRATCH) as usize;
+        let source = if self.is_scratch() { scratch } else { text };
+        source.as_bytes().get(from..from + self.len as usize).unwrap_or_default()
+    }
+
     /// Where in the text it begins, unless it was escaped there.
     #[inline]
     pub(crate) fn text_at(self) -> Option<usize> {

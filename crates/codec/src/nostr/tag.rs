@@ -52,6 +52,14 @@ impl<'a> Tag<'a> {
         self.get(0).unwrap_or_default()
     }
 
+    /// Whether that is its name. Bytes are cheaper to look at than characters, lengths than bytes.
+    #[inline]
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.values.first().is_some_and(|span| {
+            span.len() == name.len() && span.bytes(self.text, self.scratch) == name.as_bytes()
+        })
+    }
+
     /// Its value, the second string.
     #[inline]
     pub fn value(&self) -> Option<&'a str> {
@@ -61,7 +69,8 @@ impl<'a> Tag<'a> {
     /// Its name, if that is a single letter.
     #[inline]
     pub fn letter(&self) -> Option<u8> {
-        match *self.name().as_bytes() {
+        let span = self.values.first().filter(|span| span.len() == 1)?;
+        match *span.bytes(self.text, self.scratch) {
             [letter] if letter.is_ascii_alphabetic() => Some(letter),
             _ => None,
         }
@@ -86,10 +95,10 @@ impl<'a> Tag<'a> {
         values.iter().map(move |span| span.get(text, scratch))
     }
 
-    /// Where the value stands in the text, unless it was escaped there.
+    /// Where its value stands: nowhere without one.
     #[inline]
-    pub(crate) fn value_at(&self) -> Option<usize> {
-        self.values.get(1)?.text_at()
+    pub(crate) fn value_span(&self) -> Span {
+        self.values.get(1).copied().unwrap_or_default()
     }
 }
 

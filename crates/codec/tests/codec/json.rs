@@ -1,6 +1,6 @@
 //! Strings in every spelling, and what is no JSON.
 
-use hark_codec::nostr::{Arena, Event, json};
+use hark_codec::nostr::{Arena, Event, Filter, json};
 use proptest::prelude::*;
 
 use crate::support::{assert_same, error_of, spell, text, with_content, with_tags};
@@ -103,6 +103,25 @@ proptest! {
         prop_assert_eq!(&serde_json::from_slice::<String>(&out).unwrap(), &text);
         // serde_json escapes as JSON.stringify does, which is what clients hash.
         prop_assert_eq!(&out, &serde_json::to_vec(&text).unwrap());
+    }
+
+    #[test]
+    fn numbers_of_any_length_are_read_and_written(value: u64, shift in 0u32..64, more in 0usize..30) {
+        let value = value >> shift;
+        let mut out = Vec::new();
+        json::write_u64(&mut out, value);
+        prop_assert_eq!(&out, &value.to_string().into_bytes());
+        // What does not fit is too large and never something else; 07 is no JSON.
+        let digits = format!("{value}{}", "7".repeat(more));
+        let expected = digits.parse::<u64>().ok().filter(|_| value > 0 || more == 0);
+        let mut filter = Filter::default();
+        let read = filter.parse(format!("{{\"until\":{digits}}}").as_bytes());
+        prop_assert_eq!(read.is_ok(), expected.is_some());
+        if expected.is_some() {
+            out.clear();
+            filter.write_json(&mut out);
+            prop_assert_eq!(out, format!("{{\"until\":{digits}}}").into_bytes());
+        }
     }
 
     #[test]
