@@ -106,17 +106,30 @@ impl Line {
 
     /// Puts something on the line.
     pub(crate) fn put(&self, part: Part) {
-        self.put_locked(self.queue(), part);
+        self.lay_locked(self.queue(), part);
+        self.wake();
     }
 
     /// Puts something on the line for a subscription, unless that is over. Says whether it was not.
     pub(crate) fn put_for(&self, over: &Over, part: Part) -> bool {
+        let laid = self.lay(over, part);
+        self.wake();
+        laid
+    }
+
+    /// The same, but [`Line::wake`] is still to come.
+    pub(crate) fn lay(&self, over: &Over, part: Part) -> bool {
         let queue = self.queue();
         if over.is() {
             return false;
         }
-        self.put_locked(queue, part);
+        self.lay_locked(queue, part);
         true
+    }
+
+    /// Has the session look at the line.
+    pub(crate) fn wake(&self) {
+        self.task.wake();
     }
 
     /// One message that `write` appends to a buffer.
@@ -126,7 +139,7 @@ impl Line {
         self.put(Part::One(out.into()));
     }
 
-    fn put_locked(&self, mut queue: MutexGuard<'_, Queue>, part: Part) {
+    fn lay_locked(&self, mut queue: MutexGuard<'_, Queue>, part: Part) {
         if queue.gone || queue.slow {
             return;
         }
@@ -137,8 +150,6 @@ impl Line {
         if queue.bytes > self.bytes_max {
             queue.slow = true;
         }
-        drop(queue);
-        self.task.wake();
     }
 
     /// From here on nothing comes for it any more.
@@ -150,7 +161,7 @@ impl Line {
     /// Gives the client up.
     pub(crate) fn give_up(&self) {
         self.queue().slow = true;
-        self.task.wake();
+        self.wake();
     }
 
     /// Lays a search to rest until there is room; gives it back if there is some.

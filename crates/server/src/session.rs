@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -29,7 +29,9 @@ const TURN_MESSAGES: usize = 64;
 
 /// Messages sent before other tasks of the thread have their turn. A client that takes a long answer as
 /// fast as it comes would keep the thread to itself.
-const TURN_MESSAGES_OUT: usize = 256;
+const TURN_MESSAGES_OUT: u64 = 256;
+/// Bytes that live messages are put together in, where there are many.
+const ROOM_BYTES: usize = 16 << 10;
 /// How long a connection that was too fast is not read from, at most.
 const REST_MAX: Duration = Duration::from_secs(1);
 
@@ -61,6 +63,17 @@ struct Outgoing {
     /// Of the page in front: the next message, and where it starts.
     message: usize,
     start: usize,
+    /// Where live messages are put together; nothing while all are sent.
+    room: BytesMut,
+}
+
+/// What went out in a turn.
+#[derive(Default)]
+struct Sent {
+    messages: u64,
+    text_bytes: u64,
+    /// Of the parts that are done with it.
+    done_bytes: usize,
 }
 
 /// Why a session ends.
@@ -274,12 +287,25 @@ impl Session {
 
     /// Puts what is on the line on the socket: many frames, few writes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let mut left = TURN_MESSAGES_OUT;
+        let mut sent = Sent::default();
+        let written = self.write(cx, &mut sent);
+        if sent.messages > 0 {
+            self.relay.metrics.messages_out.add(sent.messages);
+            self.relay.metrics.bytes_out.add(sent.text_bytes);
+            for job in self.line.sent(sent.done_bytes) {
+                self.relay.readers.go_on(job);
+            }
+        }
+        written
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>, sent: &mut Sent) -> Poll<Result<(), End>> {
         loop {
             if !self.line.take(&mut self.outgoing.parts) {
                 return Poll::Ready(Err(End::Close(Reason::Slow)));
             }
             if self.outgoing.parts.is_empty() {
+                self.outgoing.room = BytesMut::new();
                 break;
             }
             while !self.outgoing.parts.is_empty() {
@@ -288,22 +314,17 @@ impl Session {
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Gone)),
                     Poll::Ready(Ok(())) => {}
                 }
-                if left == 0 {
+                if sent.messages == TURN_MESSAGES_OUT {
                     // There is more: come back after the others.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
                 let Some((text, done_bytes)) = self.outgoing.next() else { continue };
-                left -= 1;
-                self.relay.metrics.messages_out.add(1);
-                self.relay.metrics.bytes_out.add(text.len() as u64);
+                sent.messages += 1;
+                sent.text_bytes += text.len() as u64;
+                sent.done_bytes += done_bytes;
                 if self.socket.feed_text(text).is_err() {
                     return Poll::Ready(Err(End::Gone));
-                }
-                if done_bytes > 0 {
-                    for job in self.line.sent(done_bytes) {
-                        self.relay.readers.go_on(job);
-                    }
                 }
             }
         }
@@ -318,6 +339,7 @@ impl Session {
 impl Outgoing {
     /// The next message, and how many counted bytes are done with it.
     fn next(&mut self) -> Option<(Bytes, usize)> {
+        let many = self.parts.len() > 1;
         let part = self.parts.front()?;
         let size = part.size();
         let text = match part {
@@ -338,11 +360,15 @@ impl Outgoing {
             }
             Part::One(bytes) => bytes.clone(),
             Part::Live(open, news) => {
-                let mut text = Vec::with_capacity(open.len() + news.wire().len() + 1);
-                text.extend_from_slice(open);
-                text.extend_from_slice(news.wire());
-                text.push(b']');
-                text.into()
+                let room = &mut self.room;
+                let len = open.len() + news.wire().len() + 1;
+                if room.capacity() < len {
+                    room.reserve(if many { len.max(ROOM_BYTES) } else { len });
+                }
+                room.extend_from_slice(open);
+                room.extend_from_slice(news.wire());
+                room.extend_from_slice(b"]");
+                room.split().freeze()
             }
         };
         self.parts.pop_front();

@@ -52,11 +52,15 @@ impl News {
     }
 }
 
-/// The end of a subscription that a door holds. Both are called from other threads, possibly the
+/// The end of a subscription that a door holds. All are called from other threads, possibly the
 /// writer's: they must not block.
 pub trait Sink: Send + Sync {
-    /// A record for the subscriber.
+    /// A record for the subscriber; `wake` follows.
     fn deliver(&self, news: News);
+
+    /// Records were delivered, here and to all others who get them. Many subscriptions of a client are
+    /// served at once so, and not one after another.
+    fn wake(&self);
 
     /// More was held back than the bound allows: the subscriber is too slow. Nothing comes after
     /// this.
@@ -127,8 +131,9 @@ impl Live {
         found.retain(|subscription| subscription.queries.iter().any(|query| query.matches(record)));
         if !found.is_empty() {
             let news = News::new(seq, record);
+            found.retain(|subscription| subscription.offer(&news));
             for subscription in found {
-                subscription.offer(&news);
+                subscription.sink.wake();
             }
         }
         if let Some(seq) = seq {
@@ -152,13 +157,16 @@ impl Subscription {
         self.seam.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn offer(&self, news: &News) {
+    /// Whether it was delivered.
+    fn offer(&self, news: &News) -> bool {
         let mut seam = self.seam();
-        match seam.offer(news, &self.queries) {
+        let next = seam.offer(news, &self.queries);
+        match next {
             Next::Deliver => self.sink.deliver(news.clone()),
             Next::Nothing => {}
             Next::Overflow => self.sink.overflow(),
         }
+        matches!(next, Next::Deliver)
     }
 }
 
@@ -185,6 +193,8 @@ impl Handle {
         seam.release(told, published, &subscription.queries, |news| {
             subscription.sink.deliver(news);
         });
+        drop(seam);
+        subscription.sink.wake();
     }
 }
 

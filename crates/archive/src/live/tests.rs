@@ -19,11 +19,13 @@ fn publish(live: &Live, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
+/// What was delivered, how often it overflowed, and what was delivered since it was woken.
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>);
+struct Ear(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
 
 impl Ear {
     fn heard(&self) -> Vec<u8> {
+        assert_eq!(self.2.load(Ordering::Relaxed), 0, "nobody woke it");
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -31,6 +33,11 @@ impl Ear {
 impl Sink for Ear {
     fn deliver(&self, news: News) {
         self.0.lock().unwrap().extend_from_slice(news.wire());
+        self.2.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn wake(&self) {
+        self.2.store(0, Ordering::Relaxed);
     }
 
     fn overflow(&self) {

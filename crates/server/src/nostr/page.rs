@@ -45,9 +45,13 @@ struct Ear {
 
 impl live::Sink for Ear {
     fn deliver(&self, news: News) {
-        if self.line.put_for(&self.over, Part::Live(Arc::clone(&self.open), news)) {
+        if self.line.lay(&self.over, Part::Live(Arc::clone(&self.open), news)) {
             self.metrics.live_told.add(1);
         }
+    }
+
+    fn wake(&self) {
+        self.line.wake();
     }
 
     fn overflow(&self) {
