@@ -194,6 +194,7 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["query", &file, "--url", "wss://relay.example"], 2, "TLS"),
         (&["query", &file, "--connections", "0"], 2, "at least 1"),
         (&["fanout", "--rate", "0"], 2, "above 0"),
+        (&["codec", "--message", "none"], 1, "small note"),
     ] {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);

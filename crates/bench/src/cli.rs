@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
 use crate::codec::CodecArgs;
@@ -140,6 +141,19 @@ impl AgainstArgs {
 }
 
 impl OutputArgs {
+    /// Measures as often as is wanted, and publishes the median.
+    pub(crate) fn measure(
+        &self,
+        mut measure: impl AsyncFnMut() -> anyhow::Result<Report>,
+    ) -> anyhow::Result<ExitCode> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut runs = Vec::new();
+        for _ in 0..self.runs.max(1) {
+            runs.push(runtime.block_on(measure())?);
+        }
+        self.publish(Report::median(runs).context("there was no run")?)
+    }
+
     /// Prints the report in the form that is wanted. What is doubtful fails, so that no script takes it
     /// for a result.
     pub(crate) fn publish(&self, mut report: Report) -> anyhow::Result<ExitCode> {

@@ -82,13 +82,8 @@ impl Flight {
 }
 
 pub(crate) fn run(args: &FanoutArgs) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let target = args.target.target()?;
-    let mut runs = Vec::new();
-    for _ in 0..args.output.runs.max(1) {
-        runs.push(runtime.block_on(measure(args, &target))?);
-    }
-    args.output.publish(Report::median(runs).context("there was no run")?)
+    args.output.measure(async || measure(args, &target).await)
 }
 
 /// A run's own author of events, so that no earlier run's events are in the way.

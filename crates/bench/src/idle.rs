@@ -28,13 +28,8 @@ pub(crate) fn run(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     if args.target.pid.is_empty() {
         bail!("memory is read from the server's process: give --pid, on the machine it runs on");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let target = args.target.target()?;
-    let mut runs = Vec::new();
-    for _ in 0..args.output.runs.max(1) {
-        runs.push(runtime.block_on(measure(args, &target))?);
-    }
-    args.output.publish(Report::median(runs).context("there was no run")?)
+    args.output.measure(async || measure(args, &target).await)
 }
 
 async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {

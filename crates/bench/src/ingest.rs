@@ -150,7 +150,6 @@ struct Taken {
 }
 
 pub(crate) fn run(args: &IngestArgs) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if args.output.runs > 1 && !args.duplicates {
         bail!(
             "--runs: events can be taken in once; only --duplicates can be measured several times"
@@ -158,11 +157,7 @@ pub(crate) fn run(args: &IngestArgs) -> anyhow::Result<ExitCode> {
     }
     let target = args.target.target()?;
     let limit = Limit::measure(args)?;
-    let mut runs = Vec::new();
-    for _ in 0..args.output.runs.max(1) {
-        runs.push(runtime.block_on(measure(args, &target, &limit))?);
-    }
-    args.output.publish(Report::median(runs).context("there was no run")?)
+    args.output.measure(async || measure(args, &target, &limit).await)
 }
 
 async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::Result<Report> {

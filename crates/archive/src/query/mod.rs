@@ -165,9 +165,8 @@ impl Query {
 
     /// Ids, authors and label values, each of which may have to be looked up.
     pub fn values(&self) -> usize {
-        let of = |list: Option<usize>| list.unwrap_or_default();
-        of(self.ids.as_ref().map(Vec::len))
-            + of(self.authors.as_ref().map(Vec::len))
+        self.ids.as_ref().map_or(0, Vec::len)
+            + self.authors.as_ref().map_or(0, Vec::len)
             + self.labels.iter().map(|set| set.values.len()).sum::<usize>()
     }
 

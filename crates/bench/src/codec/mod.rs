@@ -12,7 +12,7 @@ mod owned;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 
 pub use messages::{Message, What, note};
@@ -106,7 +106,12 @@ fn measure(
         columns.push(library.ratio);
     }
     let mut report = Report::new("codec", &columns);
-    for message in messages::all().iter().filter(|message| message.name.contains(only)) {
+    let messages = messages::all();
+    if !messages.iter().any(|message| message.name.contains(only)) {
+        let names: Vec<_> = messages.iter().map(|message| format!("  {}", message.name)).collect();
+        bail!("no message has `{only}` in its name. There are:\n{}", names.join("\n"));
+    }
+    for message in messages.iter().filter(|message| message.name.contains(only)) {
         let figures_of = |library: &Library| {
             let mut meter = Meter::new(allocations);
             (library.measure)(message, &mut meter).map(|()| meter.figures())

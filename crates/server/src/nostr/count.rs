@@ -27,7 +27,6 @@ pub(super) struct Counting {
     /// Normalised and without limits.
     queries: Vec<Query>,
     at: usize,
-    is_begun: bool,
     search: Option<Searching>,
     cost: Cost,
     count: u64,
@@ -55,7 +54,6 @@ impl Counting {
             id: id.into(),
             queries,
             at: 0,
-            is_begun: false,
             search: None,
             count: 0,
             hll,
@@ -76,8 +74,7 @@ impl Counting {
 
     fn work(&mut self) -> Result<Turn, String> {
         let mut work = self.relay.settings().limits.slice_rows;
-        if self.at == 0 && !self.is_begun && self.hll.is_none() {
-            self.is_begun = true;
+        if self.at == 0 && self.search.is_none() && self.hll.is_none() {
             self.count_first(work)?;
         }
         let Some(query) = self.queries.get(self.at) else {

@@ -92,19 +92,18 @@ impl Lists {
         }
     }
 
-    fn entry(&self, link: &AtomicU32) -> Option<(u32, &Entry)> {
-        let at = link.load(Ordering::Acquire).checked_sub(1)?;
-        Some((at, self.entries.get(at)?))
+    fn entry(&self, link: &AtomicU32) -> Option<&Entry> {
+        self.entries.get(link.load(Ordering::Acquire).checked_sub(1)?)
     }
 
-    fn find(&self, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<(u32, &Entry)> {
+    fn find(&self, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<&Entry> {
         let tables = self.tables.iter().map_while(OnceLock::get);
         let mut chains = tables.map(|chains| &chains[hash as usize & (chains.len() - 1)]);
         chains.find_map(|chain| {
             let mut at = self.entry(chain);
-            while let Some((number, entry)) = at {
+            while let Some(entry) = at {
                 if is_it(entry) {
-                    return Some((number, entry));
+                    return Some(entry);
                 }
                 at = self.entry(&entry.next);
             }
@@ -113,11 +112,11 @@ impl Lists {
     }
 
     /// The entry of a term that was made first.
-    fn find_first(&self, term: u64) -> Option<(u32, &Entry)> {
+    fn find_first(&self, term: u64) -> Option<&Entry> {
         self.find(term, |entry| entry.is(term) && !entry.is_far())
     }
 
-    fn find_far(&self, term: u64, kind: u32) -> Option<(u32, &Entry)> {
+    fn find_far(&self, term: u64, kind: u32) -> Option<&Entry> {
         let is_it = |entry: &Entry| entry.is(term) && entry.kind() == kind && entry.is_far();
         self.find(far(term, kind), is_it)
     }
@@ -152,7 +151,7 @@ impl Lists {
 
     /// The list of a term and kind, made if there is none.
     fn list(&self, term: u64, kind: u32) -> &Entry {
-        let Some((_, first)) = self.find_first(term) else {
+        let Some(first) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
             entry.kinds.store(bit(kind), Ordering::Relaxed);
             self.link(term, number, entry);
@@ -164,7 +163,7 @@ impl Lists {
             if last.kind() == kind {
                 return last;
             }
-            let Some((_, next)) = self.entry(&last.sibling) else {
+            let Some(next) = self.entry(&last.sibling) else {
                 let (number, entry) = self.make(term, kind, 0);
                 last.sibling.store(number + 1, Ordering::Release);
                 return entry;
@@ -174,7 +173,7 @@ impl Lists {
         if last.kind() == kind {
             return last;
         }
-        if let Some((_, known)) = self.find_far(term, kind) {
+        if let Some(known) = self.find_far(term, kind) {
             return known;
         }
         let (number, entry) = self.make_far(term, kind, last.sibling.load(Ordering::Relaxed));
@@ -188,14 +187,8 @@ impl Lists {
         let Some(chains) = self.tables[0].get() else { return };
         let first = |term: &u64| &chains[*term as usize & (chains.len() - 1)];
         let load = |link: &AtomicU32| link.load(Ordering::Relaxed);
-        let behind = |link: &AtomicU32| {
-            let entry = self.entries.get(load(link).checked_sub(1)?)?;
-            Some(load(&entry.sibling))
-        };
-        let second = |term: &u64| {
-            let entry = self.entries.get(load(first(term)).checked_sub(1)?)?;
-            behind(&entry.sibling)
-        };
+        let behind = |link: &AtomicU32| Some(load(&self.entry(link)?.sibling));
+        let second = |term: &u64| behind(&self.entry(first(term))?.sibling);
         std::hint::black_box(terms.iter().map(|term| load(first(term))).fold(0, u32::max));
         std::hint::black_box(terms.iter().filter_map(|term| behind(first(term))).fold(0, u32::max));
         std::hint::black_box(terms.iter().filter_map(second).fold(0, u32::max));
@@ -217,7 +210,7 @@ impl Lists {
     ) {
         self.grow(&self.every, row, time, table);
         let known = self.find_far(every, kind);
-        let (_, list) = known.unwrap_or_else(|| self.make_far(every, kind, 0));
+        let list = known.unwrap_or_else(|| self.make_far(every, kind, 0).1);
         self.grow(list, row, time, table);
     }
 
@@ -260,7 +253,7 @@ impl Lists {
     /// Goes through the lists of a term, of these kinds or of all, until `each` is true.
     fn any(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(&Entry) -> bool) -> bool {
         let mut at = self.find_first(term);
-        if let (Some((_, first)), Some(kinds)) = (at, kinds) {
+        if let (Some(first), Some(kinds)) = (at, kinds) {
             let bits = first.kinds.load(Ordering::Relaxed);
             if kinds.iter().all(|&kind| bits & bit(kind) == 0) {
                 return false;
@@ -269,14 +262,12 @@ impl Lists {
         let mut few = FEW_KINDS;
         let mut missing = kinds.map_or(usize::MAX, <[u32]>::len);
         while missing > 0
-            && let Some((_, entry)) = at
+            && let Some(entry) = at
         {
             if few == 0
                 && let Some(kinds) = kinds
             {
-                return kinds
-                    .iter()
-                    .any(|&kind| self.find_far(term, kind).is_some_and(|(_, entry)| each(entry)));
+                return kinds.iter().any(|&kind| self.find_far(term, kind).is_some_and(&mut *each));
             }
             few = few.saturating_sub(1);
             if kinds.is_none_or(|kinds| kinds.binary_search(&entry.kind()).is_ok()) {
@@ -310,7 +301,7 @@ impl Lists {
 
     /// The list of a kind.
     pub(super) fn kind(&self, every: u64, kind: u32, each: &mut impl FnMut(Run)) {
-        if let Some((_, list)) = self.find_far(every, kind) {
+        if let Some(list) = self.find_far(every, kind) {
             self.runs_of(list, each);
         }
     }
