@@ -36,6 +36,27 @@ need_package() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
 }
 
+# need_postgres: PostgreSQL's server and psql, where crates/testkit/src/postgres.rs looks for them
+need_postgres() {
+    local folder version newest=0
+    local folders=(/usr/lib/postgresql/*/bin)
+    IFS=: read -ra path <<<"$PATH"
+    for folder in "${path[@]}" "${folders[@]}"; do
+        [ -x "$folder/postgres" ] && [ -x "$folder/initdb" ] && [ -x "$folder/psql" ] || continue
+        version=$("$folder/postgres" --version | awk '{ print int($3) }')
+        if [ "$version" -gt "$newest" ]; then newest=$version; fi
+    done
+    if [ "$newest" -ge 15 ]; then
+        return
+    fi
+    say "installing postgresql with apt-get, since no PostgreSQL from 15 on was found: tests start their own servers with it, on free loopback ports"
+    if ! command -v apt-get >/dev/null; then
+        fail "there is no apt-get here; please install PostgreSQL 15 or newer by other means"
+    fi
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql
+}
+
 # need_cargo_tool NAME VERSION WHY: a program from crates.io, of exactly this version
 need_cargo_tool() {
     local name=$1 version=$2 why=$3

@@ -1,8 +1,9 @@
 //! For tests and benches only: random records and queries, the contract every store must keep, a
-//! disk that loses what was not synced, and an allocator that counts.
+//! disk that loses what was not synced, a throwaway PostgreSQL, and an allocator that counts.
 
 pub mod allocations;
 pub mod contract;
 pub mod disk;
 pub mod events;
+pub mod postgres;
 pub mod random;

@@ -1,0 +1,392 @@
+//! A throwaway PostgreSQL: a cluster in a temporary directory on a free loopback port, with a
+//! database of its own for each test. It can be stopped, killed and started again.
+//!
+//! It goes with the process that started it, however that ends: a shell waits for the end of a pipe
+//! that only this process holds, ends the server and removes its directory. So neither a panic nor a
+//! `kill -9` leaves anything behind, although a cluster shared by all tests is never dropped.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The oldest version that Hark works with.
+const VERSION_MIN: u32 = 15;
+/// How long a start may take; machines that test are busy ones.
+const START: Duration = Duration::from_mins(3);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Waits for the end of its input, which is that of whoever started it. The process must be the
+/// server of this directory before it is ended, as numbers are given anew.
+const GUARD: &str = r#"
+trap '' INT TERM HUP
+read -r _
+if pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && grep -qF "$1" "/proc/$pid/cmdline"; then
+    kill -QUIT "$pid"
+    tries=0
+    while [ -e "$1/data/postmaster.pid" ] && [ "$tries" -lt 100 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+fi
+rm -rf "$1"
+"#;
+
+/// A server with an empty cluster.
+pub struct Cluster {
+    programs: PathBuf,
+    dir: PathBuf,
+    port: u16,
+    /// Whom the server runs as: it refuses root.
+    user: Option<(u32, u32)>,
+    settings: Vec<String>,
+    server: Mutex<Option<Child>>,
+    guard: Child,
+    databases: AtomicU32,
+}
+
+/// A database of one test, dropped with it.
+pub struct Database<'a> {
+    /// Where it is: `postgres://…`.
+    pub url: String,
+    /// Its name in the cluster.
+    pub name: String,
+    /// The cluster that it is in.
+    pub cluster: &'a Cluster,
+}
+
+impl Cluster {
+    /// The cluster that all tests of this process share. It keeps running; it does not sync to disk,
+    /// which nothing short of a power cut can tell.
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::new);
+        &SHARED
+    }
+
+    /// One of its own, for a test that stops it.
+    pub fn new() -> Self {
+        Self::with(&["fsync=off"])
+    }
+
+    /// One with these settings, each as `name=value`.
+    pub fn with(settings: &[&str]) -> Self {
+        static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hark-postgres-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        // Left by a process that had this number before, if at all.
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).expect("a directory for a cluster");
+        let guard = Command::new("sh")
+            .args(["-c", GUARD, "guard"])
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // An interrupt from the keyboard shall not end it before its work is done.
+            .process_group(0)
+            .spawn()
+            .expect("a shell");
+        let user = unprivileged(&dir);
+        if let Some((user, group)) = user {
+            chown(&dir, Some(user), Some(group)).expect("gives the directory away");
+        }
+        let cluster = Self {
+            programs: programs(),
+            port: free_port(),
+            user,
+            settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            server: Mutex::new(None),
+            guard,
+            databases: AtomicU32::new(0),
+            dir,
+        };
+        let made = cluster
+            .program("initdb")
+            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"])
+            .args(["--no-sync", "--no-instructions", "--pgdata"])
+            .arg(cluster.data())
+            .output()
+            .expect("initdb runs");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        cluster.start();
+        cluster
+    }
+
+    /// Starts the server and returns once it takes connections. Does nothing if it runs.
+    pub fn start(&self) {
+        let until = Instant::now() + START;
+        while self.server().is_none() {
+            let log = fs::File::options().create(true).append(true).open(self.log_file());
+            let log = log.expect("a log");
+            let mut command = self.program("postgres");
+            command.arg("-D").arg(self.data());
+            let own = [
+                format!("port={}", self.port),
+                "listen_addresses=127.0.0.1".into(),
+                "unix_socket_directories=".into(),
+                "max_connections=200".into(),
+            ];
+            for setting in own.iter().chain(&self.settings) {
+                command.args(["-c", setting]);
+            }
+            let copy = log.try_clone().expect("a log");
+            command.stdin(Stdio::null()).stdout(copy).stderr(log).process_group(0);
+            let mut child = command.spawn().expect("postgres starts");
+            let ready = loop {
+                if self.is_ready(child.id()) {
+                    break true;
+                }
+                // After a kill, it does not start before the last of its processes is gone.
+                if child.try_wait().expect("is ours").is_some() {
+                    break false;
+                }
+                assert!(Instant::now() < until, "postgres does not start: {}", self.log());
+                std::thread::sleep(LOOK_EVERY);
+            };
+            if ready {
+                *self.server() = Some(child);
+            }
+            assert!(ready || Instant::now() < until, "postgres does not start: {}", self.log());
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Stops the server in order, cutting all connections, and waits for its end.
+    pub fn stop(&self) {
+        if let Some(mut server) = self.server().take() {
+            signal("INT", &[server.id()]);
+            server.wait().expect("is ours");
+        }
+    }
+
+    /// Kills the server and all of its processes with -9.
+    pub fn kill(&self) {
+        if let Some(mut server) = self.server().take() {
+            // The first one before the others, or it would start them anew.
+            let others = children(server.id());
+            signal("KILL", &[server.id()]);
+            server.wait().expect("is ours");
+            signal("KILL", &others);
+        }
+    }
+
+    /// Stops all processes of the server where they are (SIGSTOP), so that nothing answers and no
+    /// connection ends.
+    pub fn pause(&self) {
+        self.signal_all("STOP");
+    }
+
+    /// Lets them go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal_all("CONT");
+    }
+
+    /// What the server has logged.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
+    }
+
+    /// The address of a database.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Makes a database for a test of this name.
+    pub fn database(&self, test: &str) -> Database<'_> {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
+        let name = format!("{}_{number}", name.to_lowercase());
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        Database { url: self.url(&name), name, cluster: self }
+    }
+
+    /// What one of PostgreSQL's programs needs to be run beside this server, as its user.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("PG") {
+                command.env_remove(variable);
+            }
+        }
+        if let Some((user, group)) = self.user {
+            command.uid(user).gid(group);
+        }
+        // Whoever it runs as may have no way into the directory that tests run in.
+        command.env("LC_ALL", "C").env("HOME", &self.dir).current_dir(&self.dir);
+        command
+    }
+
+    fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
+        let output = self
+            .program("psql")
+            .args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", &self.url(database), "-c", sql])
+            .output()
+            .expect("psql runs");
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(String::from_utf8(output.stdout).expect("is text").trim_end().to_owned())
+    }
+
+    fn sql(&self, database: &str, sql: &str) -> String {
+        self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    fn signal_all(&self, name: &str) {
+        let server = self.server().as_ref().expect("runs").id();
+        signal(name, &[server]);
+        signal(name, &children(server));
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// Whether this process has written into its file that it takes connections.
+    fn is_ready(&self, process: u32) -> bool {
+        let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let mut lines = text.lines();
+        lines.next() == Some(process.to_string().as_str())
+            && lines.nth(6).is_some_and(|line| line.trim() == "ready")
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill();
+        // Its input ends: it removes the directory.
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+}
+
+impl Database<'_> {
+    /// Runs SQL; the answer comes as lines of values separated by `|`.
+    pub fn sql(&self, sql: &str) -> String {
+        self.cluster.sql(&self.name, sql)
+    }
+}
+
+impl Drop for Database<'_> {
+    fn drop(&mut self) {
+        // Where the server does not run, the whole cluster goes soon.
+        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let _ = self.cluster.try_sql("postgres", &sql);
+    }
+}
+
+/// The folder with the programs of the newest version found.
+fn programs() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let folders = std::env::split_paths(&path).chain(packaged.map(|of| of.path().join("bin")));
+    let whole = |folder: &PathBuf| {
+        ["postgres", "initdb", "psql"].iter().all(|name| folder.join(name).is_file())
+    };
+    let newest = folders.filter(whole).filter_map(|folder| Some((version(&folder)?, folder))).max();
+    match newest {
+        Some((version, folder)) if version >= VERSION_MIN => folder,
+        other => panic!(
+            "PostgreSQL {VERSION_MIN} or newer is needed, with initdb and psql: install Debian's \
+             package `postgresql`, as scripts/test does; found: {other:?}"
+        ),
+    }
+}
+
+/// The major version of the server in this folder.
+fn version(folder: &Path) -> Option<u32> {
+    let output = Command::new(folder.join("postgres")).arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.split_whitespace().nth(2)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// User and group of somebody without rights, if we are root.
+fn unprivileged(ours: &Path) -> Option<(u32, u32)> {
+    if fs::metadata(ours).expect("was made").uid() != 0 {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").expect("users");
+    let find = |name: &str| {
+        let mut fields = users
+            .lines()
+            .map(|line| line.split(':'))
+            .find_map(|mut fields| (fields.next() == Some(name)).then_some(fields))?;
+        Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    Some(find("postgres").or_else(|| find("nobody")).expect("somebody who is not root"))
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("a port").port()
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    list.unwrap_or_default().split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// Those that are gone already need none.
+fn signal(name: &str, processes: &[u32]) {
+    if !processes.is_empty() {
+        let numbers = processes.iter().map(u32::to_string);
+        let sent = Command::new("kill").arg(format!("-{name}")).args(numbers).output();
+        sent.expect("there is `kill`");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_keeps_what_it_has_across_stops_and_kills_and_leaves_nothing_behind() {
+        let cluster = Cluster::new();
+        let (one, two) = (cluster.database("a test"), cluster.database("a test"));
+        one.sql("CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
+        two.sql("CREATE TABLE t (n int)");
+        cluster.stop();
+        assert!(cluster.try_sql(&one.name, "SELECT 1").is_err());
+        cluster.start();
+        one.sql("INSERT INTO t VALUES (2)");
+        cluster.kill();
+        cluster.start();
+        assert_eq!(one.sql("SELECT count(*), max(n) FROM t"), "2|2");
+        assert_eq!(two.sql("SELECT count(*) FROM t"), "0");
+        cluster.pause();
+        cluster.resume();
+        let gone = one.name.clone();
+        drop(one);
+        let left = cluster.sql("postgres", "SELECT datname FROM pg_database");
+        assert!(!left.contains(&gone) && left.contains(&two.name), "{left}");
+        let server = cluster.server().as_ref().unwrap().id();
+        let dir = cluster.dir.clone();
+        drop(two);
+        drop(cluster);
+        assert!(!dir.exists() && !Path::new(&format!("/proc/{server}")).exists());
+    }
+}
