@@ -17,6 +17,7 @@ mod when;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli::{Cli, Command};
 use crate::place::Place;
@@ -31,6 +32,7 @@ const WRONG_USE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    allow_files();
     match run(cli) {
         Ok(code) => code,
         // Whoever read our output has had enough of it.
@@ -43,6 +45,14 @@ fn main() -> ExitCode {
             if wrong_use { ExitCode::from(WRONG_USE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Lets the process have as many open files as it may ask for: connections are files, and the usual
+/// 1,024 are meant for programs that keep them in a bit set.
+fn allow_files() {
+    let allowed = getrlimit(Resource::Nofile);
+    // What it may ask for is not refused; and the server says so if it is still too little.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, ..allowed });
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -56,9 +56,22 @@ fn a_taken_port_is_said_and_the_archive_let_go() {
     let run = place.hark(&["serve", "--listen", &address]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""));
     assert!(run.stderr.contains(&format!("could not start on {address}")), "{}", run.stderr);
+    assert_eq!(run.stderr.matches("Address already in use").count(), 1, "{}", run.stderr);
     drop(taken);
     let server = place.serve();
     assert!(server.address.starts_with("127.0.0.1:"));
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
+fn as_many_files_are_allowed_as_may_be() {
+    let place = Place::new("files");
+    let server = place.serve();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace();
+    let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
+    assert_eq!(soft, hard);
     assert_eq!(server.terminate().0, 0);
 }
 

@@ -137,7 +137,7 @@ impl Drop for Place {
 
 /// A running server; killed if the test fails.
 pub(crate) struct Serving {
-    child: Child,
+    pub(crate) child: Child,
     stderr: Option<BufReader<ChildStderr>>,
     pub(crate) address: String,
 }

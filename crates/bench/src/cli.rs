@@ -308,8 +308,8 @@ Examples:
   hark bench idle --connections 10000 --pid $(pgrep -x hark)
   hark bench idle --connections 10000 --deflate --subscribed --pid $(pgrep -x hark)
 
-Both sides need `ulimit -n` above the number, and Hark has to run --unlimited, as all connections come
-from one address.")]
+Both sides need `ulimit -Hn` above the number, and Hark has to run --unlimited, as all connections
+come from one address.")]
 pub(crate) struct IdleArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,

@@ -79,7 +79,7 @@ async fn open(args: &IdleArgs, target: &Target, count: usize) -> anyhow::Result<
     for at in 0..count {
         let opened = target.connect(Kind::Quiet { deflate: args.deflate }).await;
         let mut connection = opened.with_context(|| {
-            format!("connection {} of {count} (is `ulimit -n` high enough on both sides?)", at + 1)
+            format!("connection {} of {count} (is `ulimit -Hn` high enough on both sides?)", at + 1)
         })?;
         if args.subscribed {
             connection.send(&req).await?;

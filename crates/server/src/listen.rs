@@ -42,20 +42,20 @@ const TURNED_AWAY_MAX: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address can not be had.
-    #[error("cannot listen on {addr}: {source}; choose another with --listen")]
+    #[error("cannot listen on {addr}: {cause}; choose another with --listen")]
     Listen {
         /// Which.
         addr: SocketAddr,
         /// What the system says.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// `control.sock` can not be made.
-    #[error("cannot open {path}: {source}")]
+    #[error("cannot open {path}: {cause}")]
     Control {
         /// Where.
         path: String,
         /// What the system says.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A thread can not be started.
     #[error("cannot start a thread: {0}")]
@@ -118,13 +118,13 @@ impl Server {
         admin::process::warn_if_few_files(settings.limits.connections_max);
         let settings: Shared = Arc::new(ArcSwap::from_pointee(settings));
         let rates = Rates::new(Arc::clone(&settings));
-        let failed = |source| ServeError::Listen { addr: config.listen, source };
+        let failed = |cause| ServeError::Listen { addr: config.listen, cause };
         let listener = listen(config.listen, taking.as_mut()).await.map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         let metrics_listener = match config.metrics.listen {
             None => None,
             Some(addr) => {
-                let failed = |source| ServeError::Listen { addr, source };
+                let failed = |cause| ServeError::Listen { addr, cause };
                 Some(listen(addr, taking.as_mut()).await.map_err(failed)?)
             }
         };
@@ -185,7 +185,7 @@ impl Server {
         let role = watch::Sender::new(Role::Serving);
         let mut control = None;
         if let Some(path) = config.control {
-            let failed = |source| ServeError::Control { path: path.display().to_string(), source };
+            let failed = |cause| ServeError::Control { path: path.display().to_string(), cause };
             let giving = shelf.handover.clone().map(|archive| -> std::io::Result<_> {
                 let listeners = std::iter::once(&listener).chain(&metrics_listener);
                 let listeners = listeners.map(|each| each.as_fd().try_clone_to_owned());

@@ -81,7 +81,7 @@ pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<
     let read = || {
         let path = dir.join("MANIFEST");
         Manifest::read(&*options.disk, dir)
-            .map_err(|source| OpenError::Manifest { path, source })?
+            .map_err(|cause| OpenError::Manifest { path, cause })?
             .ok_or_else(|| OpenError::Missing(dir.into()))
     };
     let mut manifest = read()?;
@@ -192,9 +192,9 @@ impl Check<'_> {
         self.report.segments += 1;
         let segment = match opened {
             Ok(segment) => Arc::new(segment),
-            Err(OpenError::Io { path, source }) => {
+            Err(OpenError::Io { path, cause }) => {
                 let mendable = path.extension().is_none_or(|ending| ending != "log");
-                return self.fault(path, source.to_string(), mendable);
+                return self.fault(path, cause.to_string(), mendable);
             }
             Err(error) => return self.fault(path, error.to_string(), true),
         };

@@ -24,12 +24,12 @@ pub enum LockError {
         pid: String,
     },
     /// The file could not be made or locked.
-    #[error("{path} could not be locked: {source}")]
+    #[error("{path} could not be locked: {cause}")]
     Io {
         /// Which file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -37,7 +37,7 @@ impl Lock {
     /// Takes the lock of a data directory, which is made if need be.
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
         let path = data.join("LOCK");
-        let io = |source| LockError::Io { path: path.clone(), source };
+        let io = |cause| LockError::Io { path: path.clone(), cause };
         std::fs::create_dir_all(data).map_err(io)?;
         let mut file = OpenOptions::new()
             .read(true)

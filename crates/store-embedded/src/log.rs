@@ -230,12 +230,12 @@ impl Log {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file could not be read.
-    #[error("{path} could not be read: {source}")]
+    #[error("{path} could not be read: {cause}")]
     Io {
         /// Which file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The first bytes are not those of this log.
     #[error("{path} is not the log it should be")]
@@ -272,7 +272,7 @@ pub fn replay(
     (number, generation): (u32, u32),
     each: &mut dyn FnMut(u32, Frame<'_>),
 ) -> Result<End, LogError> {
-    let io = |source| LogError::Io { path: path.into(), source };
+    let io = |cause| LogError::Io { path: path.into(), cause };
     // A map of its own: the one that answers are read from expects random access and reads nothing
     // ahead.
     let bytes = disk.map_sequential(path).map_err(io)?;

@@ -35,12 +35,12 @@ pub enum OpenError {
     )]
     Missing(PathBuf),
     /// The manifest cannot be used.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Manifest {
         /// The shelf.
         path: PathBuf,
         /// Why.
-        source: ManifestError,
+        cause: ManifestError,
     },
     /// There are logs, but no manifest.
     #[error(
@@ -55,26 +55,26 @@ pub enum OpenError {
     )]
     Log(#[from] LogError),
     /// A file could not be read or written.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Io {
         /// Which file or directory.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 impl OpenError {
     pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
-        move |source| Self::Io { path: path.into(), source }
+        move |cause| Self::Io { path: path.into(), cause }
     }
 
     /// Whether a file of the manifest was not there: beside a writing process that means that the
     /// manifest has been replaced meanwhile.
     fn is_stale(&self) -> bool {
         match self {
-            Self::Io { source, .. } | Self::Log(LogError::Io { source, .. }) => {
-                source.kind() == io::ErrorKind::NotFound
+            Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {
+                cause.kind() == io::ErrorKind::NotFound
             }
             _ => false,
         }
@@ -262,8 +262,8 @@ impl Shelf {
             heads.push(head);
         }
         let active = heads.pop().ok_or_else(|| {
-            let source = ManifestError::Damaged("it names no log that could go on");
-            OpenError::Manifest { path: self.dir.clone(), source }
+            let cause = ManifestError::Damaged("it names no log that could go on");
+            OpenError::Manifest { path: self.dir.clone(), cause }
         })?;
         self.view = ArcSwap::from_pointee(View::new(segments, heads, active));
         Ok(())
@@ -306,7 +306,7 @@ pub(crate) fn named<'a>(
 
 pub(crate) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
     let path = dir.join("MANIFEST");
-    Manifest::read(disk, dir).map_err(|source| OpenError::Manifest { path, source })
+    Manifest::read(disk, dir).map_err(|cause| OpenError::Manifest { path, cause })
 }
 
 /// Begins a new shelf: one empty log, and the manifest that names it.

@@ -128,7 +128,7 @@ pub fn rebuild(
     let path = dir.join("MANIFEST");
     let mut rebuilt = Rebuilt::default();
     let found = Manifest::read(disk, dir)
-        .map_err(|source| OpenError::Manifest { path: path.clone(), source })?;
+        .map_err(|cause| OpenError::Manifest { path: path.clone(), cause })?;
     rebuilt.manifest = found.is_none();
     let mut manifest = found.map_or_else(|| manifest_from_logs(disk, dir), Ok)?;
     let terms = Terms::new(&manifest.secret);
@@ -195,8 +195,8 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError
         }));
     }
     let Some((_, sealed)) = logs.split_last() else {
-        let source = ManifestError::Damaged("there are no logs either");
-        return Err(OpenError::Manifest { path: dir.into(), source });
+        let cause = ManifestError::Damaged("there are no logs either");
+        return Err(OpenError::Manifest { path: dir.into(), cause });
     };
     let segments: Vec<SegmentEntry> = sealed
         .iter()

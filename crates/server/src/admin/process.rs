@@ -55,7 +55,7 @@ pub(crate) fn warn_if_few_files(connections_max: usize) {
             max_fds,
             connections_max,
             "fewer open files are allowed than limits.connections_max needs; raise the one (ulimit \
-             -n, LimitNOFILE) or lower the other"
+             -Hn, LimitNOFILE) or lower the other"
         );
     }
 }
