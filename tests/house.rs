@@ -56,16 +56,24 @@ fn sources() -> impl Iterator<Item = (String, String)> {
 ///
 /// `hark-bench` drives any server by its URL, so it knows none. `hark-testkit` holds what tests of
 /// several crates share, and nothing that is shipped knows it.
-const ARROWS: [(&str, &[&str], &[&str]); 7] = [
+const ARROWS: [(&str, &[&str], &[&str]); 8] = [
     ("hark-codec", &[], &["hark-testkit"]),
     ("hark-archive", &["hark-codec"], &["hark-testkit"]),
     ("hark-store-embedded", &["hark-codec", "hark-archive"], &["hark-testkit"]),
+    ("hark-store-postgres", &["hark-codec", "hark-archive"], &["hark-testkit"]),
     ("hark-server", &["hark-codec", "hark-archive"], &["hark-testkit"]),
     ("hark-testkit", &["hark-codec", "hark-archive", "hark-store-embedded"], &[]),
     ("hark-bench", &["hark-codec"], &["hark-testkit"]),
     (
         "hark",
-        &["hark-codec", "hark-archive", "hark-store-embedded", "hark-server", "hark-bench"],
+        &[
+            "hark-codec",
+            "hark-archive",
+            "hark-store-embedded",
+            "hark-store-postgres",
+            "hark-server",
+            "hark-bench",
+        ],
         &["hark-testkit"],
     ),
 ];

@@ -86,6 +86,7 @@ fn to_json(filter: &str, explanation: &Explanation, ran: Option<&Ran>) -> serde_
         "plan": explanation.plan,
         "estimate": explanation.estimate,
         "steps": steps,
+        "details": explanation.details,
         "run": ran,
     })
 }

@@ -11,6 +11,9 @@
 //! delete, be refused) comes from the shelf's [`Rules`](crate::admission::Rules), as queries, so that
 //! a store can carry it out under its own lock or in its own transaction.
 //!
+//! *An id commits to its record's time.* It is a hash of all that its record says, so a store may look
+//! for it where that time is, and nowhere else.
+//!
 //! *Visibility is numbered.* Every commit has a sequence number, every search knows up to which
 //! number it sees. That is what joins stored and live messages without a gap or a double.
 
@@ -53,6 +56,9 @@ pub enum Outcome {
     Erased(u64),
 }
 
+/// A record's number in the sequence of puts, and its bytes.
+pub type Numbered = (u64, Box<[u8]>);
+
 /// A batch that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
@@ -60,6 +66,9 @@ pub struct Committed {
     pub outcomes: Vec<Outcome>,
     /// Bytes handed to the disk or the database for it.
     pub bytes: u64,
+    /// Where other processes write too: what they have put since this store last said so, with its
+    /// numbers, all of which come before those of this batch.
+    pub before: Vec<Numbered>,
 }
 
 /// Why a batch was not kept. Nothing of it was.
@@ -88,6 +97,10 @@ pub enum CommitError {
     /// what a failed sync left on the disk is not known, so nothing is retried.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
+    /// The database is away or refused. The next batch may be kept; of this one, if the connection was
+    /// lost at its very end, nobody knows, and to put it again does no harm.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// Why a question could not be answered.
@@ -184,7 +197,8 @@ pub trait Store: Send + Sync {
     /// Carries out a batch. On return everything in it is durable and seen by new searches.
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError>;
 
-    /// Whether `id` is kept: the cheap question before a signature is checked.
+    /// Whether `id` is known to be kept: the cheap question before a signature is checked. Where it is
+    /// not cheap to find out, a store may say no; the commit knows.
     fn knows(&self, id: &Id) -> Result<bool, SearchError>;
 
     /// Starts answering `query` over the present state.

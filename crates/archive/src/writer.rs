@@ -225,6 +225,11 @@ fn commit(
         Ok(committed) => {
             counters.batches.note(started.elapsed());
             counters.writes.add(writes.len() as u64);
+            for (seq, bytes) in &committed.before {
+                if let Ok(record) = Record::new(bytes) {
+                    target.listener.stored(*seq, &record);
+                }
+            }
             for (write, outcome) in writes.iter().zip(&committed.outcomes) {
                 if let (Write::Put(bytes), Outcome::Stored { seq }) = (write, outcome)
                     && let Ok(record) = Record::new(bytes)

@@ -153,8 +153,13 @@ impl World {
     pub fn record(&mut self) -> Box<[u8]> {
         self.now += u64::from(self.random.once_in(3)) * self.unit();
         let author = self.author();
-        let id = if self.random.once_in(40) { self.earlier().0 } else { self.random.bytes() };
-        let time = self.time();
+        // An id is a hash of what its record says, so it never comes with another time.
+        let (id, time) = if self.random.once_in(40) {
+            let (id, time, _) = self.earlier();
+            (id, time)
+        } else {
+            (self.random.bytes(), self.time())
+        };
         let kind = if self.flavour == Flavour::Nostr { *self.random.pick(&KINDS) } else { 0 };
         let mut labels = Vec::new();
         let count = if self.random.once_in(50) { 120 } else { self.random.below(4) };

@@ -115,6 +115,9 @@ impl Effects {
 pub trait Rules: Send + Sync {
     /// Fills `effects`, which is empty, with those of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
+
+    /// Whether records of this kind may forbid others: the kinds that [`Forbidding`] names.
+    fn forbids(&self, kind: u32) -> bool;
 }
 
 /// No rules: every record with a new id is kept (Waku, Whisper).
@@ -123,4 +126,8 @@ pub struct KeepAll;
 
 impl Rules for KeepAll {
     fn effects(&self, _: &Record<'_>, _: &mut Effects) {}
+
+    fn forbids(&self, _: u32) -> bool {
+        false
+    }
 }

@@ -48,6 +48,10 @@ pub fn class(kind: u32) -> Class {
 pub struct NostrRules;
 
 impl Rules for NostrRules {
+    fn forbids(&self, kind: u32) -> bool {
+        [DELETION, VANISH_KIND].contains(&kind)
+    }
+
     fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
         let (id, kind, time) = (record.id(), record.kind(), record.time());
         let Some(author) = record.author() else { return };

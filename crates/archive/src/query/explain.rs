@@ -28,6 +28,8 @@ pub struct Explanation {
     pub steps: Vec<Step>,
     /// Rows expected to be visited in all.
     pub estimate: u64,
+    /// What a store adds in its own words: what it says to a database, and how that carries it out.
+    pub details: Vec<String>,
 }
 
 impl fmt::Display for Explanation {
@@ -42,6 +44,9 @@ impl fmt::Display for Explanation {
                 write!(f, ", checked: {}", step.residual.join(", "))?;
             }
             writeln!(f, ", about {} rows", step.estimate)?;
+        }
+        for line in &self.details {
+            writeln!(f, "{line}")?;
         }
         Ok(())
     }

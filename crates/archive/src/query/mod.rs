@@ -13,7 +13,7 @@ pub mod prepared;
 pub mod source;
 
 /// Which end of time an answer starts at. Both orders are total.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Time descending and, at equal time, id ascending (NIP-01).
     #[default]

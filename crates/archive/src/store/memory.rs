@@ -159,7 +159,7 @@ impl Store for MemoryStore {
                 Write::Erase(query) => Outcome::Erased(state.erase(&normal(query))),
             })
             .collect();
-        Ok(Committed { outcomes, bytes: 0 })
+        Ok(Committed { outcomes, ..Committed::default() })
     }
 
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
@@ -203,7 +203,12 @@ impl Store for MemoryStore {
             residual: vec!["every condition".into()],
             estimate: rows,
         };
-        Ok(Explanation { plan: "every record".into(), steps: vec![step], estimate: rows })
+        Ok(Explanation {
+            plan: "every record".into(),
+            steps: vec![step],
+            estimate: rows,
+            details: Vec::new(),
+        })
     }
 
     fn stats(&self) -> Stats {

@@ -1,0 +1,62 @@
+//! Rows as COPY's binary format has them: big endian, each field behind its length.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+/// Type number of bigint, as arrays of it name it.
+const INT8_OID: u32 = 20;
+
+pub(super) struct Rows(BytesMut);
+
+impl Rows {
+    pub(super) fn new(bytes: usize) -> Self {
+        let mut rows = BytesMut::with_capacity(bytes + 64);
+        rows.put_slice(HEADER);
+        Self(rows)
+    }
+
+    /// Begins a row of so many fields.
+    pub(super) fn row(&mut self, fields: i16) {
+        self.0.put_i16(fields);
+    }
+
+    pub(super) fn bigint(&mut self, value: i64) {
+        self.0.put_i32(8);
+        self.0.put_i64(value);
+    }
+
+    pub(super) fn int(&mut self, value: i32) {
+        self.0.put_i32(4);
+        self.0.put_i32(value);
+    }
+
+    pub(super) fn bytes(&mut self, value: &[u8]) {
+        self.0.put_u32(value.len() as u32);
+        self.0.put_slice(value);
+    }
+
+    pub(super) fn null(&mut self) {
+        self.0.put_i32(-1);
+    }
+
+    pub(super) fn bigints(&mut self, values: &[i64]) {
+        let dimensions = u32::from(!values.is_empty());
+        let count = values.len() as u32;
+        self.0.put_u32(12 + dimensions * 8 + count * 12);
+        self.0.put_u32(dimensions);
+        self.0.put_i32(0);
+        self.0.put_u32(INT8_OID);
+        if dimensions == 1 {
+            self.0.put_u32(count);
+            self.0.put_i32(1);
+        }
+        for value in values {
+            self.bigint(*value);
+        }
+    }
+
+    pub(super) fn end(mut self) -> Bytes {
+        self.0.put_i16(-1);
+        self.0.freeze()
+    }
+}

@@ -1,0 +1,143 @@
+//! Everything kept that the rules of a batch's records could touch, fetched in one exchange.
+
+use std::collections::{HashMap, HashSet};
+
+use hark_archive::{Query, Record};
+use hark_codec::record::{Key as Author, PRIVATE_LABELS};
+use tokio_postgres::types::ToSql;
+
+use super::Put;
+use crate::Inner;
+use crate::session::{Fault, Session};
+use crate::sql::Form;
+use crate::terms::Terms;
+use crate::time::Key;
+
+/// What a slot's query asks for, where an index has it: an author's records of a kind, and with a
+/// label that is private to the author.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Slot {
+    author: Author,
+    kind: i32,
+    term: Option<i64>,
+}
+
+impl Slot {
+    /// None if the query asks for something else.
+    pub(super) fn of(query: &Query, terms: &Terms) -> Option<Self> {
+        let ([author], [kind]) = (query.authors.as_deref()?, query.kinds.as_deref()?) else {
+            return None;
+        };
+        let term = match query.labels.as_slice() {
+            [] => None,
+            [set] if set.name < PRIVATE_LABELS && set.values.len() == 1 => {
+                Some(terms.label(set.name, &set.values[0], Some(author))?)
+            }
+            _ => return None,
+        };
+        let plain = query.ids.is_none() && query.gate.is_none() && query.not_kinds.is_empty();
+        plain.then_some(Self { author: *author, kind: kind.cast_signed(), term })
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Fetched {
+    /// Number of the newest put.
+    pub(super) seq: i64,
+    /// Records kept.
+    pub(super) records: i64,
+    /// Version of the parts.
+    pub(super) parts: i64,
+    /// Which of the batch's ids are kept.
+    pub(super) known: HashSet<[u8; 32]>,
+    /// Of each key that was asked for and found, the newest record that forbids.
+    pub(super) forbids: HashMap<i64, Vec<u8>>,
+    /// What is in each slot.
+    pub(super) slots: HashMap<Slot, Vec<Key>>,
+}
+
+impl Fetched {
+    /// Begins the transaction and fetches.
+    pub(super) fn get(
+        inner: &Inner,
+        session: &mut Session,
+        puts: &[Option<Put<'_>>],
+    ) -> Result<Self, Fault> {
+        let terms = &inner.terms;
+        let puts = || puts.iter().flatten();
+        let times: Vec<i64> = puts().map(|put| put.key.time).collect();
+        let ids: Vec<&[u8]> = puts().map(|put| &put.key.id[..]).collect();
+        let forbidding = puts().flat_map(|put| put.effects.forbidding());
+        let mut keys: Vec<i64> = forbidding.map(|there_is| terms.forbidding(&there_is)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let wanted: HashSet<Slot> = puts()
+            .flat_map(|put| put.effects.slot.iter().chain(&put.effects.erases))
+            .filter_map(|query| Slot::of(query, terms))
+            .collect();
+        let plain: Vec<Slot> = wanted.iter().filter(|slot| slot.term.is_none()).copied().collect();
+        let termed: Vec<Slot> = wanted.iter().filter(|slot| slot.term.is_some()).copied().collect();
+        let authors: Vec<&[u8]> = plain.iter().map(|slot| &slot.author[..]).collect();
+        let kinds: Vec<i32> = plain.iter().map(|slot| slot.kind).collect();
+        let slot_terms: Vec<i64> = termed.iter().filter_map(|slot| slot.term).collect();
+        let term_kinds: Vec<i32> = termed.iter().map(|slot| slot.kind).collect();
+
+        let known: [&(dyn ToSql + Sync); 2] = [&times, &ids];
+        let forbids: [&(dyn ToSql + Sync); 1] = [&keys];
+        let slots: [&(dyn ToSql + Sync); 2] = [&authors, &kinds];
+        let term_slots: [&(dyn ToSql + Sync); 2] = [&slot_terms, &term_kinds];
+        let mut calls: Vec<(Form, &[&(dyn ToSql + Sync)])> = vec![
+            (Form::Begin, &[]),
+            (Form::Lock, &[]),
+            (Form::Known, &known),
+            (Form::Forbids, &forbids),
+        ];
+        if !plain.is_empty() {
+            calls.push((Form::Slots, &slots));
+        }
+        if !termed.is_empty() {
+            calls.push((Form::TermSlots, &term_slots));
+        }
+        let mut answers = session.pipeline(&calls)?.into_iter().skip(1);
+        let mut next = || answers.next().unwrap_or_default();
+        let mut fetched = Self::default();
+        for row in next() {
+            (fetched.seq, fetched.records, fetched.parts) = (row.get(0), row.get(1), row.get(2));
+        }
+        for row in next() {
+            let n = row.get::<_, i64>(0) as usize - 1;
+            fetched.known.insert(ids[n].try_into().unwrap_or_default());
+        }
+        for row in next() {
+            fetched.forbids.insert(row.get(0), row.get(1));
+        }
+        fetched.slots.extend(wanted.into_iter().map(|slot| (slot, Vec::new())));
+        if !plain.is_empty() {
+            for row in next() {
+                let slot = &plain[row.get::<_, i64>(0) as usize - 1];
+                let key = Key { time: row.get(1), id: id(row.get(2)) };
+                fetched.slots.entry(*slot).or_default().push(key);
+            }
+        }
+        if !termed.is_empty() {
+            for row in next() {
+                let slot = &termed[row.get::<_, i64>(0) as usize - 1];
+                let body: &[u8] = row.get(3);
+                // The hash stands for author and value, so it is compared like any other.
+                let theirs = Record::new(body).is_ok_and(|record| {
+                    record.author() == Some(&slot.author)
+                        && terms.of(&record).binary_search(&slot.term.unwrap_or(0)).is_ok()
+                });
+                if theirs {
+                    let key = Key { time: row.get(1), id: id(row.get(2)) };
+                    fetched.slots.entry(*slot).or_default().push(key);
+                }
+            }
+        }
+        Ok(fetched)
+    }
+}
+
+fn id(bytes: &[u8]) -> [u8; 32] {
+    bytes.try_into().unwrap_or_default()
+}

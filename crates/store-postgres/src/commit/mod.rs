@@ -1,0 +1,250 @@
+//! Carrying out a batch: one transaction, and one at a time in the whole database.
+//!
+//! 1. In one exchange: begin, take the shelf's row in `state`, fetch everything kept that the rules of
+//!    this batch's records could touch.
+//! 2. The rules are played out here, in order, over what was fetched and the batch's own records
+//!    ([`play`]).
+//! 3. What came of it is deleted, copied in, counted and made durable.
+//!
+//! So numbers are the order of commits, without gaps, and rules hold when several nodes write at once.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hark_archive::admission::Effects;
+use hark_archive::store::Numbered;
+use hark_archive::{CommitError, Committed, Outcome, Record, Write};
+use tokio_postgres::types::ToSql;
+
+use crate::Inner;
+use crate::parts::Parts;
+use crate::pool::Backoff;
+use crate::session::{Fault, Session};
+use crate::sql::Form;
+use crate::time::{Key, from_db, to_db};
+use copy::Rows;
+use fetch::Fetched;
+use play::Play;
+
+mod copy;
+mod fetch;
+mod play;
+
+/// Records of others that are told with a batch, at most.
+const NEWS_MAX: i64 = 20_000;
+
+/// A record and what its rules ask for.
+struct Put<'a> {
+    record: Record<'a>,
+    key: Key,
+    effects: Effects,
+}
+
+/// What the thread that commits has.
+#[derive(Default)]
+pub(crate) struct Writing {
+    session: Option<Session>,
+    backoff: Backoff,
+}
+
+/// A batch that was made durable, and what was put by others before it.
+pub(crate) struct Carried {
+    pub(crate) committed: Committed,
+    /// Number of its last put.
+    pub(crate) seq: i64,
+    /// What it keeps.
+    pub(crate) kept: Vec<Key>,
+    /// What it deleted.
+    pub(crate) deleted: Vec<Key>,
+}
+
+impl Writing {
+    /// Carries a batch out. If the connection was lost while it lay idle, on a new one.
+    pub(crate) fn commit(
+        &mut self,
+        inner: &Inner,
+        writes: &[Write],
+    ) -> Result<Carried, CommitError> {
+        let puts = read(inner, writes)?;
+        let mut fresh = false;
+        loop {
+            if self.session.as_ref().is_none_or(Session::is_closed) {
+                let opened = self.backoff.open(inner.pool.door());
+                self.session = Some(opened.map_err(|fault| away(&fault))?);
+                fresh = true;
+            }
+            let Some(session) = self.session.as_mut() else { continue };
+            let mut begun = false;
+            match attempt(inner, session, writes, &puts, &mut begun) {
+                Ok(carried) => return Ok(carried),
+                Err(fault) => {
+                    if fault.is_away() {
+                        self.session = None;
+                    } else if let Err(fault) = session.batch("ROLLBACK") {
+                        tracing::debug!(%fault, "a transaction was given up with its connection");
+                        self.session = None;
+                    }
+                    if fault.is_away() && !begun && !fresh {
+                        continue;
+                    }
+                    return Err(away(&fault));
+                }
+            }
+        }
+    }
+}
+
+fn away(fault: &Fault) -> CommitError {
+    CommitError::Unavailable(fault.to_string())
+}
+
+/// Reads the records and what their rules ask for.
+fn read<'a>(inner: &Inner, writes: &'a [Write]) -> Result<Vec<Option<Put<'a>>>, CommitError> {
+    let put = |(index, write): (usize, &'a Write)| {
+        let Write::Put(bytes) = write else { return Ok(None) };
+        let record = Record::new(bytes)
+            .and_then(|record| record.check().map(|()| record))
+            .map_err(|source| CommitError::Record { index, source })?;
+        let mut effects = Effects::default();
+        inner.rules.effects(&record, &mut effects);
+        effects.normalise();
+        let key = Key { time: to_db(record.time()), id: *record.id() };
+        Ok(Some(Put { record, key, effects }))
+    };
+    writes.iter().enumerate().map(put).collect()
+}
+
+fn attempt(
+    inner: &Inner,
+    session: &mut Session,
+    writes: &[Write],
+    puts: &[Option<Put<'_>>],
+    begun: &mut bool,
+) -> Result<Carried, Fault> {
+    let fetched = Fetched::get(inner, session, puts)?;
+    *begun = true;
+    let (seq, records) = (fetched.seq, fetched.records);
+    let mut parts = inner.parts();
+    if parts.version != fetched.parts {
+        parts = inner.set_parts(Parts::read(session, fetched.parts)?);
+    }
+    let before = news(inner, session, seq)?;
+    let mut play = Play::new(inner, session, fetched);
+    let mut outcomes = Vec::with_capacity(writes.len());
+    for (write, put) in writes.iter().zip(puts) {
+        outcomes.push(match (write, put) {
+            (Write::Erase(query), _) => Outcome::Erased(play.erase(query)?),
+            (_, Some(put)) => play.put(put)?,
+            (Write::Put(_), None) => Outcome::Duplicate,
+        });
+    }
+    let (kept, deleted, last) = play.end();
+    if kept.is_empty() && deleted.is_empty() {
+        session.batch("COMMIT")?;
+        let committed = Committed { outcomes, bytes: 0, before };
+        return Ok(Carried { committed, seq, kept: Vec::new(), deleted });
+    }
+    let times = kept.iter().map(|(_, put)| put.record.time());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.as_nanos() / (1_000_000_000 / u128::from(inner.units_per_s.max(1)));
+    let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), &inner.grid);
+    if !missing.is_empty() {
+        Parts::make(session, &missing, &inner.grid)?;
+        inner.set_parts(Parts::read(session, parts.version + 1)?);
+    }
+    let gone = delete(session, &deleted)?;
+    let bytes = insert(inner, session, &kept)?;
+    let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
+    let said = if deleted.is_empty() { "" } else { "d" };
+    let advance: [&(dyn ToSql + Sync); 3] = [&last, &records, &said];
+    session.query(Form::Advance, &advance)?;
+    session.batch("COMMIT")?;
+    let kept = kept.iter().map(|(_, put)| put.key).collect();
+    Ok(Carried { committed: Committed { outcomes, bytes, before }, seq: last, kept, deleted })
+}
+
+/// What others have put up to number `seq`, as far as this process has not told it.
+fn news(inner: &Inner, session: &mut Session, seq: i64) -> Result<Vec<Numbered>, Fault> {
+    let seen = inner.seen();
+    if seen >= seq {
+        return Ok(Vec::new());
+    }
+    if seq - seen > NEWS_MAX {
+        let words = "too much was written by others meanwhile; it is told first";
+        return Err(Fault::Refused(words.into()));
+    }
+    let rows = session.query(Form::News, &[&seen, &seq, &NEWS_MAX])?;
+    let news = rows.iter().map(|row| {
+        let body: &[u8] = row.get(1);
+        (row.get::<_, i64>(0).cast_unsigned(), body.into())
+    });
+    Ok(news.collect())
+}
+
+fn delete(session: &mut Session, deleted: &[Key]) -> Result<i64, Fault> {
+    if deleted.is_empty() {
+        return Ok(0);
+    }
+    let times: Vec<i64> = deleted.iter().map(|key| key.time).collect();
+    let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
+    let answers =
+        session.pipeline(&[(Form::Delete, &[&times, &ids]), (Form::DeleteForbids, &[&ids])])?;
+    Ok(answers[0].first().map_or(0, |row| row.get(0)))
+}
+
+fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Result<u64, Fault> {
+    if kept.is_empty() {
+        return Ok(0);
+    }
+    let bytes = kept.iter().map(|(_, put)| put.record.bytes().len() + 256).sum();
+    let (mut records, mut tags, mut tagged) = (Rows::new(bytes), Rows::new(bytes / 4), false);
+    let (mut keys, mut times, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for (seq, Put { record, key, .. }) in kept {
+        let terms = inner.terms.of(record);
+        let kind = record.kind().cast_signed();
+        records.row(8);
+        records.bigint(*seq);
+        records.bigint(key.time);
+        match record.expires() {
+            Some(at) => records.bigint(to_db(at)),
+            None => records.null(),
+        }
+        records.int(kind);
+        records.bytes(&key.id);
+        match record.author() {
+            Some(author) => records.bytes(author),
+            None => records.null(),
+        }
+        records.bigints(&terms);
+        records.bytes(record.bytes());
+        for term in terms {
+            tags.row(4);
+            tags.bigint(term);
+            tags.bigint(key.time);
+            tags.int(kind);
+            tags.bytes(&key.id);
+            tagged = true;
+        }
+        if inner.rules.forbids(record.kind()) {
+            for forbidding in inner.terms.forbids(record) {
+                keys.push(forbidding);
+                times.push(key.time);
+                ids.push(&key.id[..]);
+            }
+        }
+    }
+    let (records, tags) = (records.end(), tags.end());
+    let bytes = records.len() + tags.len();
+    session.copy(Form::CopyRecords, records)?;
+    if tagged {
+        session.copy(Form::CopyTags, tags)?;
+    }
+    if !keys.is_empty() {
+        session.query(Form::AddForbids, &[&keys, &times, &ids])?;
+    }
+    Ok(bytes as u64)
+}
+
+/// The network's time of a key.
+fn time(key: &Key) -> u64 {
+    from_db(key.time)
+}

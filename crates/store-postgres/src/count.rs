@@ -1,0 +1,132 @@
+//! Counting in the database: one statement, made of the conditions that the question has.
+//!
+//! Labels and authors are compared by their terms and keys alone. A hash of 64 keyed bits that is met
+//! by chance would be one too many.
+
+use hark_archive::Query;
+use tokio_postgres::types::ToSql;
+
+use crate::search::Asked;
+use crate::session::{Fault, Session};
+use crate::time::to_db;
+
+/// A statement that grows with its values.
+#[derive(Default)]
+struct Text {
+    conditions: Vec<String>,
+    values: Vec<Box<dyn ToSql + Sync>>,
+}
+
+impl Text {
+    /// Adds a value and gives the name that it has in the text.
+    fn value(&mut self, value: impl ToSql + Sync + 'static) -> String {
+        self.values.push(Box::new(value));
+        format!("${}", self.values.len())
+    }
+
+    fn condition(&mut self, words: impl Into<String>) {
+        self.conditions.push(words.into());
+    }
+}
+
+fn signed(kinds: &[u32]) -> Vec<i32> {
+    kinds.iter().map(|kind| kind.cast_signed()).collect()
+}
+
+fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
+    keys.iter().map(|key| key.to_vec()).collect()
+}
+
+/// How many records match, limit and cursor left aside.
+pub(crate) fn count(asked: &Asked, addressed: &[i64], session: &mut Session) -> Result<u64, Fault> {
+    let query = &asked.query;
+    if (Query { limit: usize::MAX, ..query.clone() }).is_void() {
+        return Ok(0);
+    }
+    let mut text = Text::default();
+    let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
+    let within =
+        |table: &str| format!("{table}.time >= {} AND {table}.time <= {}", times[0], times[1]);
+    let from = driver(asked, &mut text, &within);
+    text.condition(within("r"));
+    let seq = text.value(asked.seq);
+    text.condition(format!("r.seq <= {seq}"));
+    let now = text.value(to_db(query.now));
+    text.condition(format!("(r.expires IS NULL OR r.expires > {now})"));
+    if let Some(kinds) = &query.kinds {
+        let kinds = text.value(signed(kinds));
+        text.condition(format!("r.kind = ANY({kinds}::int[])"));
+    }
+    if !query.not_kinds.is_empty() {
+        let kinds = text.value(signed(&query.not_kinds));
+        text.condition(format!("r.kind <> ALL({kinds}::int[])"));
+    }
+    if let Some(authors) = &query.authors {
+        let authors = text.value(lists(authors));
+        text.condition(format!("r.author = ANY({authors}::bytea[])"));
+    }
+    for terms in &asked.terms {
+        let terms = text.value(terms.clone().unwrap_or_default());
+        text.condition(format!("r.terms && {terms}::bigint[]"));
+    }
+    if let Some(gate) = &query.gate {
+        let kinds = text.value(signed(&gate.kinds));
+        let readers = text.value(lists(&gate.readers));
+        let addressed = text.value(addressed.to_vec());
+        text.condition(format!(
+            "(r.kind <> ALL({kinds}::int[]) OR coalesce(r.author = ANY({readers}::bytea[]), false) \
+             OR r.terms && {addressed}::bigint[])"
+        ));
+    }
+    let all = format!("SELECT count(*) FROM {from} WHERE {}", text.conditions.join(" AND "));
+    let values: Vec<&(dyn ToSql + Sync)> = text.values.iter().map(|value| &**value).collect();
+    let rows = session.query_once(&all, &values)?;
+    Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).cast_unsigned()))
+}
+
+/// What the records are found by.
+fn driver(asked: &Asked, text: &mut Text, within: &dyn Fn(&str) -> String) -> String {
+    let query = &asked.query;
+    if let Some(ids) = &query.ids {
+        let ids = text.value(lists(ids));
+        return format!("unnest({ids}::bytea[]) v(id) JOIN record r ON r.id = v.id");
+    }
+    let labels = asked.terms.iter().flatten();
+    let label = labels.min_by_key(|terms| terms.len());
+    let authors = query.authors.as_ref().map_or(usize::MAX, Vec::len);
+    if let Some(terms) = label.filter(|terms| terms.len() < authors) {
+        let terms = text.value(terms.clone());
+        let kinds = query.kinds.as_ref().map(|kinds| text.value(signed(kinds)));
+        let (and_kinds, of_kind) = match kinds {
+            Some(kinds) => (format!(", unnest({kinds}::int[]) k(kind)"), " AND t.kind = k.kind"),
+            None => (String::new(), ""),
+        };
+        return format!(
+            "(SELECT DISTINCT t.time, t.id FROM unnest({terms}::bigint[]) v(term){and_kinds} \
+             CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term{of_kind} \
+             AND {} OFFSET 0) t) t CROSS JOIN LATERAL (SELECT r.* FROM record r \
+             WHERE r.time = t.time AND r.id = t.id LIMIT 1) r",
+            within("t")
+        );
+    }
+    let (mut lists_of, mut same) = (Vec::new(), Vec::new());
+    if let Some(authors) = &query.authors {
+        let authors = text.value(lists(authors));
+        lists_of.push(format!("unnest({authors}::bytea[]) a(author)"));
+        same.push("r.author = a.author");
+    }
+    if let Some(kinds) = &query.kinds {
+        let kinds = text.value(signed(kinds));
+        lists_of.push(format!("unnest({kinds}::int[]) k(kind)"));
+        same.push("r.kind = k.kind");
+    }
+    if lists_of.is_empty() {
+        return "record r".into();
+    }
+    format!(
+        "{} CROSS JOIN LATERAL (SELECT r.* FROM record r WHERE {} AND {} OFFSET 0) r",
+        lists_of.join(" CROSS JOIN "),
+        same.join(" AND "),
+        within("r")
+    )
+}

@@ -1,0 +1,54 @@
+//! How a question is answered: Hark's choice, and what PostgreSQL makes of each statement. To know
+//! that, it is asked.
+
+use std::ops::ControlFlow;
+
+use hark_archive::Query;
+use hark_archive::query::explain::{Explanation, Step};
+use hark_archive::query::plan::describe;
+
+use crate::Inner;
+use crate::search::Finder;
+use crate::session::{Fault, Traced};
+
+/// Rows that are visited to explain a question, at most.
+const ROWS_MAX: u64 = 20_000;
+
+/// Explains a query.
+pub(crate) fn explain(inner: &Inner, query: &Query) -> Result<Explanation, Fault> {
+    let asked = inner.asked(&Query { budget: query.budget.min(ROWS_MAX), ..query.clone() });
+    if asked.query.is_void() {
+        let plan = "nothing can match".into();
+        return Ok(Explanation { plan, ..Explanation::default() });
+    }
+    let query = asked.query.clone();
+    let mut finder = Some(Finder::new(asked));
+    let (finder, trace) = inner.pool.with(|session| {
+        let Some(mut finder) = finder.take() else {
+            return Err(Fault::Away("the connection was lost; ask again".into()));
+        };
+        session.traced(|session| {
+            finder.slice(inner, u64::MAX, session, &mut |_| ControlFlow::Continue(()))?;
+            Ok(finder)
+        })
+    })?;
+    let plan = finder.driver().map_or_else(String::new, |set| describe(set, &query));
+    let steps = trace.iter().map(|Traced { form, rows, .. }| Step {
+        source: form.name().into(),
+        rows: *rows as u64,
+        driver: plan.clone(),
+        intersect: Vec::new(),
+        residual: Vec::new(),
+        estimate: *rows as u64,
+    });
+    let details = trace.iter().flat_map(|traced| {
+        let text = format!("{}: {}", traced.form.name(), traced.form.text());
+        std::iter::once(text).chain(traced.plan.iter().map(|line| format!("    {line}")))
+    });
+    Ok(Explanation {
+        plan: plan.clone(),
+        steps: steps.collect(),
+        estimate: finder.visited(),
+        details: details.collect(),
+    })
+}

@@ -1,0 +1,322 @@
+//! The archive on PostgreSQL: one schema a shelf, shared by as many Hark processes as there are.
+//!
+//! Read `migrations/0001_shelf.sql` first (the tables), then `commit` (how a batch becomes durable),
+//! `search` (how a question is answered) and `sql` (all it says to the database). `session` and `pool`
+//! are the connections.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use hark_archive::admission::Rules;
+use hark_archive::query::explain::Explanation;
+use hark_archive::store::Stats;
+use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
+
+use commit::Writing;
+pub use migrate::{MigrateError, Migration};
+use parts::{Grid, Parts};
+use pool::Pool;
+use search::{Asked, PooledSearch};
+use session::{Door, Fault};
+use sql::Form;
+use terms::Terms;
+use time::to_db;
+
+mod commit;
+mod count;
+mod explain;
+mod migrate;
+mod parts;
+mod pool;
+mod search;
+mod session;
+mod sql;
+mod stats;
+mod terms;
+mod time;
+
+/// How a shelf is kept and asked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Connections for questions, at most.
+    pub pool_max: usize,
+    /// How long a statement may take. A question that takes longer is answered with an error.
+    pub statement_timeout: Duration,
+    /// How long the database has to accept a connection.
+    pub connect_timeout: Duration,
+    /// Seconds that a part of a new shelf has.
+    pub part_s: u64,
+    /// Seconds since 1970 before which there are no parts.
+    pub parts_from_s: u64,
+    /// Parts, at most.
+    pub parts_max: usize,
+    /// How many of the network's units of time a second has.
+    pub units_per_s: u64,
+    /// Whether missing migrations are applied.
+    pub migrate: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pool_max: 8,
+            statement_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(5),
+            part_s: 90 * 86_400,
+            // 2020: the networks are not much older.
+            parts_from_s: 1_577_836_800,
+            parts_max: 1_000,
+            units_per_s: 1,
+            migrate: true,
+        }
+    }
+}
+
+/// Why a shelf could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is none.
+    #[error("this is no URL of a PostgreSQL database: {0}")]
+    Url(String),
+    /// The database is away, or refused.
+    #[error("{0}")]
+    Database(String),
+    /// It is older than what Hark builds on.
+    #[error("the database is PostgreSQL {found}; Hark needs {needed} or newer")]
+    Version {
+        /// What it says.
+        found: String,
+        /// The oldest that will do.
+        needed: u32,
+    },
+    /// Its schema is not what it should be.
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
+}
+
+impl From<Fault> for OpenError {
+    fn from(fault: Fault) -> Self {
+        Self::Database(fault.to_string())
+    }
+}
+
+/// The oldest major version of PostgreSQL that will do.
+const VERSION_MIN: u32 = 15;
+/// Ids that are remembered as kept, at most; see [`Store::knows`].
+const KNOWN_MAX: usize = 1 << 16;
+
+/// What threads of a shelf share.
+pub(crate) struct Inner {
+    pub(crate) pool: Pool,
+    pub(crate) rules: Box<dyn Rules>,
+    pub(crate) terms: Terms,
+    pub(crate) grid: Grid,
+    pub(crate) units_per_s: u64,
+    parts: RwLock<Arc<Parts>>,
+    /// Searches see puts up to this number.
+    seen: AtomicI64,
+    known: Mutex<Known>,
+}
+
+/// Ids that were kept of late, in two generations.
+#[derive(Default)]
+struct Known {
+    young: HashSet<u64>,
+    old: HashSet<u64>,
+}
+
+impl Inner {
+    pub(crate) fn parts(&self) -> Arc<Parts> {
+        Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_parts(&self, parts: Parts) -> Arc<Parts> {
+        let parts = Arc::new(parts);
+        *self.parts.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&parts);
+        parts
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number up to which puts are told, and searches see them.
+    pub(crate) fn seen(&self) -> i64 {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    fn asked(&self, query: &Query) -> Asked {
+        Asked::new(query, &self.terms, self.seen())
+    }
+}
+
+/// A shelf in a database.
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+    schema: String,
+    writing: Mutex<Writing>,
+}
+
+impl PostgresStore {
+    /// Opens the shelf of this name (`nostr`) in the database at `url`, and makes it if it is not
+    /// there and `options` allow that.
+    pub fn open(
+        url: &str,
+        shelf: &str,
+        rules: Box<dyn Rules>,
+        options: &Options,
+    ) -> Result<Self, OpenError> {
+        let schema = schema(shelf)?;
+        let door = door(url, &schema, options)?;
+        let mut session = door.open()?;
+        check_version(&mut session)?;
+        if options.migrate {
+            for migration in migrate::up(&mut session, &schema)? {
+                tracing::info!(number = migration.number, name = migration.name, "migrated");
+            }
+        } else {
+            let missing = migrate::status(&mut session, &schema)?;
+            let missing = missing.iter().filter(|one| one.applied.is_none()).count();
+            if missing > 0 {
+                return Err(MigrateError::Missing { missing }.into());
+            }
+        }
+        let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
+        let (secret, width) = stats::settled(&mut session, width)?;
+        let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
+        let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
+        let parts = Parts::read(&mut session, version)?;
+        let pool = Pool::new(door, options.pool_max, options.statement_timeout);
+        let inner = Inner {
+            pool,
+            rules,
+            terms: Terms::new(&secret),
+            grid: Grid {
+                width,
+                from: options.parts_from_s.saturating_mul(options.units_per_s),
+                max: options.parts_max,
+            },
+            units_per_s: options.units_per_s,
+            parts: RwLock::new(Arc::new(parts)),
+            seen: AtomicI64::new(seq),
+            known: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })
+    }
+
+    /// Which database this is, without its password.
+    pub fn database(&self) -> String {
+        self.inner.pool.door().name()
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The migrations of a shelf, applied (`up`) or only looked at.
+pub fn migrations(
+    url: &str,
+    shelf: &str,
+    options: &Options,
+    up: bool,
+) -> Result<Vec<Migration>, OpenError> {
+    let schema = schema(shelf)?;
+    let mut session = door(url, &schema, options)?.open()?;
+    check_version(&mut session)?;
+    if up {
+        migrate::up(&mut session, &schema)?;
+    }
+    Ok(migrate::status(&mut session, &schema)?)
+}
+
+fn schema(shelf: &str) -> Result<String, OpenError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if shelf.is_empty() || shelf.len() > 40 || !shelf.bytes().all(plain) {
+        return Err(OpenError::Url(format!("`{shelf}` can not be a shelf's name")));
+    }
+    Ok(format!("hark_{shelf}"))
+}
+
+fn door(url: &str, schema: &str, options: &Options) -> Result<Door, OpenError> {
+    Door::new(url, schema, options.statement_timeout, options.connect_timeout)
+        .map_err(|error| OpenError::Url(error.to_string()))
+}
+
+fn check_version(session: &mut session::Session) -> Result<(), OpenError> {
+    let rows = session.query_once(
+        "SELECT current_setting('server_version_num')::int / 10000, current_setting('server_version')",
+        &[],
+    )?;
+    let found = rows.first().map_or((0, String::new()), |row| (row.get::<_, i32>(0), row.get(1)));
+    if found.0 < VERSION_MIN.cast_signed() {
+        return Err(OpenError::Version { found: found.1, needed: VERSION_MIN });
+    }
+    Ok(())
+}
+
+fn failed(fault: &Fault) -> SearchError {
+    SearchError::Failed(fault.to_string())
+}
+
+impl Store for PostgresStore {
+    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        let carried = self.writing().commit(&self.inner, writes)?;
+        let mut known = self.inner.known();
+        for key in &carried.deleted {
+            let id = self.inner.terms.id(&key.id);
+            known.young.remove(&id);
+            known.old.remove(&id);
+        }
+        known.young.extend(carried.kept.iter().map(|key| self.inner.terms.id(&key.id)));
+        if known.young.len() > KNOWN_MAX / 2 {
+            known.old = std::mem::take(&mut known.young);
+        }
+        drop(known);
+        self.inner.seen.fetch_max(carried.seq, Ordering::AcqRel);
+        Ok(carried.committed)
+    }
+
+    /// Only what was put of late by this process is known: to ask the database costs more than the
+    /// check that is saved, and a commit finds out.
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        let id = self.inner.terms.id(id);
+        let known = self.inner.known();
+        Ok(known.young.contains(&id) || known.old.contains(&id))
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        let asked = self.inner.asked(query);
+        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked)))
+    }
+
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        let asked = self.inner.asked(&Query { after: None, ..query.clone() });
+        let addressed = asked.query.gate.as_ref().map(|gate| {
+            let values = gate.addressed.values.iter();
+            let terms = &self.inner.terms;
+            values.filter_map(|value| terms.label(gate.addressed.name, value, None)).collect()
+        });
+        let addressed: Vec<i64> = addressed.unwrap_or_default();
+        let counted = self.inner.pool.with(|session| count::count(&asked, &addressed, session));
+        counted.map(Some).map_err(|fault| failed(&fault))
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows =
+            self.inner.pool.with(|session| session.query(Form::Expired, &[&to_db(now), &limit]));
+        let id = |row: &tokio_postgres::Row| row.get::<_, &[u8]>(0).try_into().unwrap_or_default();
+        Ok(rows.map_err(|fault| failed(&fault))?.iter().map(id).collect())
+    }
+
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        explain::explain(&self.inner, query).map_err(|fault| failed(&fault))
+    }
+
+    fn stats(&self) -> Stats {
+        stats::stats(&self.inner, &self.schema)
+    }
+}

@@ -1,0 +1,145 @@
+//! The schema's versions: SQL files, applied in order, each once, by one process at a time.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::session::{Fault, Session};
+use crate::terms::SECRET;
+
+/// Number, name and text. What has been released is never changed.
+const MIGRATIONS: [(i32, &str, &str); 1] =
+    [(1, "shelf", include_str!("../migrations/0001_shelf.sql"))];
+
+/// A migration, and whether the database has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// Its number.
+    pub number: i32,
+    /// Its name.
+    pub name: String,
+    /// When it was applied, if it was.
+    pub applied: Option<String>,
+}
+
+/// Why the schema could not be brought up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    /// The database is away, or refused.
+    #[error("{0}")]
+    Database(String),
+    /// The database has other text under this number.
+    #[error(
+        "migration {number} in the database is not the one that this version of Hark has; nothing \
+         was changed"
+    )]
+    Changed {
+        /// Its number.
+        number: i32,
+    },
+    /// The database is of a newer Hark.
+    #[error(
+        "the database has migration {number}, which this version of Hark does not know; use a \
+             newer one"
+    )]
+    Newer {
+        /// Its number.
+        number: i32,
+    },
+    /// Some are missing.
+    #[error("{missing} migrations are not applied; run `hark migrate up`")]
+    Missing {
+        /// How many.
+        missing: usize,
+    },
+}
+
+impl From<Fault> for MigrateError {
+    fn from(fault: Fault) -> Self {
+        Self::Database(fault.to_string())
+    }
+}
+
+fn checksum(text: &str) -> Vec<u8> {
+    Sha256::digest(text.as_bytes()).to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// All migrations, checked against what the database has.
+pub(crate) fn status(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+    let there = session.query_once(
+        "SELECT to_regclass($1::text) IS NOT NULL",
+        &[&format!("{schema}.migration")],
+    )?;
+    let mut applied = Vec::new();
+    if there.first().is_some_and(|row| row.get(0)) {
+        applied = session.query_once(
+            "SELECT number, checksum, to_char(applied AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
+             FROM migration ORDER BY number",
+            &[],
+        )?;
+    }
+    let mut all: Vec<Migration> = MIGRATIONS
+        .iter()
+        .map(|(number, name, _)| Migration { number: *number, name: (*name).into(), applied: None })
+        .collect();
+    for row in applied {
+        let (number, sum): (i32, Vec<u8>) = (row.get(0), row.get(1));
+        let Some(at) = MIGRATIONS.iter().position(|(known, ..)| *known == number) else {
+            return Err(MigrateError::Newer { number });
+        };
+        if checksum(MIGRATIONS[at].2) != sum {
+            return Err(MigrateError::Changed { number });
+        }
+        all[at].applied = row.get(2);
+    }
+    Ok(all)
+}
+
+/// Applies what is missing. Says which those were.
+pub(crate) fn up(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+    // One process at a time, whatever the shelf. Given back with the session at the latest.
+    session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
+    let done = apply(session, schema);
+    session.batch("SELECT pg_advisory_unlock(7235419860234518)")?;
+    done
+}
+
+fn apply(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+    let missing = status(session, schema)?.into_iter().filter(|one| one.applied.is_none());
+    let mut done = Vec::new();
+    for migration in missing {
+        let text = MIGRATIONS.iter().find(|(number, ..)| *number == migration.number);
+        let Some((number, name, text)) = text else { continue };
+        let sum = hex(&checksum(text));
+        let secret = if *number == 1 { new_secret()? } else { String::new() };
+        let all = format!(
+            "BEGIN; SET LOCAL statement_timeout = 0; CREATE SCHEMA IF NOT EXISTS {schema};
+             CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, name text NOT NULL,
+             checksum bytea NOT NULL, applied timestamptz NOT NULL DEFAULT now());
+             {text}\n{secret}
+             INSERT INTO migration (number, name, checksum) VALUES ({number}, '{name}', '\\x{sum}');
+             COMMIT"
+        );
+        if let Err(fault) = session.batch(&all) {
+            // Only if it still stands; the first fault says more.
+            let _ = session.batch("ROLLBACK");
+            return Err(fault.into());
+        }
+        done.push(migration);
+    }
+    Ok(done)
+}
+
+/// The secret of the shelf's hashes, as it is put into the database.
+fn new_secret() -> Result<String, MigrateError> {
+    let mut secret = [0; SECRET];
+    getrandom::fill(&mut secret).map_err(|error| MigrateError::Database(error.to_string()))?;
+    Ok(format!("INSERT INTO meta VALUES ('secret', '\\x{}');", hex(&secret)))
+}

@@ -1,0 +1,110 @@
+//! The parts that a shelf is divided into by time, as this process knows them.
+//!
+//! They lie on a grid whose width is decided once. A part is made by the commit that first needs it.
+//! What lies outside of all of them (very old, far ahead, or when there are too many) is in tables of
+//! its own, and moves when its part is made after all.
+
+use std::collections::BTreeMap;
+
+use hark_archive::Order;
+
+use crate::session::{Fault, Session};
+use crate::sql::Form;
+use crate::time::to_db;
+
+/// Which parts there may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Grid {
+    /// Width of one, in the network's units of time.
+    pub(crate) width: u64,
+    /// No part lies before this.
+    pub(crate) from: u64,
+    /// So many, at most.
+    pub(crate) max: usize,
+}
+
+/// The parts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    /// Of the database's `state`: which parts these are.
+    pub(crate) version: i64,
+    /// By where they start, in the database's order of time: where they stop, and their number.
+    list: BTreeMap<i64, (i64, i64)>,
+}
+
+impl Parts {
+    /// Reads them.
+    pub(crate) fn read(session: &mut Session, version: i64) -> Result<Self, Fault> {
+        let rows = session.query(Form::Parts, &[])?;
+        let list = rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
+        Ok(Self { version, list })
+    }
+
+    fn holds(&self, time: i64) -> bool {
+        self.list.range(..=time).next_back().is_some_and(|(_, (stop, _))| time < *stop)
+    }
+
+    /// Numbers of the parts that are to be made for `times`.
+    pub(crate) fn missing(
+        &self,
+        times: impl Iterator<Item = u64>,
+        now: u64,
+        grid: &Grid,
+    ) -> Vec<u64> {
+        let mut numbers: Vec<u64> = times
+            .filter(|&time| time >= grid.from && time <= now.saturating_add(grid.width))
+            .filter(|&time| !self.holds(to_db(time)))
+            .map(|time| time / grid.width)
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.truncate(grid.max.saturating_sub(self.list.len()));
+        numbers
+    }
+
+    /// Makes parts, within the transaction of a commit. Nobody who reads or writes other parts waits.
+    pub(crate) fn make(session: &mut Session, numbers: &[u64], grid: &Grid) -> Result<(), Fault> {
+        for number in numbers {
+            let start = to_db(number * grid.width);
+            let stop = to_db((number + 1).saturating_mul(grid.width));
+            for table in ["record", "tag"] {
+                session.batch(&format!(
+                    "CREATE TABLE {table}_{number} (LIKE {table});
+                     ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM {table}_other WHERE time >= {start} AND time < {stop}
+                         RETURNING *)
+                     INSERT INTO {table}_{number} SELECT * FROM moved;
+                     ALTER TABLE {table} ATTACH PARTITION {table}_{number}
+                         FOR VALUES FROM ({start}) TO ({stop})"
+                ))?;
+            }
+            session.batch(&format!("INSERT INTO part VALUES ({number}, {start}, {stop})"))?;
+        }
+        session.batch("UPDATE state SET parts = parts + 1")
+    }
+
+    /// The next `count` parts of `rest`, from its beginning in `order`: a range of times whose other
+    /// end is where a part begins or ends. Ends are inclusive.
+    pub(crate) fn window(&self, rest: (i64, i64), order: Order, count: usize) -> (i64, i64) {
+        let (from, to) = rest;
+        match order {
+            Order::NewestFirst => {
+                let start = self.list.range(..=to).rev().take(count).last();
+                let full = self.list.range(..=to).rev().take(count).count() == count;
+                let start = start.filter(|_| full).map_or(from, |(start, _)| *start);
+                (start.max(from), to)
+            }
+            Order::OldestFirst => {
+                let behind = self.list.values().filter(|(stop, _)| *stop > from);
+                let stop = behind.map(|(stop, _)| *stop).nth(count - 1);
+                (from, stop.map_or(to, |stop| stop - 1).min(to))
+            }
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+}

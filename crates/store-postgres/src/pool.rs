@@ -1,0 +1,154 @@
+//! Sessions for questions: a few, opened when they are needed, each used by one thread at a time.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hark_archive::meter::Count;
+
+use crate::session::{Door, Fault, Session};
+
+/// Waits between two attempts to reach a database that is away.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(5);
+
+/// When a database that is away is asked again.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    next: Option<(Instant, Duration, Fault)>,
+}
+
+impl Backoff {
+    /// Opens a session, or says at once what was wrong a moment ago.
+    pub(crate) fn open(&mut self, door: &Door) -> Result<Session, Fault> {
+        if let Some((next, _, fault)) = &self.next
+            && Instant::now() < *next
+        {
+            return Err(fault.clone());
+        }
+        let opened = door.open();
+        self.next = opened.as_ref().err().map(|fault| {
+            let wait = self.next.as_ref().map_or(RETRY_FIRST, |(_, wait, _)| *wait * 2);
+            let wait = wait.min(RETRY_LAST);
+            (Instant::now() + wait, wait, fault.clone())
+        });
+        opened
+    }
+}
+
+/// What a pool has done.
+#[derive(Debug, Default)]
+pub(crate) struct PoolCounters {
+    /// Sessions that are open.
+    pub(crate) open: Count,
+    /// Sessions in use.
+    pub(crate) used: Count,
+    /// How often somebody had to wait for one.
+    pub(crate) waits: Count,
+}
+
+pub(crate) struct Pool {
+    door: Door,
+    max: usize,
+    wait_max: Duration,
+    state: Mutex<State>,
+    freed: Condvar,
+    pub(crate) counters: PoolCounters,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Session>,
+    open: usize,
+    backoff: Backoff,
+}
+
+impl Pool {
+    pub(crate) fn new(door: Door, max: usize, wait_max: Duration) -> Self {
+        Self {
+            door,
+            max: max.max(1),
+            wait_max,
+            state: Mutex::default(),
+            freed: Condvar::new(),
+            counters: PoolCounters::default(),
+        }
+    }
+
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work`, which only reads, on a session. If an idle session turns out to be lost, once
+    /// more on a new one.
+    pub(crate) fn with<T>(
+        &self,
+        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let (session, fresh) = self.take()?;
+        let result = self.run(session, &mut work);
+        match result {
+            Err(fault) if fault.is_away() && !fresh => {
+                // The others were lost with it.
+                self.forget_idle();
+                let (session, _) = self.take()?;
+                self.run(session, &mut work)
+            }
+            result => result,
+        }
+    }
+
+    fn run<T>(
+        &self,
+        mut session: Session,
+        work: &mut impl FnMut(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.counters.used.add(1);
+        let result = work(&mut session);
+        self.counters.used.sub(1);
+        let lost = session.is_closed() || result.as_ref().is_err_and(Fault::is_away);
+        let mut state = self.state();
+        if lost {
+            state.open -= 1;
+            self.counters.open.sub(1);
+        } else {
+            state.idle.push(session);
+        }
+        drop(state);
+        self.freed.notify_one();
+        result
+    }
+
+    fn forget_idle(&self) {
+        let mut state = self.state();
+        let lost = std::mem::take(&mut state.idle);
+        state.open -= lost.len();
+        self.counters.open.sub(lost.len() as u64);
+    }
+
+    /// A session, and whether it was opened just now.
+    fn take(&self) -> Result<(Session, bool), Fault> {
+        let until = Instant::now() + self.wait_max;
+        let mut state = self.state();
+        loop {
+            if let Some(session) = state.idle.pop() {
+                return Ok((session, false));
+            }
+            if state.open < self.max {
+                let session = state.backoff.open(&self.door)?;
+                state.open += 1;
+                self.counters.open.add(1);
+                return Ok((session, true));
+            }
+            self.counters.waits.add(1);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Fault::Away("all connections to it are in use".into()));
+            }
+            state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

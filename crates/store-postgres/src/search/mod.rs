@@ -1,0 +1,306 @@
+//! Answering a question: keys first, from ordered ranges of an index, then the records they name.
+//!
+//! No transaction outlives a statement. A search goes on behind the exact place where it was, and
+//! records that came after its beginning are told by their number.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::query::plan::Set;
+use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
+
+use crate::Inner;
+use crate::pool::Pool;
+use crate::session::{Fault, Session};
+use crate::sql::Form;
+use crate::terms::Terms;
+use crate::time::Key;
+use walk::{Gathered, Walk};
+
+mod plan;
+mod walk;
+
+/// Records fetched at a time, at most, and how many a first page has.
+const FETCH_MAX: usize = 500;
+const FETCH_FIRST: usize = 100;
+/// Bytes of records that a search keeps while it rests. The others are fetched again.
+const KEPT_BYTES: usize = 64 << 10;
+/// Values of a label that are also compared in the database, so that what does not match is not sent.
+const CUT_VALUES_MAX: usize = 64;
+
+/// A question with what follows from it.
+pub(crate) struct Asked {
+    pub(crate) query: Query,
+    /// Of each label condition, the terms of its values; none where no index has them.
+    pub(crate) terms: Vec<Option<Vec<i64>>>,
+    /// Numbers above this are not seen.
+    pub(crate) seq: i64,
+}
+
+impl Asked {
+    pub(crate) fn new(query: &Query, terms: &Terms, seq: i64) -> Self {
+        let mut query = query.clone();
+        query.normalise();
+        let author = match query.authors.as_deref() {
+            Some([one]) => Some(*one),
+            _ => None,
+        };
+        let of = |set: &hark_archive::LabelSet| {
+            let values = set.values.iter();
+            values
+                .map(|value| terms.label(set.name, value, author.as_ref()))
+                .collect::<Option<Vec<i64>>>()
+        };
+        let terms = query.labels.iter().map(of).collect();
+        Self { query, terms, seq }
+    }
+
+    /// Of the label conditions but `driver`, the one that is cheapest to compare in the database.
+    fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
+        let others =
+            self.terms.iter().enumerate().filter(|(at, _)| driver != Some(Set::Label(*at)));
+        let short = others.filter_map(|(_, terms)| terms.as_ref());
+        short.filter(|terms| terms.len() <= CUT_VALUES_MAX).min_by_key(|terms| terms.len())
+    }
+}
+
+/// Where statements of a search are carried out.
+pub(crate) trait Sessions {
+    /// On a session that `work` is given; again on another if that one turns out to be lost.
+    fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault>;
+}
+
+impl Sessions for &Pool {
+    fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
+        Pool::with(self, work)
+    }
+}
+
+impl Sessions for Session {
+    fn with<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        work(self)
+    }
+}
+
+/// How a search finds its keys.
+enum Stage {
+    /// It is not decided yet.
+    Start,
+    /// In walks along runs.
+    Walk(Box<Walk>),
+    /// All are found.
+    Found,
+}
+
+/// A search that is carried out on sessions it is given.
+pub(crate) struct Finder {
+    asked: Asked,
+    stage: Stage,
+    /// Keys that come next, in order.
+    keys: VecDeque<Key>,
+    /// Records that come before those.
+    bodies: VecDeque<Box<[u8]>>,
+    /// Records fetched last time.
+    fetched: usize,
+    told: usize,
+    visited: u64,
+    driver: Option<Set>,
+    /// Whether it has turned out that walking past others' records is dear.
+    by_value: bool,
+}
+
+impl Finder {
+    pub(crate) fn new(asked: Asked) -> Self {
+        Self {
+            asked,
+            stage: Stage::Start,
+            keys: VecDeque::new(),
+            bodies: VecDeque::new(),
+            fetched: 0,
+            told: 0,
+            visited: 0,
+            driver: None,
+            by_value: false,
+        }
+    }
+
+    pub(crate) fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    pub(crate) fn driver(&self) -> Option<Set> {
+        self.driver
+    }
+
+    /// Records that are still wanted, with the one that tells that there is more.
+    fn wanted(&self) -> usize {
+        (self.asked.query.limit - self.told).saturating_add(1).saturating_sub(self.bodies.len())
+    }
+
+    /// Takes a step towards the next record. False if there is none.
+    fn step(&mut self, inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
+        if !self.keys.is_empty() {
+            self.fetch(session)?;
+            return Ok(true);
+        }
+        let wanted = self.wanted();
+        match &mut self.stage {
+            Stage::Start => {
+                self.stage = self.plan(session)?;
+                Ok(true)
+            }
+            Stage::Walk(walk) => {
+                let before = walk.visited;
+                let parts = inner.parts();
+                let gathered = walk.gather(&self.asked, &parts, wanted, &mut self.keys, session)?;
+                self.visited += walk.visited - before;
+                match gathered {
+                    Gathered::Some => {}
+                    Gathered::All => self.stage = Stage::Found,
+                    Gathered::Instead(at) => {
+                        self.asked.query.after = Some(at.position());
+                        (self.stage, self.by_value) = (Stage::Start, true);
+                    }
+                }
+                Ok(true)
+            }
+            Stage::Found => Ok(false),
+        }
+    }
+
+    /// Fetches records of the next keys.
+    fn fetch(&mut self, session: &mut Session) -> Result<(), Fault> {
+        let count = self.wanted().clamp(FETCH_FIRST, FETCH_MAX);
+        let count = count.min(self.fetched * 2 + FETCH_FIRST).min(self.keys.len());
+        let next = || self.keys.iter().take(count);
+        let times: Vec<i64> = next().map(|key| key.time).collect();
+        let ids: Vec<&[u8]> = next().map(|key| &key.id[..]).collect();
+        let cut = self.asked.cut(self.driver);
+        let rows = session.query(Form::Bodies, &[&times, &ids, &self.asked.seq, &cut])?;
+        let mut found: Vec<(i64, Box<[u8]>)> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let body: &[u8] = row.get(1);
+            let record = Record::new(body)
+                .map_err(|error| Fault::Refused(format!("a record is damaged: {error}")))?;
+            if self.asked.query.matches(&record) {
+                found.push((row.get(0), body.into()));
+            }
+        }
+        found.sort_unstable_by_key(|(n, _)| *n);
+        self.bodies.extend(found.into_iter().map(|(_, body)| body));
+        self.keys.drain(..count);
+        self.fetched = count;
+        Ok(())
+    }
+
+    /// As [`Search::slice`].
+    pub(crate) fn slice(
+        &mut self,
+        inner: &Inner,
+        work: u64,
+        sessions: &mut impl Sessions,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, Fault> {
+        if self.asked.query.is_void() {
+            return Ok(Progress::Done { more: false });
+        }
+        let start = self.visited;
+        let mut handed = 0;
+        loop {
+            while let Some(body) = self.bodies.front() {
+                if self.told == self.asked.query.limit {
+                    return Ok(Progress::Done { more: true });
+                }
+                if handed >= work.max(1) {
+                    return Ok(self.rest());
+                }
+                let Ok(record) = Record::new(body) else {
+                    self.bodies.pop_front();
+                    continue;
+                };
+                handed += 1;
+                self.told += 1;
+                let stop = sink(&record).is_break();
+                self.bodies.pop_front();
+                if stop {
+                    return Ok(self.rest());
+                }
+            }
+            if self.visited >= self.asked.query.budget {
+                return Ok(Progress::Exhausted);
+            }
+            if self.visited - start >= work.max(1) {
+                return Ok(self.rest());
+            }
+            if !sessions.with(|session| self.step(inner, session))? {
+                return Ok(Progress::Done { more: false });
+            }
+        }
+    }
+
+    /// Lets go of records that are too much to keep until the next slice.
+    fn rest(&mut self) -> Progress {
+        let mut bytes = 0;
+        let kept = self.bodies.iter().take_while(|body| {
+            bytes += body.len();
+            bytes <= KEPT_BYTES
+        });
+        let kept = kept.count();
+        for body in self.bodies.drain(kept..).rev() {
+            if let Ok(record) = Record::new(&body) {
+                let time = crate::time::to_db(record.time());
+                self.keys.push_front(Key { time, id: *record.id() });
+            }
+        }
+        Progress::Paused
+    }
+}
+
+/// A search on the pool's sessions.
+pub(crate) struct PooledSearch {
+    inner: Arc<Inner>,
+    finder: Finder,
+}
+
+impl PooledSearch {
+    pub(crate) fn new(inner: Arc<Inner>, asked: Asked) -> Self {
+        Self { inner, finder: Finder::new(asked) }
+    }
+}
+
+impl Search for PooledSearch {
+    fn slice(
+        &mut self,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, SearchError> {
+        let (inner, finder) = (&self.inner, &mut self.finder);
+        let progress = finder.slice(inner, work, &mut &inner.pool, sink);
+        progress.map_err(|fault| SearchError::Failed(fault.to_string()))
+    }
+
+    fn seq(&self) -> u64 {
+        self.finder.asked.seq.max(0).cast_unsigned()
+    }
+
+    fn visited(&self) -> u64 {
+        self.finder.visited
+    }
+
+    fn driver(&self) -> Option<Set> {
+        self.finder.driver
+    }
+}
+
+/// Whether `key` comes before `other` in `order`.
+fn compare(order: Order, key: &Key, other: &Key) -> std::cmp::Ordering {
+    let times = match order {
+        Order::NewestFirst => other.time.cmp(&key.time),
+        Order::OldestFirst => key.time.cmp(&other.time),
+    };
+    times.then_with(|| key.id.cmp(&other.id))
+}

@@ -1,0 +1,237 @@
+//! Choosing what a search walks along.
+//!
+//! Nothing is guessed. Where several conditions have an index, their rows are counted, up to a bound.
+//! Values without kinds are read whole if they have few rows, and kind by kind if they have many.
+//! Where there are very many authors, the order itself is walked as long as enough of it is theirs.
+
+use hark_archive::query::plan::Set;
+use tokio_postgres::types::ToSql;
+
+use super::walk::{Value, Walk};
+use super::{Asked, Finder, Stage, compare};
+use crate::session::{Fault, Session};
+use crate::sql::Form;
+use crate::time::{Key, to_db};
+
+/// Up to so many rows of each value are counted to choose between conditions.
+const SIZE_MAX: i64 = 1_000;
+/// Kinds above which values are walked kind by kind as they have them, and not as they are asked for.
+const KINDS_MAX: usize = 8;
+/// Rows of a value that are read whole, without regard to kinds: at least, at most, and of all values.
+const FEW_MIN: usize = 8;
+const FEW_MAX: usize = 256;
+const FEW_ALL: usize = 2_048;
+/// Runs above which it is tried first to walk the order itself.
+const RUNS_MAX: usize = 128;
+
+/// The values of a condition that has an index.
+enum Values<'a> {
+    Terms(&'a [i64]),
+    Authors(Vec<&'a [u8]>),
+}
+
+impl Values<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Terms(terms) => terms.len(),
+            Self::Authors(authors) => authors.len(),
+        }
+    }
+
+    fn array(&self) -> &(dyn ToSql + Sync) {
+        match self {
+            Self::Terms(terms) => terms,
+            Self::Authors(authors) => authors,
+        }
+    }
+
+    fn form(&self, terms: Form, authors: Form) -> Form {
+        if matches!(self, Self::Terms(_)) { terms } else { authors }
+    }
+
+    fn value(&self, at: usize) -> Value {
+        match self {
+            Self::Terms(terms) => Value::Term(terms[at]),
+            Self::Authors(authors) => Value::Author(authors[at].try_into().unwrap_or_default()),
+        }
+    }
+
+    /// Those at these places.
+    fn some(&self, places: &[usize]) -> SomeValues<'_> {
+        match self {
+            Self::Terms(terms) => SomeValues::Terms(places.iter().map(|&at| terms[at]).collect()),
+            Self::Authors(authors) => {
+                SomeValues::Authors(places.iter().map(|&at| authors[at]).collect())
+            }
+        }
+    }
+}
+
+enum SomeValues<'a> {
+    Terms(Vec<i64>),
+    Authors(Vec<&'a [u8]>),
+}
+
+impl SomeValues<'_> {
+    fn array(&self) -> &(dyn ToSql + Sync) {
+        match self {
+            Self::Terms(terms) => terms,
+            Self::Authors(authors) => authors,
+        }
+    }
+}
+
+/// Kinds as the database has them.
+fn kinds(asked: &Asked) -> Option<Vec<i32>> {
+    let kinds = asked.query.kinds.as_ref()?;
+    Some(kinds.iter().map(|kind| kind.cast_signed()).collect())
+}
+
+impl Finder {
+    /// Makes the choice.
+    pub(super) fn plan(&mut self, session: &mut Session) -> Result<Stage, Fault> {
+        let asked = &self.asked;
+        if let Some(ids) = &asked.query.ids {
+            self.driver = Some(Set::Ids);
+            let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
+            let rows = session.query(Form::IdKeys, &[&ids])?;
+            self.visited += ids.len() as u64;
+            let mut keys: Vec<Key> = rows.iter().map(|row| key(row.get(0), row.get(1))).collect();
+            keys.retain(|key| lies_ahead(asked, key));
+            keys.sort_unstable_by(|a, b| compare(asked.query.order, a, b));
+            self.keys = keys.into();
+            return Ok(Stage::Found);
+        }
+        let (kinds, mut visited) = (kinds(asked), 0);
+        let set = choose(asked, session, &mut visited)?;
+        let values = set.and_then(|set| Some((set, values(asked, set)?)));
+        let walk = match values {
+            None => plain(asked, kinds.as_deref()),
+            Some((set, values)) => {
+                let runs = values.len() * kinds.as_ref().map_or(3, Vec::len);
+                let walks = set == Set::Authors && runs > RUNS_MAX && !self.by_value;
+                if walks {
+                    plain(asked, kinds.as_deref()).or_instead(runs as u64)
+                } else if let Some(kinds) = kinds.as_ref().filter(|kinds| kinds.len() <= KINDS_MAX)
+                {
+                    let each = (0..values.len()).map(|at| values.value(at));
+                    let runs = each.flat_map(|value| kinds.iter().map(move |kind| (value, *kind)));
+                    Walk::new(set, runs.collect(), Vec::new(), asked)
+                } else {
+                    by_kind(asked, set, &values, kinds.as_deref(), session, &mut visited)?
+                }
+            }
+        };
+        self.driver = Some(walk.set);
+        self.visited += visited;
+        Ok(Stage::Walk(Box::new(walk)))
+    }
+}
+
+fn key(time: i64, id: &[u8]) -> Key {
+    Key { time, id: id.try_into().unwrap_or_default() }
+}
+
+/// Whether a key lies in the question's times and behind its cursor.
+fn lies_ahead(asked: &Asked, key: &Key) -> bool {
+    let query = &asked.query;
+    let after = query.after.map(|after| Key { time: to_db(after.time), id: after.id });
+    to_db(query.from) <= key.time
+        && key.time <= to_db(query.to)
+        && after.is_none_or(|after| compare(query.order, &after, key).is_lt())
+}
+
+/// Along the kinds, or the times.
+fn plain(asked: &Asked, kinds: Option<&[i32]>) -> Walk {
+    match kinds {
+        Some(kinds) => {
+            let runs = kinds.iter().map(|kind| (Value::Kind, *kind)).collect();
+            Walk::new(Set::Kinds, runs, Vec::new(), asked)
+        }
+        None => Walk::new(Set::Time, vec![(Value::Any, 0)], Vec::new(), asked),
+    }
+}
+
+fn values(asked: &Asked, set: Set) -> Option<Values<'_>> {
+    match set {
+        Set::Label(at) => asked.terms.get(at)?.as_deref().map(Values::Terms),
+        Set::Authors => {
+            let authors = asked.query.authors.as_ref()?;
+            Some(Values::Authors(authors.iter().map(|author| &author[..]).collect()))
+        }
+        Set::Ids | Set::Kinds | Set::Time => None,
+    }
+}
+
+/// The condition with an index that fewest records meet.
+fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Option<Set>, Fault> {
+    let labels = (0..asked.terms.len()).map(Set::Label);
+    let sets: Vec<(Set, Values<'_>)> =
+        labels.chain([Set::Authors]).filter_map(|set| Some((set, values(asked, set)?))).collect();
+    if sets.len() < 2 {
+        return Ok(sets.first().map(|(set, _)| *set));
+    }
+    let bound = |values: &Values<'_>| {
+        (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16)
+    };
+    let bounds: Vec<i64> = sets.iter().map(|(_, values)| bound(values)).collect();
+    let given: Vec<[&(dyn ToSql + Sync); 2]> =
+        sets.iter().zip(&bounds).map(|((_, v), bound)| [v.array(), bound as _]).collect();
+    let calls: Vec<_> = sets
+        .iter()
+        .zip(&given)
+        .map(|((_, v), given)| (v.form(Form::TermSize, Form::AuthorSize), &given[..]))
+        .collect();
+    let mut best: Option<(i64, usize, Set)> = None;
+    for ((set, values), rows) in sets.iter().zip(session.pipeline(&calls)?) {
+        let size = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        *visited += size.cast_unsigned();
+        let this = (size, values.len(), *set);
+        if best.is_none_or(|best| this < best) {
+            best = Some(this);
+        }
+    }
+    Ok(best.map(|(_, _, set)| set))
+}
+
+/// Values whose kinds are not given, or are many: those with few rows are read at once, the others
+/// kind by kind.
+fn by_kind(
+    asked: &Asked,
+    set: Set,
+    values: &Values<'_>,
+    kinds: Option<&[i32]>,
+    session: &mut Session,
+    visited: &mut u64,
+) -> Result<Walk, Fault> {
+    let wanted = |kind: &i32| kinds.is_none_or(|kinds| kinds.contains(kind));
+    let few = (FEW_ALL / values.len().max(1)).clamp(FEW_MIN, FEW_MAX);
+    let form = values.form(Form::TermFew, Form::AuthorFew);
+    let rows = session.query(form, &[values.array(), &i64::from(few as u32)])?;
+    *visited += rows.len() as u64 + values.len() as u64 / 4;
+    let mut counts = vec![0; values.len()];
+    let n = |row: &tokio_postgres::Row| row.get::<_, i64>(0) as usize - 1;
+    for row in &rows {
+        counts[n(row)] += 1;
+    }
+    let mut known = Vec::new();
+    for row in rows.iter().filter(|row| counts[n(row)] < few) {
+        let key = key(row.get(1), row.get(2));
+        if wanted(&row.get(3)) && lies_ahead(asked, &key) {
+            known.push(key);
+        }
+    }
+    let many: Vec<usize> = (0..values.len()).filter(|&at| counts[at] >= few).collect();
+    let mut runs = Vec::new();
+    if !many.is_empty() {
+        let some = values.some(&many);
+        let form = values.form(Form::TermKinds, Form::AuthorKinds);
+        let rows = session.query(form, &[some.array()])?;
+        *visited += rows.len() as u64;
+        let found = rows.iter().map(|row| (n(row), row.get::<_, i32>(1)));
+        runs.extend(
+            found.filter(|(_, kind)| wanted(kind)).map(|(n, kind)| (values.value(many[n]), kind)),
+        );
+    }
+    Ok(Walk::new(set, runs, known, asked))
+}

@@ -1,0 +1,288 @@
+//! Walking runs: ordered ranges of an index, one for each value and kind that is asked for.
+//!
+//! A union of many runs is read a few keys a run at a time. What comes no later than the last key of
+//! every run that may go on is exact; a run is read further only once its keys are used up, and then
+//! further at once. Times are walked in windows of whole parts, one part first, so that an answer that
+//! lies in the newest part costs no look into older ones.
+
+use std::collections::VecDeque;
+
+use hark_archive::Order;
+use hark_archive::query::plan::Set;
+use hark_codec::record::Key as Author;
+use tokio_postgres::types::ToSql;
+
+use super::{Asked, compare};
+use crate::parts::Parts;
+use crate::session::{Fault, Session};
+use crate::sql::Form;
+use crate::time::{Key, to_db};
+
+/// Keys read of a run at once, at least and at most.
+const ASK_MIN: usize = 4;
+const ASK_MAX: usize = 1_000;
+/// How much wider a window is than the one before it.
+const WIDEN: usize = 3;
+/// Walked before it is judged whether to go on walking past others' records.
+const TRIAL: u64 = 256;
+
+/// What a run's keys have in common, beside their kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Term(i64),
+    Author(Author),
+    /// Nothing: all of a kind.
+    Kind,
+    /// Not even that.
+    Any,
+}
+
+/// A run.
+#[derive(Debug)]
+struct Run {
+    value: Value,
+    kind: i32,
+    keys: VecDeque<Key>,
+    /// Read up to here; none if the window begins here.
+    at: Option<Key>,
+    /// False if the window has no more of it.
+    more: bool,
+    /// Keys to read of it next.
+    ask: usize,
+}
+
+pub(super) struct Walk {
+    pub(super) set: Set,
+    pub(super) visited: u64,
+    runs: Vec<Run>,
+    /// Keys that are known already, in order.
+    known: VecDeque<Key>,
+    /// Times of the question that no window has covered; inclusive.
+    rest: Option<(i64, i64)>,
+    window: (i64, i64),
+    parts: usize,
+    /// Where the first window begins, within its first time.
+    after: Option<Key>,
+    /// Where one walks past others' records: how many runs could be walked instead.
+    instead: Option<u64>,
+    walked: u64,
+    matched: u64,
+}
+
+/// What came of gathering keys.
+pub(super) enum Gathered {
+    /// There may be more.
+    Some,
+    /// That was all.
+    All,
+    /// From here on it is cheaper to walk the runs of single values.
+    Instead(Key),
+}
+
+impl Walk {
+    /// Along `runs`, with keys of the same set that are `known` already.
+    pub(super) fn new(
+        set: Set,
+        runs: Vec<(Value, i32)>,
+        mut known: Vec<Key>,
+        asked: &Asked,
+    ) -> Self {
+        let query = &asked.query;
+        known.sort_unstable_by(|a, b| compare(query.order, a, b));
+        known.dedup();
+        let run = |(value, kind)| Run {
+            value,
+            kind,
+            keys: VecDeque::new(),
+            at: None,
+            more: false,
+            ask: ASK_MIN,
+        };
+        let after = query.after.map(|at| Key { time: to_db(at.time), id: at.id });
+        let (mut from, mut to) = (to_db(query.from), to_db(query.to));
+        if let Some(after) = &after {
+            match query.order {
+                Order::NewestFirst => to = to.min(after.time),
+                Order::OldestFirst => from = from.max(after.time),
+            }
+        }
+        Self {
+            set,
+            visited: 0,
+            runs: runs.into_iter().map(run).collect(),
+            known: known.into(),
+            rest: (from <= to).then_some((from, to)),
+            window: (from, from),
+            parts: 1,
+            after,
+            instead: None,
+            walked: 0,
+            matched: 0,
+        }
+    }
+
+    /// Walks past what others wrote, as long as that is cheaper than so many runs.
+    pub(super) fn or_instead(mut self, runs: u64) -> Self {
+        self.instead = Some(runs);
+        self
+    }
+
+    /// Appends the next keys, if there are any.
+    pub(super) fn gather(
+        &mut self,
+        asked: &Asked,
+        parts: &Parts,
+        wanted: usize,
+        out: &mut VecDeque<Key>,
+        session: &mut Session,
+    ) -> Result<Gathered, Fault> {
+        let order = asked.query.order;
+        let wanted = wanted.clamp(1, ASK_MAX);
+        if self.runs.is_empty() {
+            out.extend(self.known.drain(..));
+            return Ok(Gathered::All);
+        }
+        let open = self.runs.iter().any(|run| run.more || !run.keys.is_empty());
+        if !open && !self.begin_window(asked, parts, wanted) {
+            out.extend(self.known.drain(..));
+            return Ok(Gathered::All);
+        }
+        self.read(asked, wanted, session)?;
+        let frontier = self.runs.iter().filter(|run| run.more).filter_map(|run| run.at);
+        let frontier = frontier.min_by(|a, b| compare(order, a, b));
+        let window = self.window;
+        let within = |key: &Key| match frontier {
+            Some(frontier) => compare(order, key, &frontier).is_le(),
+            None => match order {
+                Order::NewestFirst => key.time >= window.0,
+                Order::OldestFirst => key.time <= window.1,
+            },
+        };
+        let mut found = Vec::new();
+        for run in &mut self.runs {
+            let count = run.keys.partition_point(within);
+            found.extend(run.keys.drain(..count));
+        }
+        let count = self.known.partition_point(within);
+        found.extend(self.known.drain(..count));
+        found.sort_unstable_by(|a, b| compare(order, a, b));
+        found.dedup();
+        out.extend(found);
+        Ok(match frontier {
+            Some(at) if self.is_dear(wanted) => Gathered::Instead(at),
+            _ => Gathered::Some,
+        })
+    }
+
+    /// Goes on to the next window. False if there is none.
+    fn begin_window(&mut self, asked: &Asked, parts: &Parts, wanted: usize) -> bool {
+        let Some(rest) = self.rest else { return false };
+        let order = asked.query.order;
+        let window = parts.window(rest, order, self.parts);
+        self.parts *= WIDEN;
+        self.window = window;
+        self.rest = match order {
+            Order::NewestFirst => (window.0 > rest.0).then(|| (rest.0, window.0 - 1)),
+            Order::OldestFirst => (window.1 < rest.1).then(|| (window.1 + 1, rest.1)),
+        };
+        let edge = match order {
+            Order::NewestFirst => window.1,
+            Order::OldestFirst => window.0,
+        };
+        let at = self.after.take().filter(|after| after.time == edge);
+        let ask = match self.instead {
+            Some(_) => TRIAL as usize,
+            None => (wanted * 2 / self.runs.len()).clamp(ASK_MIN, wanted.max(ASK_MIN)),
+        };
+        for run in &mut self.runs {
+            (run.at, run.more, run.ask) = (at, true, ask);
+        }
+        true
+    }
+
+    /// Reads on in the runs that have no keys left.
+    fn read(&mut self, asked: &Asked, wanted: usize, session: &mut Session) -> Result<(), Fault> {
+        let due: Vec<usize> = (0..self.runs.len())
+            .filter(|&at| self.runs[at].more && self.runs[at].keys.is_empty())
+            .collect();
+        let Some(ask) = due.iter().map(|&at| self.runs[at].ask).max() else { return Ok(()) };
+        let runs = || due.iter().map(|&at| &self.runs[at]);
+        let kinds: Vec<i32> = runs().map(|run| run.kind).collect();
+        let (lo, hi) = self.window;
+        let (order, limit) = (asked.query.order, i64::from(ask as u32));
+        // All ids lie behind an empty one.
+        let edge = if order == Order::NewestFirst { hi } else { lo };
+        let times: Vec<i64> = runs().map(|run| run.at.map_or(edge, |at| at.time)).collect();
+        let ids: Vec<&[u8]> =
+            runs().map(|run| run.at.as_ref().map_or(&[][..], |at| &at.id[..])).collect();
+        let head: [&(dyn ToSql + Sync); 5] = [&kinds, &times, &ids, &lo, &hi];
+        let mut with_author = false;
+        let rows = match self.runs[due[0]].value {
+            Value::Term(_) => {
+                let term = |run: &Run| if let Value::Term(term) = run.value { term } else { 0 };
+                let terms: Vec<i64> = runs().map(term).collect();
+                let rest: [&(dyn ToSql + Sync); 2] = [&terms, &limit];
+                session.query(Form::TermKeys(order), &[&head[..], &rest].concat())?
+            }
+            Value::Author(_) => {
+                let author = |run| match run {
+                    &Run { value: Value::Author(author), .. } => author,
+                    _ => [0; 32],
+                };
+                let authors: Vec<Author> = runs().map(author).collect();
+                let authors: Vec<&[u8]> = authors.iter().map(|author| &author[..]).collect();
+                let rest: [&(dyn ToSql + Sync); 2] = [&authors, &limit];
+                session.query(Form::AuthorKeys(order), &[&head[..], &rest].concat())?
+            }
+            Value::Kind => {
+                with_author = true;
+                session.query(Form::KindKeys(order), &[&head[..], &[&limit]].concat())?
+            }
+            Value::Any => {
+                with_author = true;
+                session.query(Form::TimeKeys(order), &[&times[0], &ids[0], &lo, &hi, &limit])?
+            }
+        };
+        let mut counts = vec![0_usize; due.len()];
+        let authors = asked.query.authors.as_deref().filter(|_| with_author);
+        for row in &rows {
+            let n = row.get::<_, i64>(0) as usize - 1;
+            let id: &[u8] = row.get(2);
+            let key = Key { time: row.get(1), id: id.try_into().unwrap_or_default() };
+            let run = &mut self.runs[due[n]];
+            counts[n] += 1;
+            if run.at.is_none_or(|at| compare(order, &at, &key).is_lt()) {
+                run.at = Some(key);
+            }
+            let theirs = authors.is_none_or(|authors| {
+                let author: Option<&[u8]> = row.get(3);
+                let author = author.and_then(|author| <&Author>::try_from(author).ok());
+                author.is_some_and(|author| authors.binary_search(author).is_ok())
+            });
+            if theirs {
+                run.keys.push_back(key);
+                self.matched += 1;
+            }
+        }
+        for (n, &at) in due.iter().enumerate() {
+            let run = &mut self.runs[at];
+            run.more = counts[n] == ask;
+            run.ask = (ask * 4).min(wanted.max(ASK_MIN * 4));
+            run.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
+        }
+        self.walked += rows.len() as u64;
+        // A look into a run that is empty is work too.
+        self.visited += rows.len() as u64 + due.len() as u64 / 4;
+        Ok(())
+    }
+
+    /// Whether it is cheaper to walk the runs of single values than to go on past what others wrote.
+    fn is_dear(&mut self, wanted: usize) -> bool {
+        let Some(runs) = self.instead else { return false };
+        let ahead = wanted as u64 * self.walked / self.matched.max(1);
+        // Most of what is read is passed by, so more of it is read at once.
+        let ask = (ahead as usize).clamp(TRIAL as usize, ASK_MAX);
+        self.runs.iter_mut().for_each(|run| run.ask = ask);
+        self.walked >= TRIAL && ahead > runs * 2 + wanted as u64
+    }
+}

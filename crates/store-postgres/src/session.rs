@@ -1,0 +1,262 @@
+//! One connection to the database, used by one thread at a time.
+//!
+//! Its socket is driven by the thread that waits for an answer, on a runtime of the session's own: an
+//! answer wakes nobody else, and the archive above stays synchronous.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::runtime::Runtime;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+
+use crate::sql::Form;
+
+/// Why a statement was not carried out.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The database is not there, or was lost on the way. What was under way may or may not have been
+    /// done.
+    #[error("the database is away: {0}")]
+    Away(String),
+    /// It refused.
+    #[error("the database refused: {0}")]
+    Refused(String),
+}
+
+impl Fault {
+    pub(crate) fn new(error: &tokio_postgres::Error) -> Self {
+        let Some(refused) = error.as_db_error() else {
+            let cause =
+                std::error::Error::source(error).map_or(String::new(), |e| format!(": {e}"));
+            return Self::Away(format!("{error}{cause}"));
+        };
+        let detail = refused.detail().map_or(String::new(), |detail| format!(" ({detail})"));
+        let said = format!("{}{detail}", refused.message());
+        // Shutting down, starting up, or out of connections.
+        let code = refused.code().code();
+        if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
+            Self::Away(said)
+        } else {
+            Self::Refused(said)
+        }
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Self::Away(_))
+    }
+}
+
+/// How sessions are opened.
+#[derive(Clone)]
+pub(crate) struct Door {
+    config: Config,
+    timeout: Duration,
+}
+
+impl Door {
+    /// For the database that `url` names and the tables of `schema`.
+    pub(crate) fn new(
+        url: &str,
+        schema: &str,
+        statement_timeout: Duration,
+        connect_timeout: Duration,
+    ) -> Result<Self, tokio_postgres::Error> {
+        let mut config: Config = url.parse()?;
+        // Plans are Hark's choice: every statement is a nested loop over ordered index ranges.
+        let settings = [
+            ("search_path", schema),
+            ("plan_cache_mode", "force_generic_plan"),
+            ("jit", "off"),
+            ("enable_seqscan", "off"),
+            ("enable_bitmapscan", "off"),
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+            ("enable_sort", "off"),
+            ("enable_material", "off"),
+            ("enable_memoize", "off"),
+            ("max_parallel_workers_per_gather", "0"),
+            ("default_transaction_isolation", "read\\ committed"),
+            ("synchronous_commit", "on"),
+            ("client_min_messages", "warning"),
+            ("idle_in_transaction_session_timeout", "30s"),
+        ];
+        let mut options = config.get_options().unwrap_or_default().to_owned();
+        for (name, value) in settings {
+            // Writing to a string does not fail.
+            let _ = write!(options, " -c {name}={value}");
+        }
+        let _ = write!(options, " -c statement_timeout={}", statement_timeout.as_millis());
+        config.options(options);
+        config.connect_timeout(connect_timeout);
+        config.keepalives_idle(Duration::from_secs(30));
+        config.tcp_user_timeout(statement_timeout);
+        if config.get_application_name().is_none() {
+            config.application_name("hark");
+        }
+        Ok(Self { config, timeout: statement_timeout + Duration::from_secs(5) })
+    }
+
+    /// Opens a session.
+    pub(crate) fn open(&self) -> Result<Session, Fault> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Fault::Away(error.to_string()))?;
+        let connected = runtime.block_on(async {
+            let (client, connection) = self.config.connect(NoTls).await?;
+            // Ends with the session; what went wrong is told to whoever waits for an answer.
+            tokio::spawn(connection);
+            Ok(client)
+        });
+        let client = connected.map_err(|error| Fault::new(&error))?;
+        Ok(Session {
+            client,
+            runtime,
+            statements: HashMap::new(),
+            timeout: self.timeout,
+            trace: None,
+        })
+    }
+
+    /// What the database is, without its password.
+    pub(crate) fn name(&self) -> String {
+        let hosts: Vec<String> = self
+            .config
+            .get_hosts()
+            .iter()
+            .map(|host| match host {
+                tokio_postgres::config::Host::Tcp(name) => name.clone(),
+                tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+            })
+            .collect();
+        format!("{}/{}", hosts.join(","), self.config.get_dbname().unwrap_or_default())
+    }
+}
+
+/// An open connection.
+pub(crate) struct Session {
+    client: Client,
+    runtime: Runtime,
+    statements: HashMap<Form, Statement>,
+    timeout: Duration,
+    /// Where it is to tell what it does.
+    trace: Option<Vec<Traced>>,
+}
+
+/// A statement that was carried out, and how.
+pub(crate) struct Traced {
+    pub(crate) form: Form,
+    pub(crate) rows: usize,
+    /// What PostgreSQL says to EXPLAIN ANALYZE.
+    pub(crate) plan: Vec<String>,
+}
+
+/// A statement and its values.
+pub(crate) type Call<'a> = (Form, &'a [&'a (dyn ToSql + Sync)]);
+
+impl Session {
+    /// Whether the connection is known to be gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    fn wait<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Fault> {
+        let timed = async { tokio::time::timeout(self.timeout, answer).await };
+        match self.runtime.block_on(timed) {
+            Ok(answer) => answer.map_err(|error| Fault::new(&error)),
+            Err(_) => Err(Fault::Away("no answer came".into())),
+        }
+    }
+
+    /// Makes a statement ready.
+    fn prepare(&mut self, form: Form) -> Result<Statement, Fault> {
+        if let Some(statement) = self.statements.get(&form) {
+            return Ok(statement.clone());
+        }
+        let text = form.text();
+        let statement = self.wait(self.client.prepare(&text))?;
+        self.statements.insert(form, statement.clone());
+        Ok(statement)
+    }
+
+    /// Carries a statement out.
+    pub(crate) fn query(
+        &mut self,
+        form: Form,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Fault> {
+        let statement = self.prepare(form)?;
+        let rows = self.wait(self.client.query(&statement, values))?;
+        if self.trace.is_some() {
+            let plan = self.plan(form, values)?;
+            let rows = rows.len();
+            self.trace
+                .iter_mut()
+                .for_each(|trace| trace.push(Traced { form, rows, plan: plan.clone() }));
+        }
+        Ok(rows)
+    }
+
+    /// The plan of a statement, which is carried out for it.
+    fn plan(&mut self, form: Form, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<String>, Fault> {
+        let text = format!("EXPLAIN (ANALYZE, BUFFERS) {}", form.text());
+        let lines = self.wait(self.client.query(&text, values))?;
+        Ok(lines.iter().map(|line| line.get(0)).collect())
+    }
+
+    /// Does `work` and tells what it did.
+    pub(crate) fn traced<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<(T, Vec<Traced>), Fault> {
+        self.trace = Some(Vec::new());
+        let done = work(self);
+        let trace = self.trace.take().unwrap_or_default();
+        Ok((done?, trace))
+    }
+
+    /// Carries several out, in order, in one exchange.
+    pub(crate) fn pipeline(&mut self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
+        let statements: Vec<Statement> =
+            calls.iter().map(|(form, _)| self.prepare(*form)).collect::<Result<_, _>>()?;
+        let client = &self.client;
+        let answers = calls
+            .iter()
+            .zip(&statements)
+            .map(|((_, values), statement)| client.query(statement, values));
+        let answers = self.wait(async { Ok(join_all(answers).await) })?;
+        answers.into_iter().map(|rows| rows.map_err(|error| Fault::new(&error))).collect()
+    }
+
+    /// Carries out a text, planned for its values.
+    pub(crate) fn query_once(
+        &mut self,
+        text: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Fault> {
+        self.wait(self.client.query(text, values))
+    }
+
+    /// Carries out texts without values.
+    pub(crate) fn batch(&mut self, text: &str) -> Result<(), Fault> {
+        self.wait(self.client.batch_execute(text))
+    }
+
+    /// Copies rows in, given as the binary format has them.
+    pub(crate) fn copy(&mut self, form: Form, rows: bytes::Bytes) -> Result<u64, Fault> {
+        use futures_util::SinkExt as _;
+        let statement = self.prepare(form)?;
+        self.wait(async {
+            let sink = self.client.copy_in::<_, bytes::Bytes>(&statement).await?;
+            let mut sink = std::pin::pin!(sink);
+            sink.send(rows).await?;
+            sink.as_mut().finish().await
+        })
+    }
+}

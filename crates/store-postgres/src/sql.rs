@@ -1,0 +1,237 @@
+//! The statements that questions are made of. Each has one plan only: a few index ranges, read in
+//! order up to a limit. What is to be read is Hark's choice, and sessions (see [`super::session`]) are
+//! set so that PostgreSQL keeps to it, whatever its statistics say.
+
+use hark_archive::Order;
+
+/// A statement, prepared once a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Form {
+    /// Keys of runs of (term, kind), each behind a place of its own.
+    TermKeys(Order),
+    /// Keys of runs of (author, kind).
+    AuthorKeys(Order),
+    /// Keys and authors of runs of a kind.
+    KindKeys(Order),
+    /// Keys and authors of everything.
+    TimeKeys(Order),
+    /// Keys of ids.
+    IdKeys,
+    /// The first few keys of terms, in no order.
+    TermFew,
+    /// The first few keys of authors, in no order.
+    AuthorFew,
+    /// Which kinds terms have.
+    TermKinds,
+    /// Which kinds authors have.
+    AuthorKinds,
+    /// How many rows terms have, up to a bound.
+    TermSize,
+    /// How many rows authors have, up to a bound.
+    AuthorSize,
+    /// Bodies of keys.
+    Bodies,
+    /// Begins a transaction.
+    Begin,
+    /// Locks the shelf and says where it stands.
+    Lock,
+    /// Which of these keys are there.
+    Known,
+    /// Records that forbid, the newest of each key.
+    Forbids,
+    /// Keys of what authors have of a kind.
+    Slots,
+    /// Keys of what has a term and a kind.
+    TermSlots,
+    /// Deletes records and their tags.
+    Delete,
+    /// Deletes what says that they forbid.
+    DeleteForbids,
+    /// Takes records in.
+    CopyRecords,
+    /// Takes tags in.
+    CopyTags,
+    /// Notes what forbids.
+    AddForbids,
+    /// Notes where the shelf stands, and wakes other nodes.
+    Advance,
+    /// Records by number.
+    News,
+    /// Records that have expired.
+    Expired,
+    /// The parts.
+    Parts,
+}
+
+impl Form {
+    /// What it is called in metrics and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::TermKeys(_) => "term_keys",
+            Self::AuthorKeys(_) => "author_keys",
+            Self::KindKeys(_) => "kind_keys",
+            Self::TimeKeys(_) => "time_keys",
+            Self::IdKeys => "id_keys",
+            Self::TermFew => "term_few",
+            Self::AuthorFew => "author_few",
+            Self::TermKinds => "term_kinds",
+            Self::AuthorKinds => "author_kinds",
+            Self::TermSize => "term_size",
+            Self::AuthorSize => "author_size",
+            Self::Bodies => "bodies",
+            Self::Begin => "begin",
+            Self::Lock => "lock",
+            Self::Known => "known",
+            Self::Forbids => "forbids",
+            Self::Slots => "slots",
+            Self::TermSlots => "term_slots",
+            Self::Delete => "delete",
+            Self::DeleteForbids => "delete_forbids",
+            Self::CopyRecords => "copy_records",
+            Self::CopyTags => "copy_tags",
+            Self::AddForbids => "add_forbids",
+            Self::Advance => "advance",
+            Self::News => "news",
+            Self::Expired => "expired",
+            Self::Parts => "parts",
+        }
+    }
+
+    /// Its text. Table names are found through the session's search path.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::TermKeys(order) => keys("term bigint", "tag", "", order),
+            Self::AuthorKeys(order) => keys("author bytea", "record", "", order),
+            Self::KindKeys(order) => keys("", "record", ", r.author", order),
+            Self::TimeKeys(order) => {
+                let (behind, sorted) = behind(order);
+                format!(
+                    "SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE {} AND r.time >= $3 \
+                     AND r.time <= $4 ORDER BY {sorted} LIMIT $5",
+                    behind.replace("v.time", "$1::bigint").replace("v.id", "$2::bytea")
+                )
+            }
+            Self::IdKeys => "SELECT r.time, r.id FROM unnest($1::bytea[]) AS v(id) \
+                CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.id = v.id OFFSET 0) r"
+                .into(),
+            Self::TermFew => few("term bigint", "tag"),
+            Self::AuthorFew => few("author bytea", "record"),
+            Self::TermKinds => kinds("term bigint", "tag"),
+            Self::AuthorKinds => kinds("author bytea", "record"),
+            Self::TermSize => size("term bigint", "tag"),
+            Self::AuthorSize => size("author bytea", "record"),
+            Self::Bodies => "SELECT v.n, r.body FROM unnest($1::bigint[], $2::bytea[]) \
+                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.body FROM record r \
+                WHERE r.time = v.time AND r.id = v.id AND r.seq <= $3 \
+                AND ($4::bigint[] IS NULL OR r.terms && $4) LIMIT 1) r"
+                .into(),
+            Self::Begin => "BEGIN".into(),
+            Self::Lock => "SELECT seq, records, parts FROM state FOR UPDATE".into(),
+            Self::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
+                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT 1 FROM record r \
+                WHERE r.time = v.time AND r.id = v.id LIMIT 1) r"
+                .into(),
+            Self::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
+                CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key \
+                ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body \
+                FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r"
+                .into(),
+            Self::Slots => "SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) \
+                WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id \
+                FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
+                .into(),
+            Self::TermSlots => "SELECT v.n, t.time, t.id, r.body \
+                FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) \
+                CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term \
+                AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r \
+                WHERE r.time = t.time AND r.id = t.id LIMIT 1) r"
+                .into(),
+            Self::Delete => "WITH gone AS (DELETE FROM record r USING \
+                unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id \
+                RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING \
+                (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g \
+                WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) \
+                SELECT count(*) FROM gone"
+                .into(),
+            Self::DeleteForbids => "DELETE FROM forbid WHERE id = ANY($1::bytea[])".into(),
+            Self::CopyRecords => {
+                "COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY"
+                    .into()
+            }
+            Self::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
+            Self::AddForbids => "INSERT INTO forbid SELECT * FROM \
+                unnest($1::bigint[], $2::bigint[], $3::bytea[])"
+                .into(),
+            Self::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 RETURNING seq) \
+                SELECT pg_notify(current_schema(), seq::text || ' ' || $3::text) FROM s"
+                .into(),
+            Self::News => "SELECT seq, body FROM record WHERE seq > $1 AND seq <= $2 \
+                ORDER BY seq LIMIT $3"
+                .into(),
+            Self::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
+            Self::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
+        }
+    }
+}
+
+/// What lies behind `v` in an order, and how that is sorted.
+fn behind(order: Order) -> (&'static str, &'static str) {
+    match order {
+        Order::NewestFirst => {
+            ("r.time <= v.time AND (r.time < v.time OR r.id > v.id)", "r.time DESC, r.id")
+        }
+        Order::OldestFirst => {
+            ("r.time >= v.time AND (r.time > v.time OR r.id > v.id)", "r.time, r.id")
+        }
+    }
+}
+
+/// Of each run, the next keys in order.
+fn keys(value: &str, table: &str, more: &str, order: Order) -> String {
+    let (behind, sorted) = behind(order);
+    let (array, column, same) = match value.split_once(' ') {
+        Some((column, kind)) => (
+            format!("$6::{kind}[], "),
+            format!("{column}, "),
+            format!("r.{column} = v.{column} AND "),
+        ),
+        None => Default::default(),
+    };
+    format!(
+        "SELECT v.n, r.time, r.id{more} FROM unnest({array}$1::int[], $2::bigint[], $3::bytea[]) \
+         WITH ORDINALITY AS v({column}kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id{more} \
+         FROM {table} r WHERE {same}r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND {behind} \
+         ORDER BY {sorted} LIMIT {limit}) r",
+        limit = if value.is_empty() { "$6" } else { "$7" }
+    )
+}
+
+fn few(value: &str, table: &str) -> String {
+    let (column, kind) = value.split_once(' ').unwrap_or_default();
+    format!(
+        "SELECT v.n, r.time, r.id, r.kind FROM unnest($1::{kind}[]) WITH ORDINALITY AS v({column}, n) \
+         CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM {table} r \
+         WHERE r.{column} = v.{column} LIMIT $2) r"
+    )
+}
+
+/// A skip from kind to kind: two looks each, however many rows there are.
+fn kinds(value: &str, table: &str) -> String {
+    let (column, kind) = value.split_once(' ').unwrap_or_default();
+    format!(
+        "SELECT v.n, k.kind FROM unnest($1::{kind}[]) WITH ORDINALITY AS v({column}, n) \
+         CROSS JOIN LATERAL (WITH RECURSIVE k AS ((SELECT r.kind FROM {table} r \
+         WHERE r.{column} = v.{column} ORDER BY r.kind LIMIT 1) UNION ALL SELECT (SELECT r.kind \
+         FROM {table} r WHERE r.{column} = v.{column} AND r.kind > k.kind ORDER BY r.kind LIMIT 1) \
+         FROM k WHERE k.kind IS NOT NULL) SELECT kind FROM k WHERE kind IS NOT NULL) k"
+    )
+}
+
+fn size(value: &str, table: &str) -> String {
+    let (column, kind) = value.split_once(' ').unwrap_or_default();
+    format!(
+        "SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::{kind}[]) AS v({column}) \
+         CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM {table} r \
+         WHERE r.{column} = v.{column} LIMIT $2) r) r"
+    )
+}

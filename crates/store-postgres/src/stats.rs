@@ -1,0 +1,60 @@
+//! What was settled when the shelf was made, and how large it is.
+
+use hark_archive::store::Stats;
+
+use crate::Inner;
+use crate::session::{Fault, Session};
+use crate::terms::SECRET;
+use crate::time::from_db;
+
+/// The shelf's secret, and the width of its parts: `width` if the shelf is new.
+pub(crate) fn settled(session: &mut Session, width: u64) -> Result<([u8; SECRET], u64), Fault> {
+    let text = "INSERT INTO meta VALUES ('part_width', $1) ON CONFLICT DO NOTHING";
+    session.query_once(text, &[&width.to_be_bytes().as_slice()])?;
+    let rows = session.query_once("SELECT name, value FROM meta", &[])?;
+    let value = |name: &str| {
+        let row = rows.iter().find(|row| row.get::<_, &str>(0) == name);
+        row.map(|row| row.get::<_, &[u8]>(1))
+    };
+    let secret = value("secret").and_then(|secret| secret.try_into().ok());
+    let width = value("part_width").and_then(|width| width.try_into().ok());
+    match (secret, width) {
+        (Some(secret), Some(width)) => Ok((secret, u64::from_be_bytes(width).max(1))),
+        _ => Err(Fault::Refused("its table `meta` is not whole".into())),
+    }
+}
+
+/// Sizes as PostgreSQL says them; zeros while it is away.
+pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
+    let read = inner.pool.with(|session| {
+        let text = "SELECT (SELECT records FROM state), \
+            coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, \
+            coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, \
+            coalesce(sum(s.n_dead_tup) FILTER (WHERE c.relname LIKE 'record%'), 0)::bigint, \
+            (SELECT min(time) FROM record), (SELECT max(time) FROM record) \
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+            LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid \
+            WHERE n.nspname = $1::text AND c.relkind = 'r'";
+        session.query_once(text, &[&schema])
+    });
+    let rows = match read {
+        Ok(rows) => rows,
+        Err(fault) => {
+            tracing::debug!(%fault, "sizes are not known");
+            return Stats::default();
+        }
+    };
+    let Some(row) = rows.first() else { return Stats::default() };
+    let number = |at: usize| row.get::<_, i64>(at).max(0).cast_unsigned();
+    Stats {
+        records: number(0),
+        bytes: number(1),
+        index_bytes: number(2),
+        log_bytes: number(1).saturating_sub(number(2)),
+        dead: number(3),
+        segments: inner.parts().len() as u64,
+        oldest: row.get::<_, Option<i64>>(4).map(from_db),
+        newest: row.get::<_, Option<i64>>(5).map(from_db),
+        ..Stats::default()
+    }
+}

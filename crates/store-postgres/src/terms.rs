@@ -1,0 +1,84 @@
+//! Keyed 64-bit hashes by which records are found. The key is a secret that lies in the database, so
+//! nobody outside can make two values collide; and what is found is compared with its record's bytes.
+
+use std::hash::Hasher as _;
+
+use hark_archive::admission::Forbidding;
+use hark_codec::record::{Id, Key, PRIVATE_LABELS, Record};
+use siphasher::sip::SipHasher13;
+
+/// Bytes of a shelf's secret.
+pub(crate) const SECRET: usize = 16;
+
+/// The hashes of one shelf.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms(SipHasher13);
+
+impl Terms {
+    pub(crate) fn new(secret: &[u8; SECRET]) -> Self {
+        Self(SipHasher13::new_with_key(secret))
+    }
+
+    fn hash(&self, class: u8, name: u8, author: &[u8], value: &[u8]) -> i64 {
+        let mut hasher = self.0;
+        hasher.write(&[class, name]);
+        hasher.write(author);
+        hasher.write(value);
+        hasher.finish().cast_signed()
+    }
+
+    /// The term of a label. Private ones are asked for by an author's own rules only, and each author
+    /// has terms of their own for them: what many have in common would be a long way to walk. None
+    /// for a private one without its author.
+    pub(crate) fn label(&self, name: u8, value: &[u8], author: Option<&Key>) -> Option<i64> {
+        if name >= PRIVATE_LABELS {
+            return Some(self.hash(0, name, &[], value));
+        }
+        author.map(|author| self.hash(1, name, author, value))
+    }
+
+    /// All terms of a record, ascending, doubles taken out.
+    pub(crate) fn of(&self, record: &Record<'_>) -> Vec<i64> {
+        let author = record.author();
+        let labels = record.labels();
+        let mut terms: Vec<i64> =
+            labels.filter_map(|(name, value)| self.label(name, value, author)).collect();
+        terms.sort_unstable();
+        terms.dedup();
+        terms
+    }
+
+    /// The key under which a record that forbids is found.
+    pub(crate) fn forbidding(&self, there_is: &Forbidding<'_>) -> i64 {
+        let (name, value) = there_is.label;
+        self.forbid(there_is.author, there_is.kind, name, value)
+    }
+
+    fn forbid(&self, author: &Key, kind: u32, name: u8, value: &[u8]) -> i64 {
+        let mut hasher = self.0;
+        hasher.write(&[2, name]);
+        hasher.write(&kind.to_le_bytes());
+        hasher.write(author);
+        hasher.write(value);
+        hasher.finish().cast_signed()
+    }
+
+    /// All keys under which a record that forbids is found.
+    pub(crate) fn forbids(&self, record: &Record<'_>) -> Vec<i64> {
+        let Some(author) = record.author() else { return Vec::new() };
+        let kind = record.kind();
+        let labels = record.labels();
+        let mut keys: Vec<i64> =
+            labels.map(|(name, value)| self.forbid(author, kind, name, value)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// A short hash of an id, for memory that need not be exact.
+    pub(crate) fn id(&self, id: &Id) -> u64 {
+        let mut hasher = self.0;
+        hasher.write(id);
+        hasher.finish()
+    }
+}

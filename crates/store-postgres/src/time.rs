@@ -1,0 +1,40 @@
+//! A network's times, which are u64, as PostgreSQL's bigint, in the same order.
+
+use hark_archive::Position;
+
+const TOP: u64 = 1 << 63;
+
+/// As the database has it.
+pub(crate) fn to_db(time: u64) -> i64 {
+    (time ^ TOP).cast_signed()
+}
+
+/// As the network has it.
+pub(crate) fn from_db(time: i64) -> u64 {
+    time.cast_unsigned() ^ TOP
+}
+
+/// A record's place as an index has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) time: i64,
+    pub(crate) id: [u8; 32],
+}
+
+impl Key {
+    pub(crate) fn position(&self) -> Position {
+        Position { time: from_db(self.time), id: self.id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_kept_and_nothing_is_lost() {
+        let times = [0, 1, 1_700_000_000, TOP - 1, TOP, u64::MAX];
+        assert!(times.map(to_db).is_sorted());
+        assert_eq!(times.map(|time| from_db(to_db(time))), times);
+    }
+}
