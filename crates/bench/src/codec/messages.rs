@@ -54,7 +54,8 @@ fn profile() -> Message {
     event("escaped profile", 0, &[], content)
 }
 
-fn follow_list() -> Message {
+/// Whom somebody follows.
+pub fn follow_list() -> Message {
     let people: Vec<String> = (0..500).map(key).collect();
     let tags: Vec<[&str; 2]> = people.iter().map(|person| ["p", person.as_str()]).collect();
     let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
-pub use messages::{Message, What, note};
+pub use messages::{Message, What, follow_list, note};
 use meter::Figure;
 pub use meter::{Meter, keep};
 use operation::{FIELDS, LABELS, MATCH, VERIFY};

@@ -1,0 +1,181 @@
+//! What is counted: each case once made ready, then done again and again.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use hark_archive::live::{Live, News, Sink, Told};
+use hark_archive::query::plan::{Set, Size, plan};
+use hark_archive::query::prepared::Prepared;
+use hark_archive::{LabelSet, Query, Record};
+use hark_bench::codec::{Message, follow_list, note};
+use hark_codec::nostr::{Arena, Encoder, Event, EventRecord, canonical};
+use hark_codec::record::{self, Head, Key, Place};
+use hark_store_embedded::term::Terms;
+
+/// Does it once.
+pub(crate) type Work = Box<dyn FnMut()>;
+
+/// Something to count.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// What is not counted.
+    pub(crate) prepare: Box<dyn Fn() -> anyhow::Result<Work>>,
+}
+
+fn case(name: &str, prepare: impl Fn() -> anyhow::Result<Work> + 'static) -> Case {
+    Case { name: name.into(), prepare: Box::new(prepare) }
+}
+
+/// All of them.
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for message in [note, follow_list] {
+        for (what, prepare) in OPERATIONS {
+            let name = format!("{}: {what}", message().name);
+            cases.push(case(&name, move || prepare(message())));
+        }
+    }
+    cases.push(case("plan: an author and a kind", || Ok(planned(1, 0))));
+    cases.push(case("plan: 200 authors and a kind", || Ok(planned(200, 0))));
+    cases.push(case("plan: 75 values of a tag", || Ok(planned(0, 75))));
+    cases.push(case("live match: 1,000 subscriptions", || live(1_000)));
+    cases.push(case("live match: 100,000 subscriptions", || live(100_000)));
+    cases
+}
+
+type Operation = fn(Message) -> anyhow::Result<Work>;
+
+/// What is done to an event.
+const OPERATIONS: [(&str, Operation); 6] = [
+    ("parse", |message| {
+        let mut arena = Arena::new();
+        Ok(Box::new(move || {
+            // Its error would have shown when the others parsed the same.
+            let _ = black_box(Event::parse(black_box(&message.json), &mut arena));
+        }))
+    }),
+    ("JSON write", |message| {
+        let (event, mut out) = (parsed(message)?, Vec::new());
+        Ok(Box::new(move || {
+            out.clear();
+            black_box(&event).write_json(&mut out);
+            black_box(&out);
+        }))
+    }),
+    ("canonical", |message| {
+        let (event, mut out) = (parsed(message)?, Vec::new());
+        Ok(Box::new(move || {
+            out.clear();
+            canonical::write_canonical(&mut out, black_box(&event));
+            black_box(&out);
+        }))
+    }),
+    ("id", |message| {
+        let event = parsed(message)?;
+        Ok(Box::new(move || {
+            black_box(black_box(&event).compute_id());
+        }))
+    }),
+    ("binary encode", |message| {
+        let (event, mut out) = (parsed(message)?, Vec::new());
+        let mut encoder = Encoder::default();
+        Ok(Box::new(move || {
+            out.clear();
+            encoder.encode(black_box(&event), &[], &mut out);
+            black_box(&out);
+        }))
+    }),
+    ("binary fields", |message| {
+        let mut stored = Vec::new();
+        Encoder::default().encode(&parsed(message)?, &[], &mut stored);
+        EventRecord::new(Record::new(&stored)?).context("no event")?;
+        Ok(Box::new(move || {
+            let record = Record::new(black_box(&stored)).ok().and_then(EventRecord::new);
+            if let Some(event) = record {
+                black_box((*event.id(), *event.pubkey(), event.created_at()));
+                black_box((event.kind(), event.expires(), event.json()));
+            }
+        }))
+    }),
+];
+
+/// An event that stays for as long as the process does.
+fn parsed(message: Message) -> anyhow::Result<Event<'static>> {
+    let (json, arena) = (message.json.leak(), Box::leak(Box::new(Arena::new())));
+    Ok(Event::parse(json, arena)?)
+}
+
+fn key(n: u32) -> Key {
+    hark_codec::crypto::sha256(&n.to_le_bytes())
+}
+
+/// A question made ready and planned, once for a segment of a million rows.
+fn planned(authors: u32, values: u32) -> Work {
+    let label = |n| Box::from(hark_codec::hex::encode_32(&key(n)).as_slice());
+    let named = |count: u32| LabelSet { name: b'e', values: (0..count).map(label).collect() };
+    let query = Query {
+        authors: (authors > 0).then(|| (0..authors).map(key).collect()),
+        kinds: (authors > 0).then(|| vec![1]),
+        labels: if values > 0 { vec![named(values)] } else { Vec::new() },
+        limit: 100,
+        ..Query::default()
+    };
+    let terms = Terms::new(&[7; 16]);
+    let mut size = move |set| match set {
+        Set::Ids => Size { rows: 1, runs: 1 },
+        Set::Authors => Size { rows: 20 * u64::from(authors), runs: authors as usize },
+        Set::Label(_) => Size { rows: 3 * u64::from(values), runs: values as usize },
+        Set::Kinds => Size { rows: 500_000, runs: 1 },
+        Set::Time => Size { rows: 1_000_000, runs: 1 },
+    };
+    Box::new(move || {
+        let query = Prepared::new(black_box(&query).clone(), &terms);
+        black_box(plan(&query, &query.conditions, 1_000_000, &mut size));
+    })
+}
+
+/// Hears and forgets.
+struct Deaf;
+
+impl Sink for Deaf {
+    fn deliver(&self, news: News) {
+        black_box(news);
+    }
+
+    fn wake(&self) {}
+
+    fn overflow(&self) {}
+}
+
+/// An event is told to the one subscription that asks for its author, of so many.
+fn live(subscriptions: u32) -> anyhow::Result<Work> {
+    let live = Arc::new(Live::default());
+    let mut handles = Vec::new();
+    for n in 0..subscriptions {
+        let query = Query { authors: Some(vec![key(n)]), ..Query::default() };
+        let handle = live.subscribe(vec![query], Box::new(Deaf), 1 << 20);
+        handle.release(Told::new());
+        handles.push(handle);
+    }
+    // As many as there are rounds, from all over the index.
+    let wire = note().json;
+    let mut records = Vec::new();
+    for n in (0..subscriptions).step_by(subscriptions as usize / 1_000) {
+        let head = Head { id: key(!n), time: 1, author: Some(key(n)), kind: 1, expires: None };
+        let (root, person) = (key(n + 1), key(n + 2));
+        let labels = [(b'e', Place::Bytes(&root)), (b'p', Place::Bytes(&person))];
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, &wire, labels.into_iter());
+        Record::new(&bytes)?;
+        records.push(bytes);
+    }
+    let mut seq = 0;
+    Ok(Box::new(move || {
+        black_box(&handles);
+        seq += 1;
+        if let Ok(record) = Record::new(&records[seq % records.len()]) {
+            live.publish(Some(seq as u64), &record);
+        }
+    }))
+}

@@ -1,0 +1,196 @@
+//! How many instructions the codec, the planner and the live index take, as valgrind's callgrind counts
+//! them: the same on a busy machine as on an idle one, so that a change of a few percent is seen.
+//!
+//!     cargo bench -p hark-bench --bench instructions
+//!     cargo bench -p hark-bench --bench instructions -- --accept
+//!
+//! The first compares with `reference.txt` beside this file and fails if a count is more than 3 % above
+//! it. The second takes what it counts for the new reference: on purpose, with the reason in the commit.
+//! Counts depend on the compiler, so that nothing is compared after another one; and on valgrind, which
+//! shows programs a processor without instructions for SHA-256.
+
+mod cases;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use mimalloc::MiMalloc;
+
+use crate::cases::{Case, Work, cases};
+
+/// The allocator that Hark is shipped with.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// How much more than its reference a count may be, in percent.
+const MORE_MAX: f64 = 3.0;
+/// How many times as much a match may cost with the second of these subscriptions held as with the first.
+const LIVE: ([&str; 2], f64) =
+    (["live match: 1,000 subscriptions", "live match: 100,000 subscriptions"], 2.0);
+/// How often each is done while it is counted.
+const ROUNDS: u32 = 1_000;
+/// What takes much longer under valgrind is done less often.
+const LIST_ROUNDS: u32 = 50;
+
+#[derive(Parser)]
+struct Cli {
+    /// Take what is counted for the new reference
+    #[arg(long)]
+    accept: bool,
+    /// Do this case, to be counted from outside
+    #[arg(long, hide = true)]
+    case: Option<String>,
+    /// What cargo says to every bench
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let cli = Cli::parse();
+    if let Some(name) = cli.case {
+        let case = cases().into_iter().find(|case| case.name == name).context("no such case")?;
+        let mut work = (case.prepare)()?;
+        // Buffers grow before.
+        work();
+        counted_rounds(&mut work, rounds(&name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let with = compiler()?;
+    let mut counts = Vec::new();
+    for Case { name, .. } in cases() {
+        counts.push((name.clone(), count(&name)?));
+    }
+    if cli.accept {
+        std::fs::write(path(), reference(&with, &counts)).context("the reference")?;
+        println!("{} holds these counts now:", path().display());
+        for (name, now) in &counts {
+            println!("{name:<42} {now:>9}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = std::fs::read_to_string(path()).context("the reference; make it with --accept")?;
+    let known = parse(&text)?;
+    if known.with != with {
+        println!(
+            "NOT CHECKED: the reference was counted with {}, and this is {with}. Look at both \
+             versions of a case, then run this with --accept",
+            known.with
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    compare(&known, &counts)
+}
+
+fn rounds(name: &str) -> u32 {
+    if name.contains("500-tag") { LIST_ROUNDS } else { ROUNDS }
+}
+
+/// Only what happens within this function is counted; it is known by its name.
+#[inline(never)]
+fn counted_rounds(work: &mut Work, rounds: u32) {
+    for _ in 0..rounds {
+        work();
+    }
+}
+
+/// Instructions of a case, each time it is done.
+fn count(name: &str) -> anyhow::Result<u64> {
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
+        .arg("--toggle-collect=*counted_rounds*")
+        .arg(std::env::current_exe()?)
+        .args(["--case", name])
+        .output()
+        .context("valgrind could not be started; it comes in a package of that name")?;
+    let told = String::from_utf8_lossy(&run.stderr);
+    ensure!(run.status.success(), "{name}: {told}");
+    let collected = told.lines().find_map(|line| line.split_once("Collected : "));
+    let sum: u64 = collected.with_context(|| format!("{name}: {told}"))?.1.trim().parse()?;
+    ensure!(sum > 0, "{name}: nothing was counted");
+    Ok(sum / u64::from(rounds(name)))
+}
+
+/// What the counts depend on.
+fn compiler() -> anyhow::Result<String> {
+    let version = |program: &str| -> anyhow::Result<String> {
+        let run = Command::new(program).arg("--version").output().context(program.to_owned())?;
+        Ok(String::from_utf8_lossy(&run.stdout).trim().to_owned())
+    };
+    let target = std::env::consts::ARCH;
+    Ok(format!("{} for {target}, {}", version("rustc")?, version("valgrind")?))
+}
+
+/// The reference: a plain file in the repository.
+struct Reference {
+    with: String,
+    counts: Vec<(String, u64)>,
+}
+
+fn path() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/reference.txt"))
+}
+
+fn reference(with: &str, counts: &[(String, u64)]) -> String {
+    let mut out = String::from(
+        "# Instructions of each case, by `cargo bench -p hark-bench --bench instructions -- --accept`\n",
+    );
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "with {with}");
+    for (name, count) in counts {
+        let _ = writeln!(out, "{count:>9}  {name}");
+    }
+    out
+}
+
+fn parse(text: &str) -> anyhow::Result<Reference> {
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let with = lines.next().and_then(|line| line.strip_prefix("with "));
+    let with = with.context("the reference does not say what it was counted with")?.to_owned();
+    let count = |line: &str| {
+        let (count, name) = line.trim().split_once("  ").context("a line without a count")?;
+        Ok((name.to_owned(), count.parse()?))
+    };
+    Ok(Reference { with, counts: lines.map(count).collect::<anyhow::Result<_>>()? })
+}
+
+/// Prints the table and says whether all is well.
+fn compare(reference: &Reference, counts: &[(String, u64)]) -> anyhow::Result<ExitCode> {
+    println!("{:<42} {:>9} {:>9} {:>8}", "instructions", "reference", "now", "change");
+    let mut bad = Vec::new();
+    for (name, now) in counts {
+        let known = reference.counts.iter().find(|(known, _)| known == name);
+        let Some((_, before)) = known else {
+            bail!("{name} is not in the reference; use --accept")
+        };
+        let change = (*now as f64 / *before as f64 - 1.0) * 100.0;
+        let word = if change > MORE_MAX {
+            bad.push(name.as_str());
+            "  TOO MANY"
+        } else if change < -MORE_MAX {
+            "  fewer: --accept keeps it so"
+        } else {
+            ""
+        };
+        println!("{name:<42} {before:>9} {now:>9} {change:>+7.1}%{word}");
+    }
+    let of = |name: &str| counts.iter().find(|(known, _)| known == name).map(|(_, now)| *now);
+    let ([few, many], most) = LIVE;
+    let (few, many) = (of(few).context(few)?, of(many).context(many)?);
+    let times = many as f64 / few as f64;
+    println!("a match with 100,000 subscriptions takes {times:.2} times that with 1,000");
+    if times > most {
+        println!("which is more than {most}: the index no longer finds who could be asking");
+    }
+    if !bad.is_empty() {
+        println!(
+            "more than {MORE_MAX} % above the reference: {}. If that is worth it, run\n    \
+             cargo bench -p hark-bench --bench instructions -- --accept\nand say why in the commit",
+            bad.join(", ")
+        );
+    }
+    let well = bad.is_empty() && times <= most;
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
