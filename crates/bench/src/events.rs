@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use hark_codec::crypto::{Keys, sha256, sign};
+use hark_codec::crypto::{Keys, Signature, sha256, sign};
 use hark_codec::hex;
 use hark_codec::nostr::json;
 use hark_codec::record::{Id, Key};
@@ -77,8 +77,13 @@ impl Unsigned {
         sha256(&canonical)
     }
 
-    /// Appends the event and a line break.
-    pub(crate) fn sign(&self, people: &[Keys], out: &mut Vec<u8>) -> anyhow::Result<()> {
+    /// Appends the event and a line break; with its signature, or with the id in that place.
+    pub(crate) fn sign(
+        &self,
+        people: &[Keys],
+        signed: bool,
+        out: &mut Vec<u8>,
+    ) -> anyhow::Result<()> {
         let once;
         let keys = match self.author {
             Author::Ranked(rank) => &people[rank as usize],
@@ -88,7 +93,8 @@ impl Unsigned {
             }
         };
         let id = self.id.unwrap_or_else(|| self.hash(keys.public()));
-        self.write(&id, keys.public(), &hex::encode_64(&sign(keys, &id)), out);
+        let signature = if signed { sign(keys, &id) } else { no_signature(&id) };
+        self.write(&id, keys.public(), &hex::encode_64(&signature), out);
         out.push(b'\n');
         Ok(())
     }
@@ -110,6 +116,11 @@ impl Unsigned {
         out.extend_from_slice(sig);
         out.extend_from_slice(b"\"}");
     }
+}
+
+/// As many bytes, which no two events share.
+fn no_signature(id: &Id) -> Signature {
+    std::array::from_fn(|at| id[at % id.len()])
 }
 
 /// A note that others refer to.

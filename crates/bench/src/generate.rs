@@ -2,7 +2,7 @@
 //! one writes, in order; a few batches are under way and no more.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,7 +37,8 @@ pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
     let mut part = args.out.as_os_str().to_owned();
     part.push(".part");
     let part = Path::new(&part);
-    let bytes = write(part, args.events, args.seed).and_then(|bytes| {
+    let compressed = args.out.extension().is_some_and(|ending| ending == "zst");
+    let bytes = write(part, compressed, args).and_then(|bytes| {
         fs::rename(part, &args.out)
             .with_context(|| format!("{} could not be renamed", part.display()))?;
         Ok(bytes)
@@ -50,18 +51,55 @@ pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
         "{}: {} events, {}, seed {}",
         args.out.display(),
         words::number(args.events),
-        words::bytes(bytes?),
+        match bytes? {
+            (json, disk) if json == disk => words::bytes(json),
+            (json, disk) => format!("{} as {}", words::bytes(json), words::bytes(disk)),
+        },
         args.seed
     );
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(path: &Path, count: u64, seed: u64) -> anyhow::Result<u64> {
-    let file = File::create(path).with_context(|| {
+/// Where the events go.
+enum Out {
+    Plain(BufWriter<File>),
+    Compressed(zstd::Encoder<'static, File>),
+}
+
+impl Out {
+    fn write(&mut self, events: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(out) => out.write_all(events),
+            Self::Compressed(out) => out.write_all(events),
+        }
+    }
+
+    /// Returns once all is on the disk; bytes of the file.
+    fn finish(self) -> io::Result<u64> {
+        let file = match self {
+            Self::Plain(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?,
+            Self::Compressed(out) => out.finish()?,
+        };
+        file.sync_all()?;
+        Ok(file.metadata()?.len())
+    }
+}
+
+/// Gives the bytes of the events, and those on the disk.
+fn write(path: &Path, compressed: bool, args: &GenArgs) -> anyhow::Result<(u64, u64)> {
+    let (count, signed) = (args.events, !args.unsigned);
+    let create = || -> io::Result<Out> {
+        let file = File::create(path)?;
+        Ok(if compressed {
+            Out::Compressed(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)
+        } else {
+            Out::Plain(BufWriter::with_capacity(1 << 20, file))
+        })
+    };
+    let mut out = create().with_context(|| {
         format!("{} could not be written; give a file in a directory of yours", path.display())
     })?;
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    let mut events = Events::new(count, seed)?;
+    let mut events = Events::new(count, args.seed)?;
     // Keys are cheap to copy, and the signers read theirs while more events are made up.
     let people = events.people().to_vec();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -71,7 +109,7 @@ fn write(path: &Path, count: u64, seed: u64) -> anyhow::Result<u64> {
     let mut meter = Meter::start("signing", count);
     std::thread::scope(|scope| {
         for _ in 0..cores {
-            scope.spawn(|| sign(&queue, &people));
+            scope.spawn(|| sign(&queue, &people, signed));
         }
         scope.spawn(move || {
             loop {
@@ -88,27 +126,26 @@ fn write(path: &Path, count: u64, seed: u64) -> anyhow::Result<u64> {
         let (mut bytes, mut done) = (0, 0);
         for kept in order {
             let batch = kept.recv().context("signing has stopped")??;
-            out.write_all(&batch)
+            out.write(&batch)
                 .with_context(|| format!("{} could not be written", path.display()))?;
             bytes += batch.len() as u64;
             done = count.min(done + BATCH as u64);
             meter.at(done);
         }
-        out.into_inner()
-            .map_err(std::io::IntoInnerError::into_error)
-            .and_then(|file| file.sync_all())
+        let disk = out
+            .finish()
             .with_context(|| format!("{} could not be written to its end", path.display()))?;
         meter.finish();
-        Ok(bytes)
+        Ok((bytes, disk))
     })
 }
 
-fn sign(queue: &Mutex<Receiver<Job>>, people: &[Keys]) {
+fn sign(queue: &Mutex<Receiver<Job>>, people: &[Keys], signed: bool) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((batch, promise)) = next else { return };
         let mut out = Vec::with_capacity(batch.len() * 1_200);
-        let signed = batch.iter().try_for_each(|event| event.sign(people, &mut out));
+        let signed = batch.iter().try_for_each(|event| event.sign(people, signed, &mut out));
         // Whoever waited for it has failed and said so.
         let _ = promise.send(signed.map(|()| out));
     }
@@ -128,7 +165,7 @@ mod tests {
         let people = events.people().to_vec();
         let mut out = Vec::new();
         for event in events {
-            event.sign(&people, &mut out).unwrap();
+            event.sign(&people, true, &mut out).unwrap();
         }
         out
     }

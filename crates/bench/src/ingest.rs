@@ -1,8 +1,6 @@
 //! `hark bench ingest`: publishes events, each connection with a window of them unanswered, and looks
 //! at how many are accepted, how soon, and at what cost.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +15,7 @@ use crate::cli::IngestArgs;
 use crate::latency::Latencies;
 use crate::process::thread_cpu;
 use crate::report::{Column, Report};
-use crate::sample;
+use crate::sample::{self, Lines};
 use crate::target::{Refusals, Target};
 use crate::websocket::{Connection, Told, fields, put_text};
 
@@ -53,7 +51,7 @@ const COLUMNS: [Column; 16] = [
 /// The events, one after the other, for all connections.
 struct Source {
     path: PathBuf,
-    lines: BufReader<File>,
+    lines: Lines,
     line: Vec<u8>,
     left: u64,
     taken: u64,
@@ -77,7 +75,7 @@ impl Source {
         let began = Instant::now();
         Ok(Self {
             path: args.file.clone(),
-            lines: BufReader::with_capacity(1 << 20, sample::open(&args.file)?),
+            lines: sample::open(&args.file)?,
             line: Vec::new(),
             left: args.events.unwrap_or(u64::MAX),
             taken: 0,
@@ -115,7 +113,7 @@ impl Source {
 }
 
 /// Reads the next line that is not blank.
-fn next_line(lines: &mut BufReader<File>, line: &mut Vec<u8>, path: &Path) -> anyhow::Result<bool> {
+fn next_line(lines: &mut Lines, line: &mut Vec<u8>, path: &Path) -> anyhow::Result<bool> {
     loop {
         line.clear();
         let read = lines.read_until(b'\n', line).with_context(|| sample::unreadable(path))?;
@@ -360,7 +358,7 @@ impl Limit {
 type Signed = (Id, Key, Signature);
 
 fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<Signed>> {
-    let mut lines = BufReader::with_capacity(1 << 20, sample::open(path)?);
+    let mut lines = sample::open(path)?;
     let (mut line, mut arena, mut signed) = (Vec::new(), Arena::new(), Vec::new());
     while signed.len() < most && next_line(&mut lines, &mut line, path)? {
         let event = Event::parse(line.trim_ascii(), &mut arena)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::Hash;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -69,8 +69,7 @@ fn ranked<T: Ord + Hash>(counts: HashMap<T, u32>) -> Ranked<T> {
 
 impl Sample {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let file = open(path)?;
-        let mut lines = BufReader::with_capacity(1 << 20, file);
+        let mut lines = open(path)?;
         let mut meter = Meter::start("reading", 0);
         let (mut line, mut arena) = (Vec::new(), Arena::new());
         let mut counts = Counts::default();
@@ -140,9 +139,25 @@ fn is_kept(kind: u16) -> bool {
     !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
 }
 
-/// Opens a file of events.
-pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
-    File::open(path).with_context(|| {
+/// The lines of a file of events.
+pub(crate) type Lines = Box<dyn BufRead + Send>;
+
+/// Bytes read from a file at once.
+const READ_BYTES: usize = 1 << 20;
+/// How zstd begins.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Opens a file of events, plain or compressed with zstd.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Lines> {
+    let open = || -> std::io::Result<Lines> {
+        let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+        if !file.fill_buf()?.starts_with(&ZSTD) {
+            return Ok(Box::new(file));
+        }
+        let text = zstd::Decoder::with_buffer(file)?;
+        Ok(Box::new(BufReader::with_capacity(READ_BYTES, text)))
+    };
+    open().with_context(|| {
         format!("{}; make it with `hark bench gen {}`", unreadable(path), path.display())
     })
 }
