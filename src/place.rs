@@ -195,6 +195,14 @@ pub(crate) enum Hand {
 }
 
 impl Hand {
+    /// The archive, where it is this process that writes it.
+    pub(crate) fn own_store(&self) -> Option<&dyn Store> {
+        match self {
+            Self::Own(owned) => Some(&*owned.store),
+            Self::Server(_) => None,
+        }
+    }
+
     /// Puts records; one outcome each, or why a server could not. Durable on return.
     pub(crate) fn put(
         &mut self,

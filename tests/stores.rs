@@ -31,7 +31,13 @@ mod tempdir {
 impl Shelf {
     fn new(name: &str, flavour: Flavour, background: bool, seal_records: u32) -> Self {
         let dir = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
-        let options = Options { seal_records, merge_fan_in: 4, background, ..Options::default() };
+        let options = Options {
+            seal_records,
+            merge_fan_in: 4,
+            segment_records_max: u64::from(seal_records) * 20,
+            background,
+            ..Options::default()
+        };
         let mut shelf = Self { dir: tempdir::Dir(dir), flavour, options, store: None };
         shelf.open();
         shelf
@@ -62,6 +68,9 @@ impl Subject for Shelf {
             0 | 1 => self.open(),
             2 => {
                 self.embedded().compact(&mut |_| {}).expect("compacts");
+                let stats = self.embedded().stats();
+                let sealed = stats.records - stats.head_records;
+                assert!(sealed <= stats.segments * self.options.segment_records_max, "{stats:?}");
             }
             3 => {
                 let segments = files(self.path(), "seg");

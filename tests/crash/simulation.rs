@@ -72,6 +72,7 @@ impl Simulation {
             log_bytes_max: *random.pick(&[3_000, 12_000, 1 << 20]),
             merge_fan_in: 2 + random.below(3),
             rewrite_dead_share: *random.pick(&[0.02, 0.3, 0.6]),
+            segment_records_max: *random.pick(&[100, 1 << 20]),
             background: false,
             ..Options::default()
         };

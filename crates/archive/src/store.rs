@@ -18,6 +18,7 @@
 //! number it sees. That is what joins stored and live messages without a gap or a double.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use hark_codec::record::{Id, Record};
 
@@ -181,6 +182,30 @@ pub struct Stats {
     pub syncs: Times,
     /// Why upkeep fails, while it does.
     pub upkeep_failed: Option<String>,
+    /// What upkeep has done since the start.
+    pub upkeep: Upkeep,
+}
+
+/// Work that a store does beside its readers and its writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Upkeep {
+    /// Making segments from full heads.
+    pub sealing: Job,
+    /// Making one segment from several.
+    pub merging: Job,
+    /// Writing logs anew without their deleted records.
+    pub rewriting: Job,
+}
+
+/// One kind of that work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Job {
+    /// Records that went through it, each as often as it did.
+    pub records: u64,
+    /// Bytes that it wrote.
+    pub bytes: u64,
+    /// Processor time that it took.
+    pub cpu: Duration,
 }
 
 /// How far a store's log is durable, where it has one that other processes may follow.

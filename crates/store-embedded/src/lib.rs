@@ -42,6 +42,9 @@ pub struct Options {
     pub log_bytes_max: u64,
     /// Segments of about the same size that are merged into one.
     pub merge_fan_in: usize,
+    /// Records that a merged segment may come to. What a merge keeps in memory grows with them (some 40
+    /// bytes each), and nothing is gained by fewer segments than one for so many.
+    pub segment_records_max: u64,
     /// Share of a sealed log that must be dead before it is rewritten.
     pub rewrite_dead_share: f64,
     /// Whether sealing, merging and rewriting run on a thread of their own. Without, they run inside
@@ -57,6 +60,7 @@ impl Default for Options {
             seal_records: 65_536,
             log_bytes_max: 256 << 20,
             merge_fan_in: 8,
+            segment_records_max: 8 << 20,
             rewrite_dead_share: 0.3,
             background: true,
             disk: Arc::new(disk::RealDisk),

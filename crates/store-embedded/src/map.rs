@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 use memmap2::{Advice, Mmap, MmapOptions};
@@ -43,6 +43,15 @@ impl Map {
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
         map.advise(Advice::Random)?;
         Ok(Self(Some(map)))
+    }
+
+    /// Has a part of the file read from the disk, in large pieces and without waiting for them: for what is
+    /// about to be looked at whole.
+    pub fn read_ahead(&self, part: Range<usize>) {
+        if let Some(map) = self.0.as_ref().filter(|map| part.end <= map.len()) {
+            // Only a hint: without it the same bytes come page by page.
+            let _ = map.advise_range(Advice::WillNeed, part.start, part.len());
+        }
     }
 
     /// Has the first bytes at `at` brought closer, about as many as a record has as a rule, without

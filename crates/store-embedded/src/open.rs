@@ -201,6 +201,7 @@ impl Embedded {
             signalled: Condvar::new(),
             written_bytes: AtomicU64::new(0),
             syncs: Histogram::default(),
+            done: Mutex::default(),
             options,
         };
         if remade {

@@ -15,7 +15,7 @@ use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{Merged, Part, Parts, count_all, explain_all};
 use hark_archive::query::prepared::{Prepared, Terms as _};
 use hark_archive::query::source::Source;
-use hark_archive::store::Stats;
+use hark_archive::store::{Stats, Upkeep};
 use hark_archive::{
     CommitError, Committed, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
     Store, Write,
@@ -234,6 +234,8 @@ pub(crate) struct Shelf {
     pub written_bytes: AtomicU64,
     /// Syncs of the log.
     pub syncs: Histogram,
+    /// What upkeep has done.
+    pub done: Mutex<Upkeep>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -621,6 +623,7 @@ impl Store for Embedded {
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
             syncs: self.shelf.syncs.read(),
             upkeep_failed: lock(&self.shelf.signal).failed.clone(),
+            upkeep: *lock(&self.shelf.done),
             ..Stats::default()
         };
         let span = |stats: &mut Stats, span: Option<(u64, u64)>| {

@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_archive::CommitError;
+use hark_archive::store::{Job, Upkeep};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::log::{self, Frame, LogError};
 use crate::manifest::{LogEntry, Manifest, SegmentEntry};
@@ -69,6 +71,23 @@ pub struct Compacted {
     pub bytes_before: u64,
     /// Bytes on disk after.
     pub bytes_after: u64,
+}
+
+/// When a job was begun.
+struct Started {
+    wall: Instant,
+    /// Processor time of this thread until then.
+    cpu: Duration,
+}
+
+impl Started {
+    fn now() -> Self {
+        Self { wall: Instant::now(), cpu: thread_cpu() }
+    }
+}
+
+fn thread_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Starts the thread.
@@ -169,7 +188,7 @@ impl Shelf {
     /// Seals the oldest frozen head; false if there is none.
     fn seal_next(&self) -> Result<bool, UpkeepError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
-        let started = Instant::now();
+        let started = Started::now();
         let disk = &*self.options.disk;
         let number = self.take_segment_number();
         let written = seal::seal(disk, &self.dir, number, &head)?;
@@ -189,11 +208,13 @@ impl Shelf {
                 entry.dead_bytes = dead_bytes;
             }
         })?;
+        let records = u64::from(written.count);
+        self.note_done(&started, records, written.bytes, |done| &mut done.sealing);
         tracing::info!(
             segment = number,
             records = head.published(),
             bytes = written.bytes,
-            ms = started.elapsed().as_millis(),
+            ms = started.wall.elapsed().as_millis(),
             "a full head was sealed"
         );
         Ok(true)
@@ -208,7 +229,7 @@ impl Shelf {
         if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
             return Err(UpkeepError::Damaged(segment::path(&self.dir, bad.entry.number)));
         }
-        let started = Instant::now();
+        let started = Started::now();
         let disk = &*self.options.disk;
         let number = self.take_segment_number();
         let written = merge::merge(disk, &self.dir, number, olds)?;
@@ -242,12 +263,14 @@ impl Shelf {
                 }
             }
         })?;
+        let records = u64::from(written.count);
+        self.note_done(&started, records, written.bytes, |done| &mut done.merging);
         tracing::info!(
             segment = number,
             segments = olds.len(),
-            records = olds.iter().map(|old| u64::from(old.file.rows)).sum::<u64>(),
+            records,
             bytes = written.bytes,
-            ms = started.elapsed().as_millis(),
+            ms = started.wall.elapsed().as_millis(),
             "segments were merged"
         );
         Ok(())
@@ -342,7 +365,7 @@ impl Shelf {
 
     /// Writes a log anew without its dead records, and its segment's addresses.
     fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), UpkeepError> {
-        let started = Instant::now();
+        let started = Started::now();
         let disk = &*self.options.disk;
         let manifest = lock(&self.manifest).clone();
         let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {
@@ -411,11 +434,15 @@ impl Shelf {
             let log = segment.logs.iter().flatten().find(|log| log.number == number);
             log.map(|log| log.written())
         };
+        let records = moved.len() as u64;
+        self.note_done(&started, records, written(&renewed).unwrap_or(0), |done| {
+            &mut done.rewriting
+        });
         tracing::info!(
             log = number,
             bytes_before = written(segment),
             bytes = written(&renewed),
-            ms = started.elapsed().as_millis(),
+            ms = started.wall.elapsed().as_millis(),
             "a log was written anew without its deleted records"
         );
         Ok(())
@@ -494,6 +521,20 @@ impl Shelf {
         manifest.next_segment - 1
     }
 
+    fn note_done(
+        &self,
+        started: &Started,
+        records: u64,
+        bytes: u64,
+        job: fn(&mut Upkeep) -> &mut Job,
+    ) {
+        let mut done = lock(&self.done);
+        let job = job(&mut done);
+        job.records += records;
+        job.bytes += bytes;
+        job.cpu += thread_cpu().saturating_sub(started.cpu);
+    }
+
     fn note_written(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -544,10 +585,34 @@ fn due_merge(
     while start < segments.len() {
         let here = tier(&segments[start]);
         let same = segments[start..].iter().take_while(|s| tier(s) <= here).count();
-        if same >= fan_in {
+        if same >= fan_in && fits(&segments[start..start + same], options) {
             return Some(start..start + same);
         }
         start += segments[start..].iter().take_while(|s| tier(s) >= here).count().max(1);
+    }
+    None
+}
+
+/// Whether a merge of these would not come to too much.
+fn fits(segments: &[Arc<Segment>], options: &crate::Options) -> bool {
+    let rows = segments.iter().map(|segment| u64::from(segment.file.rows));
+    rows.sum::<u64>() <= options.segment_records_max
+}
+
+/// Neighbours that fit into one segment together, from the oldest on; none if no two do.
+fn next_to_fit(
+    segments: &[Arc<Segment>],
+    options: &crate::Options,
+) -> Option<std::ops::Range<usize>> {
+    let mut start = 0;
+    while start < segments.len() {
+        let many =
+            (start + 1..=segments.len()).take_while(|&end| fits(&segments[start..end], options));
+        let end = many.last().unwrap_or(start + 1);
+        if end > start + 1 {
+            return Some(start..end);
+        }
+        start = end;
     }
     None
 }
@@ -559,8 +624,8 @@ pub(crate) fn merge_due_records(segments: &[Arc<Segment>], options: &crate::Opti
 }
 
 impl Embedded {
-    /// Merges all segments into one and rewrites every log with dead records in it, beside readers
-    /// and the writer.
+    /// Merges all segments into as few as may be and rewrites every log with dead records in it, beside
+    /// readers and the writer.
     pub fn compact(&self, progress: OnProgress<'_>) -> Result<Compacted, UpkeepError> {
         use hark_archive::Store;
         let shelf = &self.shelf;
@@ -571,9 +636,10 @@ impl Embedded {
         }
         while shelf.seal_next()? {}
         progress(Progress { what: "merging segments", done: 0, total: 1 });
-        let segments = shelf.view.load().segments.len();
-        if segments > 1 {
-            shelf.merge(0..segments)?;
+        loop {
+            let due = next_to_fit(&shelf.view.load().segments, &shelf.options);
+            let Some(range) = due else { break };
+            shelf.merge(range)?;
         }
         progress(Progress { what: "merging segments", done: 1, total: 1 });
         let logs = lock(&shelf.manifest).logs.len() as u64;

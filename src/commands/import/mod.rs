@@ -2,6 +2,7 @@
 //! lines. Bounded: so many chunks are under way, and no more.
 
 mod check;
+mod cost;
 mod source;
 mod tally;
 
@@ -17,6 +18,7 @@ use anyhow::Context as _;
 use hark_archive::Store;
 
 use self::check::{Checked, Terms, Worker};
+use self::cost::{Cost, Memory};
 use self::source::{Chunk, Source};
 use self::tally::Tally;
 use crate::cli::ImportArgs;
@@ -53,10 +55,11 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     }
     let started = Instant::now();
     let mut total = Tally::default();
+    let mut memory = Memory::default();
     let mut failed = None;
     for path in &args.files {
         let mut tally = Tally::default();
-        let done = file(path, &terms, &mut hand, &mut tally, &stop);
+        let done = file(path, &terms, &mut hand, &mut tally, &mut memory, &stop);
         total.add_file(path, tally);
         if let Err(error) = done {
             failed = Some(error);
@@ -67,10 +70,16 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     }
     let stopped = stop.load(Ordering::Relaxed);
     let complete = failed.is_none() && !stopped;
+    let cost = hand.own_store().map(|store| Cost::of(&store.stats().upkeep, &memory));
     if args.json {
-        print::line(&total.to_json(started.elapsed(), args.trusted, complete).to_string())?;
+        let mut report = total.to_json(started.elapsed(), args.trusted, complete);
+        report["cost"] = cost.map(|cost| cost.to_json()).into();
+        print::line(&report.to_string())?;
     } else {
         print::line(&total.to_text(started.elapsed(), args.trusted))?;
+        if let Some(cost) = cost {
+            print::line(&cost.to_text(total.stored))?;
+        }
     }
     if let Some(error) = failed {
         return Err(error);
@@ -101,6 +110,7 @@ fn file(
     terms: &Terms<'_>,
     hand: &mut Hand,
     tally: &mut Tally,
+    memory: &mut Memory,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     // Room for white space around an event.
@@ -112,6 +122,7 @@ fn file(
     let mut intake = Intake {
         hand,
         tally,
+        memory,
         batch: Batch::default(),
         meter: Meter::start(&path.display().to_string(), source.size.unwrap_or(0), Unit::Bytes),
         size: source.size.unwrap_or(0),
@@ -192,6 +203,7 @@ struct Batch {
 struct Intake<'a> {
     hand: &'a mut Hand,
     tally: &'a mut Tally,
+    memory: &'a mut Memory,
     batch: Batch,
     meter: Meter,
     size: u64,
@@ -233,6 +245,7 @@ impl Intake<'_> {
         self.batch.records.extend(checked.records);
         self.batch.lines.extend(checked.lines.iter().map(|line| first_line + line));
         self.tally.append(checked.tally);
+        self.memory.look();
         let rate = self.tally.events as f64 / self.started.elapsed().as_secs_f64().max(0.001);
         let words = format!(
             "{} events, {}/s",

@@ -44,15 +44,18 @@ impl Builder {
     }
 
     /// The rows' times, newest first.
-    pub fn times(&mut self, times: &[u64]) -> io::Result<()> {
+    pub fn times(
+        &mut self,
+        times: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + Clone,
+    ) -> io::Result<()> {
         self.rows = times.len() as u32;
-        self.newest = times.first().copied().unwrap_or(0);
-        self.oldest = times.last().copied().unwrap_or(0);
+        self.newest = times.clone().next().unwrap_or(0);
+        self.oldest = times.clone().next_back().unwrap_or(0);
         let oldest = self.oldest;
         if u32::try_from(self.newest - oldest).is_ok() {
-            self.u32s(Section::Times, times.iter().map(|time| (time - oldest) as u32))
+            self.u32s(Section::Times, times.map(|time| (time - oldest) as u32))
         } else {
-            self.u64s(Section::Times, times.iter().map(|time| time - oldest))
+            self.u64s(Section::Times, times.map(|time| time - oldest))
         }
     }
 
@@ -73,12 +76,17 @@ impl Builder {
         self.u64s(Section::IdFilter, filter.into_iter())
     }
 
-    /// The lists: `next` fills the rows of the next one and says its term and kind, ascending.
+    /// The lists, at most so many: `next` fills the rows of the next one and says its term and kind,
+    /// ascending.
     pub fn lists(
         &mut self,
+        lists_max: usize,
         mut next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
     ) -> io::Result<()> {
-        let (mut terms, mut kinds, mut starts) = (Vec::new(), Vec::new(), vec![0u32]);
+        // Room for all of them at once: to double it bit by bit would take twice as much.
+        let (mut terms, mut kinds) = (Vec::with_capacity(lists_max), Vec::with_capacity(lists_max));
+        let mut starts = Vec::with_capacity(lists_max + 1);
+        starts.push(0u32);
         let mut rows = Vec::new();
         let mut end = 0u32;
         self.begin();

@@ -146,6 +146,11 @@ impl SegmentFile {
         Some((self.u64(Section::IdHashes, at)?, self.u32(Section::IdRows, at)?))
     }
 
+    /// Has the kinds of the whole dictionary read from the disk.
+    pub fn read_ahead_kinds(&self) {
+        self.map.read_ahead(self.sections[Section::Kinds as usize].clone());
+    }
+
     /// Entries of the dictionary.
     pub fn entries(&self) -> usize {
         self.sections[Section::Kinds as usize].len() / 4

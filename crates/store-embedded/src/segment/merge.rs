@@ -40,7 +40,7 @@ pub fn merge(
     }
     let mut builder = Builder::new(disk, shelf, number)?;
     let time = |&(segment, row): &(u32, u32)| segments[segment as usize].file.time(row);
-    builder.times(&order.iter().map(time).collect::<Vec<_>>())?;
+    builder.times(order.iter().map(time))?;
     builder.ids(ids(segments, &rows))?;
     lists(&mut builder, segments, &rows)?;
     let mut expiries: Vec<(u64, u32)> = Vec::new();
@@ -120,7 +120,8 @@ fn lists(builder: &mut Builder, segments: &[Arc<Segment>], rows: &[Vec<u32>]) ->
             .then(|| Reverse((file.entry_term(entry), file.kind(entry), at, entry)))
     };
     let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
-    builder.lists(|list| {
+    let lists_max = segments.iter().map(|segment| segment.file.entries()).sum();
+    builder.lists(lists_max, |list| {
         let Reverse((term, kind, ..)) = *heap.peek()?;
         let mut runs = 0;
         while let Some(&Reverse((t, k, at, entry))) = heap.peek() {

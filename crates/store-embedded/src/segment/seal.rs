@@ -51,6 +51,7 @@ pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Resu
     let sorted = Sorted::new(items, head.inserted());
     let mut lists: Vec<(u64, u32, u32)> = head.lists().collect();
     lists.sort_unstable();
+    let lists_max = lists.len();
     let mut lists = lists.into_iter();
     let mut old = Vec::new();
     let rows = &sorted.rows;
@@ -61,7 +62,7 @@ pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Resu
         list.sort_unstable();
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, next, head.expiries())?;
+    let bytes = sorted.write(disk, shelf, number, (lists_max, next), head.expiries())?;
     Ok(sorted.written(bytes))
 }
 
@@ -98,7 +99,7 @@ pub fn write(
         rest = &rest[len..];
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, next, expiries)?;
+    let bytes = sorted.write(disk, shelf, number, (0, next), expiries)?;
     Ok(sorted.written(bytes))
 }
 
@@ -119,14 +120,14 @@ impl Sorted {
         Self { items, rows }
     }
 
-    /// Writes the segment and its addresses: `next` as for [`Builder::lists`], and what expires when,
+    /// Writes the segment and its addresses: the lists as for [`Builder::lists`], and what expires when,
     /// by the old rows. Gives their bytes.
     fn write(
         &self,
         disk: &dyn Disk,
         shelf: &Path,
         number: u32,
-        next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
+        (lists_max, next): (usize, impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>),
         mut expiries: Vec<(u64, u32)>,
     ) -> io::Result<u64> {
         let mut ids: Vec<_> = (0..).zip(&self.items).map(|(new, item)| (item.hash, new)).collect();
@@ -137,9 +138,9 @@ impl Sorted {
         expiries.retain(|(_, row)| *row != DROPPED);
         expiries.sort_unstable();
         let mut builder = Builder::new(disk, shelf, number)?;
-        builder.times(&self.items.iter().map(|item| item.time).collect::<Vec<_>>())?;
+        builder.times(self.items.iter().map(|item| item.time))?;
         builder.ids(ids.into_iter())?;
-        builder.lists(next)?;
+        builder.lists(lists_max, next)?;
         builder.expiries(&expiries)?;
         let addresses = self.items.iter().map(|item| item.address.pack());
         Ok(builder.finish()? + Kind::Addresses.write(disk, shelf, (number, 0), addresses)?)

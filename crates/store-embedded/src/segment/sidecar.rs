@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::disk::Disk;
 use crate::map::Map;
 
+/// Bytes gathered before they are handed to the disk.
+const BUFFER: usize = 256 << 10;
+
 /// What a sidecar holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -41,14 +44,22 @@ impl Kind {
         (segment, generation): (u32, u32),
         words: impl Iterator<Item = u64>,
     ) -> io::Result<u64> {
-        let mut bytes = self.magic().to_vec();
-        words.for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
-        let sum = crc32c::crc32c(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
         let mut file = disk.create(&self.path(shelf, segment, generation))?;
+        let (mut bytes, mut sum, mut written) = (self.magic().to_vec(), 0, 0);
+        for word in words {
+            bytes.extend_from_slice(&word.to_le_bytes());
+            if bytes.len() >= BUFFER {
+                sum = crc32c::crc32c_append(sum, &bytes);
+                file.write_all(&bytes)?;
+                written += bytes.len() as u64;
+                bytes.clear();
+            }
+        }
+        sum = crc32c::crc32c_append(sum, &bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
         file.write_all(&bytes)?;
         file.sync()?;
-        Ok(bytes.len() as u64)
+        Ok(written + bytes.len() as u64)
     }
 
     /// Opens words; their number and checksum must be right.
@@ -60,6 +71,7 @@ impl Kind {
         len: usize,
     ) -> io::Result<Words> {
         let map = disk.map(&self.path(shelf, segment, generation), None)?;
+        map.read_ahead(0..map.len());
         let sound = map.len() == 12 + len * 8
             && map.starts_with(self.magic())
             && map.last_chunk().is_some_and(|sum| {

@@ -97,6 +97,7 @@ fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box
         })
         .collect();
     rare.sort_unstable();
+    file.read_ahead_kinds();
     for entry in 0..file.entries() {
         if let Ok(at) = rare.binary_search_by_key(&file.kind(entry), |(kind, _)| *kind) {
             rare[at].1.push(file.entry_term(entry));

@@ -1,0 +1,82 @@
+//! What an import costs beside reading and checking: the store's upkeep, and memory.
+
+use std::time::{Duration, Instant};
+
+use hark_archive::store::{Job, Upkeep};
+
+use crate::print;
+
+/// Time between two looks at how much memory is in use.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The most memory of its own that this process was seen to have. Mapped files are not its own: the
+/// system takes them back when it needs room.
+#[derive(Default)]
+pub(super) struct Memory {
+    most_bytes: Option<u64>,
+    looked: Option<Instant>,
+}
+
+impl Memory {
+    /// Looks, unless that was done just now.
+    pub(super) fn look(&mut self) {
+        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        self.most_bytes = self.most_bytes.max(kib.map(|kib| kib * 1024));
+    }
+}
+
+/// The figures.
+pub(super) struct Cost {
+    upkeep: Upkeep,
+    memory_bytes_max: Option<u64>,
+}
+
+impl Cost {
+    pub(super) fn of(upkeep: &Upkeep, memory: &Memory) -> Self {
+        Self { upkeep: *upkeep, memory_bytes_max: memory.most_bytes }
+    }
+
+    fn jobs(&self) -> [(&'static str, Job); 3] {
+        let Upkeep { sealing, merging, rewriting } = self.upkeep;
+        [("sealing", sealing), ("merging", merging), ("rewriting", rewriting)]
+    }
+
+    /// For people: what each of so many stored events has cost.
+    pub(super) fn to_text(&self, stored: u64) -> String {
+        let stored = stored.max(1) as f64;
+        let mut rows = Vec::new();
+        for (name, job) in self.jobs() {
+            if job.records > 0 {
+                let cpu_us = job.cpu.as_secs_f64() * 1e6 / stored;
+                let (times, bytes) = (job.records as f64 / stored, job.bytes as f64 / stored);
+                let rest = format!("of CPU an event, {bytes:.0} bytes written, {times:.2} times");
+                rows.push((name, format!("{cpu_us:.2} us"), rest));
+            }
+        }
+        if let Some(most) = self.memory_bytes_max {
+            let rest = "at most, without mapped files".into();
+            rows.push(("memory", print::bytes(most), rest));
+        }
+        print::table(&rows)
+    }
+
+    /// For programs.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        let mut jobs = serde_json::Map::new();
+        for (name, job) in self.jobs() {
+            let Job { records, bytes, cpu } = job;
+            let job = serde_json::json!({
+                "records": records, "bytes": bytes, "cpu_s": cpu.as_secs_f64(),
+            });
+            jobs.insert(name.into(), job);
+        }
+        jobs.insert("memory_bytes_max".into(), self.memory_bytes_max.into());
+        jobs.into()
+    }
+}
