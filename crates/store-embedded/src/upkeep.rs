@@ -570,33 +570,37 @@ fn files(shelf: &Shelf, manifest: &Manifest) -> Vec<PathBuf> {
     files
 }
 
-/// The oldest neighbours of one tier that are as many as are merged at once.
+/// The oldest neighbours of one tier that are as many as are merged at once, with smaller ones that lie
+/// between them.
 fn due_merge(
     segments: &[Arc<Segment>],
     options: &crate::Options,
 ) -> Option<std::ops::Range<usize>> {
+    let rows: Vec<u32> = segments.iter().map(|segment| segment.file.rows).collect();
+    due(&rows, options)
+}
+
+fn due(rows: &[u32], options: &crate::Options) -> Option<std::ops::Range<usize>> {
     let fan_in = options.merge_fan_in.max(2);
-    let tier = |segment: &Arc<Segment>| {
-        let ratio = f64::from(segment.file.rows.max(1)) / f64::from(options.seal_records.max(1));
+    let tier = |rows: &u32| {
+        let ratio = f64::from(*rows.max(&1)) / f64::from(options.seal_records.max(1));
         // Heads end a little above or below the mark, so tiers begin at half of it.
         (ratio * 2.0).max(1.0).log(fan_in as f64).floor() as u32
     };
-    let mut start = 0;
-    while start < segments.len() {
-        let here = tier(&segments[start]);
-        let same = segments[start..].iter().take_while(|s| tier(s) <= here).count();
-        if same >= fan_in && fits(&segments[start..start + same], options) {
-            return Some(start..start + same);
-        }
-        start += segments[start..].iter().take_while(|s| tier(s) >= here).count().max(1);
-    }
-    None
+    (0..rows.len()).find_map(|start| {
+        let here = tier(&rows[start]);
+        let run = rows[start..].iter().map(tier).take_while(|tier| *tier <= here);
+        // Smaller ones at the end wait until they are as many: else a large one would be written anew
+        // for every few of them.
+        let (last, _) = run.enumerate().filter(|(_, tier)| *tier == here).nth(fan_in - 1)?;
+        let range = start..start + last + 1;
+        fits(&rows[range.clone()], options).then_some(range)
+    })
 }
 
-/// Whether a merge of these would not come to too much.
-fn fits(segments: &[Arc<Segment>], options: &crate::Options) -> bool {
-    let rows = segments.iter().map(|segment| u64::from(segment.file.rows));
-    rows.sum::<u64>() <= options.segment_records_max
+/// Whether segments of so many rows may become one.
+fn fits(rows: &[u32], options: &crate::Options) -> bool {
+    rows.iter().map(|rows| u64::from(*rows)).sum::<u64>() <= options.segment_records_max
 }
 
 /// Neighbours that fit into one segment together, from the oldest on; none if no two do.
@@ -604,10 +608,10 @@ fn next_to_fit(
     segments: &[Arc<Segment>],
     options: &crate::Options,
 ) -> Option<std::ops::Range<usize>> {
+    let rows: Vec<u32> = segments.iter().map(|segment| segment.file.rows).collect();
     let mut start = 0;
-    while start < segments.len() {
-        let many =
-            (start + 1..=segments.len()).take_while(|&end| fits(&segments[start..end], options));
+    while start < rows.len() {
+        let many = (start + 1..=rows.len()).take_while(|&end| fits(&rows[start..end], options));
         let end = many.last().unwrap_or(start + 1);
         if end > start + 1 {
             return Some(start..end);
@@ -660,5 +664,45 @@ impl Embedded {
     /// Waits until all upkeep that is due is done; for tests and benches.
     pub fn settle(&self) -> Result<(), UpkeepError> {
         self.shelf.upkeep_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    /// Seals heads of one size and merges what is due: what is left, and rows that were merged.
+    fn grow(seals: u32, options: &Options) -> (Vec<u32>, u64) {
+        let (mut rows, mut merged) = (Vec::new(), 0);
+        for _ in 0..seals {
+            rows.push(options.seal_records);
+            while let Some(range) = due(&rows, options) {
+                let sum: u32 = rows[range.clone()].iter().sum();
+                merged += u64::from(sum);
+                rows.splice(range, [sum]);
+            }
+        }
+        (rows, merged)
+    }
+
+    #[test]
+    fn a_record_is_merged_once_a_tier_and_no_segment_grows_without_bound() {
+        let options =
+            Options { seal_records: 100, segment_records_max: 8_000, ..Options::default() };
+        let (rows, merged) = grow(1_525, &options);
+        assert_eq!(merged, 1_525 / 8 * 800 + 1_525 / 64 * 6_400);
+        let expected: Vec<u32> =
+            [vec![6_400; 23], vec![800; 6], vec![100; 5]].into_iter().flatten().collect();
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn small_ones_between_large_ones_go_with_them_and_block_nothing() {
+        let options = Options { seal_records: 100, merge_fan_in: 3, ..Options::default() };
+        assert_eq!(due(&[300, 100, 300, 100, 300, 100], &options), Some(0..5));
+        assert_eq!(due(&[100, 300, 300, 300], &options), Some(1..4));
+        assert_eq!(due(&[900, 100, 100], &options), None);
+        assert_eq!(due(&[], &options), None);
     }
 }
