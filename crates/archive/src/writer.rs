@@ -43,16 +43,20 @@ pub type Done = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
 
 /// Hears, on the writer's thread, of what has just become durable.
 pub trait Listener: Send {
-    /// A record and its sequence number, in order.
-    fn stored(&mut self, seq: u64, record: &Record<'_>);
-
-    /// A batch is durable, and all of its records are told. Their senders hear of it after this.
-    fn batch(&mut self) {}
+    /// A batch is durable: its records and their sequence numbers, in order. `answer` tells their
+    /// senders, and is to be called when all who listen have heard of them.
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    );
 }
 
 /// Nobody hears.
 impl Listener for () {
-    fn stored(&mut self, _: u64, _: &Record<'_>) {}
+    fn batch(&mut self, _: &mut dyn Iterator<Item = (u64, Record<'_>)>, answer: &mut dyn FnMut()) {
+        answer();
+    }
 }
 
 /// What makes a batch durable: [`Store::commit`], or another process that took the archive over.
@@ -225,22 +229,19 @@ fn commit(
         Ok(committed) => {
             counters.batches.note(started.elapsed());
             counters.writes.add(writes.len() as u64);
-            for (seq, bytes) in &committed.before {
-                if let Ok(record) = Record::new(bytes) {
-                    target.listener.stored(*seq, &record);
+            let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
+            let put = writes.iter().zip(&committed.outcomes).filter_map(|pair| match pair {
+                (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
+                _ => None,
+            });
+            let mut stored = before
+                .chain(put)
+                .filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
+            target.listener.batch(&mut stored, &mut || {
+                for (done, outcome) in waiting.drain(..).zip(&committed.outcomes) {
+                    done(Ok(*outcome));
                 }
-            }
-            for (write, outcome) in writes.iter().zip(&committed.outcomes) {
-                if let (Write::Put(bytes), Outcome::Stored { seq }) = (write, outcome)
-                    && let Ok(record) = Record::new(bytes)
-                {
-                    target.listener.stored(*seq, &record);
-                }
-            }
-            target.listener.batch();
-            for (done, outcome) in waiting.drain(..).zip(committed.outcomes) {
-                done(Ok(outcome));
-            }
+            });
         }
         Err(error) => {
             if let CommitError::Stopped(reason) = &error {

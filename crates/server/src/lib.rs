@@ -18,6 +18,7 @@ use network::Network;
 
 mod address;
 mod admin;
+mod bell;
 mod connections;
 mod landing;
 mod line;

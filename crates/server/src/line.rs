@@ -4,24 +4,51 @@
 //! Bytes are counted until they are on the socket. Above one bound searches for this client rest
 //! (they are parked here, and woken from here), above another the client is given up as too slow.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use hark_archive::live::News;
 
 use crate::metrics::Metrics;
 use crate::readers::Job;
 
+thread_local! {
+    /// Sessions to be woken at the end of what this thread is at; none if each is woken at once.
+    static TO_WAKE: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
+}
+
+/// Wakes sessions only at the end of `work`. What it puts on a line in several pieces goes out in one
+/// write then, and not in one for each.
+pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
+    /// Wakes them also when `work` panics.
+    struct End;
+
+    impl Drop for End {
+        fn drop(&mut self) {
+            let wakers = TO_WAKE.take();
+            wakers.into_iter().flatten().for_each(Waker::wake);
+        }
+    }
+
+    let _end = TO_WAKE.with_borrow_mut(|wakers| {
+        wakers.is_none().then(|| {
+            *wakers = Some(Vec::new());
+            End
+        })
+    });
+    work()
+}
+
 /// Something to send.
 pub(crate) enum Part {
     /// Many messages, one behind the other; where each ends.
-    Page(Bytes, Vec<u32>),
+    Page(Vec<u8>, Vec<u32>),
     /// One message.
-    One(Bytes),
+    One(Vec<u8>),
     /// A live event: `["EVENT","sub",`, and the bytes that all its subscribers share.
     Live(Arc<[u8]>, News),
 }
@@ -129,14 +156,24 @@ impl Line {
 
     /// Has the session look at the line.
     pub(crate) fn wake(&self) {
-        self.task.wake();
+        let Some(waker) = self.task.take() else { return };
+        let now = TO_WAKE.with_borrow_mut(|wakers| match wakers {
+            Some(wakers) => {
+                wakers.push(waker);
+                None
+            }
+            None => Some(waker),
+        });
+        if let Some(waker) = now {
+            waker.wake();
+        }
     }
 
     /// One message that `write` appends to a buffer.
     pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::with_capacity(128);
         write(&mut out);
-        self.put(Part::One(out.into()));
+        self.put(Part::One(out));
     }
 
     fn lay_locked(&self, mut queue: MutexGuard<'_, Queue>, part: Part) {
@@ -206,7 +243,11 @@ impl Line {
     /// Takes everything, in order. False if the client has to be given up.
     pub(crate) fn take(&self, into: &mut VecDeque<Part>) -> bool {
         let mut queue = self.queue();
-        into.append(&mut queue.parts);
+        if into.is_empty() {
+            std::mem::swap(into, &mut queue.parts);
+        } else {
+            into.append(&mut queue.parts);
+        }
         !queue.slow
     }
 
@@ -237,6 +278,6 @@ impl Line {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.line.counter(self.what).fetch_sub(1, Ordering::AcqRel);
-        self.line.task.wake();
+        self.line.wake();
     }
 }

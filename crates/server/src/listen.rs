@@ -4,6 +4,7 @@
 //! behind them, in the order of the data, so that every event that was taken is durable and
 //! answered. All of it within a time; what is not done by then is dropped, and has got no OK.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -11,12 +12,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use axum::body::Body;
 use hark_archive::live::Live;
 use hark_archive::retention::{Keeper, Policy};
 use hark_archive::writer::Writer;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -32,7 +35,7 @@ use crate::nostr::{Relay, auth};
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::settings::{Reload, Settings, Shared};
-use crate::web::{Place, Slot, Web};
+use crate::web::{self, Place, Slot, Web};
 use crate::{Config, MetricsDoor, Shelf, admin, socket};
 
 /// Connections that are told at a time why they are turned away. More are closed without a word.
@@ -420,12 +423,15 @@ async fn serve(stream: TcpStream, web: Web, place: Place) {
     let _ = stream.set_nodelay(true);
     let mut leaving = web.leaving.clone();
     let head_timeout = Duration::from_millis(web.relay.settings().limits.handshake_timeout_ms);
-    let router = web.router().layer(axum::Extension(place));
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let answer = web::answer(web.clone(), place.clone(), request.map(Body::new));
+        async { Ok::<_, Infallible>(answer.await) }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
         .max_buf_size(16 << 10)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::pin!(connection);
     tokio::select! {

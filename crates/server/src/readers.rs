@@ -4,9 +4,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::bell::Bell;
 use crate::line::Line;
 
 /// A question being answered.
@@ -35,7 +36,7 @@ pub(crate) enum Turn {
 #[derive(Default)]
 pub(crate) struct Readers {
     queue: Mutex<Queue>,
-    work: Condvar,
+    work: Bell,
 }
 
 #[derive(Default)]
@@ -85,7 +86,7 @@ impl Readers {
         let mut queue = self.queue();
         if !queue.closed {
             queue.fresh.push_back(job);
-            self.work.notify_one();
+            self.work.ring(queue);
         }
     }
 
@@ -94,7 +95,7 @@ impl Readers {
         let mut queue = self.queue();
         if !queue.closed {
             queue.begun.push_back(job);
-            self.work.notify_one();
+            self.work.ring(queue);
         }
     }
 
@@ -105,7 +106,7 @@ impl Readers {
         let waiting = (std::mem::take(&mut queue.fresh), std::mem::take(&mut queue.begun));
         drop(queue);
         drop(waiting);
-        self.work.notify_all();
+        self.work.ring_for_all();
     }
 
     fn next(&self) -> Option<Box<dyn Job>> {
@@ -117,7 +118,7 @@ impl Readers {
             if let Some(job) = queue.next() {
                 return Some(job);
             }
-            queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.work.wait(queue);
         }
     }
 

@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -30,8 +30,6 @@ const TURN_MESSAGES: usize = 64;
 /// Messages sent before other tasks of the thread have their turn. A client that takes a long answer as
 /// fast as it comes would keep the thread to itself.
 const TURN_MESSAGES_OUT: u64 = 256;
-/// Bytes that live messages are put together in, where there are many.
-const ROOM_BYTES: usize = 16 << 10;
 /// How long a connection that was too fast is not read from, at most.
 const REST_MAX: Duration = Duration::from_secs(1);
 
@@ -63,8 +61,6 @@ struct Outgoing {
     /// Of the page in front: the next message, and where it starts.
     message: usize,
     start: usize,
-    /// Where live messages are put together; nothing while all are sent.
-    room: BytesMut,
 }
 
 /// What went out in a turn.
@@ -87,20 +83,21 @@ enum End {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn run(
+pub(crate) fn run(
     socket: Socket,
     caller: Caller,
     visitor: Visitor,
     relay: Arc<Relay>,
-    mut leaving: watch::Receiver<bool>,
-) {
+    leaving: watch::Receiver<bool>,
+) -> impl Future<Output = ()> {
     let caller = Arc::new(caller);
     let limits = &relay.settings.load_full().limits;
     let (pause, max) = (limits.outbox_pause_bytes, limits.outbox_bytes_max);
     let line = Arc::new(Line::new(pause, max, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
-    let mut session = Session {
+    // In a box, as a future keeps room for whatever moves through it.
+    let session = Box::new(Session {
         socket,
         door: Door::new(
             Arc::clone(&relay),
@@ -119,25 +116,29 @@ pub(crate) async fn run(
         pinged: false,
         alarm: Box::pin(sleep_until(first_alarm)),
         leaving: false,
-    };
-    let end = loop {
-        tokio::select! {
-            biased;
-            // An error means that the server is gone, which is leaving too.
-            _ = leaving.wait_for(|leaving| *leaving), if !session.leaving => session.leave(),
-            end = poll_fn(|cx| session.poll(cx)) => break end,
-        }
-    };
-    session.finish(end).await;
+    });
+    session.serve(leaving)
 }
 
 impl Session {
+    async fn serve(mut self: Box<Self>, mut leaving: watch::Receiver<bool>) {
+        let end = loop {
+            tokio::select! {
+                biased;
+                // An error means that the server is gone, which is leaving too.
+                _ = leaving.wait_for(|leaving| *leaving), if !self.leaving => self.leave(),
+                end = poll_fn(|cx| self.poll(cx)) => break end,
+            }
+        };
+        self.finish(end).await;
+    }
+
     fn leave(&mut self) {
         self.leaving = true;
         self.door.end_all();
     }
 
-    async fn finish(mut self, end: End) {
+    async fn finish(mut self: Box<Self>, end: End) {
         self.door.end_all();
         self.line.hang_up();
         let ended = match end {
@@ -151,11 +152,12 @@ impl Session {
         if let End::Close(reason) = end {
             let closing = async {
                 poll_fn(|cx| self.socket.poll_ready(cx)).await?;
-                self.socket.feed_close(reason)?;
+                self.socket.feed_close(reason);
                 poll_fn(|cx| self.socket.poll_flush(cx)).await
             };
             // Whoever does not even take a close frame is dropped.
-            let _ = tokio::time::timeout(Duration::from_secs(2), closing).await;
+            let _: Result<io::Result<()>, _> =
+                tokio::time::timeout(Duration::from_secs(2), closing).await;
         }
         let _ = tokio::time::timeout(Duration::from_secs(2), self.socket.close()).await;
     }
@@ -168,6 +170,7 @@ impl Session {
         if let Poll::Ready(end) = self.poll_read(cx) {
             return Poll::Ready(end);
         }
+        self.socket.settle();
         let written = self.poll_write(cx);
         match written {
             Poll::Ready(Err(end)) => return Poll::Ready(end),
@@ -249,7 +252,7 @@ impl Session {
 
     /// Hands an EVENT or AUTH to the intake, also one that comes too fast: its id is in it, and only
     /// there it is read.
-    fn bring(&mut self, what: What, text: Bytes) -> Option<Duration> {
+    fn bring(&mut self, what: What, text: Box<[u8]>) -> Option<Duration> {
         let (wait, refusal) = self.visitor.publishes().err().map(|it| (it.wait, it.reason)).unzip();
         let bytes = text.len();
         let brought = Brought { what, text, refusal };
@@ -273,9 +276,7 @@ impl Session {
                 ping
             } else {
                 if !self.pinged && self.socket.poll_ready(cx).is_ready() {
-                    if self.socket.feed_ping().is_err() {
-                        return Poll::Ready(End::Gone);
-                    }
+                    self.socket.feed_ping();
                     self.pinged = true;
                 }
                 idle
@@ -305,7 +306,7 @@ impl Session {
                 return Poll::Ready(Err(End::Close(Reason::Slow)));
             }
             if self.outgoing.parts.is_empty() {
-                self.outgoing.room = BytesMut::new();
+                self.outgoing.parts = VecDeque::new();
                 break;
             }
             while !self.outgoing.parts.is_empty() {
@@ -319,13 +320,7 @@ impl Session {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                let Some((text, done_bytes)) = self.outgoing.next() else { continue };
-                sent.messages += 1;
-                sent.text_bytes += text.len() as u64;
-                sent.done_bytes += done_bytes;
-                if self.socket.feed_text(text).is_err() {
-                    return Poll::Ready(Err(End::Gone));
-                }
+                self.outgoing.feed(&mut self.socket, sent);
             }
         }
         match self.socket.poll_flush(cx) {
@@ -337,41 +332,34 @@ impl Session {
 }
 
 impl Outgoing {
-    /// The next message, and how many counted bytes are done with it.
-    fn next(&mut self) -> Option<(Bytes, usize)> {
-        let many = self.parts.len() > 1;
-        let part = self.parts.front()?;
-        let size = part.size();
-        let text = match part {
+    /// Puts the next message on the socket.
+    fn feed(&mut self, socket: &mut Socket, sent: &mut Sent) {
+        let Some(part) = self.parts.front() else { return };
+        match part {
             Part::Page(bytes, ends) => {
-                let Some(&end) = ends.get(self.message) else {
-                    self.parts.pop_front();
-                    (self.message, self.start) = (0, 0);
-                    return None;
-                };
-                let text = bytes.slice(self.start..end as usize);
-                self.message += 1;
-                self.start = end as usize;
-                if self.message < ends.len() {
-                    return Some((text, 0));
+                if let Some(&end) = ends.get(self.message) {
+                    let text = &bytes[self.start..end as usize];
+                    sent.feed(socket, &[text]);
+                    self.message += 1;
+                    self.start = end as usize;
+                    if self.message < ends.len() {
+                        return;
+                    }
                 }
                 (self.message, self.start) = (0, 0);
-                text
             }
-            Part::One(bytes) => bytes.clone(),
-            Part::Live(open, news) => {
-                let room = &mut self.room;
-                let len = open.len() + news.wire().len() + 1;
-                if room.capacity() < len {
-                    room.reserve(if many { len.max(ROOM_BYTES) } else { len });
-                }
-                room.extend_from_slice(open);
-                room.extend_from_slice(news.wire());
-                room.extend_from_slice(b"]");
-                room.split().freeze()
-            }
-        };
+            Part::One(text) => sent.feed(socket, &[text]),
+            Part::Live(open, news) => sent.feed(socket, &[open, news.wire(), b"]"]),
+        }
+        sent.done_bytes += part.size();
         self.parts.pop_front();
-        Some((text, size))
+    }
+}
+
+impl Sent {
+    fn feed(&mut self, socket: &mut Socket, pieces: &[&[u8]]) {
+        socket.feed_text(pieces);
+        self.messages += 1;
+        self.text_bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
     }
 }

@@ -4,9 +4,8 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Once};
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::Request;
 use axum::http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
@@ -17,7 +16,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hark_archive::retention::Policy;
 use tokio::sync::{mpsc, watch};
-use yawc::IncomingUpgrade;
 
 use crate::address::Address;
 use crate::admin::http::Handles;
@@ -27,7 +25,7 @@ use crate::metrics::TurnedAway;
 use crate::nostr::{Relay, nip11};
 use crate::rate::Visitor;
 use crate::session;
-use crate::socket::Socket;
+use crate::socket::Handshake;
 
 /// Held by everything that serves a connection, until it ends.
 pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
@@ -101,20 +99,17 @@ impl Web {
         Self { relay, leaving, handles, serves_metrics, path, landing }
     }
 
-    /// All routes.
-    pub(crate) fn router(self) -> Router {
-        Router::new().fallback(root).with_state(self)
-    }
 }
 
-async fn root(State(web): State<Web>, request: Request) -> Response {
+/// Answers a request on the connection that holds `place`.
+pub(crate) async fn answer(web: Web, place: Place, request: Request) -> Response {
     let headers = request.headers();
     // A proxy may pass the relay's own path on, or cut it off.
     let path = request.uri().path();
     let path = if path.trim_end_matches('/') == &*web.path { "/" } else { path };
     if says(headers, UPGRADE.as_str(), "websocket") {
         // One endpoint, as paths make no difference to what is served (NIP-01).
-        return if path == "/" { upgrade(web, request).await } else { nothing() };
+        return if path == "/" { upgrade(web, place, request) } else { nothing() };
     }
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
@@ -128,9 +123,6 @@ async fn root(State(web): State<Web>, request: Request) -> Response {
         "/page.js" => return plain("text/javascript", landing::SCRIPT),
         "/healthz" => return web.handles.health(),
         "/metrics" if web.serves_metrics => {
-            let Some(place) = request.extensions().get::<Place>() else {
-                return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-            };
             return web.handles.metrics(place.peer, headers).await;
         }
         _ => return nothing(),
@@ -234,11 +226,8 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-async fn upgrade(web: Web, request: Request) -> Response {
+fn upgrade(web: Web, place: Place, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
-    let Some(place) = parts.extensions.get::<Place>().cloned() else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    };
     let (address, seat) = match client(&web.relay, place.peer, &parts.headers) {
         Ok(client) => client,
         Err(why) => {
@@ -246,23 +235,19 @@ async fn upgrade(web: Web, request: Request) -> Response {
             return farewell(why).into_response();
         }
     };
-    let incoming = match IncomingUpgrade::from_request_parts(&mut parts, &()).await {
-        Ok(incoming) => incoming,
-        Err(status) => return (status, "this is no WebSocket handshake\n").into_response(),
-    };
-    let options = web.relay.deflate.options(&web.relay.settings().limits, &parts.headers);
-    let Ok((response, upgraded)) = incoming.upgrade(options) else {
+    let message_bytes_max = web.relay.settings().limits.message_bytes_max;
+    let handshake = Handshake::new(&mut parts, &web.relay.deflate, message_bytes_max);
+    let Some((handshake, answer)) = handshake else {
         return (StatusCode::BAD_REQUEST, "this is no WebSocket handshake\n").into_response();
     };
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
     let caller = web.relay.auth.caller(host);
     let visitor = Visitor::new(&web.relay.rates, web.relay.connections.number(), address);
     tokio::spawn(async move {
-        if let Ok(websocket) = upgraded.await {
-            let socket = Socket::new(websocket);
+        if let Some(socket) = handshake.finish().await {
             session::run(socket, caller, visitor, web.relay, web.leaving).await;
         }
         drop((seat, place));
     });
-    response.map(|_| Body::empty())
+    answer
 }

@@ -10,6 +10,8 @@ use hark_archive::live::Live;
 use hark_archive::store::Mark;
 use hark_archive::writer::Listener;
 
+use crate::line;
+
 /// An archive that another process can take over while this one goes on serving it.
 pub trait Handover: Send + Sync {
     /// Lets upkeep rest, or go on; returns once it rests.
@@ -113,11 +115,17 @@ pub(crate) struct Tell {
 }
 
 impl Listener for Tell {
-    fn stored(&mut self, seq: u64, record: &Record<'_>) {
-        self.live.publish(Some(seq), record);
-    }
-
-    fn batch(&mut self) {
-        self.peers.grown();
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    ) {
+        line::together(|| {
+            for (seq, record) in records {
+                self.live.publish(Some(seq), &record);
+            }
+            self.peers.grown();
+            answer();
+        });
     }
 }

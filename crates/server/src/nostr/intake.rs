@@ -8,11 +8,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use bytes::Bytes;
 use hark_archive::clock::Clock;
 use hark_archive::live::Live;
 use hark_archive::writer::{Busy, Writer};
@@ -25,7 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::admit::{self, OwnUrls, Private};
 use super::auth::Caller;
 use crate::admin::handover::Peers;
-use crate::line::{Line, Ticket, What};
+use crate::bell::Bell;
+use crate::line::{self, Line, Ticket, What};
 use crate::metrics::{Metrics, Verb};
 use crate::rate::{Meter, Rates};
 use crate::settings::Shared;
@@ -57,7 +57,7 @@ pub(crate) struct Parts {
 pub(crate) struct Intake {
     room: Arc<Semaphore>,
     queue: Mutex<Queue>,
-    work: Condvar,
+    work: Bell,
     threads: usize,
     metrics: Arc<Metrics>,
 }
@@ -71,12 +71,12 @@ struct Queue {
 /// An EVENT or AUTH message, as it came.
 pub(crate) struct Brought {
     pub(crate) what: What,
-    pub(crate) text: Bytes,
+    pub(crate) text: Box<[u8]>,
     /// Why it is not taken, whatever it says.
     pub(crate) refusal: Option<String>,
 }
 
-/// The same in the queue. It shares its bytes with nobody.
+/// The same in the queue.
 struct Arrival {
     text: Box<[u8]>,
     refusal: Option<String>,
@@ -120,7 +120,7 @@ impl Intake {
         let intake = Arc::new(Self {
             room: Arc::new(Semaphore::new(parts.settings.load().limits.intake_bytes_max)),
             queue: Mutex::default(),
-            work: Condvar::new(),
+            work: Bell::default(),
             threads,
             metrics: Arc::clone(&parts.metrics),
         });
@@ -169,15 +169,15 @@ impl Intake {
             return;
         }
         let Brought { text, refusal, .. } = brought;
-        queue.arrivals.push_back(Arrival { text: (*text).into(), refusal, from });
-        self.work.notify_one();
+        queue.arrivals.push_back(Arrival { text, refusal, from });
+        self.work.ring(queue);
     }
 
     /// Lets nothing more in; the threads end when they are through.
     pub(crate) fn close(&self) {
         self.room.close();
         self.queue().closed = true;
-        self.work.notify_all();
+        self.work.ring_for_all();
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -191,12 +191,12 @@ impl Intake {
             if queue.closed {
                 return false;
             }
-            queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.work.wait(queue);
         }
         let share = queue.arrivals.len().div_ceil(self.threads).min(BATCH);
         batch.extend(queue.arrivals.drain(..share));
         if !queue.arrivals.is_empty() {
-            self.work.notify_one();
+            self.work.ring(queue);
         }
         true
     }
@@ -229,8 +229,10 @@ impl<'a> Worker<'a> {
             // A panic is a bug of ours; it costs these events their OK, and not the thread that
             // others need.
             let work = AssertUnwindSafe(|| {
-                let staged: Vec<Staged> =
-                    batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect();
+                // Answers to many of a client's events go out together.
+                let staged: Vec<Staged> = line::together(|| {
+                    batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect()
+                });
                 self.verify(staged);
             });
             if catch_unwind(work).is_err() {

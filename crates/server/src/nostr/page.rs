@@ -101,7 +101,7 @@ impl Sub {
     fn refuse(&self, reason: &str) {
         let mut out = Vec::new();
         reply::write_closed(&mut out, &self.id, reason);
-        self.line.put_for(&self.over, Part::One(out.into()));
+        self.line.put_for(&self.over, Part::One(out));
         self.end();
     }
 
@@ -334,6 +334,6 @@ impl<'a> Page<'a> {
     }
 
     fn part(self) -> Option<Part> {
-        (!self.ends.is_empty()).then(|| Part::Page(self.bytes.into(), self.ends))
+        (!self.ends.is_empty()).then(|| Part::Page(self.bytes, self.ends))
     }
 }

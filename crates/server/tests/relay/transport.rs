@@ -9,7 +9,7 @@ use yawc::{Frame, OpCode, Options, WebSocket};
 
 use crate::kit::{NOW_S, Relay, note};
 
-/// Asks for a WebSocket with more headers; the answer's head and body so far, and the connection.
+/// Asks for a WebSocket with more headers; the answer's head, and the connection.
 async fn upgrade(relay: &Relay, headers: &str) -> (String, TcpStream) {
     let addr = relay.url.strip_prefix("ws://").unwrap();
     let mut stream = TcpStream::connect(addr).await.unwrap();
@@ -19,8 +19,8 @@ async fn upgrade(relay: &Relay, headers: &str) -> (String, TcpStream) {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    while !answer.windows(4).any(|four| four == b"\r\n\r\n") {
-        assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "closed without an answer");
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(stream.read_u8().await.expect("an answer"));
     }
     (String::from_utf8_lossy(&answer).into_owned(), stream)
 }
@@ -190,5 +190,110 @@ async fn a_message_that_is_long_only_when_unpacked_ends_its_connection() {
     assert_eq!(close.close_code(), Some(CloseCode::Size));
     let mut other = relay.client().await;
     assert_eq!(other.count(&[json!({})]).await, 0);
+    relay.stop().await;
+}
+
+/// A client's frame.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = [0x37, 0xfa, 0x21, 0x3d];
+    let mut bytes = vec![first];
+    match payload.len() {
+        len @ 0..126 => bytes.push(0x80 | len as u8),
+        len @ 126..65_536 => {
+            bytes.push(0xfe);
+            bytes.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            bytes.push(0xff);
+            bytes.extend_from_slice(&(len as u64).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(&mask);
+    bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    bytes
+}
+
+/// The first byte and the payload of the server's next frame.
+async fn answer(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+    let first = stream.read_u8().await.unwrap();
+    let len = match stream.read_u8().await.unwrap() {
+        126 => usize::from(stream.read_u16().await.unwrap()),
+        127 => stream.read_u64().await.unwrap() as usize,
+        len => usize::from(len),
+    };
+    let mut payload = vec![0; len];
+    stream.read_exact(&mut payload).await.unwrap();
+    (first, payload)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_the_same_however_it_is_cut() {
+    let relay = Relay::start(|_| {}).await;
+    let event = note(1, NOW_S, &"x".repeat(90_000));
+    let (long, short) = (json!(["EVENT", event]).to_string(), r#"["REQ","s",{"kinds":[9],"limit":0}]"#);
+    let (one, rest) = long.as_bytes().split_at(30_000);
+    let (two, three) = rest.split_at(1);
+    let sent = [
+        frame(0x01, one),
+        frame(0x89, b"are you there?"),
+        frame(0x00, two),
+        frame(0x00, b""),
+        frame(0x80, three),
+        frame(0x81, short.as_bytes()),
+        frame(0x8a, b"nobody asked"),
+        frame(0x81, short.as_bytes()),
+    ]
+    .concat();
+    for piece in [7, 1_000, 33_333, sent.len()] {
+        let (_, mut stream) = upgrade(&relay, "").await;
+        stream.set_nodelay(true).unwrap();
+        assert!(answer(&mut stream).await.1.starts_with(b"[\"AUTH\""));
+        for piece in sent.chunks(piece) {
+            stream.write_all(piece).await.unwrap();
+        }
+        let mut heard = Vec::new();
+        for _ in 0..4 {
+            let (first, text) = answer(&mut stream).await;
+            heard.push(format!("{first:x} {}", String::from_utf8_lossy(&text[..6])));
+        }
+        heard.sort();
+        assert_eq!(heard, ["81 [\"EOSE", "81 [\"EOSE", "81 [\"OK\",", "8a are yo"], "{piece}");
+    }
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_breaks_the_protocol_is_told_how_and_closed() {
+    let relay = Relay::start(|config| config.limits.message_bytes_max = 200_000).await;
+    let begun = frame(0x01, b"one");
+    // It is told by the head, and who goes on sending might not hear it.
+    let cut = |frame: Vec<u8>| frame[..100].to_vec();
+    for (what, sent, code) in [
+        ("no mask", vec![0x81, 0x01, b'a'], Some(1002)),
+        ("a reserved bit", frame(0xa1, b"x"), Some(1002)),
+        ("compression that was not agreed on", frame(0xc1, b"x"), Some(1002)),
+        ("no opcode", frame(0x83, b"x"), Some(1002)),
+        ("the end of no message", frame(0x80, b"x"), Some(1002)),
+        ("one message within another", [begun.clone(), frame(0x81, b"x")].concat(), Some(1002)),
+        ("a long ping", frame(0x89, &[0; 126]), Some(1002)),
+        ("half a close code", frame(0x88, &[3]), Some(1002)),
+        ("a close code that is none", frame(0x88, &[0, 5]), Some(1002)),
+        ("too long", cut(frame(0x81, &[b' '; 200_001])), Some(1009)),
+        ("too long in all", [begun, cut(frame(0x00, &[b' '; 199_998]))].concat(), Some(1009)),
+        ("a farewell", frame(0x88, &[0x03, 0xe8]), Some(1000)),
+        ("a farewell without a word", frame(0x88, b""), None),
+    ] {
+        let (_, mut stream) = upgrade(&relay, "").await;
+        stream.write_all(&sent).await.unwrap();
+        let payload = loop {
+            let (first, payload) = answer(&mut stream).await;
+            if first == 0x88 {
+                break payload;
+            }
+        };
+        let heard = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
+        assert_eq!(heard, code, "{what}");
+        assert!(stream.read_u8().await.is_err(), "{what}");
+    }
     relay.stop().await;
 }

@@ -1,0 +1,72 @@
+//! Wakes threads that wait for work behind a lock. A condition variable alone asks the system to wake
+//! somebody each time, also while everybody is at work, which is most of the time under load.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, MutexGuard, PoisonError};
+
+#[derive(Default)]
+pub(crate) struct Bell {
+    condition: Condvar,
+    /// Threads that wait; more where one has woken by itself. Changed only with the lock held.
+    asleep: AtomicUsize,
+}
+
+impl Bell {
+    /// Waits, without the lock, until it rings. Returns without a reason now and then.
+    pub(crate) fn wait<'a, T>(&self, lock: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.asleep.fetch_add(1, Ordering::Relaxed);
+        self.condition.wait(lock).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the lock and wakes a thread, if one waits.
+    pub(crate) fn ring<T>(&self, lock: MutexGuard<'_, T>) {
+        let asleep = self.asleep.load(Ordering::Relaxed);
+        if asleep > 0 {
+            self.asleep.store(asleep - 1, Ordering::Relaxed);
+        }
+        drop(lock);
+        if asleep > 0 {
+            self.condition.notify_one();
+        }
+    }
+
+    /// Wakes all of them.
+    pub(crate) fn ring_for_all(&self) {
+        self.condition.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_queued_is_taken_however_the_sleepers_and_the_rings_fall() {
+        let queue: Arc<(Mutex<usize>, Bell)> = Arc::default();
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let mut count = queue.0.lock().unwrap();
+                        while *count == 0 {
+                            count = queue.1.wait(count);
+                        }
+                        *count -= 1;
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..60_000 {
+            let mut count = queue.0.lock().unwrap();
+            *count += 1;
+            queue.1.ring(count);
+        }
+        // One that never hears would wait here for ever.
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+        assert_eq!(*queue.0.lock().unwrap(), 0);
+    }
+}

@@ -1,0 +1,143 @@
+//! The bytes on their way between a connection and its session. A connection at rest has no buffers:
+//! each thread keeps one of either kind for whichever connection is at work on it.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 << 10;
+/// The largest buffer that a thread keeps.
+const KEPT_BYTES_MAX: usize = 128 << 10;
+
+thread_local! {
+    /// All of its bytes are there to be read into.
+    static TO_READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Empty.
+    static TO_WRITE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// What has been read and not taken.
+#[derive(Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// Of the bytes, those that are waiting.
+    from: usize,
+    to: usize,
+}
+
+impl Inbox {
+    /// Begins with what came before.
+    pub(super) fn new(before: &[u8]) -> Self {
+        Self { bytes: before.to_vec(), from: 0, to: before.len() }
+    }
+
+    /// All that waits.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.from..self.to]
+    }
+
+    /// Takes a frame with a head of so many bytes and so many behind it, and gives those, if they are
+    /// there.
+    pub(super) fn take(&mut self, head: usize, len: usize) -> Option<&mut [u8]> {
+        let payload = self.from + head;
+        let end = payload.checked_add(len).filter(|end| *end <= self.to)?;
+        self.from = end;
+        Some(&mut self.bytes[payload..end])
+    }
+
+    /// Reads more; true at the end of the stream.
+    pub(super) fn poll_fill(
+        &mut self,
+        stream: &mut TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
+        self.make_room();
+        let mut room = ReadBuf::new(&mut self.bytes[self.to..]);
+        let read = Pin::new(stream).poll_read(cx, &mut room);
+        let count = room.filled().len();
+        self.to += count;
+        ready!(read)?;
+        Poll::Ready(Ok(count == 0))
+    }
+
+    fn make_room(&mut self) {
+        let waiting = self.to - self.from;
+        if waiting == 0 {
+            (self.from, self.to) = (0, 0);
+        }
+        if waiting < READ_BYTES / 2 && self.bytes.len() < READ_BYTES {
+            let mut bytes = TO_READ.take();
+            bytes.resize(READ_BYTES, 0);
+            bytes[..waiting].copy_from_slice(self.rest());
+            (self.bytes, self.from, self.to) = (bytes, 0, waiting);
+        } else if self.to == self.bytes.len() {
+            self.bytes.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, waiting);
+            if waiting > self.bytes.len() / 2 {
+                self.bytes.resize(waiting * 2, 0);
+            }
+        }
+    }
+
+    /// Nothing is read for now: what waits takes no more room than it has to.
+    pub(super) fn settle(&mut self) {
+        if self.bytes.len() == self.to - self.from {
+            return;
+        }
+        let rest = self.rest().to_vec();
+        (self.from, self.to) = (0, rest.len());
+        let bytes = std::mem::replace(&mut self.bytes, rest);
+        if bytes.len() == READ_BYTES {
+            TO_READ.set(bytes);
+        }
+    }
+}
+
+/// What is written and not sent.
+#[derive(Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outbox {
+    /// Bytes that wait.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Where more is appended.
+    pub(super) fn end(&mut self) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = TO_WRITE.take();
+        }
+        &mut self.bytes
+    }
+
+    /// Sends all of it.
+    pub(super) fn poll_send(
+        &mut self,
+        stream: &mut TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.sent < self.bytes.len() {
+            let rest = &self.bytes[self.sent..];
+            match ready!(Pin::new(&mut *stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.sent += count,
+            }
+        }
+        let mut bytes = std::mem::take(&mut self.bytes);
+        self.sent = 0;
+        if bytes.capacity() > 0 && bytes.capacity() <= KEPT_BYTES_MAX {
+            bytes.clear();
+            TO_WRITE.set(bytes);
+        }
+        Poll::Ready(Ok(()))
+    }
+}

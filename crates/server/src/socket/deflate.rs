@@ -1,0 +1,169 @@
+//! Compressed messages (permessage-deflate, RFC 7692).
+//!
+//! Neither side keeps anything from one message to the next, which the answer to the handshake says:
+//! so a connection at rest holds no compressor, and all share a few.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::HeaderMap;
+use axum::http::header::SEC_WEBSOCKET_EXTENSIONS;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use super::frame::Fault;
+
+/// What the answer to a handshake says where it is agreed on.
+pub(super) const TERMS: &str =
+    "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+
+/// Compressors, and their opposites, that wait for a message, for all connections together.
+const IDLE_MAX: usize = 16;
+/// What every message ends with, and is sent without.
+const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+
+/// Whether and how messages are compressed.
+#[derive(Debug, Default)]
+pub(crate) struct Deflate(Option<Arc<Shared>>);
+
+/// What the connections share that have agreed on it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Shorter messages are sent as they are.
+    pub(super) from_bytes: usize,
+    out: Mutex<Vec<Compress>>,
+    back: Mutex<Vec<Decompress>>,
+}
+
+impl Deflate {
+    /// Compresses messages of `from_bytes` and more for those who offer it; 0 for nobody.
+    pub(crate) fn new(from_bytes: usize) -> Self {
+        let (out, back) = (Mutex::default(), Mutex::default());
+        Self((from_bytes > 0).then(|| Arc::new(Shared { from_bytes, out, back })))
+    }
+
+    /// What a handshake with these headers comes to.
+    pub(super) fn agree(&self, headers: &HeaderMap) -> Option<Arc<Shared>> {
+        self.0.as_ref().filter(|_| is_offer(headers)).cloned()
+    }
+}
+
+/// Whether the client offers compression on terms that can be kept. An offer with others, like a
+/// smaller window for what the server sends, has to be declined as a whole.
+fn is_offer(headers: &HeaderMap) -> bool {
+    let offer = headers.get(SEC_WEBSOCKET_EXTENSIONS).and_then(|offer| offer.to_str().ok());
+    let mut words = offer.into_iter().flat_map(|offer| offer.split(';')).map(str::trim);
+    words.next() == Some("permessage-deflate")
+        && words.all(|term| {
+            let name = term.split('=').next().unwrap_or_default().trim();
+            ["client_max_window_bits", "client_no_context_takeover", "server_no_context_takeover"]
+                .contains(&name)
+        })
+}
+
+/// Takes one that waits, or makes one.
+fn take<T>(idle: &Mutex<Vec<T>>, make: impl FnOnce() -> T) -> T {
+    let waiting = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    waiting.unwrap_or_else(make)
+}
+
+fn give_back<T>(idle: &Mutex<Vec<T>>, one: T) {
+    let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < IDLE_MAX {
+        idle.push(one);
+    }
+}
+
+impl Shared {
+    /// Appends a message, given in pieces, to `out`. None, and nothing of use in `out`, if that fails.
+    pub(super) fn compress(&self, pieces: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+        let mut compress = take(&self.out, || Compress::new(Compression::fast(), false));
+        let last = pieces.len().saturating_sub(1);
+        for (at, piece) in pieces.iter().enumerate() {
+            let flush = if at == last { FlushCompress::Sync } else { FlushCompress::None };
+            let (before, mut rest) = (compress.total_in(), *piece);
+            loop {
+                out.reserve(rest.len() / 2 + 64);
+                compress.compress_vec(rest, out, flush).ok()?;
+                let taken = (compress.total_in() - before) as usize;
+                rest = piece.get(taken..)?;
+                // Room that is left over says that all of it is out.
+                if rest.is_empty() && out.len() < out.capacity() {
+                    break;
+                }
+            }
+        }
+        compress.reset();
+        give_back(&self.out, compress);
+        let end = out.len().checked_sub(TAIL.len()).filter(|end| out[*end..] == TAIL)?;
+        out.truncate(end);
+        Some(())
+    }
+
+    /// Brings a message back to its length, which may be up to `len_max`.
+    pub(super) fn decompress(&self, payload: &[u8], len_max: usize) -> Result<Vec<u8>, Fault> {
+        let mut decompress = take(&self.back, || Decompress::new(false));
+        let mut out = Vec::new();
+        'all: for piece in [payload, &TAIL] {
+            let (before, mut rest) = (decompress.total_in(), piece);
+            loop {
+                let room = (payload.len() * 4).max(out.len()).max(256);
+                out.reserve_exact(room.min(len_max + 1 - out.len()));
+                let status = decompress.decompress_vec(rest, &mut out, FlushDecompress::Sync);
+                if out.len() > len_max {
+                    return Err(Fault::LENGTH);
+                }
+                match status.map_err(|_| Fault::DEFLATE)? {
+                    // A final block ends the message as well.
+                    Status::StreamEnd => break 'all,
+                    Status::Ok | Status::BufError => {}
+                }
+                let taken = (decompress.total_in() - before) as usize;
+                let left = piece.get(taken..).ok_or(Fault::DEFLATE)?;
+                if out.len() < out.capacity() {
+                    // Room is left over, so there is nothing more to come of what was given.
+                    if left.is_empty() {
+                        break;
+                    }
+                    if left.len() == rest.len() {
+                        return Err(Fault::DEFLATE);
+                    }
+                }
+                rest = left;
+            }
+        }
+        decompress.reset(false);
+        give_back(&self.back, decompress);
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_testkit::random::Random;
+
+    use super::*;
+
+    #[test]
+    fn what_is_compressed_comes_back_however_it_is_cut() {
+        let shared = Deflate::new(1).0.unwrap();
+        let mut random = Random::new(7);
+        for len in [1, 10, 300, 70_000, 200_000] {
+            let noise = random.below(256) + 1;
+            let message: Vec<u8> = (0..len).map(|_| random.below(noise) as u8).collect();
+            let (one, rest) = message.split_at(random.below(len + 1) as usize);
+            let mut out = b"before".to_vec();
+            shared.compress(&[one, rest, b"]"], &mut out).unwrap();
+            let back = shared.decompress(&out[6..], len as usize + 1).unwrap();
+            assert_eq!(back, [&message[..], b"]"].concat());
+            assert_eq!(shared.decompress(&out[6..], len as usize), Err(Fault::LENGTH));
+        }
+    }
+
+    #[test]
+    fn what_is_not_compressed_is_refused_and_costs_no_compressor() {
+        let shared = Deflate::new(1).0.unwrap();
+        assert_eq!(shared.decompress(&[0xff; 100], 1_000), Err(Fault::DEFLATE));
+        let mut out = Vec::new();
+        shared.compress(&[b"hark"], &mut out).unwrap();
+        assert_eq!(shared.decompress(&out, 1_000).unwrap(), b"hark");
+    }
+}
