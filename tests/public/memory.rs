@@ -191,7 +191,7 @@ fn idle_connections() {
         );
         relay.still_serves();
         let each = idle(&relay, count, deflate);
-        assert!(each < 32, "{each} KiB for an idle connection");
+        assert!(each < 12, "{each} KiB for an idle connection");
         relay.still_serves();
     }
 }

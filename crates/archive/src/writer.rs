@@ -234,9 +234,8 @@ fn commit(
                 (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
                 _ => None,
             });
-            let mut stored = before
-                .chain(put)
-                .filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
+            let mut stored =
+                before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
             target.listener.batch(&mut stored, &mut || {
                 for (done, outcome) in waiting.drain(..).zip(&committed.outcomes) {
                     done(Ok(*outcome));

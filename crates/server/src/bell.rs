@@ -66,7 +66,9 @@ mod tests {
             queue.1.ring(count);
         }
         // One that never hears would wait here for ever.
-        takers.into_iter().for_each(|taker| taker.join().unwrap());
+        for taker in takers {
+            taker.join().unwrap();
+        }
         assert_eq!(*queue.0.lock().unwrap(), 0);
     }
 }

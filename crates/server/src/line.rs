@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -98,6 +98,8 @@ pub(crate) struct Line {
     events: AtomicUsize,
     proofs: AtomicUsize,
     searches: AtomicUsize,
+    /// Time of the readers that its questions have had, as they share it.
+    had_ns: AtomicU64,
     pause_bytes: usize,
     bytes_max: usize,
     metrics: Arc<Metrics>,
@@ -121,6 +123,7 @@ impl Line {
             events: AtomicUsize::new(0),
             proofs: AtomicUsize::new(0),
             searches: AtomicUsize::new(0),
+            had_ns: AtomicU64::new(0),
             pause_bytes,
             bytes_max,
             metrics,
@@ -211,6 +214,19 @@ impl Line {
         None
     }
 
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn had_ns(&self) -> u64 {
+        self.had_ns.load(Ordering::Relaxed)
+    }
+
+    /// Two readers that set it at a time lose what one of them has counted, which harms nobody.
+    pub(crate) fn has_had(&self, ns: u64) {
+        self.had_ns.store(ns, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         self.queue().gone
     }
@@ -272,6 +288,13 @@ impl Line {
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
         drop(waiting);
+    }
+}
+
+impl Ticket {
+    /// Whose it is.
+    pub(crate) fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 }
 

@@ -1,11 +1,15 @@
 //! The threads that search: a few, for all connections, taking turns between slices, so that a long
-//! question delays a short one by a slice and not by its whole length. Those that have just come go
-//! before those that were at work already: most are done in one slice.
+//! question delays a short one by a slice and not by its whole length.
+//!
+//! Connections share the threads by time (start-time fair queueing). A question waits until its
+//! connection has had no more of it than the others: so one that asks much, or asks for what takes long,
+//! waits for itself, and a question of one that has been quiet is next.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::bell::Bell;
 use crate::line::Line;
@@ -41,26 +45,32 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct Queue {
-    fresh: VecDeque<Box<dyn Job>>,
-    begun: VecDeque<Box<dyn Job>>,
-    /// Fresh ones since the last that had begun.
-    fresh_in_a_row: u32,
+    /// By the share of time at which their turn comes, then as they came.
+    waiting: BTreeMap<(u64, u64), Box<dyn Job>>,
+    /// The share that the last one taken had reached.
+    reached_ns: u64,
+    came: u64,
     closed: bool,
 }
 
-/// Fresh questions that may go before one that has begun, so that none of those waits for ever.
-const FRESH_IN_A_ROW_MAX: u32 = 4;
+/// What a turn is counted with before it is known how long it takes, so that one connection's questions
+/// do not all come at once.
+const TURN_NS: u64 = 20_000;
 
 impl Queue {
+    fn push(&mut self, job: Box<dyn Job>) {
+        let line = job.line();
+        // Who was quiet has saved nothing up.
+        let starts_ns = line.had_ns().max(self.reached_ns);
+        line.has_had(starts_ns + TURN_NS);
+        self.came += 1;
+        self.waiting.insert((starts_ns, self.came), job);
+    }
+
     fn next(&mut self) -> Option<Box<dyn Job>> {
-        if self.fresh_in_a_row < FRESH_IN_A_ROW_MAX
-            && let Some(job) = self.fresh.pop_front()
-        {
-            self.fresh_in_a_row += 1;
-            return Some(job);
-        }
-        self.fresh_in_a_row = 0;
-        self.begun.pop_front().or_else(|| self.fresh.pop_front())
+        let ((starts_ns, _), job) = self.waiting.pop_first()?;
+        self.reached_ns = self.reached_ns.max(starts_ns);
+        Some(job)
     }
 }
 
@@ -85,16 +95,7 @@ impl Readers {
     pub(crate) fn push(&self, job: Box<dyn Job>) {
         let mut queue = self.queue();
         if !queue.closed {
-            queue.fresh.push_back(job);
-            self.work.ring(queue);
-        }
-    }
-
-    /// Queues a question that has had a turn.
-    pub(crate) fn go_on(&self, job: Box<dyn Job>) {
-        let mut queue = self.queue();
-        if !queue.closed {
-            queue.begun.push_back(job);
+            queue.push(job);
             self.work.ring(queue);
         }
     }
@@ -103,7 +104,7 @@ impl Readers {
     pub(crate) fn close(&self) {
         let mut queue = self.queue();
         queue.closed = true;
-        let waiting = (std::mem::take(&mut queue.fresh), std::mem::take(&mut queue.begun));
+        let waiting = std::mem::take(&mut queue.waiting);
         drop(queue);
         drop(waiting);
         self.work.ring_for_all();
@@ -124,8 +125,12 @@ impl Readers {
 
     fn run(&self) {
         while let Some(mut job) = self.next() {
+            let (line, begun) = (job.line(), Instant::now());
             // A panic is a bug of ours; it costs one answer, and not the thread that others need.
-            match catch_unwind(AssertUnwindSafe(|| job.turn())) {
+            let turn = catch_unwind(AssertUnwindSafe(|| job.turn()));
+            let took_ns = begun.elapsed().as_nanos() as u64;
+            line.has_had(line.had_ns() + took_ns.saturating_sub(TURN_NS));
+            match turn {
                 Ok(Turn::More) => {}
                 Ok(Turn::Done) => continue,
                 Err(_) => {
@@ -133,10 +138,86 @@ impl Readers {
                     continue;
                 }
             }
-            let line = job.line();
             if let Some(job) = line.park(job) {
-                self.go_on(job);
+                self.push(job);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A question that says whose it is, and takes so many turns.
+    struct Asked(Arc<Line>, u32);
+
+    impl Job for Asked {
+        fn turn(&mut self) -> Turn {
+            self.1 -= 1;
+            if self.1 == 0 { Turn::Done } else { Turn::More }
+        }
+
+        fn fail(&mut self) {}
+
+        fn line(&self) -> Arc<Line> {
+            Arc::clone(&self.0)
+        }
+    }
+
+    fn line() -> Arc<Line> {
+        Arc::new(Line::new(1, 1, Arc::default()))
+    }
+
+    /// Whose questions are taken, one after the other, each turn of a line taking so long.
+    fn order(queue: &mut Queue, lines: &[(Arc<Line>, u64)]) -> Vec<usize> {
+        let mut order = Vec::new();
+        while let Some(mut job) = queue.next() {
+            let whose = job.line();
+            let at = lines.iter().position(|(line, _)| Arc::ptr_eq(line, &whose)).unwrap();
+            order.push(at);
+            whose.has_had(whose.had_ns() + lines[at].1 - TURN_NS);
+            if job.turn() == Turn::More {
+                queue.push(job);
+            }
+        }
+        order
+    }
+
+    #[test]
+    fn one_question_of_a_quiet_connection_does_not_wait_for_many_of_another() {
+        let lines = [(line(), TURN_NS), (line(), TURN_NS)];
+        let mut queue = Queue::default();
+        for _ in 0..5 {
+            queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 1)));
+        }
+        queue.push(Box::new(Asked(Arc::clone(&lines[1].0), 1)));
+        assert_eq!(order(&mut queue, &lines), [0, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_takes_long_waits_for_what_does_not_and_gets_its_share() {
+        let lines = [(line(), 4 * TURN_NS), (line(), TURN_NS)];
+        let mut queue = Queue::default();
+        queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 3)));
+        for _ in 0..9 {
+            queue.push(Box::new(Asked(Arc::clone(&lines[1].0), 1)));
+        }
+        assert_eq!(order(&mut queue, &lines), [0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn who_was_quiet_has_saved_nothing_up() {
+        let lines = [(line(), TURN_NS), (line(), TURN_NS)];
+        let mut queue = Queue::default();
+        queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 50)));
+        assert_eq!(order(&mut queue, &lines), [0; 50]);
+        for _ in 0..2 {
+            queue.push(Box::new(Asked(Arc::clone(&lines[1].0), 1)));
+            queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 1)));
+        }
+        let order = order(&mut queue, &lines);
+        assert_eq!(order.iter().filter(|at| **at == 1).count(), 2);
+        assert_ne!(order[..2], [1, 1]);
     }
 }

@@ -294,7 +294,7 @@ impl Session {
             self.relay.metrics.messages_out.add(sent.messages);
             self.relay.metrics.bytes_out.add(sent.text_bytes);
             for job in self.line.sent(sent.done_bytes) {
-                self.relay.readers.go_on(job);
+                self.relay.readers.push(job);
             }
         }
         written

@@ -98,7 +98,6 @@ impl Web {
         let path = relay.info.url.as_deref().map_or("", path).into();
         Self { relay, leaving, handles, serves_metrics, path, landing }
     }
-
 }
 
 /// Answers a request on the connection that holds `place`.

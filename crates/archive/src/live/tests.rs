@@ -48,6 +48,7 @@ impl Sink for Ear {
 fn listen(live: &Arc<Live>, queries: Vec<Query>) -> (Handle, Ear) {
     let ear = Ear::default();
     let handle = live.subscribe(queries, Box::new(ear.clone()), 1 << 20);
+    while !handle.enter() {}
     (handle, ear)
 }
 
@@ -93,6 +94,49 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
     publish(&live, Some(3), &record(4, 1, 1, &[(b't', b"a")]));
     assert!(ears.iter().all(|ear| ear.heard().is_empty()));
     assert!(live.index.read().unwrap().is_bare());
+}
+
+/// Two that share many values are put in and taken out bit by bit and in turns, and a third comes and
+/// goes in between.
+#[test]
+fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
+    let live = Arc::new(Live::default());
+    let many = |from: u16| {
+        let author = |n: u16| std::array::from_fn(|at| n.to_be_bytes()[at % 2]);
+        let all = (from..from + 1_000).map(author).collect();
+        vec![kinds(&[9]), Query { authors: Some(all), ..Query::default() }]
+    };
+    let tell = |author: u8| publish(&live, None, &record(author, author, 1, &[]));
+    let begin = |queries| {
+        let ear = Ear::default();
+        let handle = live.subscribe(queries, Box::new(ear.clone()), 1 << 20);
+        handle.release(Told::new());
+        (handle, ear)
+    };
+    // Author [1; 32] is number 257 of all, [3; 32] is number 771.
+    let ((one, heard_by_one), (two, heard_by_two)) = (begin(many(0)), begin(many(0)));
+    assert_eq!((one.enter(), two.enter(), two.enter(), two.enter()), (false, false, false, true));
+    let (third, heard_by_third) = listen(&live, many(500));
+    third.release(Told::new());
+    tell(3);
+    assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![], vec![3]));
+    while !one.enter() {}
+    tell(1);
+    tell(3);
+    assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![1, 3], vec![1, 3]));
+    assert_eq!(heard_by_third.heard(), [3, 3]);
+    drop(third);
+    assert!(!two.leave());
+    // Whoever leaves does not come back in.
+    assert!(two.enter());
+    drop(two);
+    tell(1);
+    tell(3);
+    assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![1, 3], vec![]));
+    while !one.leave() {}
+    assert!(one.leave() && live.index.read().unwrap().is_bare());
+    drop(one);
+    assert!(live.is_empty());
 }
 
 #[test]

@@ -185,6 +185,11 @@ impl Merged {
             if first.is_some_and(|first| first < at) {
                 return true;
             }
+            // To look many values up in a part takes as long as to walk many rows.
+            if *work == 0 {
+                return false;
+            }
+            *work = work.saturating_sub(self.query.values() as u64);
             let part = if is_head {
                 self.head.take().map(|head| head.part)
             } else {

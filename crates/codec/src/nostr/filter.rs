@@ -337,8 +337,15 @@ fn read_keys(
         keys.push(key.ok_or(FilterError::Hex { element, index })?);
         Ok(())
     })?;
-    keys.sort_unstable();
-    keys.dedup();
+    if !keys.is_sorted_by(|a, b| a < b) {
+        // As numbers they compare in the same order, and in place.
+        let number = |key: &[u8; 32]| {
+            let (high, low) = key.split_at(16);
+            [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))
+        };
+        keys.sort_unstable_by_key(number);
+        keys.dedup();
+    }
     Ok(())
 }
 

@@ -65,7 +65,7 @@ impl Door {
     /// Ends every subscription.
     pub(crate) fn end_all(&mut self) {
         for (_, sub) in self.subs.drain() {
-            sub.end();
+            sub.end(&self.relay.readers);
         }
     }
 
@@ -174,7 +174,6 @@ impl Door {
         if self.subs.values().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
             return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
         }
-        // First listen, then search: so nothing falls between the two.
         let sub = Sub::start(id, bytes, &self.line, &self.relay, queries.clone());
         self.subs.insert(id.into(), Arc::clone(&sub));
         let ticket = self.line.ticket(What::Search);
@@ -218,7 +217,7 @@ impl Door {
 
     fn end(&mut self, id: &str) {
         if let Some(sub) = self.subs.remove(id) {
-            sub.end();
+            sub.end(&self.relay.readers);
         }
     }
 

@@ -59,7 +59,6 @@ pub(crate) struct Intake {
     queue: Mutex<Queue>,
     work: Bell,
     threads: usize,
-    metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
@@ -85,11 +84,9 @@ struct Arrival {
 
 /// Whom to answer, and what is held until then.
 struct Sender {
-    line: Arc<Line>,
+    ticket: Ticket,
     caller: Arc<Caller>,
-    metrics: Arc<Metrics>,
     verb: Verb,
-    _ticket: Ticket,
     _permit: Permit,
 }
 
@@ -122,7 +119,6 @@ impl Intake {
             queue: Mutex::default(),
             work: Bell::default(),
             threads,
-            metrics: Arc::clone(&parts.metrics),
         });
         let parts = Arc::new(parts);
         let spawn = |n| {
@@ -157,11 +153,9 @@ impl Intake {
         permit: Permit,
     ) {
         let from = Sender {
-            line: Arc::clone(line),
+            ticket: line.ticket(brought.what),
             caller: Arc::clone(caller),
-            metrics: Arc::clone(&self.metrics),
             verb: if brought.what == What::Proof { Verb::Auth } else { Verb::Event },
-            _ticket: line.ticket(brought.what),
             _permit: permit,
         };
         let mut queue = self.queue();
@@ -332,7 +326,7 @@ impl<'a> Worker<'a> {
     /// Hands an event to the writer, waiting while its queue is full: this is not a thread that
     /// anyone else needs, and what waits behind it is bounded.
     fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: Sender) {
-        let line = Arc::clone(&from.line);
+        let line = Arc::clone(from.line());
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
             Ok(outcome) => {
                 let (accepted, reason) = admit::answer(outcome);
@@ -418,19 +412,23 @@ fn wrong_id(event: &Event<'_>) -> Option<String> {
 }
 
 impl Sender {
+    fn line(&self) -> &Arc<Line> {
+        self.ticket.line()
+    }
+
     /// The event is kept, or passed on.
     fn taken(&self, id: &Id, kind: u16) {
-        self.metrics.events.add(kind);
+        self.line().metrics().events.add(kind);
         self.ok(id, true, "");
     }
 
     fn notice(&self, text: &str) {
-        self.metrics.answered(self.verb, text);
-        self.line.say(|out| reply::write_notice(out, text));
+        self.line().metrics().answered(self.verb, text);
+        self.line().say(|out| reply::write_notice(out, text));
     }
 
     fn ok(&self, id: &Id, accepted: bool, reason: &str) {
-        self.metrics.answered(self.verb, reason);
-        self.line.say(|out| reply::write_ok(out, id, accepted, reason));
+        self.line().metrics().answered(self.verb, reason);
+        self.line().say(|out| reply::write_ok(out, id, accepted, reason));
     }
 }

@@ -18,7 +18,7 @@ use super::cost::{Cost, Searching};
 use super::slow;
 use crate::line::{Line, Over, Part, Ticket};
 use crate::metrics::{Metrics, Verb};
-use crate::readers::{Job, Turn};
+use crate::readers::{Job, Readers, Turn};
 
 /// Bytes above which a page goes on the line.
 const PAGE_BYTES: usize = 64 << 10;
@@ -90,19 +90,21 @@ impl Sub {
     }
 
     /// Ends it: nothing more comes, and a search for it stops.
-    pub(super) fn end(&self) {
+    pub(super) fn end(&self, readers: &Readers) {
         self.line.end(&self.over);
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Here, and not under the lock, as this may wait for the index.
-        drop(handle);
+        // Not under the lock, as this may wait for the index.
+        if let Some(handle) = handle.filter(|handle| !handle.leave()) {
+            readers.push(Box::new(Leaving { handle, line: Arc::clone(&self.line) }));
+        }
     }
 
     /// Ends it and tells the client why.
-    fn refuse(&self, reason: &str) {
+    fn refuse(&self, reason: &str, readers: &Readers) {
         let mut out = Vec::new();
         reply::write_closed(&mut out, &self.id, reason);
         self.line.put_for(&self.over, Part::One(out));
-        self.end();
+        self.end(readers);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -115,6 +117,25 @@ impl Sub {
 
     fn handle(&self) -> Option<Handle> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A subscription to much that has ended, on its way out of the index. Bit by bit, and not on the
+/// session's thread, which others need.
+struct Leaving {
+    handle: Handle,
+    line: Arc<Line>,
+}
+
+impl Job for Leaving {
+    fn turn(&mut self) -> Turn {
+        if self.handle.leave() { Turn::Done } else { Turn::More }
+    }
+
+    fn fail(&mut self) {}
+
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.line)
     }
 }
 
@@ -191,6 +212,13 @@ impl Answer {
     }
 
     fn work(&mut self) -> Result<Turn, String> {
+        // First all listen, then search: so nothing falls between the two.
+        if self.at == 0
+            && self.search.is_none()
+            && self.sub.handle().is_some_and(|handle| !handle.enter())
+        {
+            return Ok(Turn::More);
+        }
         let open = Arc::clone(&self.sub.open);
         let mut page = Page::new(&open);
         let mut work = self.relay.settings().limits.slice_rows;
@@ -256,7 +284,7 @@ impl Answer {
 
     fn refuse(&self, reason: &str) {
         self.relay.metrics.answered(Verb::Req, reason);
-        self.sub.refuse(reason);
+        self.sub.refuse(reason, &self.relay.readers);
     }
 
     fn put(&self, page: Page<'_>) {
@@ -334,6 +362,6 @@ impl<'a> Page<'a> {
     }
 
     fn part(self) -> Option<Part> {
-        (!self.ends.is_empty()).then(|| Part::Page(self.bytes, self.ends))
+        (!self.ends.is_empty()).then_some(Part::Page(self.bytes, self.ends))
     }
 }

@@ -149,12 +149,12 @@ mod tests {
         for len in [1, 10, 300, 70_000, 200_000] {
             let noise = random.below(256) + 1;
             let message: Vec<u8> = (0..len).map(|_| random.below(noise) as u8).collect();
-            let (one, rest) = message.split_at(random.below(len + 1) as usize);
+            let (one, rest) = message.split_at(random.below(len + 1));
             let mut out = b"before".to_vec();
             shared.compress(&[one, rest, b"]"], &mut out).unwrap();
-            let back = shared.decompress(&out[6..], len as usize + 1).unwrap();
+            let back = shared.decompress(&out[6..], len + 1).unwrap();
             assert_eq!(back, [&message[..], b"]"].concat());
-            assert_eq!(shared.decompress(&out[6..], len as usize), Err(Fault::LENGTH));
+            assert_eq!(shared.decompress(&out[6..], len), Err(Fault::LENGTH));
         }
     }
 

@@ -195,7 +195,9 @@ impl Socket {
             }
         }
         frame::write_head(out, Opcode::Text, false, len);
-        pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+        for piece in pieces {
+            out.extend_from_slice(piece);
+        }
     }
 
     /// Adds a ping.
