@@ -37,6 +37,10 @@ pub(crate) struct PlaceArgs {
     /// The archive's directory [default: archive.data of the configuration, which is ./data]
     #[arg(long, value_name = "DIR", env = "HARK_DATA", global = true)]
     pub(crate) data: Option<PathBuf>,
+    /// Where events are kept: `embedded` (files in DIR) or postgres://user@host/database
+    /// [default: archive.store of the configuration, which is embedded]
+    #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
+    pub(crate) store: Option<String>,
     /// A configuration file; none is needed (see `hark config`)
     #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
     pub(crate) config: Option<PathBuf>,
@@ -66,6 +70,8 @@ pub(crate) enum Command {
     Check(StatsArgs),
     /// Make all indices anew from the log; the server must be stopped
     Rebuild(StatsArgs),
+    /// Bring the tables of an archive in PostgreSQL up to date, or show whether they are
+    Migrate(MigrateArgs),
     /// Print the default configuration with comments, or check a given one
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
@@ -79,6 +85,7 @@ Examples:
   hark serve --data /var/lib/hark --listen 0.0.0.0:7777
   HARK_INFO_NAME='My relay' hark serve --config hark.toml
   hark serve --log-format json 2>> hark.log
+  hark serve --store postgres://hark@localhost/hark
 
 The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
 stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
@@ -91,9 +98,6 @@ pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where events are kept [default: embedded]
-    #[arg(long, value_name = "URL")]
-    pub(crate) store: Option<String>,
     /// Take the place of the server that runs on this archive, without dropping a connection
     #[arg(long)]
     pub(crate) takeover: bool,
@@ -210,6 +214,30 @@ pub(crate) struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark migrate status --store postgres://hark@localhost/hark
+  hark migrate up --store postgres://hark@localhost/hark
+
+`hark serve` does the same when it starts, unless postgres.migrate is false.")]
+pub(crate) struct MigrateArgs {
+    /// What to do
+    #[arg(value_enum)]
+    pub(crate) action: MigrateAction,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MigrateAction {
+    /// Apply what is missing
+    Up,
+    /// Only look
+    Status,
 }
 
 #[derive(Debug, Args)]

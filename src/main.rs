@@ -75,6 +75,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Compact(args) => commands::upkeep::compact(&args, &place),
         Command::Check(args) => commands::upkeep::check(&args, &place),
         Command::Rebuild(args) => commands::upkeep::rebuild(&args, &place),
+        Command::Migrate(args) => commands::migrate::run(&args, &place),
         Command::Config(_) | Command::Bench(_) => {
             unreachable!("handled above, before the configuration is loaded")
         }

@@ -10,14 +10,31 @@ use hark_archive::{Outcome, Query, Store, Write};
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_server::nostr::admit::OwnUrls;
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
+use hark_store_postgres::PostgresStore;
 
 use crate::cli::PlaceArgs;
 use crate::config::Config;
 
-/// An archive's directory and the settings in force.
+/// Where an archive is, and the settings in force.
 pub(crate) struct Place {
     pub(crate) data: PathBuf,
+    /// URL of the database, where it is in one.
+    pub(crate) database: Option<String>,
     pub(crate) config: Config,
+}
+
+/// Whether this is the address of a database, and not a word for files.
+fn database(store: &str) -> anyhow::Result<Option<String>> {
+    match store {
+        "embedded" => Ok(None),
+        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            Ok(Some(url.into()))
+        }
+        other => bail!(
+            "there is no store `{other}`; leave --store out for files in the data directory, or say \
+             postgres://user@host/database"
+        ),
+    }
 }
 
 impl Place {
@@ -25,7 +42,8 @@ impl Place {
     pub(crate) fn new(args: PlaceArgs) -> anyhow::Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let data = args.data.unwrap_or_else(|| config.data.clone());
-        Ok(Self { data, config })
+        let database = database(args.store.as_deref().unwrap_or(&config.store))?;
+        Ok(Self { data, database, config })
     }
 
     /// The directory of Nostr's shelf.
@@ -54,7 +72,38 @@ impl Place {
 
     /// Whether anything was ever kept here.
     pub(crate) fn exists(&self) -> bool {
-        self.shelf().is_dir()
+        self.database.is_some() || self.shelf().is_dir()
+    }
+
+    /// How the database is used.
+    pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
+        let config = &self.config.postgres;
+        hark_store_postgres::Options {
+            pool_max: config.connections_max,
+            statement_timeout: config.statement_timeout,
+            part_s: config.part_days.saturating_mul(86_400),
+            ..hark_store_postgres::Options::default()
+        }
+    }
+
+    /// Opens the shelf in the database at `url`.
+    pub(crate) fn postgres(&self, url: &str, migrate: bool) -> anyhow::Result<PostgresStore> {
+        let options = hark_store_postgres::Options { migrate, ..self.database_options() };
+        PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).context(
+            "the archive in the database could not be opened; look at the address, and whether the \
+             database runs and lets you in",
+        )
+    }
+
+    /// Says that what is asked for makes sense for files only.
+    pub(crate) fn must_be_files(&self, command: &str) -> anyhow::Result<()> {
+        if self.database.is_none() {
+            return Ok(());
+        }
+        bail!(
+            "`hark {command}` is for archives in files; this one is in a database, which looks after \
+             its files itself"
+        )
     }
 
     /// Fails with advice if nothing was ever kept here.
@@ -70,16 +119,20 @@ impl Place {
     }
 
     /// Opens the archive for reading, whether a server runs or not.
-    pub(crate) fn read(&self) -> anyhow::Result<Embedded> {
+    pub(crate) fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.must_exist()?;
+        if let Some(url) = &self.database {
+            return Ok(Arc::new(self.postgres(url, false)?));
+        }
         let shelf = self.shelf();
-        Embedded::open_read_only(&shelf, self.options()).with_context(|| {
+        let store = Embedded::open_read_only(&shelf, self.options()).with_context(|| {
             format!(
                 "the archive in {} could not be opened for reading; nothing was changed. \
                  `hark check` says what is wrong with it",
                 shelf.display()
             )
-        })
+        })?;
+        Ok(Arc::new(store))
     }
 
     /// Takes the lock and opens the archive for writing.
@@ -157,6 +210,9 @@ impl Place {
 
     /// A hand that writes: our own if nobody holds the archive, else the running server's.
     pub(crate) fn write(&self) -> anyhow::Result<Hand> {
+        if let Some(url) = &self.database {
+            return Ok(Hand::Database(Arc::new(self.postgres(url, true)?)));
+        }
         if let Some(client) = connect(&self.control_socket())? {
             return Ok(Hand::Server(client));
         }
@@ -165,6 +221,9 @@ impl Place {
 
     /// The running server, if there is one.
     pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
+        if self.database.is_some() {
+            return Ok(None);
+        }
         connect(&self.control_socket())
     }
 }
@@ -192,6 +251,8 @@ pub(crate) struct Owned {
 pub(crate) enum Hand {
     Own(Owned),
     Server(Client),
+    /// A database, on which many may write.
+    Database(Arc<PostgresStore>),
 }
 
 impl Hand {
@@ -199,6 +260,7 @@ impl Hand {
     pub(crate) fn own_store(&self) -> Option<&dyn Store> {
         match self {
             Self::Own(owned) => Some(&*owned.store),
+            Self::Database(store) => Some(&**store),
             Self::Server(_) => None,
         }
     }
@@ -209,13 +271,8 @@ impl Hand {
         records: Vec<Box<[u8]>>,
     ) -> anyhow::Result<Vec<Result<Outcome, String>>> {
         match self {
-            Self::Own(owned) => {
-                let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
-                let committed = owned.store.commit(&writes).context(
-                    "the archive could not be written to; what was reported as stored is safe",
-                )?;
-                Ok(committed.outcomes.into_iter().map(Ok).collect())
-            }
+            Self::Own(owned) => put(&*owned.store, records),
+            Self::Database(store) => put(&**store, records),
             Self::Server(client) => {
                 let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
                 client.put_many(&records).context(
@@ -229,20 +286,30 @@ impl Hand {
     /// Deletes these ids and says how many there were. Durable on return.
     pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
         match self {
-            Self::Own(owned) => {
-                let query = Query { ids: Some(ids.to_vec()), ..Query::default() };
-                let committed = owned
-                    .store
-                    .commit(&[Write::Erase(Box::new(query))])
-                    .context("the archive could not be written to; run the command again")?;
-                match committed.outcomes.first() {
-                    Some(Outcome::Erased(count)) => Ok(*count),
-                    _ => Ok(0),
-                }
-            }
+            Self::Own(owned) => erase(&*owned.store, ids),
+            Self::Database(store) => erase(&**store, ids),
             Self::Server(client) => client
                 .erase(&ids_filter(ids))
                 .context("the server stopped answering; run the command again"),
         }
+    }
+}
+
+fn put(store: &dyn Store, records: Vec<Box<[u8]>>) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+    let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
+    let committed = store
+        .commit(&writes)
+        .context("the archive could not be written to; what was reported as stored is safe")?;
+    Ok(committed.outcomes.into_iter().map(Ok).collect())
+}
+
+fn erase(store: &dyn Store, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
+    let query = Query { ids: Some(ids.to_vec()), ..Query::default() };
+    let committed = store
+        .commit(&[Write::Erase(Box::new(query))])
+        .context("the archive could not be written to; run the command again")?;
+    match committed.outcomes.first() {
+        Some(Outcome::Erased(count)) => Ok(*count),
+        _ => Ok(0),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> 
 
 fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
     let store = place.read()?;
-    let mut answer = Answer::new(&store, queries)?;
+    let mut answer = Answer::new(&*store, queries)?;
     let mut matching = 0;
     let mut shown = Vec::new();
     while let Some(found) = answer.next()? {
@@ -68,9 +68,10 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
         let own;
         let store: &dyn hark_archive::Store = match &hand {
             Hand::Own(owned) => &*owned.store,
+            Hand::Database(store) => &**store,
             Hand::Server(_) => {
                 own = place.read()?;
-                &own
+                &*own
             }
         };
         (Answer::new(store, queries)?, question::count(store, queries)?)

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode>
             continue;
         };
         let explanation = store.explain(query)?;
-        let ran = args.run.then(|| ask(&store, &queries)).transpose()?;
+        let ran = args.run.then(|| ask(&*store, &queries)).transpose()?;
         if args.json {
             print::line(&to_json(text, &explanation, ran.as_ref()).to_string())?;
             continue;

@@ -6,6 +6,7 @@ pub(crate) mod delete;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod import;
+pub(crate) mod migrate;
 pub(crate) mod query;
 mod reload;
 pub(crate) mod serve;

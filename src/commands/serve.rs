@@ -25,7 +25,6 @@ use crate::print;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    check_store(args.store.as_deref().unwrap_or(&place.config.store))?;
     start_log(args, &place.config.log)?;
     let changed = place.config.changes(&Config::default());
     let changed: Vec<_> = changed.into_iter().map(|(change, _)| change).collect();
@@ -36,30 +35,45 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
              and benchmarks only."
         );
     }
-    let (Owned { store, lock }, taking) =
-        if args.takeover { place.take_over()? } else { (place.own()?, None) };
-    for note in store.notes() {
-        tracing::warn!("{note}");
-    }
     // Last to go: the store closes before the lock does.
-    let records_max = place.config.limits.takeover_records_max;
-    let held = Arc::new(Held::new(Arc::clone(&store), lock, records_max));
+    let (held, shelf, taking) = open(args, place)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
-    let shelf = Shelf {
-        compact: Some(compact(&store)),
-        store,
-        writer: place.config.batch,
-        clock: Clock::System,
-        handover: Some(Arc::clone(&held) as _),
-    };
     let code = runtime.block_on(serve(args, place, shelf, taking))?;
     drop(runtime);
     drop(held);
     tracing::info!("closed");
     Ok(code)
+}
+
+/// What is to be served, and what holds it.
+fn open(
+    args: &ServeArgs,
+    place: &Place,
+) -> anyhow::Result<(Option<Arc<Held>>, Shelf, Option<Taking>)> {
+    let (writer, clock) = (place.config.batch, Clock::System);
+    if let Some(url) = &place.database {
+        if args.takeover {
+            bail!(
+                "there is nothing to take over from: several servers can work on one database. Start \
+                 this one beside the other, on another address, and stop that one"
+            );
+        }
+        let store = Arc::new(place.postgres(url, place.config.postgres.migrate)?);
+        tracing::info!(database = store.database(), "the archive is in a database");
+        return Ok((None, Shelf { store, writer, clock, compact: None, handover: None }, None));
+    }
+    let (Owned { store, lock }, taking) =
+        if args.takeover { place.take_over()? } else { (place.own()?, None) };
+    for note in store.notes() {
+        tracing::warn!("{note}");
+    }
+    let records_max = place.config.limits.takeover_records_max;
+    let held = Arc::new(Held::new(Arc::clone(&store), lock, records_max));
+    let (compact, handover) = (Some(compact(&store)), Some(Arc::clone(&held) as _));
+    Ok((Some(held), Shelf { store, writer, clock, compact, handover }, taking))
 }
 
 async fn serve(
@@ -72,7 +86,9 @@ async fn serve(
     let mut config = hark_server::Config::new(listen);
     config.proxies = place.config.proxies.clone();
     config.deflate_from_bytes = place.config.deflate_from_bytes;
-    config.control = Some(place.control_socket());
+    if place.database.is_none() {
+        config.control = Some(place.control_socket());
+    }
     config.metrics = place.config.metrics.clone();
     config.slow_question = place.config.log.slow_question_ms.map(Duration::from_millis);
     config.limits = place.config.limits.clone();
@@ -81,6 +97,10 @@ async fn serve(
     config.policy = place.config.policy.clone();
     config.retention = place.config.retention();
     config.threads = place.config.threads;
+    if place.database.is_some() && config.threads.read == 0 {
+        // One waits for the database with each connection.
+        config.threads.read = place.config.postgres.connections_max;
+    }
     config.unlimited = args.unlimited;
     let mut signals = Signals::new()?;
     let server = match taking {
@@ -116,17 +136,6 @@ async fn serve(
         "the server ended by itself; what was acknowledged is safe. The log above says more",
     )?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn check_store(url: &str) -> anyhow::Result<()> {
-    match url {
-        "embedded" => Ok(()),
-        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => bail!(
-            "PostgreSQL comes later: this version keeps events in files only. Nothing was started; \
-             leave --store out"
-        ),
-        other => bail!("there is no store `{other}`; leave --store out, or say `embedded`"),
-    }
 }
 
 fn compact(store: &Arc<Embedded>) -> Compact {

@@ -3,7 +3,6 @@
 
 use std::process::ExitCode;
 
-use hark_archive::Store;
 use hark_server::words::date;
 use serde_json::{Value, json};
 
@@ -20,6 +19,7 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     if args.json {
         let json = json!({
             "data": place.data,
+            "in_database": place.database.is_some(),
             "server_running": served,
             "server": live.as_ref().map(of_server),
             "records": stats.records,
@@ -42,7 +42,11 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let average = stats.bytes.checked_div(stats.records).unwrap_or(0);
     print::line(&format!(
         "{}{}",
-        place.shelf().display(),
+        if place.database.is_some() {
+            "in a database".into()
+        } else {
+            place.shelf().display().to_string()
+        },
         if served { ", a server is running" } else { "" }
     ))?;
     print::line(&print::table(&[

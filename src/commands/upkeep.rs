@@ -13,12 +13,15 @@ use crate::print::{self, Meter, Unit};
 const FAULTS_SHOWN: usize = 100;
 
 pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    place.must_be_files("compact")?;
     place.must_exist()?;
     let mut meter = Meter::start("compact", 0, Unit::Records);
     let summary = match place.write()? {
         Hand::Server(mut client) => client
             .compact(&mut |words| meter.at(0, 0, words))
             .context("the server did not finish compacting; the archive is whole. Try again")?,
+        // Not reached: it was refused above.
+        Hand::Database(_) => String::new(),
         Hand::Own(owned) => {
             let done = owned
                 .store
@@ -34,6 +37,7 @@ pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
 }
 
 pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    place.must_be_files("check")?;
     place.must_exist()?;
     let mut meter = Meter::start("check", 0, Unit::Records);
     let report = hark_store_embedded::check(&place.shelf(), &place.options(), &mut |progress| {
@@ -84,6 +88,7 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
 }
 
 pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    place.must_be_files("rebuild")?;
     place.must_exist()?;
     let lock = place.lock()?;
     let mut meter = Meter::start("rebuild", 0, Unit::Records);

@@ -9,6 +9,7 @@ mod typed;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hark_archive::limits::Limits;
 use hark_archive::retention::Policy;
@@ -27,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) batch: hark_archive::writer::Options,
     pub(crate) seal_records: u32,
     pub(crate) log_bytes_max: u64,
+    pub(crate) postgres: Postgres,
     pub(crate) limits: Limits,
     lists: policy::Lists,
     /// What the lists come to.
@@ -40,6 +42,27 @@ pub(crate) struct Config {
     retention: Policy,
     retention_every: Every,
     pub(crate) log: Log,
+}
+
+/// How an archive in a database is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Postgres {
+    pub(crate) connections_max: usize,
+    pub(crate) statement_timeout: Duration,
+    pub(crate) part_days: u64,
+    pub(crate) migrate: bool,
+}
+
+impl Default for Postgres {
+    fn default() -> Self {
+        let options = hark_store_postgres::Options::default();
+        Self {
+            connections_max: options.pool_max,
+            statement_timeout: options.statement_timeout,
+            part_days: options.part_s / 86_400,
+            migrate: options.migrate,
+        }
+    }
 }
 
 /// Seconds between two rounds of retention.
@@ -77,6 +100,7 @@ impl Default for Config {
             batch: hark_archive::writer::Options::default(),
             seal_records: store.seal_records,
             log_bytes_max: store.log_bytes_max,
+            postgres: Postgres::default(),
             limits: Limits::default(),
             lists: policy::Lists::default(),
             policy: hark_server::policy::Policy::default(),

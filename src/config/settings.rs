@@ -71,13 +71,23 @@ pub(crate) static SECTIONS: &[Section] = &[
         doc: "What is kept where, and how writes are grouped.",
         settings: settings! {
             "data" data: "The archive's directory. --data and HARK_DATA win over it.";
-            "store" store: "The kind of store; `embedded` is files in the data directory.";
+            "store" store: "Where events are: `embedded` for files in the data directory, or postgres://user:password@host/database.";
             "batch_writes_max" batch.batch_writes_max: "Events made durable with one sync, at most.";
             "batch_bytes_max" batch.batch_bytes_max: "Bytes of them, about at most.";
             "batch_wait_ms" batch.batch_wait: "How long a batch waits for company. 0: not at all, and batches grow with the load.";
             "queue_writes_max" batch.queue_max: "Events that may wait for the writer. Above it, senders wait.";
             "seal_records" seal_records: "Events that are indexed in memory before they become a segment.";
             "log_bytes_max" log_bytes_max: "Bytes of log after which they do, if that comes first.";
+        },
+    },
+    Section {
+        name: "postgres",
+        doc: "How an archive in PostgreSQL is used (store = \"postgres://…\").",
+        settings: settings! {
+            "connections_max" postgres.connections_max: "Connections for questions. One more is for writes, one to hear of what other servers write.";
+            "statement_timeout_ms" postgres.statement_timeout: "How long a statement may take. A question that takes longer is answered with an error.";
+            "part_days" postgres.part_days: "Days that one part of the tables holds. Counts when the tables are made.";
+            "migrate" postgres.migrate: "Whether `hark serve` brings the tables up to date when it starts.";
         },
     },
     Section {
@@ -252,6 +262,20 @@ impl Plain for u32 {
 impl Plain for usize {
     fn read(value: &Value) -> Result<Self, String> {
         Self::try_from(u64::read(value)?).or_else(|_| wanted("a smaller number", value))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Plain for bool {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Switch(switch) => Ok(*switch),
+            Value::Bare(text) => text.parse().or_else(|_| wanted("true or false", value)),
+            _ => wanted("true or false", value),
+        }
     }
 
     fn show(&self) -> String {

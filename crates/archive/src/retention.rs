@@ -46,6 +46,13 @@ pub struct Rule {
     pub older_than_s: u64,
 }
 
+impl Rule {
+    /// Whether nothing but age matters to it.
+    fn takes_all(&self) -> bool {
+        self.kinds.is_none() && self.authors.is_none() && self.not_kinds.is_empty()
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -111,6 +118,12 @@ impl Policy {
         for rule in &self.rules {
             let age = rule.older_than_s.saturating_mul(self.units_per_s);
             let Some(to) = now.checked_sub(age) else { continue };
+            if rule.takes_all()
+                && let Some(dropped) = store.drop_part(to, &self.spared_kinds)?
+            {
+                swept.aged += dropped;
+                continue;
+            }
             swept.aged += erase(
                 writer,
                 Query {

@@ -184,6 +184,8 @@ pub struct Stats {
     pub upkeep_failed: Option<String>,
     /// What upkeep has done since the start.
     pub upkeep: Upkeep,
+    /// What was done in a database, where there is one.
+    pub database: Option<Database>,
 }
 
 /// Work that a store does beside its readers and its writer.
@@ -206,6 +208,21 @@ pub struct Job {
     pub bytes: u64,
     /// Processor time that it took.
     pub cpu: Duration,
+}
+
+/// How a database is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Database {
+    /// Connections that are open for questions.
+    pub connections: u64,
+    /// Those of them that are at work.
+    pub connections_used: u64,
+    /// How often a question had to wait for one, since the start.
+    pub waits: u64,
+    /// How far what is told to subscribers lies behind what was put by anybody.
+    pub news_behind: u64,
+    /// How long statements took since the start, by their form.
+    pub statements: Vec<(&'static str, Times)>,
 }
 
 /// How far a store's log is durable, where it has one that other processes may follow.
@@ -240,4 +257,20 @@ pub trait Store: Send + Sync {
 
     /// Size and state.
     fn stats(&self) -> Stats;
+
+    /// Gives up the oldest part of the store at once, but for records of `spared` kinds, if it is kept in
+    /// parts by time and holds nothing newer than `to`. Says how many records went; none if there is no
+    /// such part.
+    fn drop_part(&self, _to: u64, _spared: &[u32]) -> Result<Option<u64>, SearchError> {
+        Ok(None)
+    }
+
+    /// Some of what other processes have put and no [`Committed::before`] has told, in order; nothing once
+    /// all is told. To be called between commits, by whoever commits.
+    fn news(&self) -> Vec<Numbered> {
+        Vec::new()
+    }
+
+    /// Has `wake` called from a thread of the store's whenever there may be news. It must not block.
+    fn on_news(&self, _wake: Box<dyn Fn() + Send>) {}
 }

@@ -91,6 +91,8 @@ pub struct Counters {
     pub writes: Count,
     /// Why the store takes no more writes, once it does not.
     pub stopped: OnceLock<String>,
+    /// Why the last batch was not kept, if it was not and the next one may be.
+    unavailable: Mutex<Option<String>>,
     /// Since when a batch is under way, if one is.
     committing: Mutex<Option<Instant>>,
 }
@@ -102,6 +104,15 @@ impl Counters {
         since.map(|since| since.elapsed())
     }
 
+    /// Why the last batch was not kept, if it was not and the next one may be.
+    pub fn unavailable(&self) -> Option<String> {
+        self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_unavailable(&self, why: Option<String>) {
+        *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
     fn committing(&self, since: Option<Instant>) {
         *self.committing.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
@@ -109,6 +120,7 @@ impl Counters {
 
 /// The writer's end that the doors hold.
 pub struct Writer {
+    store: Arc<dyn Store>,
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
@@ -122,12 +134,12 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("hark-writer".into())
             .spawn({
-                let counters = Arc::clone(&counters);
+                let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
                 let commit = Box::new(move |writes: &[Write]| store.commit(writes));
                 move || run(Target { commit, listener }, options, &queue, &counters)
             })
             .expect("the system starts a thread");
-        Self { jobs: Some(jobs), thread: Some(thread), counters }
+        Self { store, jobs: Some(jobs), thread: Some(thread), counters }
     }
 
     /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
@@ -156,6 +168,24 @@ impl Writer {
             // Not reached: what was sent comes back.
             TrySendError::Full(_) | TrySendError::Disconnected(_) => Box::new(|_: &mut Target| {}),
         })
+    }
+
+    /// Tells the listener, between two batches, what other processes have put ([`Store::news`]). Where
+    /// the queue is full the next batch does so.
+    pub fn tell_news(&self) {
+        let store = Arc::clone(&self.store);
+        let told = self.between(Box::new(move |target| {
+            loop {
+                let news = store.news();
+                if news.is_empty() {
+                    return;
+                }
+                let records = news.iter().map(|(seq, bytes)| (*seq, Record::new(bytes)));
+                let mut records = records.filter_map(|(seq, record)| Some((seq, record.ok()?)));
+                target.listener.batch(&mut records, &mut || {});
+            }
+        }));
+        drop(told);
     }
 
     /// Queues a write and waits until it is durable or refused.
@@ -227,6 +257,7 @@ fn commit(
     counters.committing(None);
     match result {
         Ok(committed) => {
+            counters.set_unavailable(None);
             counters.batches.note(started.elapsed());
             counters.writes.add(writes.len() as u64);
             let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
@@ -246,6 +277,9 @@ fn commit(
             if let CommitError::Stopped(reason) = &error {
                 // Set once: it does not start again by itself, so the first reason is the one.
                 let _ = counters.stopped.set(reason.clone());
+            }
+            if let CommitError::Unavailable(reason) = &error {
+                counters.set_unavailable(Some(reason.clone()));
             }
             let error = Arc::new(error);
             for done in waiting.drain(..) {

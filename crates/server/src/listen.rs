@@ -214,6 +214,12 @@ impl Server {
                 control.publish().map_err(failed)?;
             }
         }
+        let woken = Arc::downgrade(&relay.writer);
+        relay.store.on_news(Box::new(move || {
+            if let Some(writer) = woken.upgrade() {
+                writer.tell_news();
+            }
+        }));
         // Not earlier: it writes.
         let keeper = Keeper::start(
             config.retention.clone(),

@@ -5,13 +5,13 @@
 //! are the connections.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hark_archive::admission::Rules;
 use hark_archive::query::explain::Explanation;
-use hark_archive::store::Stats;
+use hark_archive::store::{Numbered, Stats};
 use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
 
 use commit::Writing;
@@ -27,9 +27,11 @@ use time::to_db;
 mod commit;
 mod count;
 mod explain;
+mod listen;
 mod migrate;
 mod parts;
 mod pool;
+mod retire;
 mod search;
 mod session;
 mod sql;
@@ -118,6 +120,8 @@ pub(crate) struct Inner {
     /// Searches see puts up to this number.
     seen: AtomicI64,
     known: Mutex<Known>,
+    /// The database's number of the connection that commits.
+    pub(crate) writer_process: AtomicI32,
 }
 
 /// Ids that were kept of late, in two generations.
@@ -140,6 +144,11 @@ impl Inner {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Others may have deleted what is known.
+    pub(crate) fn forget_known(&self) {
+        *self.known() = Known::default();
     }
 
     /// The number up to which puts are told, and searches see them.
@@ -202,6 +211,7 @@ impl PostgresStore {
             parts: RwLock::new(Arc::new(parts)),
             seen: AtomicI64::new(seq),
             known: Mutex::default(),
+            writer_process: AtomicI32::new(0),
         };
         Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })
     }
@@ -318,5 +328,28 @@ impl Store for PostgresStore {
 
     fn stats(&self) -> Stats {
         stats::stats(&self.inner, &self.schema)
+    }
+
+    fn drop_part(&self, to: u64, spared: &[u32]) -> Result<Option<u64>, SearchError> {
+        let dropped =
+            self.inner.pool.with(|session| retire::oldest_part(&self.inner, session, to, spared));
+        dropped.map_err(|fault| failed(&fault))
+    }
+
+    fn news(&self) -> Vec<Numbered> {
+        listen::news(&self.inner).unwrap_or_else(|fault| {
+            tracing::debug!(%fault, "what others have put is told later");
+            Vec::new()
+        })
+    }
+
+    fn on_news(&self, wake: Box<dyn Fn() + Send>) {
+        let (inner, schema) = (Arc::downgrade(&self.inner), self.schema.clone());
+        let listening = std::thread::Builder::new()
+            .name("hark-listen".into())
+            .spawn(move || listen::run(&inner, &schema, &*wake));
+        if let Err(error) = listening {
+            tracing::error!(%error, "what other processes put is not told: no thread can be started");
+        }
     }
 }

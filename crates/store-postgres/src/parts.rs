@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use hark_archive::Order;
+use tokio_postgres::Row;
 
 use crate::session::{Fault, Session};
 use crate::sql::Form;
@@ -35,9 +36,13 @@ pub(crate) struct Parts {
 impl Parts {
     /// Reads them.
     pub(crate) fn read(session: &mut Session, version: i64) -> Result<Self, Fault> {
-        let rows = session.query(Form::Parts, &[])?;
+        Ok(Self::of(&session.query(Form::Parts, &[])?, version))
+    }
+
+    /// As the database has answered.
+    pub(crate) fn of(rows: &[Row], version: i64) -> Self {
         let list = rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
-        Ok(Self { version, list })
+        Self { version, list }
     }
 
     fn holds(&self, time: i64) -> bool {

@@ -3,11 +3,13 @@
 //! Its socket is driven by the thread that waits for an answer, on a runtime of the session's own: an
 //! answer wakes nobody else, and the archive above stays synchronous.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use hark_archive::meter::{Histogram, Times};
 use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
@@ -49,11 +51,34 @@ impl Fault {
     }
 }
 
+/// How long statements took, by form.
+#[derive(Debug, Default)]
+pub(crate) struct Taken(RwLock<BTreeMap<&'static str, Histogram>>);
+
+impl Taken {
+    fn note(&self, form: Form, time: Duration) {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(histogram) = all.get(form.name()) {
+            return histogram.note(time);
+        }
+        drop(all);
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.entry(form.name()).or_default().note(time);
+    }
+
+    pub(crate) fn read(&self) -> Vec<(&'static str, Times)> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(form, times)| (*form, times.read())).collect()
+    }
+}
+
 /// How sessions are opened.
 #[derive(Clone)]
 pub(crate) struct Door {
     config: Config,
     timeout: Duration,
+    /// Shared by all sessions.
+    pub(crate) taken: Arc<Taken>,
 }
 
 impl Door {
@@ -96,7 +121,8 @@ impl Door {
         if config.get_application_name().is_none() {
             config.application_name("hark");
         }
-        Ok(Self { config, timeout: statement_timeout + Duration::from_secs(5) })
+        let timeout = statement_timeout + Duration::from_secs(5);
+        Ok(Self { config, timeout, taken: Arc::default() })
     }
 
     /// Opens a session.
@@ -117,8 +143,13 @@ impl Door {
             runtime,
             statements: HashMap::new(),
             timeout: self.timeout,
+            taken: Arc::clone(&self.taken),
             trace: None,
         })
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// What the database is, without its password.
@@ -142,6 +173,7 @@ pub(crate) struct Session {
     runtime: Runtime,
     statements: HashMap<Form, Statement>,
     timeout: Duration,
+    taken: Arc<Taken>,
     /// Where it is to tell what it does.
     trace: Option<Vec<Traced>>,
 }
@@ -192,7 +224,9 @@ impl Session {
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Fault> {
         let statement = self.prepare(form)?;
+        let started = Instant::now();
         let rows = self.wait(self.client.query(&statement, values))?;
+        self.taken.note(form, started.elapsed());
         if self.trace.is_some() {
             let plan = self.plan(form, values)?;
             let rows = rows.len();
@@ -230,7 +264,12 @@ impl Session {
             .iter()
             .zip(&statements)
             .map(|((_, values), statement)| client.query(statement, values));
+        let started = Instant::now();
         let answers = self.wait(async { Ok(join_all(answers).await) })?;
+        if let Some((form, _)) = calls.last() {
+            // They are one exchange, and the last one's answer is its end.
+            self.taken.note(*form, started.elapsed());
+        }
         answers.into_iter().map(|rows| rows.map_err(|error| Fault::new(&error))).collect()
     }
 
@@ -252,11 +291,14 @@ impl Session {
     pub(crate) fn copy(&mut self, form: Form, rows: bytes::Bytes) -> Result<u64, Fault> {
         use futures_util::SinkExt as _;
         let statement = self.prepare(form)?;
-        self.wait(async {
+        let started = Instant::now();
+        let copied = self.wait(async {
             let sink = self.client.copy_in::<_, bytes::Bytes>(&statement).await?;
             let mut sink = std::pin::pin!(sink);
             sink.send(rows).await?;
             sink.as_mut().finish().await
-        })
+        });
+        self.taken.note(form, started.elapsed());
+        copied
     }
 }

@@ -162,8 +162,9 @@ impl Form {
             Self::AddForbids => "INSERT INTO forbid SELECT * FROM \
                 unnest($1::bigint[], $2::bigint[], $3::bytea[])"
                 .into(),
-            Self::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 RETURNING seq) \
-                SELECT pg_notify(current_schema(), seq::text || ' ' || $3::text) FROM s"
+            Self::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
+                RETURNING seq, parts) SELECT pg_notify(current_schema(), \
+                seq || ' ' || $3::int || ' ' || parts) FROM s"
                 .into(),
             Self::News => "SELECT seq, body FROM record WHERE seq > $1 AND seq <= $2 \
                 ORDER BY seq LIMIT $3"

@@ -1,6 +1,6 @@
 //! What was settled when the shelf was made, and how large it is.
 
-use hark_archive::store::Stats;
+use hark_archive::store::{Database, Stats};
 
 use crate::Inner;
 use crate::session::{Fault, Session};
@@ -30,10 +30,11 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         let text = "SELECT (SELECT records FROM state), \
             coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, \
             coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, \
-            coalesce(sum(s.n_dead_tup) FILTER (WHERE c.relname LIKE 'record%'), 0)::bigint, \
-            (SELECT min(time) FROM record), (SELECT max(time) FROM record) \
+            coalesce(sum(pg_stat_get_dead_tuples(c.oid)) FILTER (WHERE c.relname LIKE 'record%'), \
+            0)::bigint, \
+            (SELECT min(time) FROM record), (SELECT max(time) FROM record), \
+            (SELECT seq FROM state) \
             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-            LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid \
             WHERE n.nspname = $1::text AND c.relkind = 'r'";
         session.query_once(text, &[&schema])
     });
@@ -45,6 +46,14 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         }
     };
     let Some(row) = rows.first() else { return Stats::default() };
+    let counters = &inner.pool.counters;
+    let database = Database {
+        connections: counters.open.get(),
+        connections_used: counters.used.get(),
+        waits: counters.waits.get(),
+        news_behind: row.get::<_, i64>(6).saturating_sub(inner.seen()).max(0).cast_unsigned(),
+        statements: inner.pool.door().taken.read(),
+    };
     let number = |at: usize| row.get::<_, i64>(at).max(0).cast_unsigned();
     Stats {
         records: number(0),
@@ -55,6 +64,7 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         segments: inner.parts().len() as u64,
         oldest: row.get::<_, Option<i64>>(4).map(from_db),
         newest: row.get::<_, Option<i64>>(5).map(from_db),
+        database: Some(database),
         ..Stats::default()
     }
 }

@@ -98,7 +98,9 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
 fn known_ids(hand: &Hand, place: &Place) -> Option<Arc<dyn Store>> {
     match hand {
         Hand::Own(owned) => Some(Arc::clone(&owned.store) as _),
-        Hand::Server(_) => place.read().ok().map(|store| Arc::new(store) as _),
+        Hand::Server(_) => place.read().ok(),
+        // It is asked when the record is put, in batches.
+        Hand::Database(_) => None,
     }
 }
 

@@ -140,6 +140,29 @@ fn store(page: &mut Page, relay: &Relay) {
     ] {
         page.gauge(name, help, value);
     }
+    if let Some(database) = &stats.database {
+        for (name, help, value) in [
+            ("hark_database_connections", "Connections for questions.", database.connections),
+            ("hark_database_connections_used", "Those at work.", database.connections_used),
+            (
+                "hark_database_news_behind",
+                "Events of other servers that subscribers have not been told.",
+                database.news_behind,
+            ),
+        ] {
+            page.gauge(name, help, value);
+        }
+        page.head(
+            "hark_database_waits_total",
+            "counter",
+            "How often a question had to wait for a connection.",
+        );
+        page.line("hark_database_waits_total", "", database.waits);
+        page.head("hark_statement_seconds", "histogram", "Time of statements, by form.");
+        for (form, times) in &database.statements {
+            page.classes("hark_statement_seconds", &format!("form=\"{form}\","), times);
+        }
+    }
     let failing = u8::from(stats.upkeep_failed.is_some());
     page.gauge("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", failing);
     page.gauge("hark_store_dead_share", "Share of the log that is deleted events.", share);

@@ -66,6 +66,9 @@ impl Relay {
         if let Some(reason) = counters.stopped.get() {
             return Some(format!("the archive takes no more writes: {reason}"));
         }
+        if let Some(reason) = counters.unavailable() {
+            return Some(format!("the last events were not kept: {reason}"));
+        }
         let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
         Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
     }

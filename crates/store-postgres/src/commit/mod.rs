@@ -8,6 +8,7 @@
 //!
 //! So numbers are the order of commits, without gaps, and rules hold when several nodes write at once.
 
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hark_archive::admission::Effects;
@@ -69,7 +70,12 @@ impl Writing {
         loop {
             if self.session.as_ref().is_none_or(Session::is_closed) {
                 let opened = self.backoff.open(inner.pool.door());
-                self.session = Some(opened.map_err(|fault| away(&fault))?);
+                let mut session = opened.map_err(|fault| away(&fault))?;
+                let rows = session.query_once("SELECT pg_backend_pid()", &[]);
+                let rows = rows.map_err(|fault| away(&fault))?;
+                let process = rows.first().map_or(0, |row| row.get(0));
+                inner.writer_process.store(process, Ordering::Relaxed);
+                self.session = Some(session);
                 fresh = true;
             }
             let Some(session) = self.session.as_mut() else { continue };
@@ -154,7 +160,7 @@ fn attempt(
     let gone = delete(session, &deleted)?;
     let bytes = insert(inner, session, &kept)?;
     let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
-    let said = if deleted.is_empty() { "" } else { "d" };
+    let said = i32::from(!deleted.is_empty());
     let advance: [&(dyn ToSql + Sync); 3] = [&last, &records, &said];
     session.query(Form::Advance, &advance)?;
     session.batch("COMMIT")?;

@@ -1,0 +1,142 @@
+//! Hearing that others have committed.
+//!
+//! A notification only wakes; what is told is read from the table, behind the number that was told
+//! last. So nothing is lost while the connection is.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::poll_fn;
+use hark_archive::store::Numbered;
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use crate::Inner;
+use crate::parts::Parts;
+use crate::session::Fault;
+use crate::sql::Form;
+
+/// How often it is looked whether the store is still there, and whether something was missed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Wait before a lost connection is opened anew.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What a commit says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Said {
+    seq: i64,
+    /// Whether it deleted something.
+    deleted: bool,
+    /// Version of the parts.
+    parts: i64,
+}
+
+impl Said {
+    fn read(words: &str) -> Option<Self> {
+        let mut fields = words.split(' ').map(str::parse::<i64>);
+        let mut next = || fields.next()?.ok();
+        Some(Self { seq: next()?, deleted: next()? != 0, parts: next()? })
+    }
+}
+
+/// Listens until the store is gone.
+pub(crate) fn run(inner: &Weak<Inner>, schema: &str, wake: &(dyn Fn() + Send)) {
+    while let Some(strong) = inner.upgrade() {
+        let door = strong.pool.door().clone();
+        drop(strong);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let ended = match runtime {
+            Ok(runtime) => runtime.block_on(listen(inner, &door, schema, wake)),
+            Err(error) => Err(Fault::Away(error.to_string())),
+        };
+        if let Err(fault) = ended {
+            tracing::debug!(%fault, "not listening to other processes");
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+async fn listen(
+    inner: &Weak<Inner>,
+    door: &crate::session::Door,
+    schema: &str,
+    wake: &(dyn Fn() + Send),
+) -> Result<(), Fault> {
+    let failed = |error: tokio_postgres::Error| Fault::new(&error);
+    let (client, mut connection) = door.config().connect(NoTls).await.map_err(failed)?;
+    let (said, mut hear) = tokio::sync::mpsc::channel(1_024);
+    let driven = tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(note) = message
+                && let Some(note) = Said::read(note.payload()).map(|said| (said, note.process_id()))
+                // Full: what was missed is looked for in time.
+                && said.try_send(note).is_err_and(|error| {
+                    matches!(error, tokio::sync::mpsc::error::TrySendError::Closed(_))
+                })
+            {
+                break;
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN {schema}")).await.map_err(failed)?;
+    if let Some(inner) = inner.upgrade() {
+        // While nobody listened, others may have deleted anything.
+        inner.forget_known();
+    }
+    wake();
+    loop {
+        let heard = tokio::time::timeout(LOOK_EVERY, hear.recv()).await;
+        let Some(inner) = inner.upgrade() else { break };
+        match heard {
+            Ok(None) => return Err(Fault::Away("the connection was lost".into())),
+            Ok(Some((said, process))) => {
+                let ours = inner.writer_process.load(Ordering::Relaxed) == process;
+                if said.deleted && !ours {
+                    inner.forget_known();
+                }
+                if said.parts != inner.parts().version {
+                    let rows = client.query(&Form::Parts.text(), &[]).await.map_err(failed)?;
+                    inner.set_parts(Parts::of(&rows, said.parts));
+                }
+                if said.seq > inner.seen() {
+                    wake();
+                }
+            }
+            Err(_) => {
+                let rows = client.query("SELECT seq FROM state", &[]).await.map_err(failed)?;
+                if rows.first().is_some_and(|row| row.get::<_, i64>(0) > inner.seen()) {
+                    wake();
+                }
+            }
+        }
+    }
+    driven.abort();
+    Ok(())
+}
+
+/// Reads some of what others have put, in order.
+pub(crate) fn news(inner: &Inner) -> Result<Vec<Numbered>, Fault> {
+    const AT_ONCE: i64 = 500;
+    let (seen, last) = (inner.seen(), i64::MAX);
+    let rows = inner.pool.with(|session| session.query(Form::News, &[&seen, &last, &AT_ONCE]))?;
+    let news: Vec<Numbered> = rows
+        .iter()
+        .map(|row| (row.get::<_, i64>(0).cast_unsigned(), row.get::<_, &[u8]>(1).into()))
+        .collect();
+    if let Some((seq, _)) = news.last() {
+        inner.seen.fetch_max(seq.cast_signed(), Ordering::AcqRel);
+    }
+    Ok(news)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_commit_says_is_read() {
+        assert_eq!(Said::read("7 1 3"), Some(Said { seq: 7, deleted: true, parts: 3 }));
+        assert_eq!(Said::read("7 1"), None);
+        assert_eq!(Said::read("x"), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! The contract that every store keeps, on a real PostgreSQL: the model's answers for random data and
+//! questions, over many small parts.
+
+use hark_archive::Store;
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::contract::{Size, Subject, rules, run};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::{Flavour, Random};
+
+/// A fixed seed, or the one given.
+fn seed() -> u64 {
+    std::env::var("HARK_SEED").map_or(20_261_121, |seed| seed.parse().expect("is a number"))
+}
+
+/// A shelf in a database of its own, with parts so small that there are many.
+struct Schema {
+    database: Database<'static>,
+    flavour: Flavour,
+    store: Option<PostgresStore>,
+}
+
+impl Schema {
+    fn new(name: &str, flavour: Flavour) -> Self {
+        let database = Cluster::shared().database(name);
+        let mut schema = Self { database, flavour, store: None };
+        schema.open();
+        schema
+    }
+
+    fn open(&mut self) {
+        let (shelf, units_per_s) = match self.flavour {
+            Flavour::Nostr => ("nostr", 1),
+            Flavour::Labels => ("labels", 1_000_000_000),
+        };
+        let options = Options { part_s: 600, units_per_s, ..Options::default() };
+        self.store = None;
+        let opened = PostgresStore::open(&self.database.url, shelf, rules(self.flavour), &options);
+        self.store = Some(opened.expect("the shelf opens"));
+    }
+}
+
+impl Subject for Schema {
+    fn store(&self) -> &dyn Store {
+        self.store.as_ref().expect("open")
+    }
+
+    fn disturb(&mut self, random: &mut Random) {
+        match random.below(3) {
+            0 => self.open(),
+            1 => drop(self.database.sql("VACUUM ANALYZE")),
+            _ => drop(self.database.sql("ANALYZE")),
+        }
+    }
+}
+
+fn postgres(name: &str, flavour: Flavour, size: Size) {
+    let seed = seed();
+    let mut schema = Schema::new(name, flavour);
+    let compared = run(&mut schema, flavour, seed, size);
+    println!("{name}, seed {seed}: {compared:?}, {:?}", schema.store().stats());
+    assert!(compared.queries >= size.queries && compared.answers > compared.queries);
+}
+
+#[test]
+fn postgres_answers_like_the_model_for_nostr() {
+    let size = Size { records: 9_000, queries: 14_000, disturbances: 20 };
+    postgres("contract nostr", Flavour::Nostr, size);
+}
+
+#[test]
+fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
+    let size = Size { records: 4_000, queries: 7_000, disturbances: 10 };
+    postgres("contract labels", Flavour::Labels, size);
+}

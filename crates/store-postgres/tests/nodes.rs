@@ -1,0 +1,236 @@
+//! Several processes on one database, and a database that goes away: what was acknowledged is there,
+//! everyone hears everything once, and service goes on by itself.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::writer::{Listener, Options as Batches, Writer};
+use hark_archive::{CommitError, Head, Id, Outcome, Query, Record, Store, Write};
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::Cluster;
+use hark_testkit::random::encode;
+
+/// Long enough for machines that test; what is waited for is what ends the wait.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A node: a store, its writer, and what its subscribers hear.
+struct Node {
+    store: Arc<PostgresStore>,
+    writer: Arc<Writer>,
+    heard: Receiver<(u64, Id)>,
+}
+
+struct Ear(Sender<(u64, Id)>);
+
+impl Listener for Ear {
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    ) {
+        for (seq, record) in records {
+            // Whoever listens no more hears nothing.
+            let _ = self.0.send((seq, *record.id()));
+        }
+        answer();
+    }
+}
+
+impl Node {
+    fn new(url: &str) -> Self {
+        let options = Options { statement_timeout: Duration::from_secs(5), ..Options::default() };
+        let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
+        let store = Arc::new(store.expect("opens"));
+        let (tell, heard) = channel();
+        let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+        let writer = Writer::start(shared, Batches::default(), Box::new(Ear(tell)));
+        let writer = Arc::new(writer);
+        let woken = Arc::downgrade(&writer);
+        store.on_news(Box::new(move || {
+            if let Some(writer) = woken.upgrade() {
+                writer.tell_news();
+            }
+        }));
+        Self { store, writer, heard }
+    }
+
+    /// Puts all, without waiting for one before the next.
+    fn put(&self, records: &[Box<[u8]>]) -> Vec<Result<Outcome, Arc<CommitError>>> {
+        let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
+        for (at, bytes) in records.iter().enumerate() {
+            let outcomes = Arc::clone(&outcomes);
+            let done = move |outcome| {
+                outcomes.lock().unwrap().insert(at, outcome);
+            };
+            self.writer.submit(Write::Put(bytes.clone()), Box::new(done)).unwrap();
+        }
+        let until = Instant::now() + PATIENCE;
+        while outcomes.lock().unwrap().len() < records.len() {
+            assert!(Instant::now() < until, "not all writes were answered");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::mem::take(&mut *outcomes.lock().unwrap()).into_values().collect()
+    }
+
+    /// Ids that are kept, in order.
+    fn ids(&self) -> Vec<Id> {
+        let mut search = self.store.search(&Query::default()).unwrap();
+        let mut ids = Vec::new();
+        let mut sink = |record: &Record<'_>| {
+            ids.push(*record.id());
+            ControlFlow::Continue(())
+        };
+        search.slice(u64::MAX, &mut sink).unwrap();
+        ids
+    }
+
+    /// Hears until so many were heard.
+    fn hear(&self, count: usize) -> Vec<(u64, Id)> {
+        (0..count).map(|_| self.heard.recv_timeout(PATIENCE).expect("hears")).collect()
+    }
+}
+
+fn record(number: u32, kind: u32, author: u8, time: u64) -> Box<[u8]> {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    let head = Head { id, time, author: Some([author; 32]), kind, expires: None };
+    encode(&head, &[(b't', b"a".to_vec())])
+}
+
+#[test]
+fn three_nodes_keep_one_copy_and_each_hears_everything_once_and_in_order() {
+    let database = Cluster::shared().database("three nodes");
+    let mut nodes: Vec<Node> = (0..3).map(|_| Node::new(&database.url)).collect();
+    let plain: Vec<_> = (0..3_000).map(|n| record(n, 1, 1, 1_700_000_000 + u64::from(n))).collect();
+    let versions =
+        (0..300).map(|n| record(10_000 + n, 10_002, (n % 10) as u8, 1_700_000_000 + u64::from(n)));
+    let versions: Vec<_> = versions.collect();
+    let all = [plain, versions].concat();
+    let put = |node: &Node, turn: usize| {
+        let mut mine = all.clone();
+        mine.rotate_left(turn * 1_000);
+        node.put(&mine)
+    };
+    let put = &put;
+    let outcomes: Vec<Vec<_>> = std::thread::scope(|scope| {
+        let nodes = nodes.iter_mut().enumerate();
+        let running: Vec<_> =
+            nodes.map(|(turn, node)| scope.spawn(move || put(node, turn))).collect();
+        running.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().map(Result::unwrap).collect();
+    let stored = outcomes.iter().filter(|one| matches!(one, Outcome::Stored { .. })).count();
+    let late = outcomes.iter().filter(|one| **one == Outcome::Superseded).count();
+    let doubles = outcomes.iter().filter(|one| **one == Outcome::Duplicate).count();
+    assert_eq!(stored + late + doubles, all.len() * 3);
+    let kept = nodes[0].ids();
+    assert_eq!(kept.len(), 3_010, "one copy of each, and the newest of ten replaceable ones");
+    for node in &nodes[1..] {
+        assert_eq!(node.ids(), kept);
+    }
+    for node in &nodes {
+        let mut heard = Vec::new();
+        while !kept.iter().all(|id| heard.iter().any(|(_, other)| other == id)) {
+            heard.extend(node.hear(1));
+            heard.extend(node.heard.try_iter());
+        }
+        assert!(heard.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_outlives_the_database_and_service_goes_on_by_itself() {
+    let cluster = Cluster::with(&[]);
+    let database = cluster.database("away");
+    let (node, other) = (Node::new(&database.url), Node::new(&database.url));
+    let mut acknowledged = Vec::new();
+    let mut refused = 0;
+    let mut number = 0;
+    let mut put = |node: &Node, refused: &mut u32| {
+        let batch: Vec<_> = (0..20)
+            .map(|_| {
+                number += 1;
+                record(number, 1, 1, 1_700_000_000 + u64::from(number))
+            })
+            .collect();
+        for (bytes, outcome) in batch.iter().zip(node.put(&batch)) {
+            match outcome {
+                Ok(_) => acknowledged.push(*Record::new(bytes).unwrap().id()),
+                Err(error) => {
+                    assert!(matches!(*error, CommitError::Unavailable(_)), "{error}");
+                    *refused += 1;
+                }
+            }
+        }
+    };
+    for end in [Cluster::stop, Cluster::kill] {
+        for _ in 0..10 {
+            put(&node, &mut refused);
+        }
+        end(&cluster);
+        let before = refused;
+        put(&node, &mut refused);
+        assert!(refused > before, "clients are told");
+        assert!(node.store.search(&Query::default()).is_ok());
+        cluster.start();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let before = refused;
+            put(&node, &mut refused);
+            if refused == before {
+                break;
+            }
+            assert!(Instant::now() < until, "it does not go on");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let kept = node.ids();
+    assert!(acknowledged.iter().all(|id| kept.contains(id)), "what got its OK is there");
+    let mut heard = Vec::new();
+    while !kept.iter().all(|id| heard.iter().any(|(_, other)| other == id)) {
+        heard.extend(other.hear(1));
+    }
+    assert!(heard.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
+}
+
+#[test]
+fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
+    const DAY: u64 = 86_400;
+    let database = Cluster::shared().database("retention");
+    let options = Options { part_s: DAY, ..Options::default() };
+    let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
+    let store = store.expect("opens");
+    let time = |day: u64, n: u32| (19_700 + day) * DAY + u64::from(n);
+    let put = |records: Vec<Box<[u8]>>| {
+        let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
+        store.commit(&writes).unwrap();
+    };
+    for day in 0..3 {
+        let base = day as u32 * 1_000;
+        put((0..200).map(|n| record(base + n, 1, 1, time(day, n))).collect());
+        put((200..203).map(|n| record(base + n, 5, 2, time(day, n))).collect());
+    }
+    let spared = [5];
+    assert_eq!(
+        store.drop_part(time(0, 0) + DAY - 2, &spared).unwrap(),
+        None,
+        "not all of it is old"
+    );
+    assert_eq!(store.drop_part(time(0, 0) + DAY - 1, &spared).unwrap(), Some(200));
+    assert_eq!(store.stats().records, 409);
+    let all = |query: Query| store.count(&query).unwrap();
+    assert_eq!(all(Query::default()), Some(409));
+    assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(3));
+    let tagged = vec![hark_archive::LabelSet::one(b't', b"a")];
+    assert_eq!(all(Query { labels: tagged, ..Query::default() }), Some(409));
+    // What comes late has a part again, and what was spared is in it.
+    put(vec![record(9_000, 1, 1, time(0, 900))]);
+    assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(4));
+    assert_eq!(store.drop_part(time(5, 0), &spared).unwrap(), Some(1));
+    assert_eq!(store.drop_part(time(5, 0), &spared).unwrap(), Some(200));
+    assert_eq!(all(Query::default()), Some(209));
+}

@@ -1,0 +1,33 @@
+//! `hark migrate`: the tables of an archive in a database, and whether they are those of this version.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+
+use crate::cli::{MigrateAction, MigrateArgs};
+use crate::place::Place;
+use crate::print;
+
+pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let Some(url) = &place.database else {
+        bail!(
+            "files need no migration; name a database with --store postgres://user@host/database"
+        );
+    };
+    let up = args.action == MigrateAction::Up;
+    let all = hark_store_postgres::migrations(url, "nostr", &place.database_options(), up)
+        .context("the tables are as they were")?;
+    let missing = all.iter().filter(|one| one.applied.is_none()).count();
+    for one in &all {
+        let applied = one.applied.as_deref();
+        if args.json {
+            let line = json!({ "number": one.number, "name": one.name, "applied": applied });
+            print::line(&line.to_string())?;
+        } else {
+            let applied = applied.map_or("missing".into(), |at| format!("applied {at} UTC"));
+            print::line(&format!("{:04} {}: {applied}", one.number, one.name))?;
+        }
+    }
+    Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
