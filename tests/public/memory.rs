@@ -191,7 +191,9 @@ fn idle_connections() {
         );
         relay.still_serves();
         let each = idle(&relay, count, deflate);
-        assert!(each < 12, "{each} KiB for an idle connection");
+        // The few compressors that all connections share weigh more where the connections are few.
+        let bound = if long() { 12 } else { 24 };
+        assert!(each < bound, "{each} KiB for an idle connection");
         relay.still_serves();
     }
 }

@@ -24,8 +24,10 @@ use crate::nostr::intake::{Brought, Permit};
 use crate::rate::Visitor;
 use crate::socket::{Reason, Received, Socket};
 
-/// Messages handled before other tasks of the thread have their turn.
+/// Messages, and bytes of them, handled before other tasks of the thread have their turn: to read a
+/// filter of thousands of values takes as long as to read a hundred short messages.
 const TURN_MESSAGES: usize = 64;
+const TURN_BYTES: usize = 64 << 10;
 
 /// Messages sent before other tasks of the thread have their turn. A client that takes a long answer as
 /// fast as it comes would keep the thread to itself.
@@ -194,6 +196,7 @@ impl Session {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let mut bytes = 0;
         for _ in 0..TURN_MESSAGES {
             if let Some((entering, _)) = &mut self.waiting {
                 let Poll::Ready(permit) = entering.as_mut().poll(cx) else { return Poll::Pending };
@@ -213,7 +216,13 @@ impl Session {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Received::End) => return Poll::Ready(End::Gone),
                 Poll::Ready(Received::Broken) => return Poll::Ready(End::Broken),
-                Poll::Ready(received) => self.hear(received),
+                Poll::Ready(received) => {
+                    bytes += if let Received::Text(text) = &received { text.len() } else { 0 };
+                    self.hear(received);
+                }
+            }
+            if bytes >= TURN_BYTES {
+                break;
             }
         }
         // There may be more: come back after the others.

@@ -22,6 +22,9 @@ mod handshake;
 
 /// Bytes that gather before they are written to the connection.
 const WRITE_BYTES: usize = 64 << 10;
+/// Reads for one message before other tasks of the thread have their turn: whoever sends fragments
+/// without end would keep the thread to itself.
+const READS_AT_ONCE: usize = 8;
 /// Pings answered without one write getting through, before the client is given up.
 const PONGS_WAITING_MAX: u32 = 256;
 
@@ -91,7 +94,7 @@ impl Socket {
     /// The next message. What breaks the protocol ends the connection; the close frame that says so
     /// is already under way.
     pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
-        loop {
+        for _ in 0..READS_AT_ONCE {
             match self.next() {
                 Ok(Some(received)) => return Poll::Ready(received),
                 Ok(None) => {}
@@ -105,6 +108,8 @@ impl Socket {
                 Ok(true) | Err(_) => return Poll::Ready(Received::End),
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Says that nothing is received for a while.
