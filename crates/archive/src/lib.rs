@@ -6,9 +6,11 @@
 
 pub mod admission;
 pub mod clock;
+pub mod copy;
 pub mod limits;
 pub mod live;
 pub mod meter;
+pub mod mirror;
 pub mod query;
 pub mod retention;
 pub mod store;

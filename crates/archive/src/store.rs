@@ -186,6 +186,8 @@ pub struct Stats {
     pub upkeep: Upkeep,
     /// What was done in a database, where there is one.
     pub database: Option<Database>,
+    /// How far a second store is that gets all that this one accepts, if there is one.
+    pub mirror: Option<crate::mirror::Lag>,
 }
 
 /// Work that a store does beside its readers and its writer.

@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use hark_archive::meter::{BOUNDS_NS, Times};
+use hark_archive::mirror::Lag;
 
 use super::process::Process;
 use crate::metrics::{By, Count, Histogram, Label};
@@ -163,6 +164,9 @@ fn store(page: &mut Page, relay: &Relay) {
             page.classes("hark_statement_seconds", &format!("form=\"{form}\","), times);
         }
     }
+    if let Some(lag) = &stats.mirror {
+        mirror(page, lag);
+    }
     let failing = u8::from(stats.upkeep_failed.is_some());
     page.gauge("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", failing);
     page.gauge("hark_store_dead_share", "Share of the log that is deleted events.", share);
@@ -173,6 +177,30 @@ fn store(page: &mut Page, relay: &Relay) {
         page.head(name, "counter", help);
         page.line(name, "", value);
     }
+}
+
+fn mirror(page: &mut Page, lag: &Lag) {
+    page.gauge(
+        "hark_mirror_in_step",
+        "1 while the mirror has all but what is queued for it, else 0.",
+        u8::from(lag.in_step),
+    );
+    page.gauge(
+        "hark_mirror_lag_seconds",
+        "Age of the oldest write that waits for the mirror, or since when it is not in step.",
+        lag.behind_ms as f64 / 1e3,
+    );
+    for (name, help, value) in [
+        ("hark_mirror_queued_writes", "Writes that wait for the mirror.", lag.queued),
+        ("hark_mirror_queued_bytes", "Bytes of them.", lag.queued_bytes),
+        ("hark_mirror_extra_records", "Events that only the mirror has.", lag.extra),
+        ("hark_mirror_refused_records", "Events that the mirror refused.", lag.refused),
+    ] {
+        page.gauge(name, help, value);
+    }
+    let name = "hark_mirror_copied_total";
+    page.head(name, "counter", "Writes that the mirror took.");
+    page.line(name, "", lag.copied);
 }
 
 fn process(page: &mut Page, process: &Process) {

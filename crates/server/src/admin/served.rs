@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use hark_archive::mirror::Lag;
 use hark_archive::store::Mark;
 use hark_archive::{CommitError, Outcome, Record, Write};
 use hark_codec::nostr::Filter;
@@ -323,6 +324,7 @@ impl Connection {
             "newest": stats.newest,
             "damaged": stats.damaged,
             "written_bytes": stats.written_bytes,
+            "mirror": stats.mirror.as_ref().map(mirror),
             "batches": counters.batches.read().count(),
             "writes": counters.writes.get(),
             "subscriptions": self.relay.live.len(),
@@ -335,6 +337,19 @@ impl Connection {
         })
         .to_string()
     }
+}
+
+fn mirror(lag: &Lag) -> Value {
+    json!({
+        "in_step": lag.in_step,
+        "behind_ms": lag.behind_ms,
+        "queued": lag.queued,
+        "queued_bytes": lag.queued_bytes,
+        "copied": lag.copied,
+        "extra": lag.extra,
+        "refused": lag.refused,
+        "trouble": lag.trouble,
+    })
 }
 
 /// Messages by verb and by what became of them, as far as there were any.

@@ -1,0 +1,146 @@
+//! Two shelves side by side: one walk through both, in order, tells what only one of them has.
+//!
+//! Nothing needs to be remembered between two walks: what was brought over is found on both sides, so
+//! a copy that was stopped goes on where it was, and one that is complete costs a read of both.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use hark_codec::record::Id;
+
+use crate::query::{Order, Position, Query};
+use crate::store::{Progress, Search, SearchError, Store};
+
+/// Rows a search visits before the other one has its turn.
+const SLICE_ROWS: u64 = 4_096;
+/// Bytes of records that a walk holds ready.
+const READY_BYTES: usize = 1 << 20;
+/// Ids of the target that it holds ready.
+const READY_IDS: usize = 8_192;
+
+/// What only one of the two has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The source has this record, the target has not.
+    Missing(Box<[u8]>),
+    /// The target has a record of this id, the source has not.
+    Extra(Id),
+}
+
+/// A walk through two shelves, oldest first.
+pub struct Walk {
+    source: Side<Box<[u8]>>,
+    target: Side<()>,
+    compared: u64,
+}
+
+struct Side<T> {
+    search: Box<dyn Search>,
+    ready: VecDeque<(Position, T)>,
+    done: bool,
+}
+
+impl Walk {
+    /// Begins at the oldest record of both, over their present state.
+    pub fn new(source: &dyn Store, target: &dyn Store) -> Result<Self, SearchError> {
+        Ok(Self { source: Side::new(source)?, target: Side::new(target)?, compared: 0 })
+    }
+
+    /// Records of the source that it has passed.
+    pub fn compared(&self) -> u64 {
+        self.compared
+    }
+
+    /// The next difference; none at the end of both.
+    pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
+        loop {
+            self.source.fill(READY_BYTES, <[u8]>::len, |bytes| bytes.into())?;
+            self.target.fill(READY_IDS, |_| 1, |_| ())?;
+            let order = match (self.source.ready.front(), self.target.ready.front()) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some((source, _)), Some((target, ()))) => {
+                    Order::OldestFirst.compare(source, target)
+                }
+            };
+            let source = if order.is_le() { self.source.ready.pop_front() } else { None };
+            let target = if order.is_ge() { self.target.ready.pop_front() } else { None };
+            self.compared += u64::from(source.is_some());
+            match (source, target) {
+                (Some((_, record)), None) => return Ok(Some(Difference::Missing(record))),
+                (None, Some((position, ()))) => return Ok(Some(Difference::Extra(position.id))),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl<T> Side<T> {
+    fn new(store: &dyn Store) -> Result<Self, SearchError> {
+        let query = Query { order: Order::OldestFirst, ..Query::default() };
+        Ok(Self { search: store.search(&query)?, ready: VecDeque::new(), done: false })
+    }
+
+    /// Reads on until there is something ready or nothing left. `size` says how much of `ready_max`
+    /// a record takes, `keep` what is kept of it.
+    fn fill(
+        &mut self,
+        ready_max: usize,
+        size: impl Fn(&[u8]) -> usize,
+        keep: impl Fn(&[u8]) -> T,
+    ) -> Result<(), SearchError> {
+        while self.ready.is_empty() && !self.done {
+            let Self { search, ready, .. } = self;
+            let mut taken = 0;
+            let progress = search.slice(SLICE_ROWS, &mut |record| {
+                let position = Position { time: record.time(), id: *record.id() };
+                taken += size(record.bytes());
+                ready.push_back((position, keep(record.bytes())));
+                if taken < ready_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            self.done = progress != Progress::Paused;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::record::{Head, write};
+
+    use super::*;
+    use crate::admission::KeepAll;
+    use crate::store::Write;
+    use crate::store::memory::MemoryStore;
+
+    fn record(n: u8) -> Box<[u8]> {
+        let mut out = Vec::new();
+        let head =
+            Head { id: [n; 32], time: u64::from(n / 3), author: None, kind: 1, expires: None };
+        write(&mut out, &head, b"{}", std::iter::empty());
+        out.into()
+    }
+
+    fn shelf(of: &[u8]) -> MemoryStore {
+        let store = MemoryStore::new(KeepAll);
+        let writes: Vec<Write> = of.iter().map(|n| Write::Put(record(*n))).collect();
+        store.commit(&writes).unwrap();
+        store
+    }
+
+    #[test]
+    fn a_walk_tells_what_only_one_side_has_in_order() {
+        let (source, target) = (shelf(&[1, 2, 3, 5, 8, 9]), shelf(&[0, 2, 4, 5, 9, 10]));
+        let mut walk = Walk::new(&source, &target).unwrap();
+        let mut told = Vec::new();
+        while let Some(difference) = walk.next_difference().unwrap() {
+            told.push(match difference {
+                Difference::Missing(record) => ('+', record[0]),
+                Difference::Extra(id) => ('-', id[0]),
+            });
+        }
+        assert_eq!(told, [('-', 0), ('+', 1), ('+', 3), ('-', 4), ('+', 8), ('-', 10)]);
+        assert_eq!(walk.compared(), 6);
+    }
+}

@@ -1,0 +1,508 @@
+//! A second store that gets everything the first one accepts, so that a move from one to the other can
+//! be made, and undone, while the server runs.
+//!
+//! The first never waits for the second. What it has made durable goes into a bounded queue; a thread
+//! takes it from there. When the queue is full, or the second store fails, the queue is given up and
+//! the thread walks through both (see [`crate::copy`]) until the second has what the first has. That
+//! is also how it begins, so nothing about the second needs to be remembered.
+//!
+//! What the second has and the first has not is counted and left: it may be more than a mirror.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hark_codec::record::Id;
+
+use crate::copy::{Difference, Walk};
+use crate::query::Query;
+use crate::query::explain::Explanation;
+use crate::store::{CommitError, Committed, Outcome, Search, SearchError, Stats, Store, Write};
+
+/// How much may wait, and how long is waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of writes that may wait for the second store.
+    pub queue_bytes_max: usize,
+    /// Writes that it is given at once.
+    pub batch_writes_max: usize,
+    /// Time until it is tried again, at first; it doubles up to 32 times that.
+    pub retry: Duration,
+    /// How long the end waits for what is queued.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            queue_bytes_max: 64 << 20,
+            batch_writes_max: 1_024,
+            retry: Duration::from_millis(500),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How far the second store is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Writes that wait for it.
+    pub queued: u64,
+    /// Bytes of them.
+    pub queued_bytes: u64,
+    /// Age of the oldest of them; while it catches up or cannot be reached, since when that is so.
+    pub behind_ms: u64,
+    /// Whether it has all but what is queued.
+    pub in_step: bool,
+    /// Records that were brought over since the start.
+    pub copied: u64,
+    /// Records that it has and the first has not, as of the last walk.
+    pub extra: u64,
+    /// Records that it refused, as of the last walk.
+    pub refused: u64,
+    /// Why it takes nothing, while it does not.
+    pub trouble: Option<String>,
+}
+
+/// Opens the second store; tried again until it can be.
+pub type Open = Box<dyn Fn() -> Result<Arc<dyn Store>, String> + Send>;
+/// Told when the mirror falls behind, fails, or is in step again; for the log.
+pub type Tell = Box<dyn Fn(&str) + Send>;
+
+/// The first store, which passes on what it accepts.
+pub struct Mirrored {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    first: Arc<dyn Store>,
+    options: Options,
+    /// Held from a commit to its place in the queue, so that a walk begins between two of them.
+    order: Mutex<()>,
+    queue: Mutex<Queue>,
+    /// The queue has grown, or it is time to end.
+    grown: Condvar,
+    closing: AtomicBool,
+    copied: AtomicU64,
+    extra: AtomicU64,
+    refused: AtomicU64,
+}
+
+struct Queue {
+    writes: VecDeque<(Instant, Write)>,
+    bytes: usize,
+    /// Something is missing in the queue: only a walk finds it.
+    gap: bool,
+    /// Since when there was a gap that no walk has closed yet.
+    behind_since: Option<Instant>,
+    trouble: Option<String>,
+    /// When to give up what is left.
+    ends_at: Option<Instant>,
+}
+
+/// What a write takes in the queue. A query is some lists; that is close enough to bound them.
+fn size(write: &Write) -> usize {
+    match write {
+        Write::Put(record) => record.len() + 64,
+        Write::Erase(query) => query.values() * 32 + 256,
+    }
+}
+
+impl Queue {
+    /// Forgets all that waits.
+    fn give_up(&mut self) {
+        self.writes = VecDeque::new();
+        self.bytes = 0;
+        self.gap = true;
+        self.behind_since.get_or_insert_with(Instant::now);
+    }
+}
+
+impl Mirrored {
+    /// Starts the thread that brings the second store to what the first one has.
+    pub fn start(first: Arc<dyn Store>, second: Open, options: Options, tell: Tell) -> Self {
+        let queue = Queue {
+            writes: VecDeque::new(),
+            bytes: 0,
+            gap: true,
+            behind_since: Some(Instant::now()),
+            trouble: None,
+            ends_at: None,
+        };
+        let shared = Arc::new(Shared {
+            first,
+            options,
+            order: Mutex::new(()),
+            queue: Mutex::new(queue),
+            grown: Condvar::new(),
+            closing: AtomicBool::new(false),
+            copied: AtomicU64::new(0),
+            extra: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        });
+        let thread = std::thread::Builder::new()
+            .name("hark-mirror".into())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.run(&second, &tell)
+            })
+            .expect("the system starts a thread");
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// How far the second store is.
+    pub fn lag(&self) -> Lag {
+        let queue = self.shared.queue();
+        let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.0));
+        let behind = since.map_or(Duration::ZERO, |since| since.elapsed());
+        Lag {
+            queued: queue.writes.len() as u64,
+            queued_bytes: queue.bytes as u64,
+            behind_ms: u64::try_from(behind.as_millis()).unwrap_or(u64::MAX),
+            in_step: queue.behind_since.is_none(),
+            copied: self.shared.copied.load(Ordering::Relaxed),
+            extra: self.shared.extra.load(Ordering::Relaxed),
+            refused: self.shared.refused.load(Ordering::Relaxed),
+            trouble: queue.trouble.clone(),
+        }
+    }
+}
+
+impl Drop for Mirrored {
+    fn drop(&mut self) {
+        self.shared.queue().ends_at = Some(Instant::now() + self.shared.options.drain);
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.shared.grown.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; the next start finds what is missing.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Store for Mirrored {
+    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        let _order = self.shared.order();
+        let committed = self.shared.first.commit(writes)?;
+        let now = Instant::now();
+        let mut queue = self.shared.queue();
+        for (write, outcome) in writes.iter().zip(&committed.outcomes) {
+            let changed = match outcome {
+                Outcome::Stored { .. } => true,
+                Outcome::Erased(count) => *count > 0,
+                _ => false,
+            };
+            if changed {
+                queue.bytes += size(write);
+                queue.writes.push_back((now, write.clone()));
+            }
+        }
+        if queue.bytes > self.shared.options.queue_bytes_max {
+            queue.give_up();
+        }
+        drop(queue);
+        self.shared.grown.notify_all();
+        Ok(committed)
+    }
+
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        self.shared.first.knows(id)
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        self.shared.first.search(query)
+    }
+
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        self.shared.first.count(query)
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        self.shared.first.expired(now, limit)
+    }
+
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.shared.first.explain(query)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { mirror: Some(self.lag()), ..self.shared.first.stats() }
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    fn run(&self, open: &Open, tell: &Tell) {
+        let mut wait = self.options.retry;
+        while !self.is_closing() {
+            let failed = open().and_then(|second| {
+                wait = self.options.retry;
+                self.follow(&*second, tell)
+            });
+            let Err(reason) = failed else { return };
+            let mut queue = self.queue();
+            queue.give_up();
+            if queue.trouble.as_ref() != Some(&reason) {
+                tell(&format!("the mirror takes nothing and is tried again: {reason}"));
+            }
+            queue.trouble = Some(reason);
+            // Woken by the end, or by writes, which do not wait for it.
+            let until = Instant::now() + wait;
+            while !self.is_closing() && Instant::now() < until {
+                let left = until.saturating_duration_since(Instant::now());
+                let woken = self.grown.wait_timeout(queue, left);
+                queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            wait = (wait * 2).min(self.options.retry * 32);
+        }
+    }
+
+    /// Keeps `second` in step until the end, or until it fails.
+    fn follow(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
+        loop {
+            let gap = self.queue().gap;
+            if gap {
+                if self.is_closing() {
+                    return Ok(());
+                }
+                self.catch_up(second, tell)?;
+                continue;
+            }
+            let Some(batch) = self.next() else { return Ok(()) };
+            if !batch.is_empty() {
+                second.commit(&batch).map_err(|error| error.to_string())?;
+                self.copied.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What to write next, waiting for it; empty if the queue was given up, none at the end.
+    fn next(&self) -> Option<Vec<Write>> {
+        let mut queue = self.queue();
+        while queue.writes.is_empty() && !queue.gap {
+            if self.is_closing() {
+                return None;
+            }
+            queue = self.grown.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        if queue.ends_at.is_some_and(|at| at < Instant::now()) {
+            return None;
+        }
+        let count = queue.writes.len().min(self.options.batch_writes_max);
+        let batch: Vec<Write> = queue.writes.drain(..count).map(|(_, write)| write).collect();
+        queue.bytes -= batch.iter().map(size).sum::<usize>();
+        Some(batch)
+    }
+
+    /// Walks through both and brings over what is missing. What is written meanwhile gathers in the
+    /// queue; if that fills up, there is another walk.
+    fn catch_up(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
+        let failed = |error: SearchError| error.to_string();
+        let started = Instant::now();
+        // What was queued before the walk begins is in what it sees; erasing twice could erase more.
+        let order = self.order();
+        {
+            let mut queue = self.queue();
+            queue.give_up();
+            queue.gap = false;
+            queue.trouble = None;
+        }
+        let mut walk = Walk::new(&*self.first, second).map_err(failed)?;
+        drop(order);
+        let (mut copied, mut refused, mut extra) = (0, 0, 0);
+        let mut batch = Vec::new();
+        let mut rested = Instant::now();
+        loop {
+            let difference = walk.next_difference().map_err(failed)?;
+            let ended = difference.is_none();
+            match difference {
+                Some(Difference::Missing(record)) => batch.push(Write::Put(record)),
+                Some(Difference::Extra(_)) => extra += 1,
+                None => {}
+            }
+            if batch.len() >= self.options.batch_writes_max || ended && !batch.is_empty() {
+                let committed = second.commit(&batch).map_err(|error| error.to_string())?;
+                for outcome in committed.outcomes {
+                    match outcome {
+                        Outcome::Stored { .. } => copied += 1,
+                        Outcome::Duplicate | Outcome::Erased(_) => {}
+                        Outcome::Superseded | Outcome::Refused(_) => refused += 1,
+                    }
+                }
+                batch.clear();
+            }
+            if ended {
+                break;
+            }
+            if self.is_closing() {
+                self.queue().give_up();
+                return Ok(());
+            }
+            // Half of a core at most: those who ask come first.
+            let worked = rested.elapsed();
+            if worked > Duration::from_millis(10) {
+                std::thread::sleep(worked.min(Duration::from_millis(100)));
+                rested = Instant::now();
+            }
+        }
+        self.copied.fetch_add(copied, Ordering::Relaxed);
+        self.extra.store(extra, Ordering::Relaxed);
+        self.refused.store(refused, Ordering::Relaxed);
+        let mut queue = self.queue();
+        if queue.gap {
+            // More came meanwhile than the queue holds: once more.
+            return Ok(());
+        }
+        queue.behind_since = None;
+        drop(queue);
+        tell(&format!(
+            "the mirror is in step: {} records compared in {} s, {copied} brought over, {refused} \
+             refused by it, {extra} that only it has",
+            walk.compared(),
+            started.elapsed().as_secs()
+        ));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::record::{Head, write};
+
+    use super::*;
+    use crate::admission::KeepAll;
+    use crate::query::Order;
+    use crate::store::memory::MemoryStore;
+
+    fn put(n: u32) -> Write {
+        let mut id = [0; 32];
+        id[..4].copy_from_slice(&n.to_be_bytes());
+        let mut out = Vec::new();
+        let head = Head { id, time: u64::from(n / 3), author: None, kind: n % 5, expires: None };
+        write(&mut out, &head, b"{}", std::iter::empty());
+        Write::Put(out.into())
+    }
+
+    fn ids(store: &dyn Store) -> Vec<Id> {
+        let query = Query { order: Order::OldestFirst, ..Query::default() };
+        let mut ids = Vec::new();
+        store
+            .search(&query)
+            .unwrap()
+            .slice(u64::MAX, &mut |record| {
+                ids.push(*record.id());
+                std::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        ids
+    }
+
+    fn wait_until(mirrored: &Mirrored, done: impl Fn(&Lag) -> bool) -> Lag {
+        let until = Instant::now() + Duration::from_mins(2);
+        loop {
+            let lag = mirrored.lag();
+            if done(&lag) {
+                return lag;
+            }
+            assert!(Instant::now() < until, "{lag:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Fails while it is told to.
+    struct Flaky {
+        store: MemoryStore,
+        fails: AtomicBool,
+    }
+
+    impl Store for Flaky {
+        fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(CommitError::Stopped("it is away".into()));
+            }
+            self.store.commit(writes)
+        }
+
+        fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+            Store::knows(&self.store, id)
+        }
+
+        fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+            self.store.search(query)
+        }
+
+        fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+            self.store.count(query)
+        }
+
+        fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+            self.store.expired(now, limit)
+        }
+
+        fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+            self.store.explain(query)
+        }
+
+        fn stats(&self) -> Stats {
+            self.store.stats()
+        }
+    }
+
+    #[test]
+    fn the_mirror_ends_the_same_though_it_fails_and_the_queue_overflows() {
+        let first: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
+        first.commit(&(0..500).map(put).collect::<Vec<_>>()).unwrap();
+        let second =
+            Arc::new(Flaky { store: MemoryStore::new(KeepAll), fails: AtomicBool::new(true) });
+        // One of its own: told, and left.
+        second.store.commit(&[put(1_000_000)]).unwrap();
+        let open: Open = {
+            let second = Arc::clone(&second);
+            Box::new(move || Ok(Arc::clone(&second) as Arc<dyn Store>))
+        };
+        let options = Options {
+            queue_bytes_max: 20_000,
+            retry: Duration::from_millis(5),
+            ..Options::default()
+        };
+        let mirrored = Mirrored::start(Arc::clone(&first), open, options, Box::new(|_| {}));
+        wait_until(&mirrored, |lag| lag.trouble.is_some());
+        assert!(!mirrored.lag().in_step);
+        for n in 500..3_000 {
+            mirrored.commit(&[put(n)]).unwrap();
+            if n == 1_500 {
+                second.fails.store(false, Ordering::Relaxed);
+                wait_until(&mirrored, |lag| lag.in_step);
+            }
+            if n == 2_500 {
+                second.fails.store(true, Ordering::Relaxed);
+            }
+        }
+        let kinds = Query { kinds: Some(vec![3]), ..Query::default() };
+        second.fails.store(false, Ordering::Relaxed);
+        let lag = wait_until(&mirrored, |lag| lag.in_step && lag.queued == 0);
+        assert_eq!((lag.extra, lag.refused, lag.trouble), (1, 0, None));
+        // In step, what is erased goes over as well; at the end, all that is queued does.
+        mirrored.commit(&[Write::Erase(Box::new(kinds)), put(4_000)]).unwrap();
+        drop(mirrored);
+        let mut expected = ids(&*first);
+        assert_eq!(expected.len(), 2_401);
+        let Write::Put(own) = put(1_000_000) else { unreachable!() };
+        expected.extend(own.first_chunk::<32>());
+        assert_eq!(ids(&*second), expected);
+    }
+}
