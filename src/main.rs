@@ -59,7 +59,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // These two need no archive, so no configuration must be right either.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.place),
-        Command::Bench(args) => return hark_bench::run(args),
+        Command::Bench(args) => return hark_bench::run(args, &commands::bench::open),
         _ => {}
     }
     let place = Place::new(cli.place)?;

@@ -1,6 +1,7 @@
 //! `hark bench` against a real server, with small numbers: that it counts right, says what was
 //! refused, and that what it writes can be read. How fast anything is, no test asks.
 
+use hark_testkit::postgres::Cluster;
 use serde_json::Value;
 
 use crate::cli::support::{Place, Run, Serving, hark};
@@ -199,5 +200,64 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);
         assert!(run.stderr.contains(said), "{args:?}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn nostreams_tables_and_a_store_give_the_same_answers() {
+    let place = Place::new("bench-sql");
+    let file = events(&place, "6000");
+    let cluster = Cluster::shared();
+    let server = cluster.url("postgres");
+    let store = place.path("store");
+    let args = ["--store", &store, "--seconds", "0.1", "--connections", "2", "--json"];
+    let sql = ["sql", &file, "--server", &server, "--events", "3000,6000"];
+    let report = bench(&[&sql[..], &args].concat()).json();
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() >= 14, "{report}");
+    for row in rows {
+        let name = row["name"].as_str().unwrap();
+        assert!(is_positive(row, "p50_ms") && is_positive(row, "jsonb_ratio"), "{row}");
+        assert_eq!(name.contains('#'), is_positive(row, "event_tags_p99_ms"), "{row}");
+        assert_eq!(name.contains("6,000"), is_positive(row, "growth") && !name.contains("3,000"));
+    }
+    // The same with our own tables beside theirs, on the same server.
+    let args = ["--seconds", "0.1", "--connections", "2", "--json"];
+    let sql = ["sql", &file, "--server", &server, "--events", "3000"];
+    let report = bench(&[&sql[..], &args].concat()).json();
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+    // The databases are gone, and an unknown one is not made.
+    let run = bench(&["nostream", &file, &server]);
+    assert!(run.stderr.contains("name the database"), "{}", run.stderr);
+
+    // What an adoption starts from.
+    let url = cluster.url("nostream_bench");
+    let said = bench(&["nostream", &file, &url, "--events", "1000"]).text();
+    assert!(said.contains(" events in nostream's tables"), "{said}");
+    let again = bench(&["nostream", &file, &url]);
+    assert!(again.stderr.contains("--replace"), "{}", again.stderr);
+}
+
+#[test]
+fn a_relay_and_a_store_are_asked_while_they_take_events() {
+    let place = Place::new("bench-hammer");
+    let file = events(&place, "4000");
+    let server = place.serve_with(&["--unlimited"]);
+    let store = place.path("store");
+    for target in [url(&server), store] {
+        let rates = ["--rate", "50", "--insert-rate", "100", "--seconds", "1", "--questions", "2"];
+        let page = place.path("hammer.html");
+        let more = ["--json", "--html", &page];
+        let hammer = ["hammer", &file, &target];
+        let report = bench(&[&hammer[..], &rates, &more].concat()).json();
+        assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+        for (row, most) in [(0, 50), (1, 10)] {
+            let row = &report["rows"][row];
+            assert!((1..=most).contains(&count(row, "count")), "{row}");
+            assert!(is_positive(row, "p99_ms") && is_positive(row, "max_ms"), "{row}");
+        }
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("Latency, questions") && page.contains("Latency, insertions"));
     }
 }

@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod count;
 pub(crate) mod delete;

@@ -42,6 +42,12 @@ pub(crate) enum Bench {
     Fanout(FanoutArgs),
     /// Open many connections, and see how much memory they take
     Idle(IdleArgs),
+    /// Ask nostream's tables and Hark's the same questions, side by side in one PostgreSQL
+    Sql(SqlArgs),
+    /// Ask and insert at the same time, each at a rate, and see how long both take
+    Hammer(HammerArgs),
+    /// Fill a database as nostream does, to try `hark adopt` on
+    Nostream(NostreamArgs),
     /// Measure what one message costs to read, write, hash, verify and store; needs no relay
     Codec(CodecArgs),
 }
@@ -334,6 +340,142 @@ pub(crate) struct IdleArgs {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench gen million.jsonl --events 1000000
+  hark bench sql million.jsonl --server postgres://me@127.0.0.1:5432 --html sql.html
+  hark bench sql million.jsonl --server postgres://me@127.0.0.1:5432 --events 250000 --store bench-data
+
+Makes two databases on the server, hark_bench_nostream with the tables and indices that nostream's
+migrations make, and hark_bench_hark; brings in the same events; asks both the same questions, drawn
+from them, in turns; and removes both. nostream is asked in its two forms: tags contained in its jsonb
+column, and joined with event_tags. All answers must hold the same number of events, or the run fails.
+The role must be able to make databases. 1,000,000 events take some 6 GB and ten minutes.")]
+pub(crate) struct SqlArgs {
+    /// The events to bring in; questions are drawn from them
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// The server to measure on
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: String,
+
+    /// Measure with the first so many events, then with more
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [250_000, 1_000_000])]
+    pub(crate) events: Vec<u64>,
+
+    /// Compare with this store of Hark instead, a directory or a URL; it should be empty
+    #[arg(long, value_name = "STORE")]
+    pub(crate) store: Option<String>,
+
+    /// Questions at the same time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
+    pub(crate) connections: usize,
+
+    /// How long each shape is asked for, in each form
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+
+    /// Replace databases of these names that are there
+    #[arg(long)]
+    pub(crate) replace: bool,
+
+    /// Leave the databases there
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench hammer events.jsonl ws://127.0.0.1:7777 --rate 500 --insert-rate 1000 --html hammer.html
+  hark bench hammer events.jsonl postgres://me@127.0.0.1/hark_test --questions 16 --rate 2000
+  hark bench hammer events.jsonl bench-data --rate 5000 --insert-rate 20000 --batch 100
+
+The first half of the file is brought in before (--loaded N: the first N are there already); questions are
+drawn from it, of the shapes of `hark bench sql`, and the rest is inserted meanwhile. Questions and
+insertions are due at times that do not wait for those before them, and their times count from then: if
+the target cannot keep up, the figures say so.")]
+pub(crate) struct HammerArgs {
+    /// The events to bring in and ask for
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// A relay by its ws:// address, or a store of Hark: a directory or a postgres:// URL
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: String,
+
+    /// Questions at the same time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
+    pub(crate) questions: usize,
+
+    /// Questions a second, in all
+    #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = seconds)]
+    pub(crate) rate: f64,
+
+    /// Who inserts at the same time
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
+    pub(crate) inserters: usize,
+
+    /// Events a second, in all
+    #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = seconds)]
+    pub(crate) insert_rate: f64,
+
+    /// Events of an insertion
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
+    pub(crate) batch: usize,
+
+    /// How long
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+
+    /// The target has the first so many events already
+    #[arg(long, value_name = "N")]
+    pub(crate) loaded: Option<u64>,
+
+    /// Only shapes with this in their names; may be given several times
+    #[arg(long = "shape", value_name = "NAME")]
+    pub(crate) shapes: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench gen million.jsonl --events 1000000
+  hark bench nostream million.jsonl postgres://me@127.0.0.1:5432/nostream
+  hark adopt nostream postgres://me@127.0.0.1:5432/nostream
+
+Tables and indices are those of nostream's migrations, but for the full-text index; of versions of the
+same, the newest is kept, as nostream does.")]
+pub(crate) struct NostreamArgs {
+    /// The events to bring in
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// The database to make
+    #[arg(value_name = "URL")]
+    pub(crate) database: String,
+
+    /// Only the first so many events
+    #[arg(long, value_name = "N")]
+    pub(crate) events: Option<u64>,
+
+    /// As nostream was before 2024: without the table event_tags
+    #[arg(long)]
+    pub(crate) without_event_tags: bool,
+
+    /// Replace a database of this name
+    #[arg(long)]
+    pub(crate) replace: bool,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -1,17 +1,20 @@
 //! `hark bench`: loads and measures any relay by its URL, and makes the events to do it with.
 //!
-//! It knows no server: what it measures here it measures of other relays alike. Read `cli` for what
-//! can be measured, `events` for what is sent, `report` for what comes out.
+//! It knows no server and no store: what it measures here it measures of other relays alike, and stores
+//! as the binary lends them. Read `cli` for what can be measured, `events` for what is sent, `report`
+//! for what comes out.
 
 mod cli;
 pub mod codec;
 mod events;
 mod fanout;
 mod generate;
+mod hammer;
 mod html;
 mod idle;
 mod ingest;
 mod latency;
+mod lines;
 mod meter;
 mod people;
 mod process;
@@ -20,6 +23,8 @@ mod random;
 pub mod report;
 mod sample;
 mod shapes;
+mod sql;
+mod store;
 mod target;
 mod text;
 mod websocket;
@@ -29,15 +34,19 @@ use std::process::ExitCode;
 
 use cli::Bench;
 pub use cli::BenchArgs;
+pub use store::{Open, Store};
 
-/// Carries out what was typed.
-pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+/// Carries out what was typed. `open` lends stores.
+pub fn run(args: &BenchArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),
         Bench::Query(args) => query::run(args),
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),
+        Bench::Sql(args) => sql::run(args, open),
+        Bench::Hammer(args) => hammer::run(args, open),
+        Bench::Nostream(args) => sql::nostream(args),
         Bench::Codec(args) => codec::run(args, &[], None),
     }
 }

@@ -69,6 +69,11 @@ fn ranked<T: Ord + Hash>(counts: HashMap<T, u32>) -> Ranked<T> {
 
 impl Sample {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        Self::read_first(path, u64::MAX)
+    }
+
+    /// Of the first so many events.
+    pub(crate) fn read_first(path: &Path, events_max: u64) -> anyhow::Result<Self> {
         let mut lines = open(path)?;
         let mut meter = Meter::start("reading", 0);
         let (mut line, mut arena) = (Vec::new(), Arena::new());
@@ -77,7 +82,7 @@ impl Sample {
         // Which ids are remembered does not depend on how many there are.
         let mut random = Random::new(0);
         let (mut events, mut kept) = (0u64, 0);
-        loop {
+        while events < events_max {
             line.clear();
             if lines.read_until(b'\n', &mut line).with_context(|| unreadable(path))? == 0 {
                 break;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use hark_codec::nostr::json;
 use hark_codec::record::Key;
@@ -103,6 +104,56 @@ pub(crate) const SHAPES: [Shape; 17] = [
     shape("latest 100", |_| Some(r#"{"limit":100}"#.into())),
 ];
 
+/// What SQL relays fall over, asked of stores themselves.
+pub(crate) const STORE_SHAPES: [Shape; 9] = [
+    shape("75 #e values", |draw| {
+        let mut notes = String::new();
+        for at in 0..75 {
+            let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
+            let _ = write!(notes, "{}\"{}\"", if at == 0 { "" } else { "," }, hex(&note));
+        }
+        Some(format!(r##"{{"#e":[{notes}],"limit":500}}"##))
+    }),
+    shape("1 hot #p, 4 kinds", |draw| {
+        let person = hex(&draw.any_of(&draw.sample.notified, 20)?);
+        Some(format!(r##"{{"#p":["{person}"],"kinds":[1,6,7,9735],"limit":100}}"##))
+    }),
+    shape("5 hot #t", |draw| {
+        let tags = draw.distinct(&draw.sample.hashtags, 0..20, 5)?;
+        let tags: Vec<String> = tags.iter().map(|tag| quoted(tag)).collect();
+        Some(format!(r##"{{"#t":[{}],"kinds":[1],"limit":50}}"##, tags.join(",")))
+    }),
+    shape("500 active authors", |draw| {
+        let authors = draw.distinct(&draw.sample.authors, 1..2_000, 500)?;
+        let authors = Draw::list(&authors.into_iter().collect())?;
+        Some(format!(r#"{{"authors":[{authors}],"kinds":[1,6,7],"limit":100}}"#))
+    }),
+    shape("200 quiet authors", |draw| {
+        let all = &draw.sample.authors;
+        let quiet = all.partition_point(|(_, events)| *events > QUIET)..all.len();
+        let authors = draw.distinct(all, quiet, 200)?;
+        let authors = Draw::list(&authors.into_iter().collect())?;
+        Some(format!(r#"{{"authors":[{authors}],"kinds":[1,6],"limit":100}}"#))
+    }),
+    shape("2 rare kinds", |draw| {
+        let until = *draw.random.pick(&draw.sample.times);
+        Some(format!(r#"{{"kinds":[1984,{RARE_KIND}],"until":{until},"limit":100}}"#))
+    }),
+    shape("100 ids", |draw| draw.ids(100)),
+    shape("deep until", |draw| {
+        let until = *draw.random.pick(&draw.sample.times);
+        Some(format!(r#"{{"kinds":[1,6,7],"until":{until},"limit":100}}"#))
+    }),
+    shape("deep until, 1 author", |draw| {
+        let (author, _) = draw.sample.authors.first()?;
+        let until = *draw.random.pick(&draw.sample.times);
+        Some(page(author, until, 100))
+    }),
+];
+
+/// Who has written no more than this is quiet.
+const QUIET: u32 = 6;
+
 const fn shape(name: &'static str, make: fn(&mut Draw<'_>) -> Option<String>) -> Shape {
     Shape { name, may_be_empty: false, make }
 }
@@ -153,6 +204,29 @@ impl<'a> Draw<'a> {
         }
         let list: Vec<String> = ids.into_iter().map(|id| format!("\"{id}\"")).collect();
         (!list.is_empty()).then(|| format!(r#"{{"ids":[{}]}}"#, list.join(",")))
+    }
+
+    /// Any of the first `bound`.
+    fn any_of<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
+        let (thing, _) = from.get(self.random.below(from.len().min(bound)))?;
+        Some(thing.clone())
+    }
+
+    /// So many different ones of those ranked so, fewer if there are fewer.
+    fn distinct<T: Clone + Ord>(
+        &mut self,
+        from: &Ranked<T>,
+        ranks: Range<usize>,
+        count: usize,
+    ) -> Option<Vec<T>> {
+        let from = from.get(ranks.start..ranks.end.min(from.len()))?;
+        let mut found = BTreeSet::new();
+        for _ in 0..8 * count {
+            if found.len() < count {
+                found.insert(from.get(self.random.below(from.len()))?.0.clone());
+            }
+        }
+        (!found.is_empty()).then(|| found.into_iter().collect())
     }
 
     /// One of the first `bound`, the first ones more often.

@@ -1,0 +1,337 @@
+//! `hark bench hammer`: questions and insertions at the same time, each due at its own time, of a relay
+//! or of a store. What is late for having waited behind others is late in the figures.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tokio::runtime::Runtime;
+
+use crate::cli::HammerArgs;
+use crate::latency::Latencies;
+use crate::lines::{self, Lines};
+use crate::report::{Column, Report};
+use crate::sample::Sample;
+use crate::shapes::STORE_SHAPES;
+use crate::store::{Asker, Inserter, Open, Store};
+use crate::target::Target;
+use crate::websocket::{Connection, Kind, Told, Url, fields, put_text};
+
+/// Events that an inserter reads ahead in all.
+const EVENTS_MAX: usize = 2_000_000;
+
+const COLUMNS: [Column; 7] = [
+    Column::plain("count", "count", ""),
+    Column::plain("per_s", "per second", ""),
+    Column::plain("events", "events each", ""),
+    Column::compared("p50_ms", "p50", "ms"),
+    Column::compared("p95_ms", "p95", "ms"),
+    Column::compared("p99_ms", "p99", "ms"),
+    Column::plain("max_ms", "longest", "ms"),
+];
+
+/// A relay, on a connection of its own.
+struct Relay {
+    runtime: Runtime,
+    connection: Connection,
+    asked: u64,
+}
+
+impl Relay {
+    fn open(target: &Target) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let connection = runtime.block_on(target.connect(Kind::Busy))?;
+        Ok(Self { runtime, connection, asked: 0 })
+    }
+}
+
+impl Asker for Relay {
+    fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
+        self.asked += 1;
+        let sub = format!("h{}", self.asked);
+        let (mut req, mut close) = (Vec::new(), Vec::new());
+        put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filter}]").as_bytes()]);
+        put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);
+        let connection = &mut self.connection;
+        self.runtime.block_on(async {
+            connection.send(&req).await?;
+            let mut events = 0;
+            loop {
+                match connection.next().await? {
+                    Told::Event(_) => events += 1,
+                    Told::Eose(text) if fields(text).get(1) == Some(&sub) => break,
+                    Told::Closed(text) | Told::Notice(text) => {
+                        bail!("refused: {}", fields(text).join(" "))
+                    }
+                    _ => {}
+                }
+            }
+            connection.send(&close).await?;
+            Ok(events)
+        })
+    }
+}
+
+impl Inserter for Relay {
+    fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()> {
+        let mut frames = Vec::new();
+        for event in events {
+            put_text(&mut frames, &[b"[\"EVENT\",", event, b"]"]);
+        }
+        let connection = &mut self.connection;
+        self.runtime.block_on(async {
+            connection.send(&frames).await?;
+            let mut answered = 0;
+            while answered < events.len() {
+                if let Told::Ok(text) = connection.next().await? {
+                    answered += 1;
+                    let said = fields(text);
+                    if said.get(2).is_none_or(|accepted| accepted != "true")
+                        && !said.last().is_some_and(|reason| reason.starts_with("duplicate"))
+                    {
+                        bail!("refused: {}", said.last().map_or("", String::as_str));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// When things are due: one after the other, at a rate.
+struct Schedule {
+    start: Instant,
+    until: Instant,
+    per_s: f64,
+    given: AtomicU64,
+}
+
+impl Schedule {
+    fn new(start: Instant, seconds: f64, per_s: f64) -> Self {
+        let until = start + Duration::from_secs_f64(seconds);
+        Self { start, until, per_s, given: AtomicU64::new(0) }
+    }
+
+    /// Waits for the next one that nobody has, and gives its number and time; none when it is over.
+    fn next(&self) -> Option<(u64, Instant)> {
+        let number = self.given.fetch_add(1, Ordering::Relaxed);
+        let due = self.start + Duration::from_secs_f64(number as f64 / self.per_s);
+        if due >= self.until || Instant::now() >= self.until {
+            return None;
+        }
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        Some((number, due))
+    }
+}
+
+#[derive(Default)]
+struct Done {
+    count: u64,
+    events: u64,
+    times: Latencies,
+    longest: Duration,
+    refused: Vec<String>,
+}
+
+impl Done {
+    fn note(&mut self, due: Instant, result: anyhow::Result<u64>) -> anyhow::Result<()> {
+        match result {
+            Ok(events) => {
+                let time = due.elapsed();
+                self.count += 1;
+                self.events += events;
+                self.times.add(time);
+                self.longest = self.longest.max(time);
+                Ok(())
+            }
+            Err(error) if error.to_string().starts_with("refused: ") => {
+                self.refused.push(error.to_string());
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.events += other.events;
+        self.times.merge(&other.times);
+        self.longest = self.longest.max(other.longest);
+        self.refused.extend(other.refused);
+    }
+}
+
+pub(crate) fn run(args: &HammerArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
+    let report = if args.target.starts_with("ws://") {
+        let url: Url = args.target.parse().map_err(anyhow::Error::msg)?;
+        let target = Target::new(&url, &[])?;
+        let each = || Relay::open(&target);
+        let load = |loaded| load_relay(args, &target, loaded);
+        hammer(args, &load, &|| Ok(Box::new(each()?)), &|| Ok(Box::new(each()?)))?
+    } else {
+        let store = open(&args.target)?;
+        let store: &dyn Store = &*store;
+        let load = |loaded| lines::put(store, &args.file, 0..loaded);
+        hammer(args, &load, &|| Ok(Box::new(store)), &|| Ok(Box::new(store)))?
+    };
+    args.output.publish(report)
+}
+
+fn load_relay(args: &HammerArgs, target: &Target, loaded: u64) -> anyhow::Result<()> {
+    let mut relay = Relay::open(target)?;
+    let mut lines = Lines::open(&args.file)?;
+    for _ in 0..loaded.div_ceil(100) {
+        let mut batch = Vec::new();
+        while batch.len() < 100
+            && let Some(line) = lines.line()?
+        {
+            batch.push(line.to_vec());
+        }
+        relay.insert(&batch)?;
+    }
+    Ok(())
+}
+
+type Make<'a, T> = &'a dyn Fn() -> anyhow::Result<Box<T>>;
+
+fn hammer<'a>(
+    args: &HammerArgs,
+    load: &dyn Fn(u64) -> anyhow::Result<()>,
+    asker: Make<'_, dyn Asker + 'a>,
+    inserter: Make<'_, dyn Inserter + 'a>,
+) -> anyhow::Result<Report> {
+    let loaded = if let Some(loaded) = args.loaded {
+        loaded
+    } else {
+        let half = Lines::open(&args.file)?.count()? / 2;
+        load(half)?;
+        half
+    };
+    let sample = Sample::read_first(&args.file, loaded)?;
+    let mut filters = Vec::new();
+    for shape in &STORE_SHAPES {
+        let wanted = |name: &String| shape.name.contains(name.as_str());
+        if args.shapes.is_empty() || args.shapes.iter().any(wanted) {
+            filters.push(shape.filters(&sample));
+        }
+    }
+    filters.retain(|filters| !filters.is_empty());
+    if filters.is_empty() {
+        bail!("there is nothing to ask for: no shape of this name, or too few events");
+    }
+    let batches = batches(args, loaded)?;
+    let askers = (0..args.questions).map(|_| asker()).collect::<anyhow::Result<Vec<_>>>()?;
+    let inserters = (0..args.inserters).map(|_| inserter()).collect::<anyhow::Result<Vec<_>>>()?;
+    let start = Instant::now();
+    let questions = Schedule::new(start, args.seconds, args.rate);
+    let insertions = Schedule::new(start, args.seconds, args.insert_rate / args.batch as f64);
+    let (mut asked, mut inserted) = (Done::default(), Done::default());
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = askers
+            .into_iter()
+            .map(|mut asker| {
+                let (questions, filters) = (&questions, &filters);
+                scope.spawn(move || {
+                    let mut done = Done::default();
+                    while let Some((number, due)) = questions.next() {
+                        let shape = &filters[number as usize % filters.len()];
+                        let filter = &shape[number as usize / filters.len() % shape.len()];
+                        done.note(due, asker.ask(filter))?;
+                    }
+                    anyhow::Ok(done)
+                })
+            })
+            .collect();
+        let inserting: Vec<_> = inserters
+            .into_iter()
+            .map(|mut inserter| {
+                let (insertions, batches) = (&insertions, &batches);
+                scope.spawn(move || {
+                    let mut done = Done::default();
+                    while let Some((number, due)) = insertions.next() {
+                        let Some(batch) = batches.get(number as usize) else { break };
+                        let events = batch.len() as u64;
+                        done.note(due, inserter.insert(batch).map(|()| events))?;
+                    }
+                    anyhow::Ok(done)
+                })
+            })
+            .collect();
+        for (threads, sum) in [(asking, &mut asked), (inserting, &mut inserted)] {
+            for thread in threads {
+                sum.add(thread.join().ok().context("a thread has panicked")??);
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    let spent = start.elapsed().as_secs_f64();
+    let mut report = Report::new("hammer", &COLUMNS);
+    report.setting("file", args.file.display().to_string());
+    report.setting("target", shown(&args.target));
+    report.setting("questions", args.questions);
+    report.setting("rate", args.rate);
+    report.setting("inserters", args.inserters);
+    report.setting("insert_rate", args.insert_rate);
+    report.setting("batch", args.batch);
+    report.setting("seconds", args.seconds);
+    report.setting("events_before", loaded);
+    for (name, done, wanted) in [
+        ("questions", asked, args.rate),
+        ("insertions", inserted, args.insert_rate / args.batch as f64),
+    ] {
+        if done.count == 0 {
+            report.fault(format!("{name}: none was done"));
+        }
+        if let Some(reason) = done.refused.first() {
+            report.fault(format!("{name}: {} were {reason}", done.refused.len()));
+        }
+        // One at the end may be late for having been due just then.
+        if (done.count as f64) < wanted * args.seconds * 0.95 - 1.0 {
+            report.note(format!(
+                "{name}: {} of {:.0} were done: the target does not keep up, or the file has ended.",
+                done.count,
+                wanted * args.seconds
+            ));
+        }
+        let count = done.count as f64;
+        report.row(
+            name,
+            &[
+                Some(count),
+                Some(count / spent),
+                (done.count > 0).then(|| done.events as f64 / count),
+                done.times.at_ms(0.5),
+                done.times.at_ms(0.95),
+                done.times.at_ms(0.99),
+                (done.count > 0).then_some(done.longest.as_secs_f64() * 1e3),
+            ],
+        );
+        report.curve(done.times.curve(name));
+    }
+    Ok(report)
+}
+
+/// An address without a password.
+fn shown(target: &str) -> String {
+    match (target.split_once("://"), target.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+        _ => target.to_owned(),
+    }
+}
+
+/// What is inserted, in order.
+fn batches(args: &HammerArgs, loaded: u64) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
+    let mut lines = Lines::open(&args.file)?;
+    lines.skip(loaded)?;
+    let wanted = (args.insert_rate * args.seconds).ceil() as usize;
+    let (mut batches, mut batch) = (Vec::new(), Vec::new());
+    for _ in 0..wanted.min(EVENTS_MAX) {
+        let Some(line) = lines.line()? else { break };
+        batch.push(line.to_vec());
+        if batch.len() == args.batch {
+            batches.push(std::mem::take(&mut batch));
+        }
+    }
+    Ok(batches)
+}

@@ -1,0 +1,181 @@
+//! The two ways in which nostream turns a filter into SQL: tags as jsonb, in its first years, and
+//! joined with `event_tags` since. What names no tag is asked alike.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use hark_codec::nostr::{Filter, json};
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+/// How many events it gives where the filter does not say.
+const LIMIT_DEFAULT: i64 = 500;
+
+/// How tags are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Jsonb,
+    EventTags,
+}
+
+/// A value that is bound.
+enum Value {
+    Bytes(Vec<u8>),
+    Int(i32),
+    Long(i64),
+    Text(String),
+}
+
+impl Value {
+    fn bound(&self) -> (&(dyn ToSql + Sync), Type) {
+        match self {
+            Self::Bytes(bytes) => (bytes, Type::BYTEA),
+            Self::Int(number) => (number, Type::INT4),
+            Self::Long(number) => (number, Type::INT8),
+            Self::Text(text) => (text, Type::TEXT),
+        }
+    }
+}
+
+/// SQL as it grows, and its values.
+#[derive(Default)]
+struct Statement {
+    sql: String,
+    values: Vec<Value>,
+}
+
+impl Statement {
+    fn push(&mut self, sql: &str) {
+        self.sql.push_str(sql);
+    }
+
+    /// Binds a value and names it.
+    fn bind(&mut self, value: Value) {
+        self.values.push(value);
+        // Writing to a String cannot fail.
+        let _ = write!(self.sql, "${}", self.values.len());
+    }
+
+    fn is_one_of(&mut self, column: &str, values: impl Iterator<Item = Value>) {
+        self.push(" AND ");
+        self.push(column);
+        for (at, value) in values.enumerate() {
+            self.push(if at == 0 { " IN (" } else { ", " });
+            self.bind(value);
+        }
+        self.push(")");
+    }
+}
+
+impl Form {
+    /// Asks as node's driver does, with values bound to a statement without a name, and reads all
+    /// columns of the answer. Says how many events it held.
+    pub(super) async fn ask(self, client: &Client, filter: &str) -> anyhow::Result<u64> {
+        let mut parsed = Filter::default();
+        parsed.parse(filter.as_bytes()).context("a filter of ours that is none")?;
+        let statement = self.statement(&parsed);
+        let values: Vec<_> = statement.values.iter().map(Value::bound).collect();
+        let rows = client.query_typed(&statement.sql, &values).await?;
+        Ok(rows.len() as u64)
+    }
+
+    fn statement(self, filter: &Filter) -> Statement {
+        let mut out = Statement::default();
+        let joined = self == Self::EventTags && filter.tags().next().is_some();
+        out.push(if joined {
+            "SELECT DISTINCT events.* FROM events \
+             LEFT JOIN event_tags ON events.event_id = event_tags.event_id WHERE true"
+        } else {
+            "SELECT events.* FROM events WHERE true"
+        });
+        let bytes = |key: &[u8; 32]| Value::Bytes(key.to_vec());
+        if let Some(authors) = filter.authors() {
+            out.is_one_of("event_pubkey", authors.iter().map(bytes));
+        }
+        if let Some(ids) = filter.ids() {
+            out.is_one_of("events.event_id", ids.iter().map(bytes));
+        }
+        if let Some(kinds) = filter.kinds() {
+            out.is_one_of("event_kind", kinds.iter().map(|kind| Value::Int(i32::from(*kind))));
+        }
+        let time = |time: u64| Value::Int(i32::try_from(time).unwrap_or(i32::MAX));
+        if let Some(since) = filter.since() {
+            out.push(" AND event_created_at >= ");
+            out.bind(time(since));
+        }
+        if let Some(until) = filter.until() {
+            out.push(" AND event_created_at <= ");
+            out.bind(time(until));
+        }
+        for (letter, values) in filter.tags() {
+            let name = char::from(letter).to_string();
+            for (at, value) in values.iter().enumerate() {
+                out.push(if at == 0 { " AND (" } else { " OR " });
+                self.tag(&mut out, &name, value);
+            }
+            out.push(")");
+        }
+        let limit = filter.limit().and_then(|limit| i64::try_from(limit).ok());
+        out.push(" ORDER BY event_created_at DESC, event_id ASC LIMIT ");
+        out.bind(Value::Long(limit.unwrap_or(LIMIT_DEFAULT)));
+        out
+    }
+
+    fn tag(self, out: &mut Statement, name: &str, value: &str) {
+        match self {
+            Self::Jsonb => {
+                let mut text = b"[[".to_vec();
+                json::write_string(&mut text, name);
+                text.push(b',');
+                json::write_string(&mut text, value);
+                text.extend_from_slice(b"]]");
+                out.push("event_tags @> ");
+                out.bind(Value::Text(String::from_utf8_lossy(&text).into_owned()));
+                out.push("::text::jsonb");
+            }
+            Self::EventTags => {
+                out.push("event_tags.tag_name = ");
+                out.bind(Value::Text(name.to_owned()));
+                out.push(" AND event_tags.tag_value = ");
+                out.bind(Value::Text(value.to_owned()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sql(form: Form, filter: &str) -> (String, usize) {
+        let mut parsed = Filter::default();
+        parsed.parse(filter.as_bytes()).unwrap();
+        let statement = form.statement(&parsed);
+        (statement.sql, statement.values.len())
+    }
+
+    #[test]
+    fn tags_are_joined_or_contained_and_what_has_none_is_asked_alike() {
+        let tags = r##"{"kinds":[1,7],"#t":["a","b"],"until":9,"limit":5}"##;
+        assert_eq!(
+            sql(Form::EventTags, tags),
+            (
+                "SELECT DISTINCT events.* FROM events LEFT JOIN event_tags ON events.event_id = \
+                 event_tags.event_id WHERE true AND event_kind IN ($1, $2) AND event_created_at <= \
+                 $3 AND (event_tags.tag_name = $4 AND event_tags.tag_value = $5 OR \
+                 event_tags.tag_name = $6 AND event_tags.tag_value = $7) \
+                 ORDER BY event_created_at DESC, event_id ASC LIMIT $8"
+                    .into(),
+                8
+            )
+        );
+        let (jsonb, values) = sql(Form::Jsonb, tags);
+        assert!(
+            jsonb.contains("AND (event_tags @> $4::text::jsonb OR event_tags @> $5"),
+            "{jsonb}"
+        );
+        assert_eq!(values, 6);
+        let plain = r#"{"kinds":[1],"limit":5}"#;
+        assert_eq!(sql(Form::EventTags, plain), sql(Form::Jsonb, plain));
+    }
+}

@@ -1,0 +1,317 @@
+//! `hark bench sql`: the same events in the tables of nostream and in a store of Hark, asked the same
+//! questions at the same time from so many connections, at one size after the other.
+
+mod fill;
+mod form;
+mod schema;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::cli::{NostreamArgs, SqlArgs};
+use crate::latency::Latencies;
+use crate::lines;
+use crate::report::{Column, Report};
+use crate::sample::Sample;
+use crate::shapes::{STORE_SHAPES, Shape};
+use crate::sql::form::Form;
+use crate::store::{Asker, Open, Store};
+use crate::words::number;
+
+/// Databases of ours on the server that is measured.
+const NOSTREAM: &str = "hark_bench_nostream";
+const HARK: &str = "hark_bench_hark";
+/// Questions whose answers are compared before any time is taken; they warm up as well.
+const COMPARED: usize = 8;
+
+const COLUMNS: [Column; 10] = [
+    Column::plain("events", "events", ""),
+    Column::compared("p50_ms", "p50", "ms"),
+    Column::compared("p99_ms", "p99", "ms"),
+    Column::plain("growth", "growth", "x"),
+    Column::plain("jsonb_p50_ms", "jsonb p50", "ms"),
+    Column::plain("jsonb_p99_ms", "jsonb p99", "ms"),
+    Column::plain("jsonb_ratio", "ratio", "x"),
+    Column::plain("event_tags_p50_ms", "event_tags p50", "ms"),
+    Column::plain("event_tags_p99_ms", "event_tags p99", "ms"),
+    Column::plain("event_tags_ratio", "ratio", "x"),
+];
+
+/// A connection to nostream's tables.
+struct Connection {
+    runtime: Runtime,
+    client: Client,
+    form: Form,
+}
+
+impl Asker for Connection {
+    fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
+        self.runtime.block_on(self.form.ask(&self.client, filter))
+    }
+}
+
+/// What the databases on a server are reached by.
+struct Server(Config);
+
+impl Server {
+    fn new(url: &str) -> anyhow::Result<Self> {
+        let config = url.parse().with_context(|| {
+            format!("{url} is no address of a server; it looks like postgres://user@127.0.0.1:5432")
+        })?;
+        Ok(Self(config))
+    }
+
+    fn connect(&self, database: &str) -> anyhow::Result<(Runtime, Client)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut config = self.0.clone();
+        config.dbname(database);
+        let (client, connection) = runtime
+            .block_on(config.connect(NoTls))
+            .with_context(|| format!("PostgreSQL's database {database} could not be reached"))?;
+        // Its end is told by the client's next question.
+        runtime.spawn(connection);
+        Ok((runtime, client))
+    }
+
+    fn database_of_url(&self) -> &str {
+        self.0.get_dbname().unwrap_or("postgres")
+    }
+
+    /// Makes an empty database.
+    fn create(&self, database: &str, replace: bool) -> anyhow::Result<()> {
+        let (runtime, client) = self.connect("postgres")?;
+        if replace {
+            self.remove(database)?;
+        }
+        let sql = format!("CREATE DATABASE \"{database}\" TEMPLATE template0 ENCODING 'UTF8'");
+        runtime.block_on(client.batch_execute(&sql)).with_context(|| {
+            format!(
+                "the database {database} could not be made; --replace replaces one that is there"
+            )
+        })
+    }
+
+    fn remove(&self, database: &str) -> anyhow::Result<()> {
+        let (runtime, client) = self.connect("postgres")?;
+        let sql = format!("DROP DATABASE IF EXISTS \"{database}\" WITH (FORCE)");
+        runtime
+            .block_on(client.batch_execute(&sql))
+            .with_context(|| format!("the database {database} could not be removed"))
+    }
+
+    /// The address of another database on the server, for a store.
+    fn url_of(url: &str, database: &str) -> String {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
+        let (place, parameters) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
+        let place = place.split_once('/').map_or(place, |(host, _)| host);
+        let mark = if parameters.is_empty() { "" } else { "?" };
+        format!("{scheme}://{place}/{database}{mark}{parameters}")
+    }
+}
+
+/// `hark bench nostream`: the same tables, to try an adoption on.
+pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
+    let server = Server::new(&args.database)?;
+    let database = server.database_of_url();
+    if database == "postgres" {
+        bail!("name the database to be made: postgres://user@127.0.0.1:5432/nostream");
+    }
+    server.create(database, args.replace)?;
+    let (runtime, client) = server.connect(database)?;
+    let events = args.events.unwrap_or(u64::MAX);
+    let filled = runtime.block_on(async {
+        schema::tables(&client, !args.without_event_tags).await?;
+        let filled = fill::fill(&client, &args.file, 0..events).await?;
+        if !args.without_event_tags {
+            schema::event_tags(&client).await?;
+        }
+        schema::indices(&client, !args.without_event_tags).await?;
+        anyhow::Ok(filled)
+    })?;
+    println!("{}: {} events in nostream's tables", args.database, number(filled));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
+    let server = Server::new(&args.server)?;
+    server.create(NOSTREAM, args.replace)?;
+    let hark = if let Some(store) = &args.store {
+        store.clone()
+    } else {
+        server.create(HARK, args.replace)?;
+        Server::url_of(&args.server, HARK)
+    };
+    let measured = measure(args, &server, &*open(&hark)?);
+    if !args.keep {
+        server.remove(NOSTREAM)?;
+        if args.store.is_none() {
+            server.remove(HARK)?;
+        }
+    }
+    args.output.publish(measured?)
+}
+
+fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<Report> {
+    let (runtime, client) = server.connect(NOSTREAM)?;
+    let version = runtime.block_on(schema::tables(&client, true))?;
+    let mut report = Report::new("sql", &COLUMNS);
+    report.setting("file", args.file.display().to_string());
+    report.setting("postgresql", version);
+    report.setting("connections", args.connections);
+    report.setting("seconds_per_shape", args.seconds);
+    let (mut from, mut first) = (0, Vec::new());
+    for &events in &args.events {
+        if events <= from {
+            bail!("--events: give sizes in ascending order");
+        }
+        runtime.block_on(async {
+            schema::no_indices(&client).await?;
+            fill::fill(&client, &args.file, from..events).await?;
+            schema::event_tags(&client).await?;
+            schema::indices(&client, true).await
+        })?;
+        lines::put(hark, &args.file, from..events)?;
+        from = events;
+        let sample = Sample::read_first(&args.file, events)?;
+        if sample.events < events {
+            bail!("{} has {} events only", args.file.display(), sample.events);
+        }
+        for (at, shape) in STORE_SHAPES.iter().enumerate() {
+            let p50 = ask_all(args, server, hark, shape, &sample, first.get(at), &mut report)?;
+            if first.len() == at {
+                first.push(p50);
+            }
+        }
+    }
+    report.note(
+        "growth: p50 beside that at the first size. ratio: nostream's p50 beside ours. nostream's \
+         full-text index is left out, as no question here needs it.",
+    );
+    Ok(report)
+}
+
+/// Asks all forms for so long each, adds a row, and gives our median.
+fn ask_all(
+    args: &SqlArgs,
+    server: &Server,
+    hark: &dyn Store,
+    shape: &Shape,
+    sample: &Sample,
+    first: Option<&Option<f64>>,
+    report: &mut Report,
+) -> anyhow::Result<Option<f64>> {
+    let filters = shape.filters(sample);
+    let name = format!("{}, {} events", shape.name, number(sample.events));
+    if filters.is_empty() {
+        report.note(format!("{name}: the file has nothing to ask for."));
+        return Ok(None);
+    }
+    let mut figures = Vec::new();
+    let ours: Vec<Box<dyn Asker + '_>> =
+        (0..args.connections).map(|_| Box::new(hark) as Box<dyn Asker>).collect();
+    let (ours, compared) = ask_until(ours, &filters, args.seconds)?;
+    let p50 = ours.times.at_ms(0.5);
+    let growth = p50.zip(first.copied().flatten()).map(|(p50, first)| p50 / first);
+    figures.extend([ours.events_each(), p50, ours.times.at_ms(0.99), growth]);
+    for form in [Form::Jsonb, Form::EventTags] {
+        // What names no tag is asked alike.
+        if form == Form::EventTags && !filters[0].contains('#') {
+            figures.extend([None; 3]);
+            continue;
+        }
+        let mut theirs: Vec<Box<dyn Asker>> = Vec::new();
+        for _ in 0..args.connections {
+            let (runtime, client) = server.connect(NOSTREAM)?;
+            theirs.push(Box::new(Connection { runtime, client, form }));
+        }
+        let (theirs, answers) = ask_until(theirs, &filters, args.seconds)?;
+        if answers != compared {
+            report.fault(format!("{name}: ours find {compared:?} events, {form:?} {answers:?}"));
+        }
+        let other = theirs.times.at_ms(0.5);
+        let ratio = other.zip(p50).map(|(other, own)| other / own);
+        figures.extend([other, theirs.times.at_ms(0.99), ratio]);
+    }
+    report.row(name.clone(), &figures);
+    report.curve(ours.times.curve(&name));
+    Ok(p50)
+}
+
+/// What all askers got.
+#[derive(Default)]
+struct Answers {
+    questions: u64,
+    events: u64,
+    times: Latencies,
+}
+
+impl Answers {
+    fn events_each(&self) -> Option<f64> {
+        (self.questions > 0).then(|| self.events as f64 / self.questions as f64)
+    }
+}
+
+/// Asks the first questions once for their answers, then all in turn, from all askers at once, each
+/// waiting for one answer before the next question.
+fn ask_until(
+    mut askers: Vec<Box<dyn Asker + '_>>,
+    filters: &[String],
+    seconds: f64,
+) -> anyhow::Result<(Answers, Vec<u64>)> {
+    let first = askers.first_mut().context("there must be a connection")?;
+    let compared = filters.iter().take(COMPARED).map(|filter| first.ask(filter));
+    let compared = compared.collect::<anyhow::Result<Vec<_>>>()?;
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    let count = askers.len();
+    let mut sum = Answers::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = askers
+            .iter_mut()
+            .enumerate()
+            .map(|(number, asker)| {
+                scope.spawn(move || {
+                    let mut answers = Answers::default();
+                    let mut at = number * filters.len() / count;
+                    while Instant::now() < until {
+                        let asked = Instant::now();
+                        answers.events += asker.ask(&filters[at % filters.len()])?;
+                        answers.times.add(asked.elapsed());
+                        answers.questions += 1;
+                        at += 1;
+                    }
+                    anyhow::Ok(answers)
+                })
+            })
+            .collect();
+        for thread in threads {
+            let answers = thread.join().map_err(|_| anyhow::anyhow!("an asker has panicked"))??;
+            sum.questions += answers.questions;
+            sum.events += answers.events;
+            sum.times.merge(&answers.times);
+        }
+        anyhow::Ok(())
+    })?;
+    Ok((sum, compared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_database_of_the_same_server_keeps_all_else() {
+        for (url, expected) in [
+            (
+                "postgres://me:pw@h:5432/nostream?connect_timeout=1",
+                "postgres://me:pw@h:5432/x?connect_timeout=1",
+            ),
+            ("postgresql://h", "postgresql://h/x"),
+        ] {
+            assert_eq!(Server::url_of(url, "x"), expected);
+        }
+    }
+}
