@@ -54,6 +54,10 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Write events out as JSONL
     Export(ExportArgs),
+    /// Bring all events of one archive into another, while both are served
+    Copy(CopyArgs),
+    /// Bring the events of another relay's database into the archive, while that relay runs
+    Adopt(AdoptArgs),
     /// Print the events that match a filter, newest first
     Query(QueryArgs),
     /// Print how many events match a filter
@@ -161,6 +165,84 @@ pub(crate) struct ExportArgs {
     /// Write to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark copy --from /var/lib/hark --to /mnt/new
+  hark copy --from data --to postgres://hark@127.0.0.1/hark
+  hark copy --from postgres://hark@127.0.0.1/hark --to data --delete
+
+Both are walked through side by side, oldest first, and what is missing is brought over, whole and as it
+is: exports of both are equal byte for byte. Servers may run on either, and the source may be written
+meanwhile: another walk brings what came. A copy that was stopped goes on when run again, as what is there
+is only compared. To have none missing at the moment of the change, turn [mirror] on (docs/operating.md).")]
+pub(crate) struct CopyArgs {
+    /// The archive to read: a directory or a postgres:// URL
+    #[arg(long, value_name = "STORE")]
+    pub(crate) from: String,
+    /// The archive to write, made if it is not there
+    #[arg(long, value_name = "STORE")]
+    pub(crate) to: String,
+    /// Delete what only the target has, so that it becomes the same
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct AdoptArgs {
+    #[command(subcommand)]
+    pub(crate) from: AdoptFrom,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AdoptFrom {
+    /// Of nostream: the table `events` of its PostgreSQL
+    Nostream(AdoptNostreamArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark adopt nostream postgres://nostr_ts_relay@127.0.0.1/nostr_ts_relay
+  hark adopt nostream postgres://... --rate 2000 --follow     beside a relay in use, until Ctrl-C
+  hark adopt nostream postgres://... --verify                 once more, and say whether all is here
+
+Only reads there, in short statements: the relay may go on. Rows come in the order of their time, a
+batch at a time; where it is, is remembered with each batch, so a run that was stopped or killed goes on
+when run again, and nothing comes twice. At the end all ids are compared, which brings in what came late.
+--follow brings what is published meanwhile, until Ctrl-C, which compares once more and ends.
+
+Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
+checked, since nostream has done so; --verify-signatures does it again, at some 30 us an event on a core.
+Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
+pub(crate) struct AdoptNostreamArgs {
+    /// nostream's database: postgres://user:password@host:port/database
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Events a second, at most [default: as fast as they come]
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<u64>,
+    /// Events that are brought over at once
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) batch: u32,
+    /// Then bring what is published there, until Ctrl-C
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Compare so many events with the archive's, byte for byte [default with the flag: 1000]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
+    pub(crate) verify: Option<u64>,
+    /// Check all signatures, too
+    #[arg(long)]
+    pub(crate) verify_signatures: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

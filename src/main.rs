@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{AdoptFrom, Cli, Command};
 use crate::place::Place;
 
 /// Many small, short-lived pieces, freed by other threads than made them: the system's allocator
@@ -67,6 +67,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => commands::serve::run(&args, &place),
         Command::Import(args) => commands::import::run(&args, &place),
         Command::Export(args) => commands::export::run(&args, &place),
+        Command::Copy(args) => commands::copy::run(&args, &place),
+        Command::Adopt(args) => match args.from {
+            AdoptFrom::Nostream(args) => commands::adopt::run(&args, &place),
+        },
         Command::Query(args) => commands::query::run(&args, &place),
         Command::Count(args) => commands::count::run(&args, &place),
         Command::Delete(args) => commands::delete::run(&args, &place),

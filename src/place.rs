@@ -2,7 +2,7 @@
 //! with the lock in hand, or handing the server what is to be written.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 use hark_archive::admission::nostr::NostrRules;
@@ -143,16 +143,53 @@ impl Place {
 
     /// Opens the archive for writing.
     fn open(&self, lock: Lock) -> anyhow::Result<Owned> {
+        Ok(Owned { store: Arc::new(self.open_store()?), lock })
+    }
+
+    /// Opens the store for writing. Its lock must be held.
+    fn open_store(&self) -> anyhow::Result<Embedded> {
         let shelf = self.shelf();
-        let store =
-            Embedded::open(&shelf, Box::new(NostrRules), self.options()).with_context(|| {
-                format!(
-                    "the archive in {} could not be opened; nothing was changed. `hark check` says \
-                     what is wrong with it, `hark rebuild` makes its indices anew",
-                    shelf.display()
-                )
-            })?;
-        Ok(Owned { store: Arc::new(store), lock })
+        Embedded::open(&shelf, Box::new(NostrRules), self.options()).with_context(|| {
+            format!(
+                "the archive in {} could not be opened; nothing was changed. `hark check` says what \
+                 is wrong with it, `hark rebuild` makes its indices anew",
+                shelf.display()
+            )
+        })
+    }
+
+    /// Another archive, with the settings of this one.
+    pub(crate) fn other(&self, address: &str) -> anyhow::Result<Self> {
+        let (data, database) = if address.contains("://") {
+            (self.data.clone(), database(address)?)
+        } else {
+            (address.into(), None)
+        };
+        Ok(Self { data, database, config: self.config.clone() })
+    }
+
+    /// Opens another archive as this one's mirror, whenever it can be had.
+    pub(crate) fn mirror(&self, address: &str) -> anyhow::Result<hark_archive::mirror::Open> {
+        let place = self.other(address)?;
+        if place.data == self.data && place.database == self.database {
+            bail!("[mirror] `store` names the archive itself; name another one");
+        }
+        if let Some(url) = place.database.clone() {
+            return Ok(Box::new(move || {
+                let store = place.postgres(&url, true).map_err(|error| format!("{error:#}"))?;
+                Ok(Arc::new(store) as Arc<dyn Store>)
+            }));
+        }
+        // Kept from one try to the next, and longer than any store that is open under it.
+        let kept = Mutex::new(None);
+        Ok(Box::new(move || {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.is_none() {
+                *kept = Some(place.lock().map_err(|error| format!("{error:#}"))?);
+            }
+            let store = place.open_store().map_err(|error| format!("{error:#}"))?;
+            Ok(Arc::new(store) as Arc<dyn Store>)
+        }))
     }
 
     /// Opens the archive in the place of the server that runs on it, which goes on if this process

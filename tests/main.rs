@@ -9,6 +9,7 @@ mod delivery;
 #[allow(dead_code, unreachable_pub)]
 mod fuzz;
 mod house;
+mod moving;
 mod nostr;
 mod page;
 mod public;

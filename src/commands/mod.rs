@@ -1,7 +1,9 @@
 //! One file a command.
 
+pub(crate) mod adopt;
 pub(crate) mod bench;
 pub(crate) mod config;
+pub(crate) mod copy;
 pub(crate) mod count;
 pub(crate) mod delete;
 pub(crate) mod explain;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hark_archive::clock::Clock;
+use hark_archive::mirror::{self, Mirrored};
 use hark_server::control::Taking;
 use hark_server::{Compact, Server, Shelf};
 use hark_store_embedded::Embedded;
@@ -41,8 +42,10 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
+    let (shelf, mirror) = mirrored(place, shelf)?;
     let code = runtime.block_on(serve(args, place, shelf, taking))?;
     drop(runtime);
+    drop(mirror);
     drop(held);
     tracing::info!("closed");
     Ok(code)
@@ -136,6 +139,18 @@ async fn serve(
         "the server ended by itself; what was acknowledged is safe. The log above says more",
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets a second store have what the shelf's accepts, if the configuration names one.
+fn mirrored(place: &Place, mut shelf: Shelf) -> anyhow::Result<(Shelf, Option<Arc<Mirrored>>)> {
+    let Some(address) = &place.config.mirror.store else { return Ok((shelf, None)) };
+    let second = place.mirror(address)?;
+    let queue_bytes_max = place.config.mirror.queue_bytes_max;
+    let options = mirror::Options { queue_bytes_max, ..mirror::Options::default() };
+    let tell = Box::new(|words: &str| tracing::info!("{words}"));
+    let mirrored = Arc::new(Mirrored::start(Arc::clone(&shelf.store), second, options, tell));
+    shelf.store = Arc::clone(&mirrored) as _;
+    Ok((shelf, Some(mirrored)))
 }
 
 fn compact(store: &Arc<Embedded>) -> Compact {

@@ -70,7 +70,8 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
 
 /// What a server says about itself and not about the files.
 fn of_server(live: &Value) -> Value {
-    let names = ["since", "connections", "subscriptions", "outbox_bytes", "resident_bytes"];
+    let names =
+        ["mirror", "since", "connections", "subscriptions", "outbox_bytes", "resident_bytes"];
     let more = ["messages", "batches", "writes", "written_bytes", "trouble"];
     let fields = names.iter().chain(&more);
     Value::Object(fields.map(|name| ((*name).into(), live[*name].clone())).collect())
@@ -92,7 +93,7 @@ fn table(live: &Value) -> String {
     let (events, events_refused) = both(answered(&["EVENT"]));
     let (questions, questions_refused) = both(answered(&["REQ", "COUNT"]));
     let plain = String::new;
-    print::table(&[
+    let mut rows = vec![
         ("up since", date(number("since")), live["trouble"].as_str().unwrap_or("").into()),
         ("events taken", events, events_refused),
         ("questions answered", questions, questions_refused),
@@ -100,5 +101,20 @@ fn table(live: &Value) -> String {
         ("subscriptions", print::number(number("subscriptions")), plain()),
         ("waits for clients", print::bytes(number("outbox_bytes")), plain()),
         ("memory", print::bytes(number("resident_bytes")), plain()),
-    ])
+    ];
+    let mirror = &live["mirror"];
+    if mirror.is_object() {
+        let number = |name: &str| mirror[name].as_u64().unwrap_or_default();
+        let in_step = mirror["in_step"].as_bool().unwrap_or_default();
+        let state = mirror["trouble"].as_str().unwrap_or(if in_step {
+            "in step"
+        } else {
+            "is brought up to what the first store has"
+        });
+        let lag = format!("{:.1} s behind", number("behind_ms") as f64 / 1e3);
+        rows.push(("mirror", lag, state.to_owned()));
+        rows.push(("  waits for it", print::number(number("queued")), plain()));
+        rows.push(("  only it has", print::number(number("extra")), plain()));
+    }
+    print::table(&rows)
 }

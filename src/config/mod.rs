@@ -41,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) info: RelayInfo,
     retention: Policy,
     retention_every: Every,
+    pub(crate) mirror: Mirror,
     pub(crate) log: Log,
 }
 
@@ -63,6 +64,14 @@ impl Default for Postgres {
             migrate: options.migrate,
         }
     }
+}
+
+/// A second store that gets what the first one accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mirror {
+    /// Where it is.
+    pub(crate) store: Option<String>,
+    pub(crate) queue_bytes_max: usize,
 }
 
 /// Seconds between two rounds of retention.
@@ -110,6 +119,10 @@ impl Default for Config {
             info: RelayInfo::default(),
             retention_every: Every(retention.every.as_secs()),
             retention,
+            mirror: Mirror {
+                store: None,
+                queue_bytes_max: hark_archive::mirror::Options::default().queue_bytes_max,
+            },
             log: Log {
                 level: "info".into(),
                 format: LogFormat::Text,

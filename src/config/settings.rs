@@ -192,6 +192,14 @@ pub(crate) static SECTIONS: &[Section] = &[
         },
     },
     Section {
+        name: "mirror",
+        doc: "A second store that gets every event the first one accepts, to move there without losing any, and back.",
+        settings: settings! {
+            "store" mirror.store: "A directory or a postgres:// URL. Empty: none. It is brought up to what the first has, then kept so; the first\nnever waits for it. `hark stats` says how far it is.";
+            "queue_bytes_max" mirror.queue_bytes_max: "Bytes of writes that may wait for it. Above it, they are given up and found again by comparing both stores.";
+        },
+    },
+    Section {
         name: "log",
         doc: "Logs go to stderr.",
         settings: settings! {

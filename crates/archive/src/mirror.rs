@@ -19,7 +19,9 @@ use hark_codec::record::Id;
 use crate::copy::{Difference, Walk};
 use crate::query::Query;
 use crate::query::explain::Explanation;
-use crate::store::{CommitError, Committed, Outcome, Search, SearchError, Stats, Store, Write};
+use crate::store::{
+    CommitError, Committed, Numbered, Outcome, Search, SearchError, Stats, Store, Write,
+};
 
 /// How much may wait, and how long is waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +228,18 @@ impl Store for Mirrored {
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
         self.shared.first.explain(query)
+    }
+
+    fn drop_part(&self, to: u64, spared: &[u32]) -> Result<Option<u64>, SearchError> {
+        self.shared.first.drop_part(to, spared)
+    }
+
+    fn news(&self) -> Vec<Numbered> {
+        self.shared.first.news()
+    }
+
+    fn on_news(&self, wake: Box<dyn Fn() + Send>) {
+        self.shared.first.on_news(wake);
     }
 
     fn stats(&self) -> Stats {

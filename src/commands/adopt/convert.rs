@@ -1,0 +1,206 @@
+//! A row becomes a record: spelled as JSON, parsed like any event, its id checked to be its hash.
+
+use hark_archive::admission::nostr::{Class, class};
+use hark_codec::crypto::Verifier;
+use hark_codec::hex;
+use hark_codec::nostr::{Arena, Encoder, Event, VerifiedEvent, json};
+use hark_server::nostr::admit::{OwnUrls, Private};
+
+use super::source::Row;
+use super::tally::Reason;
+use super::text;
+
+/// Parsed keys that a thread remembers.
+const KEY_SLOTS: usize = 4096;
+
+/// What holds for all rows.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) event_bytes_max: usize,
+    pub(super) own_urls: OwnUrls,
+    pub(super) verify_signatures: bool,
+}
+
+/// What became of some rows.
+#[derive(Debug, Default)]
+pub(super) struct Convert {
+    pub(super) records: Vec<Box<[u8]>>,
+    /// The id of each, as text.
+    pub(super) ids: Vec<String>,
+    pub(super) refused: Vec<(Reason, String, String)>,
+}
+
+impl Terms {
+    /// Makes records of rows, in their order: on all cores where signatures are checked, which costs
+    /// more than all else.
+    pub(super) fn convert(&self, rows: &[Row], now_s: u64) -> Convert {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let parts = if self.verify_signatures { cores } else { 1 };
+        let part = rows.len().div_ceil(parts).max(1);
+        if parts == 1 {
+            return self.part(rows, now_s);
+        }
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                rows.chunks(part).map(|rows| scope.spawn(|| self.part(rows, now_s))).collect();
+            let mut all = Convert::default();
+            for done in threads.into_iter().filter_map(|thread| thread.join().ok()) {
+                all.records.extend(done.records);
+                all.ids.extend(done.ids);
+                all.refused.extend(done.refused);
+            }
+            all
+        })
+    }
+
+    fn part(&self, rows: &[Row], now_s: u64) -> Convert {
+        let mut worker = Worker {
+            terms: self,
+            now_s,
+            arena: Arena::new(),
+            encoder: Encoder::default(),
+            verifier: Verifier::new(if self.verify_signatures { KEY_SLOTS } else { 1 }),
+            json: Vec::new(),
+        };
+        let mut done = Convert::default();
+        for row in rows {
+            let id = text(&row.id);
+            match worker.record(row) {
+                Ok(record) => {
+                    done.records.push(record);
+                    done.ids.push(id);
+                }
+                Err((reason, words)) => done.refused.push((reason, id, words)),
+            }
+        }
+        done
+    }
+}
+
+/// One thread's reused buffers.
+struct Worker<'a> {
+    terms: &'a Terms,
+    now_s: u64,
+    arena: Arena,
+    encoder: Encoder,
+    verifier: Verifier,
+    json: Vec<u8>,
+}
+
+impl Worker<'_> {
+    fn record(&mut self, row: &Row) -> Result<Box<[u8]>, (Reason, String)> {
+        let plain = |reason| (reason, String::new());
+        self.json.clear();
+        write_json(row, &mut self.json);
+        let event = Event::parse(&self.json, &mut self.arena)
+            .map_err(|error| (Reason::Malformed, error.to_string()))?;
+        if class(u32::from(event.kind())) == Class::Ephemeral {
+            return Err(plain(Reason::Ephemeral));
+        }
+        if event.expiration().is_some_and(|at| at <= self.now_s) {
+            return Err(plain(Reason::Expired));
+        }
+        if self.json.len() > self.terms.event_bytes_max {
+            return Err(plain(Reason::TooLarge));
+        }
+        if !event.has_valid_id() {
+            return Err(plain(Reason::BadId));
+        }
+        let private = Private::of(&event, &self.terms.own_urls);
+        let mut record = Vec::with_capacity(self.json.len() + 64);
+        self.encoder.encode(&event, private.labels(), &mut record);
+        if self.terms.verify_signatures
+            && let Err(error) = VerifiedEvent::check(event, &mut self.verifier)
+        {
+            return Err((Reason::BadSignature, error.to_string()));
+        }
+        Ok(record.into())
+    }
+}
+
+/// A row as an event.
+fn write_json(row: &Row, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"id\":\"");
+    hex::encode_into(&row.id, out);
+    out.extend_from_slice(b"\",\"pubkey\":\"");
+    hex::encode_into(&row.pubkey, out);
+    out.extend_from_slice(b"\",\"created_at\":");
+    // Neither is negative in an event; what is no event is told by the parser.
+    out.extend_from_slice(row.created_at.to_string().as_bytes());
+    out.extend_from_slice(b",\"kind\":");
+    out.extend_from_slice(row.kind.to_string().as_bytes());
+    out.extend_from_slice(b",\"tags\":");
+    out.extend_from_slice(&row.tags);
+    out.extend_from_slice(b",\"content\":");
+    json::write_string(out, &row.content);
+    out.extend_from_slice(b",\"sig\":\"");
+    hex::encode_into(&row.signature, out);
+    out.extend_from_slice(b"\"}");
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_archive::Record;
+    use hark_codec::crypto::Keys;
+    use hark_codec::nostr::Draft;
+
+    use super::*;
+
+    fn terms(verify_signatures: bool) -> Terms {
+        Terms { event_bytes_max: 65_536, own_urls: OwnUrls::new([]), verify_signatures }
+    }
+
+    /// A row as nostream would have it, and its event. `spaced` is how jsonb spells tags.
+    fn row(tags: &[&[&str]], content: &str, spaced: &str) -> (Row, Vec<u8>) {
+        let keys = Keys::from_secret([7; 32]).unwrap();
+        let mut line = Vec::new();
+        let draft = Draft { created_at: 1_700_000_000, kind: 1, tags, content };
+        let id = draft.sign(&keys, &mut line);
+        let mut arena = Arena::new();
+        let event = Event::parse(&line, &mut arena).unwrap();
+        let row = Row {
+            id: id.to_vec(),
+            pubkey: keys.public().to_vec(),
+            kind: 1,
+            created_at: 1_700_000_000,
+            content: content.into(),
+            tags: spaced.into(),
+            signature: event.signature().to_vec(),
+        };
+        (row, line)
+    }
+
+    #[test]
+    fn a_row_becomes_the_event_it_was_byte_for_byte() {
+        let odd = "q\"u\\o\u{1F980}\u{7f}\n";
+        let (row, line) = row(
+            &[&["t", odd], &["x"]],
+            odd,
+            "[[\"t\", \"q\\\"u\\\\o\u{1F980}\u{7f}\\n\"], [\"x\"]]",
+        );
+        for verify in [false, true] {
+            let done = terms(verify).convert(std::slice::from_ref(&row), 0);
+            assert!(done.refused.is_empty(), "{:?}", done.refused);
+            let record = Record::new(&done.records[0]).unwrap();
+            assert_eq!(record.wire(), line);
+            assert!(record.labels().any(|label| label == (b't', odd.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_or_another_one_is_refused_by_its_reason() {
+        let (good, _) = row(&[], "said", "[]");
+        let said_else = Row { content: "else".into(), ..good.clone() };
+        let forged = Row { signature: vec![1; 64], ..good.clone() };
+        let numbers = Row { tags: b"[[1]]".to_vec(), ..good.clone() };
+        let negative = Row { kind: -1, ..good.clone() };
+        let rows = [said_else, forged, numbers, negative];
+        let reasons = |verify| {
+            let refused = terms(verify).convert(&rows, 0).refused;
+            refused.into_iter().map(|(reason, ..)| reason).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(false), [Reason::BadId, Reason::Malformed, Reason::Malformed]);
+        let all = [Reason::BadId, Reason::BadSignature, Reason::Malformed, Reason::Malformed];
+        assert_eq!(reasons(true), all);
+    }
+}

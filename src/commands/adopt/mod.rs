@@ -1,0 +1,253 @@
+//! `hark adopt nostream`: the events of nostream's database, brought over while it is in use.
+//!
+//! A thread reads rows in the order of their time, a batch at a time, and makes records of them; this
+//! one puts them and remembers how far it is. A batch that was put and not yet remembered is put
+//! again after a crash, which changes nothing: an id is kept once. What comes late, with a time that
+//! was passed already, is found at the end by comparing all ids.
+
+mod convert;
+mod progress;
+mod source;
+mod sweep;
+mod tally;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use self::convert::{Convert, Terms};
+use self::progress::Progress;
+use self::source::{Cursor, Source};
+use self::sweep::Swept;
+use self::tally::Tally;
+use crate::cli::AdoptNostreamArgs;
+use crate::interrupt;
+use crate::place::{Hand, Place};
+use crate::print::{self, Meter, Unit};
+use crate::when;
+
+/// Batches that are read ahead.
+const AHEAD: usize = 2;
+/// Time between two looks for what was published.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How far behind the newest time a look begins: events come a little late.
+const OVERLAP_S: i64 = 120;
+
+pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let stop = interrupt::flag()?;
+    let mut source = Source::open(&args.url)?;
+    let mut hand = place.write()?;
+    std::fs::create_dir_all(&place.data)?;
+    let mut progress = Progress::open(place, &source.name())?;
+    if progress.at > Cursor::default() {
+        let events = print::number(progress.events);
+        eprintln!("hark: goes on where an earlier run was, after {events} events");
+    }
+    if !args.verify_signatures {
+        eprintln!(
+            "hark: ids are checked, signatures are not, since nostream did; --verify-signatures does"
+        );
+    }
+    let mut adoption = Adoption {
+        args,
+        terms: Terms {
+            event_bytes_max: place.config.limits.event_bytes_max,
+            own_urls: place.own_urls(),
+            verify_signatures: args.verify_signatures,
+        },
+        started: Instant::now(),
+        paced: 0,
+        tally: Tally::default(),
+        stop: &stop,
+    };
+    adoption.copy(&mut source, &mut hand, &mut progress)?;
+    if args.follow && !adoption.stopped() {
+        adoption.follow(&mut source, &mut hand, &mut progress)?;
+    }
+    // Whoever follows ends it by an interrupt, and wants all of it; who does not wants an end.
+    let swept = if args.follow || !adoption.stopped() {
+        let sample = args.verify.unwrap_or(0);
+        Some(sweep::run(&mut source, &mut hand, place, &mut adoption, sample)?)
+    } else {
+        None
+    };
+    adoption.report(swept.as_ref())?;
+    match swept {
+        None => {
+            eprintln!(
+                "hark: stopped; what was brought over is safe. Run it again to go on from here"
+            );
+            Ok(ExitCode::from(interrupt::INTERRUPTED))
+        }
+        Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
+        Some(_) => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// One run.
+pub(super) struct Adoption<'a> {
+    args: &'a AdoptNostreamArgs,
+    terms: Terms,
+    started: Instant,
+    /// Rows that count against --rate.
+    paced: u64,
+    tally: Tally,
+    stop: &'a AtomicBool,
+}
+
+/// A batch on its way: records, the ids and refusals beside them, and what it came from.
+struct Batch {
+    converted: Convert,
+    at: Cursor,
+    rows: u64,
+}
+
+impl Adoption<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Brings over all that is behind the remembered place.
+    fn copy(
+        &mut self,
+        source: &mut Source,
+        hand: &mut Hand,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
+        let total = source.estimate()?;
+        let mut meter = Meter::start("adopt", total, Unit::Records);
+        let (args, stop) = (self.args, self.stop);
+        let terms = self.terms.clone();
+        let from = progress.at;
+        let before = progress.events;
+        let (batches, queue) = sync_channel::<Batch>(AHEAD);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut at = from;
+                while !stop.load(Ordering::Relaxed) {
+                    let rows = source.after(&at, args.batch)?;
+                    let Some(last) = rows.last() else { break };
+                    at = last.cursor();
+                    let converted = terms.convert(&rows, when::now_s());
+                    if batches.send(Batch { converted, at, rows: rows.len() as u64 }).is_err() {
+                        break;
+                    }
+                }
+                anyhow::Ok(())
+            });
+            for batch in queue {
+                put(hand, batch.converted, &mut self.tally)?;
+                progress.at = batch.at;
+                progress.events += batch.rows;
+                progress.save()?;
+                let rate = (progress.events - before) as f64
+                    / self.started.elapsed().as_secs_f64().max(0.001);
+                let words = format!(
+                    "{} events, {}/s",
+                    print::number(progress.events),
+                    print::number(rate as u64)
+                );
+                meter.at(progress.events, total.max(progress.events), &words);
+                self.pace(batch.rows);
+            }
+            reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
+        })?;
+        meter.finish();
+        Ok(())
+    }
+
+    /// Brings what is published, until somebody asks for an end.
+    fn follow(
+        &mut self,
+        source: &mut Source,
+        hand: &mut Hand,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
+        eprintln!(
+            "hark: {} events are here; now follows what is published there, until Ctrl-C. Stop \
+             nostream before that, and nothing is missing",
+            print::number(progress.events)
+        );
+        while !self.stopped() {
+            let mut at = progress.at.before(OVERLAP_S);
+            loop {
+                let rows = source.after(&at, self.args.batch)?;
+                let Some(last) = rows.last() else { break };
+                at = last.cursor();
+                let converted = self.terms.convert(&rows, when::now_s());
+                let mut tally = Tally::default();
+                put(hand, converted, &mut tally)?;
+                progress.events += tally.stored;
+                progress.at = progress.at.max(at);
+                self.pace(tally.stored);
+                self.tally.stored += tally.stored;
+            }
+            progress.save()?;
+            let until = Instant::now() + FOLLOW_EVERY;
+            while !self.stopped() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits as long as --rate demands.
+    fn pace(&mut self, rows: u64) {
+        self.paced += rows;
+        let Some(rate) = self.args.rate.filter(|rate| *rate > 0) else { return };
+        let due = self.started + Duration::from_secs_f64(self.paced as f64 / rate as f64);
+        while !self.stopped() && Instant::now() < due {
+            let left = due.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(Duration::from_millis(100)));
+        }
+    }
+
+    fn report(&self, swept: Option<&Swept>) -> anyhow::Result<()> {
+        let seconds = self.started.elapsed().as_secs_f64();
+        if self.args.json {
+            let json = json!({
+                "stored": self.tally.stored,
+                "refused": self.tally.to_json(),
+                "complete": swept.is_some(),
+                "ids": swept.map(Swept::to_json),
+                "seconds": seconds,
+            });
+            return print::line(&json.to_string());
+        }
+        let rate = self.tally.stored as f64 / seconds.max(0.001);
+        let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
+        let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
+        // The comparison of all ids knows better why what is not here is not.
+        rows.extend(swept.map_or_else(|| self.tally.rows(), Swept::rows));
+        print::line(&print::table(&rows))
+    }
+}
+
+/// Makes records durable and counts what became of them.
+fn put(hand: &mut Hand, converted: Convert, tally: &mut Tally) -> anyhow::Result<()> {
+    let Convert { records, ids, refused } = converted;
+    for (reason, id, words) in refused {
+        tally.refuse(reason, &id, &words);
+    }
+    if !records.is_empty() {
+        for (outcome, id) in hand.put(records)?.into_iter().zip(ids) {
+            let outcome = outcome.map_err(anyhow::Error::msg).context(
+                "the server could not store what it was given; look at its log, then run the \
+                 adoption again: it goes on where it was",
+            )?;
+            tally.outcome(outcome, &id);
+        }
+    }
+    Ok(())
+}
+
+/// An id as text.
+fn text(id: &[u8]) -> String {
+    let mut out = Vec::with_capacity(64);
+    hark_codec::hex::encode_into(id, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}

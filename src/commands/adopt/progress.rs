@@ -1,0 +1,77 @@
+//! How far an adoption is: remembered beside the archive after each batch, so that it goes on there.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use hark_codec::hex;
+use serde_json::{Value, json};
+
+use super::source::Cursor;
+use crate::place::Place;
+
+/// The place of one source.
+pub(super) struct Progress {
+    file: PathBuf,
+    source: String,
+    /// All up to here is in the archive.
+    pub(super) at: Cursor,
+    /// Rows that were looked at for it.
+    pub(super) events: u64,
+}
+
+impl Progress {
+    /// Reads what an earlier run of this source has left.
+    pub(super) fn open(place: &Place, source: &str) -> anyhow::Result<Self> {
+        let file = place.data.join("adopt.json");
+        let mut progress = Self { file, source: source.into(), at: Cursor::default(), events: 0 };
+        match fs::read(&progress.file) {
+            Ok(text) => progress.read(&text).with_context(|| {
+                format!(
+                    "{} says how far an earlier run was, and cannot be read; remove it to begin anew: \
+                     what is here already is skipped",
+                    progress.file.display()
+                )
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(error).context(format!("{} cannot be read", progress.file.display()));
+            }
+        }
+        Ok(progress)
+    }
+
+    fn read(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        let found: Value = serde_json::from_slice(text)?;
+        // Another source begins at its own beginning.
+        if found["source"] == self.source.as_str() {
+            let id = found["id"].as_str().and_then(|id| hex::decode_32(id.as_bytes()));
+            self.at = Cursor {
+                created_at: found["created_at"].as_i64().context("no created_at")?,
+                id: id.context("no id")?,
+            };
+            self.events = found["events"].as_u64().context("no events")?;
+        }
+        Ok(())
+    }
+
+    /// Remembers. A file appears under its name only when it is whole.
+    pub(super) fn save(&self) -> anyhow::Result<()> {
+        let id = hex::encode_32(&self.at.id);
+        let text = json!({
+            "source": self.source,
+            "created_at": self.at.created_at,
+            "id": String::from_utf8_lossy(&id),
+            "events": self.events,
+        });
+        let unfinished = self.file.with_extension("unfinished");
+        let saved = (|| {
+            let mut file = File::create(&unfinished)?;
+            file.write_all(text.to_string().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&unfinished, &self.file)
+        })();
+        saved.with_context(|| format!("{} could not be written", self.file.display()))
+    }
+}

@@ -1,0 +1,217 @@
+//! The end of an adoption: all ids of the source are looked up in the archive, and what is not there is
+//! brought in or refused for a reason. A sample is compared byte for byte.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::{Id, Progress, Query, Store};
+use serde_json::{Value, json};
+
+use super::convert::Convert;
+use super::source::{Row, Source};
+use super::tally::{Reason, Tally};
+use super::{Adoption, put, text};
+use crate::place::{Hand, Place};
+use crate::print::{self, Meter, Unit};
+use crate::when;
+
+/// Ids that are read at once, and looked up at once.
+const READ: i64 = 20_000;
+const LOOK_UP: usize = 500;
+
+/// What the comparison came to.
+#[derive(Debug, Default)]
+pub(super) struct Swept {
+    /// Ids that the source has, in all, and as it gives them out.
+    ids: u64,
+    alive: u64,
+    /// Of these, already here; and brought in by this.
+    here: u64,
+    late: u64,
+    refused: u64,
+    /// Why those that are not here are not.
+    why: Tally,
+    /// Of the sample: events compared, and those that differ.
+    sampled: u64,
+    different: Vec<String>,
+}
+
+impl Swept {
+    /// Whether every id is here or was refused for a reason, and no event differs.
+    pub(super) fn is_clean(&self) -> bool {
+        self.ids == self.here + self.late + self.refused && self.different.is_empty()
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "source": self.ids,
+            "source_alive": self.alive,
+            "here": self.here,
+            "late": self.late,
+            "refused": self.refused,
+            "reasons": self.why.to_json(),
+            "sampled": self.sampled,
+            "different": self.different,
+            "clean": self.is_clean(),
+        })
+    }
+
+    /// Lines for people.
+    pub(super) fn rows(&self) -> Vec<(&'static str, String, String)> {
+        let plain = String::new;
+        let mut rows = vec![
+            (
+                "ids there",
+                print::number(self.ids),
+                format!("{} not deleted", print::number(self.alive)),
+            ),
+            ("of them here", print::number(self.here), plain()),
+            ("brought in late", print::number(self.late), plain()),
+            ("not here", print::number(self.refused), "for these reasons:".into()),
+        ];
+        rows.extend(self.why.rows());
+        if self.sampled > 0 {
+            let words = if self.different.is_empty() {
+                "all are equal".into()
+            } else {
+                format!("{} DIFFER: {}", self.different.len(), self.different.join(", "))
+            };
+            rows.push(("compared", print::number(self.sampled), words));
+        }
+        let missing = self.ids.saturating_sub(self.here + self.late + self.refused);
+        if missing > 0 {
+            rows.push(("MISSING", print::number(missing), "run it again".into()));
+        }
+        rows
+    }
+}
+
+/// What the archive has by now.
+fn store(hand: &Hand, place: &Place) -> anyhow::Result<Arc<dyn Store>> {
+    match hand {
+        Hand::Own(owned) => Ok(Arc::clone(&owned.store) as _),
+        Hand::Server(_) => place.read(),
+        Hand::Database(store) => Ok(Arc::clone(store) as _),
+    }
+}
+
+/// Compares all ids, brings in what is missing, and looks at a sample.
+pub(super) fn run(
+    source: &mut Source,
+    hand: &mut Hand,
+    place: &Place,
+    adoption: &mut Adoption<'_>,
+    sample: u64,
+) -> anyhow::Result<Swept> {
+    let archive = store(hand, place)?;
+    let mut swept = Swept { alive: source.count()?, ..Swept::default() };
+    let total = source.estimate()?;
+    let mut meter = Meter::start("compare ids", total, Unit::Records);
+    let mut after = [0; 32];
+    loop {
+        let ids = source.ids(&after, READ)?;
+        let Some(last) = ids.last() else { break };
+        after = *last;
+        swept.ids += ids.len() as u64;
+        let mut missing = Vec::new();
+        for some in ids.chunks(LOOK_UP) {
+            missing_of(&*archive, some, &mut missing)?;
+        }
+        swept.here += (ids.len() - missing.len()) as u64;
+        for some in missing.chunks(LOOK_UP) {
+            bring(source, hand, adoption, some, &mut swept)?;
+        }
+        meter.at(swept.ids, total.max(swept.ids), "");
+    }
+    meter.finish();
+    if sample > 0 {
+        // What came in meanwhile is to be seen, too.
+        compare(source, &*store(hand, place)?, adoption, sample, &mut swept)?;
+    }
+    Ok(swept)
+}
+
+/// Those of `ids` that the archive lacks.
+fn missing_of(archive: &dyn Store, ids: &[Id], missing: &mut Vec<Id>) -> anyhow::Result<()> {
+    let query = Query { ids: Some(ids.to_vec()), ..Query::default() };
+    if archive.count(&query)? == Some(ids.len() as u64) {
+        return Ok(());
+    }
+    let mut found = HashSet::new();
+    let mut search = archive.search(&query)?;
+    while search.slice(u64::MAX, &mut |record| {
+        found.insert(*record.id());
+        ControlFlow::Continue(())
+    })? == Progress::Paused
+    {}
+    missing.extend(ids.iter().filter(|id| !found.contains(*id)));
+    Ok(())
+}
+
+/// Brings these in, or counts why not.
+fn bring(
+    source: &Source,
+    hand: &mut Hand,
+    adoption: &mut Adoption<'_>,
+    ids: &[Id],
+    swept: &mut Swept,
+) -> anyhow::Result<()> {
+    let rows = source.of_ids(ids)?;
+    let converted = adoption.terms.convert(&rows, when::now_s());
+    let mut why = Tally::default();
+    put(hand, converted, &mut why)?;
+    for id in ids.iter().filter(|id| !rows.iter().any(|row| row.id == id[..])) {
+        why.refuse(Reason::Gone, &text(id), "");
+    }
+    swept.late += why.stored;
+    swept.refused += why.refusals();
+    adoption.tally.stored += why.stored;
+    swept.why.add(why);
+    Ok(())
+}
+
+/// Compares events of random places with those of the archive.
+fn compare(
+    source: &Source,
+    archive: &dyn Store,
+    adoption: &Adoption<'_>,
+    sample: u64,
+    swept: &mut Swept,
+) -> anyhow::Result<()> {
+    let mut place: Id = [0; 32];
+    for number in 0..sample {
+        // Ids are hashes, so evenly spread places give any event the same chance.
+        let share = u64::MAX / sample * number;
+        place[..8].copy_from_slice(&share.to_be_bytes());
+        let rows = source.near(&place)?;
+        let Some(row) = rows.first() else { continue };
+        if let Some(is_equal) = is_equal(archive, adoption, row)? {
+            swept.sampled += 1;
+            if !is_equal {
+                swept.different.push(text(&row.id));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the archive has the row's record, to the byte; none if it refuses the row or has none of its
+/// id, which the comparison of ids has told.
+fn is_equal(
+    archive: &dyn Store,
+    adoption: &Adoption<'_>,
+    row: &Row,
+) -> anyhow::Result<Option<bool>> {
+    let Convert { records, .. } = adoption.terms.convert(std::slice::from_ref(row), 0);
+    let Some(expected) = records.first() else { return Ok(None) };
+    let cursor = row.cursor();
+    let mut search = archive.search(&Query { ids: Some(vec![cursor.id]), ..Query::default() })?;
+    let mut found = None;
+    while search.slice(u64::MAX, &mut |record| {
+        found = Some(record.bytes() == &expected[..]);
+        ControlFlow::Continue(())
+    })? == Progress::Paused
+    {}
+    Ok(found)
+}

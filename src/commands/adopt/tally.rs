@@ -1,0 +1,100 @@
+//! What became of rows, counted by reason, with the first id of each.
+
+use hark_archive::Outcome;
+use hark_archive::admission::Refusal;
+use serde_json::{Map, Value, json};
+
+use crate::print;
+
+/// Why a row was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Malformed,
+    BadId,
+    BadSignature,
+    TooLarge,
+    Ephemeral,
+    Expired,
+    Duplicate,
+    Superseded,
+    Deleted,
+    Vanished,
+    Gone,
+}
+
+const ALL: [(Reason, &str, &str); 11] = [
+    (Reason::Malformed, "malformed", "no Nostr event"),
+    (Reason::BadId, "bad id", "the id is not the event's hash"),
+    (Reason::BadSignature, "bad signature", "not signed by its author"),
+    (Reason::TooLarge, "too large", "above limits.event_bytes_max"),
+    (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
+    (Reason::Expired, "expired", "its expiration has passed"),
+    (Reason::Duplicate, "duplicate", "was here already"),
+    (Reason::Superseded, "superseded", "a newer version is here"),
+    (Reason::Deleted, "deleted", "its author asked for deletion"),
+    (Reason::Vanished, "vanished", "its author asked to vanish"),
+    (Reason::Gone, "deleted there", "nostream keeps the row and gives it to nobody"),
+];
+
+/// Counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) stored: u64,
+    refused: [(u64, String); ALL.len()],
+}
+
+impl Tally {
+    /// Counts a refusal; `words` say more than the reason does, or nothing.
+    pub(super) fn refuse(&mut self, reason: Reason, id: &str, words: &str) {
+        let (count, first) = &mut self.refused[reason as usize];
+        *count += 1;
+        if first.is_empty() {
+            let colon = if words.is_empty() { "" } else { ": " };
+            *first = format!("{id}{colon}{words}");
+        }
+    }
+
+    /// Counts what the store made of a record.
+    pub(super) fn outcome(&mut self, outcome: Outcome, id: &str) {
+        match outcome {
+            Outcome::Stored { .. } | Outcome::Erased(_) => self.stored += 1,
+            Outcome::Duplicate => self.refuse(Reason::Duplicate, id, ""),
+            Outcome::Superseded => self.refuse(Reason::Superseded, id, ""),
+            Outcome::Refused(Refusal::Deleted) => self.refuse(Reason::Deleted, id, ""),
+            Outcome::Refused(Refusal::Vanished) => self.refuse(Reason::Vanished, id, ""),
+        }
+    }
+
+    /// Adds what was counted later.
+    pub(super) fn add(&mut self, later: Self) {
+        self.stored += later.stored;
+        for ((count, first), (more, later)) in self.refused.iter_mut().zip(later.refused) {
+            *count += more;
+            if first.is_empty() {
+                *first = later;
+            }
+        }
+    }
+
+    /// All refusals.
+    pub(super) fn refusals(&self) -> u64 {
+        self.refused.iter().map(|(count, _)| count).sum()
+    }
+
+    /// Lines for people.
+    pub(super) fn rows(&self) -> Vec<(&'static str, String, String)> {
+        let found = ALL.iter().zip(&self.refused).filter(|(_, (count, _))| *count > 0);
+        found
+            .map(|((_, name, words), (count, first))| {
+                (*name, print::number(*count), format!("{words}; first {first}"))
+            })
+            .collect()
+    }
+
+    /// For programs.
+    pub(super) fn to_json(&self) -> Value {
+        let all = ALL.iter().zip(&self.refused);
+        let all = all.map(|((_, name, _), (count, _))| (name.replace(' ', "_"), json!(count)));
+        Value::Object(all.collect::<Map<_, _>>())
+    }
+}

@@ -1,0 +1,189 @@
+//! `hark copy`: everything of one archive into another, by walking through both side by side.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use hark_archive::copy::{Difference, Walk};
+use hark_archive::{Id, Outcome, Store};
+use serde_json::json;
+
+use crate::cli::CopyArgs;
+use crate::interrupt;
+use crate::place::{Hand, Place};
+use crate::print::{self, Meter, Unit};
+
+/// Records made durable at once, and bytes of them.
+const BATCH_RECORDS: usize = 1024;
+const BATCH_BYTES: usize = 4 << 20;
+/// Ids deleted at once.
+const BATCH_IDS: usize = 500;
+/// Walks after the first: each brings what was written during the one before, and takes as long as
+/// reading both. Of a source that is written all the time, the last one leaves little.
+const WALKS_MORE: usize = 2;
+
+/// What came of it.
+#[derive(Default)]
+struct Sum {
+    compared: u64,
+    copied: u64,
+    refused: u64,
+    extra: u64,
+    deleted: u64,
+}
+
+pub(crate) fn run(args: &CopyArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let (from, to) = (place.other(&args.from)?, place.other(&args.to)?);
+    if args.from == args.to {
+        bail!("--from and --to name the same archive; nothing was done");
+    }
+    from.must_exist()?;
+    let stop = interrupt::flag()?;
+    let mut hand = to.write()?;
+    let started = Instant::now();
+    let mut sum = Sum::default();
+    for more in 0..=WALKS_MORE {
+        let source = from.read()?;
+        let target = known(&hand, &to)?;
+        let changed = (sum.copied, sum.deleted);
+        walk(&*source, &*target, &mut hand, args.delete, &stop, &mut sum)?;
+        if (sum.copied, sum.deleted) == changed || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if more < WALKS_MORE {
+            eprintln!("hark: once more, for what was written meanwhile");
+        }
+    }
+    let complete = !stop.load(Ordering::Relaxed);
+    report(args, &sum, started, complete)?;
+    if !complete {
+        eprintln!(
+            "hark: stopped; what is counted as copied is safe. Run it again to go on from here"
+        );
+        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the target has by now: in the store itself, or beside the server in its files.
+fn known(hand: &Hand, to: &Place) -> anyhow::Result<Arc<dyn Store>> {
+    match hand {
+        Hand::Own(owned) => Ok(Arc::clone(&owned.store) as _),
+        Hand::Server(_) => to.read(),
+        Hand::Database(store) => Ok(Arc::clone(store) as _),
+    }
+}
+
+fn walk(
+    source: &dyn Store,
+    target: &dyn Store,
+    hand: &mut Hand,
+    delete: bool,
+    stop: &AtomicBool,
+    sum: &mut Sum,
+) -> anyhow::Result<()> {
+    let total = source.stats().records;
+    let mut meter = Meter::start("copy", total, Unit::Records);
+    let mut walk = Walk::new(source, target)?;
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    let mut extra: Vec<Id> = Vec::new();
+    (sum.extra, sum.refused) = (0, 0);
+    let started = Instant::now();
+    let walked = (|| {
+        while let Some(difference) = walk.next_difference()? {
+            match difference {
+                Difference::Missing(record) => {
+                    bytes += record.len();
+                    records.push(record);
+                }
+                Difference::Extra(id) => {
+                    sum.extra += 1;
+                    extra.extend(delete.then_some(id));
+                }
+            }
+            if records.len() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
+                put(hand, std::mem::take(&mut records), sum)?;
+                bytes = 0;
+                let done = walk.compared();
+                let rate = done as f64 / started.elapsed().as_secs_f64().max(0.001);
+                let words = format!(
+                    "{} brought over, {}/s",
+                    print::number(sum.copied),
+                    print::number(rate as u64)
+                );
+                meter.at(done, total, &words);
+            }
+            if extra.len() >= BATCH_IDS {
+                sum.deleted += hand.erase(&std::mem::take(&mut extra))?;
+            }
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        put(hand, std::mem::take(&mut records), sum)?;
+        if !extra.is_empty() {
+            sum.deleted += hand.erase(&extra)?;
+        }
+        anyhow::Ok(())
+    })();
+    meter.finish();
+    sum.compared = walk.compared();
+    walked
+}
+
+fn put(hand: &mut Hand, records: Vec<Box<[u8]>>, sum: &mut Sum) -> anyhow::Result<()> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    for outcome in hand.put(records)? {
+        match outcome {
+            Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => sum.copied += 1,
+            // Came in by another way meanwhile.
+            Ok(Outcome::Duplicate) => {}
+            Ok(Outcome::Superseded | Outcome::Refused(_)) => sum.refused += 1,
+            Err(words) => {
+                return Err(anyhow::anyhow!("{words}")).context(
+                    "the server of the target could not store what it was given; look at its log, \
+                     then run the copy again: it goes on where it was",
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn report(args: &CopyArgs, sum: &Sum, started: Instant, complete: bool) -> anyhow::Result<()> {
+    let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        return print::line(
+            &json!({
+                "compared": sum.compared,
+                "copied": sum.copied,
+                "refused": sum.refused,
+                "extra": sum.extra,
+                "deleted": sum.deleted,
+                "complete": complete,
+                "seconds": seconds,
+            })
+            .to_string(),
+        );
+    }
+    let rate = sum.copied as f64 / seconds.max(0.001);
+    let left = if args.delete { "deleted, as --delete says" } else { "left there" };
+    print::line(&print::table(&[
+        (
+            "brought over",
+            print::number(sum.copied),
+            format!("in {seconds:.1} s, {} a second", print::number(rate as u64)),
+        ),
+        ("the source has", print::number(sum.compared), String::new()),
+        (
+            "refused",
+            print::number(sum.refused),
+            "the target has newer versions or deletions".into(),
+        ),
+        ("only the target has", print::number(sum.extra), left.into()),
+    ]))
+}

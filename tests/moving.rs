@@ -1,0 +1,6 @@
+//! From one store to another: copies, mirrors, and the way in from nostream; with real servers, a real
+//! PostgreSQL, and processes that are killed.
+
+mod adopt;
+mod copy;
+mod mirror;

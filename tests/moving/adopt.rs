@@ -1,0 +1,189 @@
+//! `hark adopt nostream`, from a PostgreSQL that `hark bench nostream` has filled.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hark_testkit::postgres::{Cluster, Database};
+use serde_json::{Value, json};
+
+use crate::cli::support::{Place, event, field, hark};
+
+/// A file of generated events, and some with all that JSON and SQL could trip over.
+fn events(place: &Place, count: &str) -> String {
+    let file = place.path("events.jsonl");
+    hark(&["bench", "gen", &file, "--events", count]).text();
+    let odd = ["\"", "\\", "a\"b\\c", "'; DROP TABLE events; --", "ü🦀\u{2028}", "\t\n", "\\u0041"];
+    let mut lines = fs::read_to_string(&file).unwrap();
+    for (n, value) in odd.iter().enumerate() {
+        let time = 1_760_000_000 + n as u64;
+        lines += &event(3, time, 1, &[&["t", value], &["x", "", value]], &format!("odd {value}"));
+        lines += &event(3, time, 30_023, &[&["d", value]], value);
+    }
+    fs::write(&file, lines).unwrap();
+    file
+}
+
+/// What an import of the file comes to.
+fn expected(file: &str, name: &str) -> String {
+    let place = Place::new(name);
+    place.hark(&["import", "--trusted", file]).text();
+    place.hark(&["export"]).text()
+}
+
+/// Puts the events of a file into a database as nostream has them.
+fn fill(database: &Database<'_>, file: &str, flags: &[&str]) {
+    let args = ["bench", "nostream", file, &database.url, "--replace"];
+    hark(&[&args[..], flags].concat()).text();
+}
+
+fn adopt(place: &Place, database: &Database<'_>, flags: &[&str]) -> Value {
+    let args = ["adopt", "nostream", &database.url, "--json"];
+    place.hark(&[&args[..], flags].concat()).json()
+}
+
+#[test]
+fn all_of_nostreams_events_come_over_as_they_were() {
+    let place = Place::new("adopt");
+    let file = events(&place, "3000");
+    let database = Cluster::shared().database("adopt");
+    fill(&database, &file, &[]);
+    let rows: u64 = database.sql("SELECT count(*) FROM events").parse().unwrap();
+    // Some come when their time has been passed already.
+    database.sql(
+        "CREATE TABLE late AS SELECT * FROM events ORDER BY event_id LIMIT 40;
+         DELETE FROM events WHERE event_id IN (SELECT event_id FROM late)",
+    );
+    let done = adopt(&place, &database, &["--batch", "300"]);
+    assert_eq!(done["stored"], rows - 40, "{done}");
+    database.sql("INSERT INTO events SELECT * FROM late");
+    let done = adopt(&place, &database, &["--verify", "400", "--verify-signatures"]);
+    assert_eq!((&done["stored"], &done["ids"]["late"]), (&40.into(), &40.into()), "{done}");
+    assert_eq!(done["ids"]["clean"], true);
+    assert!(done["ids"]["sampled"].as_u64() > Some(350), "{done}");
+    assert!(place.hark(&["export"]).text() == expected(&file, "adopt-expected"));
+    // A third time there is nothing to do.
+    assert_eq!(adopt(&place, &database, &[])["stored"], 0);
+}
+
+#[test]
+fn what_stays_behind_is_told_by_its_reason() {
+    let place = Place::new("adopt-refused");
+    let deleted = event(1, 1_700_000_001, 1, &[], "deleted there");
+    let changed = event(1, 1_700_000_002, 1, &[], "changed");
+    let forged = event(1, 1_700_000_003, 1, &[], "forged");
+    let brief = event(1, 1_700_000_004, 20_001, &[], "brief");
+    let past = event(1, 1_700_000_005, 1, &[&["expiration", "1700000006"]], "past");
+    let old = event(1, 1_700_000_007, 0, &[], "old profile");
+    let lines = [&deleted, &changed, &forged, &brief, &past, &old].map(String::as_str).concat();
+    let file = place.file("events.jsonl", lines.as_bytes());
+    let database = Cluster::shared().database("adoptrefused");
+    fill(&database, &file, &["--without-event-tags"]);
+    let update = |event: &str, set: &str| {
+        let id = field(event, "id");
+        database.sql(&format!("UPDATE events SET {set} WHERE event_id = '\\x{id}'"));
+    };
+    update(&deleted, "deleted_at = now()");
+    update(&changed, "event_content = 'else'");
+    update(&forged, "event_signature = decode(repeat('11', 64), 'hex')");
+    let newer = event(1, 1_700_000_008, 0, &[], "new profile");
+    place.hark_fed(&["import"], newer.as_bytes()).text();
+    let done = adopt(&place, &database, &["--verify-signatures"]);
+    let reasons = &done["ids"]["reasons"];
+    for reason in ["deleted_there", "bad_id", "bad_signature", "ephemeral", "expired", "superseded"]
+    {
+        assert_eq!(reasons[reason], 1, "{reason}: {done}");
+    }
+    assert_eq!((&done["stored"], &done["ids"]["clean"]), (&0.into(), &json!(true)));
+    // Without the check, the forged one comes over: it is one that the archive lacks.
+    assert_eq!(adopt(&place, &database, &[])["ids"]["late"], 1);
+
+    let empty = Cluster::shared().database("adoptempty");
+    let run = place.hark(&["adopt", "nostream", &empty.url]);
+    assert!(run.code == 1 && run.stderr.contains("no database of nostream"), "{}", run.stderr);
+}
+
+/// Events that the archive's own memory of the adoption speaks of.
+fn remembered(place: &Place) -> u64 {
+    let text = fs::read(place.data().join("adopt.json")).unwrap_or_default();
+    let json: Value = serde_json::from_slice(&text).unwrap_or_default();
+    json["events"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn killed_with_the_database_it_goes_on_and_nothing_is_lost_or_doubled() {
+    let place = Place::new("adopt-killed");
+    let file = events(&place, "4000");
+    let cluster = Cluster::new();
+    let database = cluster.database("adoptkilled");
+    fill(&database, &file, &[]);
+    let url = database.url.clone();
+    let args = ["adopt", "nostream", &url, "--rate", "1500", "--batch", "100"];
+    let mut seen = 0;
+    for round in 0..3 {
+        let mut child = place.start(&args);
+        let until = Instant::now() + Duration::from_mins(2);
+        while remembered(&place) < seen + 500 {
+            assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if round == 1 {
+            cluster.kill();
+            assert_eq!(child.wait().unwrap().code(), Some(1), "it says so and ends");
+            cluster.start();
+        } else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            cluster.kill();
+            cluster.start();
+        }
+        seen = remembered(&place);
+    }
+    let done = adopt(&place, &database, &["--verify"]);
+    assert!(done["ids"]["clean"] == true && done["stored"].as_u64() < Some(4_000 - seen + 100));
+    assert!(place.hark(&["export"]).text() == expected(&file, "adopt-killed-expected"));
+    assert_eq!(place.hark(&["check", "--json"]).json()["faults"], json!([]));
+}
+
+#[test]
+fn a_server_takes_in_what_nostream_publishes_until_it_is_cut_over() {
+    let place = Place::new("adopt-follow");
+    let file = events(&place, "1000");
+    let database = Cluster::shared().database("adoptfollow");
+    fill(&database, &file, &[]);
+    database.sql(
+        "CREATE TABLE later AS SELECT * FROM events ORDER BY event_created_at DESC LIMIT 200;
+         DELETE FROM events WHERE event_id IN (SELECT event_id FROM later)",
+    );
+    let server = place.serve();
+    let child = place.start(&["adopt", "nostream", &database.url, "--follow", "--json"]);
+    let count = || place.hark(&["count", "{}"]).text().trim().parse::<u64>().unwrap();
+    let rows: u64 = database.sql("SELECT count(*) FROM events").parse().unwrap();
+    let until = Instant::now() + Duration::from_mins(2);
+    let wait_for = |events: u64| {
+        while count() < events {
+            assert!(Instant::now() < until, "{} of {events}", count());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait_for(rows);
+    for _ in 0..4 {
+        database.sql(
+            "WITH taken AS (DELETE FROM later WHERE event_id IN (
+                 SELECT event_id FROM later ORDER BY event_created_at, event_id LIMIT 50
+             ) RETURNING *)
+             INSERT INTO events SELECT * FROM taken",
+        );
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    wait_for(rows + 200);
+    crate::cli::support::signal(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(done["ids"]["clean"] == true && done["stored"] == rows + 200, "{done}");
+    assert_eq!(server.terminate().0, 0);
+    assert!(Path::new(&place.data().join("adopt.json")).exists());
+    assert!(place.hark(&["export"]).text() == expected(&file, "adopt-follow-expected"));
+}

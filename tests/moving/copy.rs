@@ -1,0 +1,65 @@
+//! `hark copy`: both ends are the same, whatever happens meanwhile.
+
+use serde_json::Value;
+
+use crate::cli::support::{Place, event, field, hark, notes};
+
+fn copy(from: &Place, to: &Place, flags: &[&str]) -> Value {
+    let (from, to) = (from.data(), to.data());
+    let ends = ["copy", "--json", "--from", from.to_str().unwrap(), "--to", to.to_str().unwrap()];
+    hark(&[&ends[..], flags].concat()).json()
+}
+
+#[test]
+fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
+    let (from, to) = (Place::new("copy-from"), Place::new("copy-to"));
+    let said = hark(&["copy", "--from", from.data().to_str().unwrap(), "--to", "elsewhere"]);
+    assert!(said.code == 1 && said.stderr.contains("there is no archive"), "{}", said.stderr);
+    let doomed = event(1, 1_699_999_999, 1, &[], "doomed");
+    let lines = [
+        notes(3_000),
+        doomed.clone(),
+        event(1, 1_700_000_001, 0, &[], "profile"),
+        event(1, 1_700_000_002, 30_023, &[&["d", "a"]], "article"),
+    ];
+    from.hark_fed(&["import"], lines.concat().as_bytes()).text();
+    // Part of it is there already, and something of its own.
+    let own = event(3, 1_600_000_000, 1, &[], "its own");
+    to.hark_fed(&["import"], (notes(1_000) + &own).as_bytes()).text();
+    let done = copy(&from, &to, &[]);
+    assert_eq!((&done["copied"], &done["extra"]), (&2_003.into(), &1.into()), "{done}");
+    let done = copy(&from, &to, &[]);
+    assert_eq!((&done["copied"], &done["compared"]), (&0.into(), &3_003.into()), "{done}");
+    assert_eq!(to.hark(&["count", "{}"]).text().trim(), "3004");
+    // What was replaced and deleted meanwhile is so on the other side; --delete leaves nothing else.
+    let deletion = event(1, 1_700_000_009, 5, &[&["e", &field(&doomed, "id")]], "");
+    let newer = event(1, 1_700_000_010, 30_023, &[&["d", "a"]], "article, again");
+    from.hark_fed(&["import"], (deletion + &newer).as_bytes()).text();
+    from.hark(&["delete", "--yes", r#"{"until":1700000004,"kinds":[1]}"#]).text();
+    let done = copy(&from, &to, &["--delete"]);
+    assert!(done["deleted"].as_u64() > Some(10), "{done}");
+    assert_eq!(to.hark(&["export"]).text(), from.hark(&["export"]).text());
+    assert_eq!(to.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
+}
+
+#[test]
+fn both_ends_may_be_served_and_the_source_written_meanwhile() {
+    let (from, to) = (Place::new("copy-served-from"), Place::new("copy-served-to"));
+    let (source, target) = (from.serve(), to.serve());
+    from.hark_fed(&["import"], notes(4_000).as_bytes()).text();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..20 {
+                let more: String =
+                    (0..20).map(|m| event(7, 1_650_000_000 + n * 20 + m, 1, &[], "late")).collect();
+                from.hark_fed(&["import", "--trusted"], more.as_bytes()).text();
+            }
+        });
+        copy(&from, &to, &[]);
+    });
+    let done = copy(&from, &to, &[]);
+    assert_eq!((&done["compared"], &done["extra"]), (&4_400.into(), &0.into()), "{done}");
+    assert_eq!(source.terminate().0, 0);
+    assert_eq!(target.terminate().0, 0);
+    assert_eq!(to.hark(&["export"]).text(), from.hark(&["export"]).text());
+}

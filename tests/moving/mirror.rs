@@ -1,0 +1,73 @@
+//! `[mirror]`: a second store has all that the first one accepts, and can take its place.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cli::support::{Place, event, notes};
+
+/// Waits until the server says this of its mirror.
+fn wait_until(place: &Place, what: &str, done: impl Fn(&Value) -> bool) {
+    let until = Instant::now() + Duration::from_mins(2);
+    loop {
+        let stats = place.hark(&["stats", "--json"]).json();
+        let mirror = &stats["server"]["mirror"];
+        if done(mirror) {
+            return;
+        }
+        assert!(Instant::now() < until, "{what}: {mirror}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn in_step(mirror: &Value) -> bool {
+    mirror["in_step"] == true && mirror["queued"] == 0
+}
+
+#[test]
+fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
+    let (place, second) = (Place::new("mirror-first"), Place::new("mirror-second"));
+    // What is there before the mirror comes over as well.
+    place.hark_fed(&["import"], notes(1_500).as_bytes()).text();
+    let second_data = second.data();
+    let config = format!("[mirror]\nstore = {:?}\n", second_data.to_str().unwrap());
+    let config = place.file("hark.toml", config.as_bytes());
+    // While another process has the mirror, the first takes events all the same.
+    let other = second.serve();
+    let server = place.serve_with(&["--config", &config]);
+    wait_until(&place, "held", |mirror| mirror["trouble"].is_string());
+    let more: String =
+        (0..500).map(|n| event(9, 1_710_000_000 + n, 1, &[], &format!("more {n}"))).collect();
+    let report = place.hark_fed(&["import", "--json"], more.as_bytes()).json();
+    assert_eq!(report["stored"], 500);
+    assert_eq!(other.terminate().0, 0);
+    wait_until(&place, "freed", in_step);
+    // From here on it follows: what is stored, replaced and deleted.
+    let later = [
+        event(9, 1_720_000_000, 0, &[], "profile"),
+        event(9, 1_720_000_001, 0, &[], "newer profile"),
+        event(9, 1_720_000_002, 1, &[], "the last word"),
+    ];
+    place.hark_fed(&["import"], later.concat().as_bytes()).text();
+    place.hark(&["delete", "--yes", r#"{"kinds":[1],"until":1700000010}"#]).text();
+    wait_until(&place, "following", in_step);
+    let text = place.hark(&["stats"]).text();
+    assert!(text.contains("in step"), "{text}");
+    // Whatever waits at the end goes over before it.
+    let last = event(9, 1_730_000_000, 1, &[], "just before the end");
+    place.hark_fed(&["import"], last.as_bytes()).text();
+    assert_eq!(server.terminate().0, 0);
+    let export = place.hark(&["export"]).text();
+    assert!(export.contains("just before the end") && !export.contains("\"profile\""));
+    assert_eq!(second.hark(&["export"]).text(), export);
+}
+
+#[test]
+fn a_mirror_that_is_the_archive_itself_is_refused() {
+    let place = Place::new("mirror-self");
+    let data = place.data();
+    let config = format!("[mirror]\nstore = {:?}\n", data.to_str().unwrap());
+    let config = place.file("hark.toml", config.as_bytes());
+    let run = place.hark(&["serve", "--listen", "127.0.0.1:0", "--config", &config]);
+    assert!(run.code == 1 && run.stderr.contains("names the archive itself"), "{}", run.stderr);
+}
