@@ -215,14 +215,14 @@ fn cut_at_every_byte(mut fixture: Fixture) {
 
 #[test]
 fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
-    let mut fixture = Fixture::new(5, 26, 12);
-    let endings: Vec<String> = files(&fixture.shelf())
-        .iter()
-        .filter_map(|path| Some(path.extension()?.to_str()?.to_owned()))
-        .collect();
-    for ending in ["log", "seg", "addr", "dead"] {
-        assert!(endings.iter().any(|known| known == ending), "the shelf has no .{ending}");
-    }
+    // Not every world leaves a file of every sort behind.
+    let has = |fixture: &Fixture, ending: &str| {
+        files(&fixture.shelf()).iter().any(|path| path.extension().is_some_and(|is| is == ending))
+    };
+    let mut fixture = (5..50)
+        .map(|seed| Fixture::new(seed, 26, 12))
+        .find(|fixture| ["log", "seg", "addr", "dead"].iter().all(|ending| has(fixture, ending)))
+        .expect("a shelf with files of all sorts");
     let mut random = Random::new(77);
     // In the ordinary run one byte of so many; which ones is the same every time.
     let (checked_step, opened_step) = if super::long() { (1, 4) } else { (29, 97) };
