@@ -5,7 +5,7 @@ use std::error::Error;
 use anyhow::{Context as _, bail};
 use hark_archive::Id;
 use tokio::runtime::Runtime;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls};
 
 /// The columns that every version of nostream has.
@@ -182,18 +182,20 @@ impl Source {
         self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR])
     }
 
-    /// The next ids in their own order, dead or alive: an index has them all.
-    pub(super) fn ids(&self, after: &Id, limit: i64) -> anyhow::Result<Vec<Id>> {
-        let sql = "SELECT event_id FROM events WHERE event_id > $1 ORDER BY event_id LIMIT $2";
-        let rows = self.runtime.block_on(self.client.query(sql, &[&&after[..], &limit]))?;
-        Ok(rows.iter().map(|row| id(row.get(0))).collect())
+    /// The next places by time and id, of rows dead or alive.
+    pub(super) fn places(&self, after: &Cursor, limit: i64) -> anyhow::Result<Vec<Cursor>> {
+        let sql = "SELECT event_created_at::bigint, event_id FROM events \
+                   WHERE event_created_at >= $1::bigint \
+                   AND (event_created_at, event_id) > ($1::bigint, $2) \
+                   ORDER BY events.event_created_at, events.event_id LIMIT $3";
+        let values: [&(dyn ToSql + Sync); 3] = [&after.created_at, &&after.id[..], &limit];
+        let rows = self.runtime.block_on(self.client.query(sql, &values))?;
+        let place =
+            |row: &tokio_postgres::Row| Cursor { created_at: row.get(0), id: id(row.get(1)) };
+        Ok(rows.iter().map(place).collect())
     }
 
-    fn rows(
-        &self,
-        rest: &str,
-        values: &[&(dyn tokio_postgres::types::ToSql + Sync)],
-    ) -> anyhow::Result<Vec<Row>> {
+    fn rows(&self, rest: &str, values: &[&(dyn ToSql + Sync)]) -> anyhow::Result<Vec<Row>> {
         let sql = format!(
             "SELECT event_id, event_pubkey, event_kind::int, event_created_at::bigint, event_content, \
              event_tags, event_signature FROM events WHERE {} AND {rest}",
