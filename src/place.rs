@@ -23,13 +23,16 @@ pub(crate) struct Place {
     pub(crate) config: Config,
 }
 
-/// Whether this is the address of a database, and not a word for files.
+/// Whether this is the address of a database.
+pub(crate) fn is_database(address: &str) -> bool {
+    address.starts_with("postgres://") || address.starts_with("postgresql://")
+}
+
+/// The address of a database; none for the word that means files.
 fn database(store: &str) -> anyhow::Result<Option<String>> {
     match store {
         "embedded" => Ok(None),
-        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-            Ok(Some(url.into()))
-        }
+        url if is_database(url) => Ok(Some(url.into())),
         other => bail!(
             "there is no store `{other}`; leave --store out for files in the data directory, or say \
              postgres://user@host/database"
@@ -293,6 +296,16 @@ pub(crate) enum Hand {
 }
 
 impl Hand {
+    /// What the archive of `place`, which this writes, has by now: in the store itself, or beside the
+    /// server in its files.
+    pub(crate) fn read(&self, place: &Place) -> anyhow::Result<Arc<dyn Store>> {
+        match self {
+            Self::Own(owned) => Ok(Arc::clone(&owned.store) as _),
+            Self::Server(_) => place.read(),
+            Self::Database(store) => Ok(Arc::clone(store) as _),
+        }
+    }
+
     /// The archive, where it is this process that writes it.
     pub(crate) fn own_store(&self) -> Option<&dyn Store> {
         match self {

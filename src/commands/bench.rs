@@ -11,7 +11,7 @@ use hark_server::nostr::admit::{OwnUrls, Private};
 use hark_store_postgres::PostgresStore;
 
 use crate::cli::PlaceArgs;
-use crate::place::{Owned, Place};
+use crate::place::{Owned, Place, is_database};
 use crate::question::{self, Answer};
 
 /// Connections for questions: more than any bench asks at once by itself.
@@ -19,7 +19,7 @@ const CONNECTIONS: usize = 32;
 
 /// Opens the store at an address for `hark bench`.
 pub(crate) fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::Store>> {
-    if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+    if is_database(address) {
         let options = hark_store_postgres::Options { pool_max: CONNECTIONS, ..Default::default() };
         let store = PostgresStore::open(address, "nostr", Box::new(NostrRules), &options)
             .with_context(|| "the database could not be opened")?;

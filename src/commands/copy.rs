@@ -1,7 +1,6 @@
 //! `hark copy`: everything of one archive into another, by walking through both side by side.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -46,7 +45,7 @@ pub(crate) fn run(args: &CopyArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let mut sum = Sum::default();
     for more in 0..=WALKS_MORE {
         let source = from.read()?;
-        let target = known(&hand, &to)?;
+        let target = hand.read(&to)?;
         let changed = (sum.copied, sum.deleted);
         walk(&*source, &*target, &mut hand, args.delete, &stop, &mut sum)?;
         if (sum.copied, sum.deleted) == changed || stop.load(Ordering::Relaxed) {
@@ -65,15 +64,6 @@ pub(crate) fn run(args: &CopyArgs, place: &Place) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What the target has by now: in the store itself, or beside the server in its files.
-fn known(hand: &Hand, to: &Place) -> anyhow::Result<Arc<dyn Store>> {
-    match hand {
-        Hand::Own(owned) => Ok(Arc::clone(&owned.store) as _),
-        Hand::Server(_) => to.read(),
-        Hand::Database(store) => Ok(Arc::clone(store) as _),
-    }
 }
 
 fn walk(

@@ -1,4 +1,4 @@
-//! One file a command.
+//! One file a command, and what several of them share.
 
 pub(crate) mod adopt;
 pub(crate) mod bench;
@@ -11,6 +11,7 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod migrate;
 pub(crate) mod query;
+mod refusal;
 mod reload;
 pub(crate) mod serve;
 pub(crate) mod stats;

@@ -13,9 +13,9 @@ use hark_codec::record::{Id, Key};
 
 use crate::cli::IngestArgs;
 use crate::latency::Latencies;
+use crate::lines::Lines;
 use crate::process::thread_cpu;
 use crate::report::{Column, Report};
-use crate::sample::{self, Lines};
 use crate::target::{Refusals, Target};
 use crate::websocket::{Connection, Told, fields, put_text};
 
@@ -52,7 +52,6 @@ const COLUMNS: [Column; 16] = [
 struct Source {
     path: PathBuf,
     lines: Lines,
-    line: Vec<u8>,
     left: u64,
     taken: u64,
     /// When the first was due, and how many are due in a second, if they are at all.
@@ -75,8 +74,7 @@ impl Source {
         let began = Instant::now();
         Ok(Self {
             path: args.file.clone(),
-            lines: sample::open(&args.file)?,
-            line: Vec::new(),
+            lines: Lines::open(&args.file)?,
             left: args.events.unwrap_or(u64::MAX),
             taken: 0,
             began,
@@ -98,28 +96,16 @@ impl Source {
         if due > now {
             return Ok(Next::At(due));
         }
-        if !next_line(&mut self.lines, &mut self.line, &self.path)? {
+        let Some(text) = self.lines.line()? else {
             self.left = 0;
             return Ok(Next::End);
-        }
+        };
         self.left -= 1;
         self.taken += 1;
-        let text = self.line.trim_ascii();
         let id = id_digits(text)
             .with_context(|| format!("{}, event {}: no id", self.path.display(), self.taken))?;
         put_text(out, &[b"[\"EVENT\",", text, b"]"]);
         Ok(Next::Event(id, due))
-    }
-}
-
-/// Reads the next line that is not blank.
-fn next_line(lines: &mut Lines, line: &mut Vec<u8>, path: &Path) -> anyhow::Result<bool> {
-    loop {
-        line.clear();
-        let read = lines.read_until(b'\n', line).with_context(|| sample::unreadable(path))?;
-        if read == 0 || !line.trim_ascii().is_empty() {
-            return Ok(read > 0);
-        }
     }
 }
 
@@ -358,10 +344,11 @@ impl Limit {
 type Signed = (Id, Key, Signature);
 
 fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<Signed>> {
-    let mut lines = sample::open(path)?;
-    let (mut line, mut arena, mut signed) = (Vec::new(), Arena::new(), Vec::new());
-    while signed.len() < most && next_line(&mut lines, &mut line, path)? {
-        let event = Event::parse(line.trim_ascii(), &mut arena)
+    let (mut lines, mut arena, mut signed) = (Lines::open(path)?, Arena::new(), Vec::new());
+    while signed.len() < most
+        && let Some(line) = lines.line()?
+    {
+        let event = Event::parse(line, &mut arena)
             .with_context(|| format!("{}, event {}", path.display(), signed.len() + 1))?;
         signed.push((*event.id(), *event.pubkey(), *event.signature()));
     }

@@ -1,6 +1,7 @@
 //! The events of a file, read one after the other, and given to a store of Hark.
 
-use std::io::BufRead as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -8,16 +9,19 @@ use anyhow::Context as _;
 use hark_codec::nostr::{Arena, Event};
 
 use crate::meter::Meter;
-use crate::sample::{self, unreadable};
 use crate::store::Store;
 
+/// Bytes read from a file at once.
+const READ_BYTES: usize = 1 << 20;
+/// How zstd begins.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Events that a store is given at once.
 const BATCH: usize = 4_096;
 
 /// The events of a file, one after the other.
 pub(crate) struct Lines {
     path: PathBuf,
-    file: sample::Lines,
+    file: Box<dyn BufRead + Send>,
     line: Vec<u8>,
     arena: Arena,
     read: u64,
@@ -25,11 +29,11 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let file = sample::open(path)?;
+        let file = open(path)?;
         Ok(Self { path: path.into(), file, line: Vec::new(), arena: Arena::new(), read: 0 })
     }
 
-    /// The next line that holds anything.
+    /// The next line that holds anything, without the white space around it.
     pub(crate) fn line(&mut self) -> anyhow::Result<Option<&[u8]>> {
         loop {
             self.line.clear();
@@ -66,6 +70,25 @@ impl Lines {
         while self.read < events && self.line()?.is_some() {}
         Ok(())
     }
+}
+
+/// Opens a file of events, plain or compressed with zstd.
+fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
+    let open = || -> std::io::Result<Box<dyn BufRead + Send>> {
+        let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+        if !file.fill_buf()?.starts_with(&ZSTD) {
+            return Ok(Box::new(file));
+        }
+        let text = zstd::Decoder::with_buffer(file)?;
+        Ok(Box::new(BufReader::with_capacity(READ_BYTES, text)))
+    };
+    open().with_context(|| {
+        format!("{}; make it with `hark bench gen {}`", unreadable(path), path.display())
+    })
+}
+
+fn unreadable(path: &Path) -> String {
+    format!("{} could not be read", path.display())
 }
 
 /// Gives these events of the file to a store of Hark.

@@ -1,17 +1,16 @@
 //! What a file of events holds, as far as questions are drawn from it: read once, in one pass.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::hash::Hash;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use hark_codec::hex;
-use hark_codec::nostr::{Arena, Event};
+use hark_codec::nostr::Event;
 use hark_codec::record::{Id, Key};
 
 use crate::events::{RARE_KIND, WRAP};
+use crate::lines::Lines;
 use crate::meter::Meter;
 use crate::random::Random;
 
@@ -74,25 +73,16 @@ impl Sample {
 
     /// Of the first so many events.
     pub(crate) fn read_first(path: &Path, events_max: u64) -> anyhow::Result<Self> {
-        let mut lines = open(path)?;
+        let mut lines = Lines::open(path)?;
         let mut meter = Meter::start("reading", 0);
-        let (mut line, mut arena) = (Vec::new(), Arena::new());
         let mut counts = Counts::default();
         let (mut ids, mut times, mut hashtag_of) = (Vec::new(), Vec::new(), HashMap::new());
         // Which ids are remembered does not depend on how many there are.
         let mut random = Random::new(0);
         let (mut events, mut kept) = (0u64, 0);
-        while events < events_max {
-            line.clear();
-            if lines.read_until(b'\n', &mut line).with_context(|| unreadable(path))? == 0 {
-                break;
-            }
-            let text = line.trim_ascii();
-            if text.is_empty() {
-                continue;
-            }
-            let event = Event::parse(text, &mut arena)
-                .with_context(|| format!("{}, line {}: no event", path.display(), events + 1))?;
+        while events < events_max
+            && let Some(event) = lines.event()?
+        {
             events += 1;
             if events.is_multiple_of(4_096) {
                 meter.at(events);
@@ -142,33 +132,6 @@ fn is_private(kind: u16) -> bool {
 /// Anyone is told, and no other event takes its place.
 fn is_kept(kind: u16) -> bool {
     !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
-}
-
-/// The lines of a file of events.
-pub(crate) type Lines = Box<dyn BufRead + Send>;
-
-/// Bytes read from a file at once.
-const READ_BYTES: usize = 1 << 20;
-/// How zstd begins.
-const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-
-/// Opens a file of events, plain or compressed with zstd.
-pub(crate) fn open(path: &Path) -> anyhow::Result<Lines> {
-    let open = || -> std::io::Result<Lines> {
-        let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
-        if !file.fill_buf()?.starts_with(&ZSTD) {
-            return Ok(Box::new(file));
-        }
-        let text = zstd::Decoder::with_buffer(file)?;
-        Ok(Box::new(BufReader::with_capacity(READ_BYTES, text)))
-    };
-    open().with_context(|| {
-        format!("{}; make it with `hark bench gen {}`", unreadable(path), path.display())
-    })
-}
-
-pub(crate) fn unreadable(path: &Path) -> String {
-    format!("{} could not be read", path.display())
 }
 
 impl Counts {

@@ -59,14 +59,7 @@ pub(crate) const SHAPES: [Shape; 17] = [
         let (since, until) = (times[from], times[(from + 133).min(times.len() - 1)]);
         Some(format!(r#"{{"since":{since},"until":{until},"limit":500}}"#))
     }),
-    shape("75 #e values", |draw| {
-        let mut notes = String::new();
-        for at in 0..75 {
-            let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
-            let _ = write!(notes, "{}\"{}\"", if at == 0 { "" } else { "," }, hex(&note));
-        }
-        Some(format!(r##"{{"#e":[{notes}],"limit":500}}"##))
-    }),
+    MANY_E,
     Shape {
         name: "value matching nothing",
         may_be_empty: true,
@@ -106,14 +99,7 @@ pub(crate) const SHAPES: [Shape; 17] = [
 
 /// What SQL relays fall over, asked of stores themselves.
 pub(crate) const STORE_SHAPES: [Shape; 9] = [
-    shape("75 #e values", |draw| {
-        let mut notes = String::new();
-        for at in 0..75 {
-            let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
-            let _ = write!(notes, "{}\"{}\"", if at == 0 { "" } else { "," }, hex(&note));
-        }
-        Some(format!(r##"{{"#e":[{notes}],"limit":500}}"##))
-    }),
+    MANY_E,
     shape("1 hot #p, 4 kinds", |draw| {
         let person = hex(&draw.any_of(&draw.sample.notified, 20)?);
         Some(format!(r##"{{"#p":["{person}"],"kinds":[1,6,7,9735],"limit":100}}"##))
@@ -150,6 +136,15 @@ pub(crate) const STORE_SHAPES: [Shape; 9] = [
         Some(page(author, until, 100))
     }),
 ];
+
+const MANY_E: Shape = shape("75 #e values", |draw| {
+    let mut notes = String::new();
+    for at in 0..75 {
+        let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
+        let _ = write!(notes, "{}\"{}\"", if at == 0 { "" } else { "," }, hex(&note));
+    }
+    Some(format!(r##"{{"#e":[{notes}],"limit":500}}"##))
+});
 
 /// Who has written no more than this is quiet.
 const QUIET: u32 = 6;

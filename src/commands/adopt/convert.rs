@@ -1,5 +1,7 @@
 //! A row becomes a record: spelled as JSON, parsed like any event, its id checked to be its hash.
 
+use std::panic::resume_unwind;
+
 use hark_archive::admission::nostr::{Class, class};
 use hark_codec::crypto::Verifier;
 use hark_codec::hex;
@@ -7,8 +9,8 @@ use hark_codec::nostr::{Arena, Encoder, Event, VerifiedEvent, json};
 use hark_server::nostr::admit::{OwnUrls, Private};
 
 use super::source::Row;
-use super::tally::Reason;
 use super::text;
+use crate::commands::refusal::Reason;
 
 /// Parsed keys that a thread remembers.
 const KEY_SLOTS: usize = 4096;
@@ -44,7 +46,9 @@ impl Terms {
             let threads: Vec<_> =
                 rows.chunks(part).map(|rows| scope.spawn(|| self.part(rows, now_s))).collect();
             let mut all = Convert::default();
-            for done in threads.into_iter().filter_map(|thread| thread.join().ok()) {
+            for thread in threads {
+                // Rows that no thread answers for must not pass as done.
+                let done = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
                 all.records.extend(done.records);
                 all.ids.extend(done.ids);
                 all.refused.extend(done.refused);

@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use hark_archive::{Id, Progress, Query, Store};
 use serde_json::{Value, json};
 
 use super::convert::Convert;
 use super::source::{Cursor, Row, Source};
-use super::tally::{Reason, Tally};
+use super::tally::Tally;
 use super::{Adoption, put, text};
+use crate::commands::refusal::Reason;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
@@ -87,15 +87,6 @@ impl Swept {
     }
 }
 
-/// What the archive has by now.
-fn store(hand: &Hand, place: &Place) -> anyhow::Result<Arc<dyn Store>> {
-    match hand {
-        Hand::Own(owned) => Ok(Arc::clone(&owned.store) as _),
-        Hand::Server(_) => place.read(),
-        Hand::Database(store) => Ok(Arc::clone(store) as _),
-    }
-}
-
 /// Compares all ids, brings in what is missing, and looks at a sample.
 pub(super) fn run(
     source: &mut Source,
@@ -104,7 +95,7 @@ pub(super) fn run(
     adoption: &mut Adoption<'_>,
     sample: u64,
 ) -> anyhow::Result<Swept> {
-    let archive = store(hand, place)?;
+    let archive = hand.read(place)?;
     let mut swept = Swept { alive: source.count()?, ..Swept::default() };
     let total = source.estimate()?;
     let mut meter = Meter::start("compare ids", total, Unit::Records);
@@ -127,7 +118,7 @@ pub(super) fn run(
     meter.finish();
     if sample > 0 {
         // What came in meanwhile is to be seen, too.
-        compare(source, &*store(hand, place)?, adoption, sample, &mut swept)?;
+        compare(source, &*hand.read(place)?, adoption, sample, &mut swept)?;
     }
     Ok(swept)
 }

@@ -1,27 +1,12 @@
 //! What became of rows, counted by reason, with the first id of each.
 
 use hark_archive::Outcome;
-use hark_archive::admission::Refusal;
 use serde_json::{Map, Value, json};
 
+use crate::commands::refusal::Reason;
 use crate::print;
 
-/// Why a row was not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    Malformed,
-    BadId,
-    BadSignature,
-    TooLarge,
-    Ephemeral,
-    Expired,
-    Duplicate,
-    Superseded,
-    Deleted,
-    Vanished,
-    Gone,
-}
-
+/// Of each reason, its name and words for people.
 const ALL: [(Reason, &str, &str); 11] = [
     (Reason::Malformed, "malformed", "no Nostr event"),
     (Reason::BadId, "bad id", "the id is not the event's hash"),
@@ -56,12 +41,9 @@ impl Tally {
 
     /// Counts what the store made of a record.
     pub(super) fn outcome(&mut self, outcome: Outcome, id: &str) {
-        match outcome {
-            Outcome::Stored { .. } | Outcome::Erased(_) => self.stored += 1,
-            Outcome::Duplicate => self.refuse(Reason::Duplicate, id, ""),
-            Outcome::Superseded => self.refuse(Reason::Superseded, id, ""),
-            Outcome::Refused(Refusal::Deleted) => self.refuse(Reason::Deleted, id, ""),
-            Outcome::Refused(Refusal::Vanished) => self.refuse(Reason::Vanished, id, ""),
+        match Reason::of(outcome) {
+            None => self.stored += 1,
+            Some(reason) => self.refuse(reason, id, ""),
         }
     }
 

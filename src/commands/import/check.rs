@@ -8,7 +8,8 @@ use hark_codec::nostr::{Arena, CheckError, Encoder, Event, VerifiedEvent};
 use hark_server::nostr::admit::{OwnUrls, Private};
 
 use super::source::Chunk;
-use super::tally::{Reason, Tally};
+use super::tally::Tally;
+use crate::commands::refusal::Reason;
 
 /// Parsed keys that a worker remembers: authors come in runs.
 const KEY_SLOTS: usize = 4096;

@@ -93,15 +93,10 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where known ids are looked up: in the store itself, or beside the server in its files. Only a
-/// shortcut, so that failing to open them is no failure.
+/// Where known ids are looked up. Only a shortcut, so that failing to open it is no failure. A database
+/// is asked when the records are put, in batches.
 fn known_ids(hand: &Hand, place: &Place) -> Option<Arc<dyn Store>> {
-    match hand {
-        Hand::Own(owned) => Some(Arc::clone(&owned.store) as _),
-        Hand::Server(_) => place.read().ok(),
-        // It is asked when the record is put, in batches.
-        Hand::Database(_) => None,
-    }
+    if matches!(hand, Hand::Database(_)) { None } else { hand.read(place).ok() }
 }
 
 /// A chunk, and where its outcome goes.

@@ -4,39 +4,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hark_archive::Outcome;
-use hark_archive::admission::Refusal;
 
+use crate::commands::refusal::Reason;
 use crate::print;
 
-/// Why an event was not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    Malformed,
-    BadId,
-    BadSignature,
-    TooLarge,
-    Ephemeral,
-    Expired,
-    Duplicate,
-    Superseded,
-    Deleted,
-    Vanished,
-}
-
-impl Reason {
-    const ALL: [(Self, &'static str, &'static str); 10] = [
-        (Self::Malformed, "malformed", "no JSON, or no Nostr event"),
-        (Self::BadId, "bad id", "the id is not the event's hash"),
-        (Self::BadSignature, "bad signature", "not signed by its author"),
-        (Self::TooLarge, "too large", "above limits.event_bytes_max"),
-        (Self::Ephemeral, "ephemeral", "of a kind that is never stored"),
-        (Self::Expired, "expired", "its expiration has passed"),
-        (Self::Duplicate, "duplicate", "already kept"),
-        (Self::Superseded, "superseded", "a newer version is kept"),
-        (Self::Deleted, "deleted", "its author asked for deletion"),
-        (Self::Vanished, "vanished", "its author asked to vanish"),
-    ];
-}
+/// Of each reason, its name and words for people.
+const ALL: [(Reason, &str, &str); 10] = [
+    (Reason::Malformed, "malformed", "no JSON, or no Nostr event"),
+    (Reason::BadId, "bad id", "the id is not the event's hash"),
+    (Reason::BadSignature, "bad signature", "not signed by its author"),
+    (Reason::TooLarge, "too large", "above limits.event_bytes_max"),
+    (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
+    (Reason::Expired, "expired", "its expiration has passed"),
+    (Reason::Duplicate, "duplicate", "already kept"),
+    (Reason::Superseded, "superseded", "a newer version is kept"),
+    (Reason::Deleted, "deleted", "its author asked for deletion"),
+    (Reason::Vanished, "vanished", "its author asked to vanish"),
+];
 
 /// Counts of lines. Lines are numbered from 0 here, from 1 where they are shown.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +30,7 @@ pub(super) struct Tally {
     /// Lines that are not empty.
     pub(super) events: u64,
     pub(super) stored: u64,
-    refused: [Count; Reason::ALL.len()],
+    refused: [Count; ALL.len()],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,12 +60,9 @@ impl Tally {
 
     /// Counts what the store made of a line.
     pub(super) fn outcome(&mut self, outcome: Outcome, line: u64) {
-        match outcome {
-            Outcome::Stored { .. } | Outcome::Erased(_) => self.stored += 1,
-            Outcome::Duplicate => self.refuse(Reason::Duplicate, line, ""),
-            Outcome::Superseded => self.refuse(Reason::Superseded, line, ""),
-            Outcome::Refused(Refusal::Deleted) => self.refuse(Reason::Deleted, line, ""),
-            Outcome::Refused(Refusal::Vanished) => self.refuse(Reason::Vanished, line, ""),
+        match Reason::of(outcome) {
+            None => self.stored += 1,
+            Some(reason) => self.refuse(reason, line, ""),
         }
     }
 
@@ -123,7 +104,7 @@ impl Tally {
             print::number(rate as u64)
         );
         let mut rows = vec![("stored", print::number(self.stored), String::new())];
-        for (reason, name, words) in Reason::ALL {
+        for (reason, name, words) in ALL {
             let count = &self.refused[reason as usize];
             if let Some(first) = &count.first {
                 let words = if first.words.is_empty() { words } else { &first.words };
@@ -144,7 +125,7 @@ impl Tally {
     ) -> serde_json::Value {
         let mut refused = serde_json::Map::new();
         let mut first = serde_json::Map::new();
-        for (reason, name, _) in Reason::ALL {
+        for (reason, name, _) in ALL {
             let (count, name) = (&self.refused[reason as usize], name.replace(' ', "_"));
             if let Some(at) = &count.first {
                 let (file, line) = (at.file.to_string_lossy(), at.line + 1);

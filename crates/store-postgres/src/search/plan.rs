@@ -26,7 +26,7 @@ const RUNS_MAX: usize = 128;
 
 /// The values of a condition that has an index.
 enum Values<'a> {
-    Terms(&'a [i64]),
+    Terms(Vec<i64>),
     Authors(Vec<&'a [u8]>),
 }
 
@@ -57,26 +57,10 @@ impl Values<'_> {
     }
 
     /// Those at these places.
-    fn some(&self, places: &[usize]) -> SomeValues<'_> {
+    fn some(&self, places: &[usize]) -> Self {
         match self {
-            Self::Terms(terms) => SomeValues::Terms(places.iter().map(|&at| terms[at]).collect()),
-            Self::Authors(authors) => {
-                SomeValues::Authors(places.iter().map(|&at| authors[at]).collect())
-            }
-        }
-    }
-}
-
-enum SomeValues<'a> {
-    Terms(Vec<i64>),
-    Authors(Vec<&'a [u8]>),
-}
-
-impl SomeValues<'_> {
-    fn array(&self) -> &(dyn ToSql + Sync) {
-        match self {
-            Self::Terms(terms) => terms,
-            Self::Authors(authors) => authors,
+            Self::Terms(terms) => Self::Terms(places.iter().map(|&at| terms[at]).collect()),
+            Self::Authors(authors) => Self::Authors(places.iter().map(|&at| authors[at]).collect()),
         }
     }
 }
@@ -154,7 +138,7 @@ fn plain(asked: &Asked, kinds: Option<&[i32]>) -> Walk {
 
 fn values(asked: &Asked, set: Set) -> Option<Values<'_>> {
     match set {
-        Set::Label(at) => asked.terms.get(at)?.as_deref().map(Values::Terms),
+        Set::Label(at) => asked.terms.get(at)?.clone().map(Values::Terms),
         Set::Authors => {
             let authors = asked.query.authors.as_ref()?;
             Some(Values::Authors(authors.iter().map(|author| &author[..]).collect()))
