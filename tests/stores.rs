@@ -73,8 +73,8 @@ impl Subject for Shelf {
                 assert!(sealed <= stats.segments * self.options.segment_records_max, "{stats:?}");
             }
             3 => {
-                let segments = files(self.path(), "seg");
                 self.store = None;
+                let segments = files(self.path(), "seg");
                 if !segments.is_empty() {
                     std::fs::remove_file(random.pick(&segments)).expect("removes");
                 }
