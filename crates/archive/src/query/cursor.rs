@@ -39,6 +39,8 @@ struct Stream<R> {
     group: Range<usize>,
     /// Which of the set's values it is the run of.
     value: u32,
+    /// The kind of its rows, where that narrows what they are looked up in.
+    kind: Option<u32>,
 }
 
 impl<R> Stream<R> {
@@ -68,6 +70,8 @@ struct Cut<R> {
     range: Range<usize>,
     /// Which of the set's values it is the run of.
     value: u32,
+    /// The kind of its rows, where that narrows what is looked up in it.
+    kind: Option<u32>,
 }
 
 /// What the walk is driven by.
@@ -117,7 +121,7 @@ fn runs<S: Source>(
     let mut clip = |value, run| {
         let range = source.clip(&run, window.get_or_init(|| source.window(query)));
         if !range.is_empty() {
-            cuts.push(Cut { run, range, value });
+            cuts.push(Cut { run, range, value, kind: None });
         }
     };
     match set {
@@ -155,11 +159,14 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
             } else {
                 rows.extend(found);
             }
-            return Size { rows: rows.len() as u64, runs: 1 };
+            return Size { rows: rows.len() as u64, runs: 1, terms: 1 };
         }
         let cuts = runs(source, query, &window, set);
-        let size =
-            Size { rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(), runs: cuts.len() };
+        let size = Size {
+            rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(),
+            runs: cuts.len(),
+            terms: cuts.chunk_by(|a, b| a.value == b.value).count(),
+        };
         found.push((set, cuts));
         size
     };
@@ -179,16 +186,20 @@ impl<S: Source> Walk<S> {
     pub fn new(source: Arc<S>, query: Arc<Prepared>) -> Option<Self> {
         let mut opened = open(&*source, &query)?;
         let order = query.order;
+        let cuts = std::mem::take(&mut opened.plan.cuts);
+        let mut cuts: Vec<_> = cuts.into_iter().map(|set| opened.take(set)).collect();
         let driver = if opened.plan.driver == Set::Ids {
             let mut keys: Vec<S::Key> =
                 opened.rows.iter().map(|&row| source.key_of(row, order)).collect();
             keys.sort_unstable();
             Driver::Keys(keys.into_iter())
         } else {
-            drive(&*source, opened.take(opened.plan.driver), order)
+            let mut driver = opened.take(opened.plan.driver);
+            if !cuts.is_empty() && opened.plan.driver != Set::Time {
+                pair_by_kind(&*source, &mut driver, &mut cuts);
+            }
+            drive(&*source, driver, order)
         };
-        let cuts = std::mem::take(&mut opened.plan.cuts);
-        let cuts = cuts.into_iter().map(|set| opened.take(set)).collect();
         Some(Self {
             source,
             query,
@@ -237,15 +248,16 @@ impl<S: Source> Walk<S> {
             if *work == 0 {
                 return Step::Paused;
             }
-            let Some((row, value)) = self.next_row() else { return Step::End };
+            let Some((row, value, kind)) = self.next_row() else { return Step::End };
             *work -= 1;
             self.visited += 1;
             if self.last == Some(row) {
                 continue;
             }
             self.last = Some(row);
-            if let Some(place) = self.source.locate_alive(row)
-                && self.cut(row)
+            // Lists lie closer together than what is known of a row.
+            if self.cut(row, kind)
+                && let Some(place) = self.source.locate_alive(row)
             {
                 self.block.push((row, place, value));
             }
@@ -266,10 +278,10 @@ impl<S: Source> Walk<S> {
     }
 
     /// Whether the row is in every set that is cut with.
-    fn cut(&mut self, row: u32) -> bool {
+    fn cut(&mut self, row: u32, kind: Option<u32>) -> bool {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         self.cuts.iter_mut().all(|set| {
-            set.iter_mut().any(|cut| {
+            set.iter_mut().filter(|cut| cut.kind == kind).any(|cut| {
                 let at = source.seek(&cut.run, cut.range.clone(), row);
                 let found = at < cut.range.end && source.row_at(&cut.run, at) == row;
                 if forward {
@@ -280,20 +292,20 @@ impl<S: Source> Walk<S> {
         })
     }
 
-    /// The next row of the driver, and the value whose run it is in. One that is in several runs comes
-    /// once for each, in succession.
-    fn next_row(&mut self) -> Option<(u32, u32)> {
+    /// The next row of the driver, with the value and the kind of the run it is in. One that is in
+    /// several runs comes once for each, in succession.
+    fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
         let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
-            Driver::Keys(keys) => keys.next().map(|key| (source.row(key), 0)),
+            Driver::Keys(keys) => keys.next().map(|key| (source.row(key), 0, None)),
             Driver::One(stream) => {
                 let index = stream.step(source, order)?;
-                Some((source.row_at(&stream.run, index), stream.value))
+                Some((source.row_at(&stream.run, index), stream.value, stream.kind))
             }
             Driver::Many { streams, now, heap } => {
                 let (key, at) = now.take()?;
                 let stream = &mut streams[at as usize];
-                let found = (source.row(key), stream.value);
+                let found = (source.row(key), stream.value, stream.kind);
                 let next = stream.step(source, order);
                 let next = next.map(|index| (source.key(&stream.run, index, order), at));
                 *now = match (next, heap.peek_mut()) {
@@ -316,10 +328,30 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
         || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)
 }
 
+/// Finds the kinds of runs, and drops those of kinds that another set has none of: a row is in runs of
+/// its own kind only.
+fn pair_by_kind<S: Source>(
+    source: &S,
+    driver: &mut Vec<Cut<S::Run>>,
+    sets: &mut [Vec<Cut<S::Run>>],
+) {
+    for cut in driver.iter_mut().chain(sets.iter_mut().flatten()) {
+        cut.kind = source.run_kind(&cut.run);
+    }
+    let has = |set: &[Cut<S::Run>], kind| set.iter().any(|cut| cut.kind == kind);
+    driver.retain(|cut| sets.iter().all(|set| has(set, cut.kind)));
+    for set in sets {
+        set.retain(|cut| has(driver, cut.kind));
+    }
+}
+
 fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<S> {
     let mut streams: Vec<Stream<S::Run>> = cuts
         .into_iter()
-        .map(|cut| Stream { run: cut.run, left: cut.range, group: 0..0, value: cut.value })
+        .map(|cut| {
+            let Cut { run, range: left, value, kind } = cut;
+            Stream { run, left, group: 0..0, value, kind }
+        })
         .collect();
     if streams.len() == 1
         && let Some(stream) = streams.pop()

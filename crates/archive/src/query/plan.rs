@@ -27,6 +27,8 @@ pub struct Size {
     pub rows: u64,
     /// Runs that are not empty.
     pub runs: usize,
+    /// Of how many of the set's terms those are.
+    pub terms: usize,
 }
 
 /// How a source is asked.
@@ -48,7 +50,8 @@ pub struct Plan {
 
 /// Sets of up to so many terms are always looked up: a look costs no more than a row.
 const PROBES_FREE: u64 = 64;
-/// A set of more runs than this is not cut with: reading the record is cheaper.
+/// A set of which a row is to be looked up in more runs than this is not cut with: reading the record
+/// is cheaper.
 const CUT_RUNS_MAX: usize = 8;
 
 /// Chooses, for a source of so many rows in all. `None` means that nothing in it can match.
@@ -64,7 +67,7 @@ pub fn plan(
     if query.ids.is_some() {
         return driven_by_ids(query, conditions, size);
     }
-    let mut best = (Set::Time, Size { rows, runs: usize::MAX });
+    let mut best = (Set::Time, Size { rows, ..Size::default() });
     let mut known: Vec<(Set, Size)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
@@ -106,7 +109,9 @@ pub fn plan(
             continue;
         }
         share *= (here.rows as f64 / window_rows as f64).min(1.0);
-        if here.runs <= CUT_RUNS_MAX && here.rows < window_rows / 2 {
+        // A row whose kind is known is looked up in a term's one run of that kind.
+        let looks = if driver == Set::Time { here.runs } else { here.terms };
+        if looks <= CUT_RUNS_MAX && here.rows < window_rows / 2 {
             cuts.push(set);
         } else {
             residual.push(set);
@@ -194,7 +199,7 @@ mod tests {
             let found = sizes.iter().find(|(known, ..)| *known == set);
             let (_, rows, runs) =
                 found.unwrap_or_else(|| panic!("{set:?} was not to be looked up"));
-            Size { rows: *rows, runs: *runs }
+            Size { rows: *rows, runs: *runs, terms: *runs }
         };
         plan(query, &conditions(query), 1_000_000, &mut size)
             .map(|p| (p.driver, p.cuts, p.residual, p.estimate))

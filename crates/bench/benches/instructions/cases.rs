@@ -122,12 +122,13 @@ fn planned(authors: u32, values: u32) -> Work {
         ..Query::default()
     };
     let terms = Terms::new(&[7; 16]);
+    let of = |rows, runs| Size { rows, runs, terms: runs };
     let mut size = move |set| match set {
-        Set::Ids => Size { rows: 1, runs: 1 },
-        Set::Authors => Size { rows: 20 * u64::from(authors), runs: authors as usize },
-        Set::Label(_) => Size { rows: 3 * u64::from(values), runs: values as usize },
-        Set::Kinds => Size { rows: 500_000, runs: 1 },
-        Set::Time => Size { rows: 1_000_000, runs: 1 },
+        Set::Ids => of(1, 1),
+        Set::Authors => of(20 * u64::from(authors), authors as usize),
+        Set::Label(_) => of(3 * u64::from(values), values as usize),
+        Set::Kinds => of(500_000, 1),
+        Set::Time => of(1_000_000, 1),
     };
     Box::new(move || {
         let query = Prepared::new(black_box(&query).clone(), &terms);
@@ -144,6 +145,10 @@ impl Sink for Deaf {
     }
 
     fn wake(&self) {}
+
+    fn client(&self) -> usize {
+        0
+    }
 
     fn overflow(&self) {}
 }
