@@ -15,7 +15,6 @@ use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::Relay;
 use super::cost::{Cost, Searching};
-use super::slow;
 use crate::line::{Line, Over, Part, Ticket};
 use crate::metrics::{Metrics, Verb};
 use crate::readers::{Job, Readers, Turn};
@@ -52,6 +51,10 @@ impl live::Sink for Ear {
 
     fn wake(&self) {
         self.line.wake();
+    }
+
+    fn client(&self) -> usize {
+        Arc::as_ptr(&self.line).addr()
     }
 
     fn overflow(&self) {
@@ -306,7 +309,7 @@ pub(super) const TOO_MUCH: &str =
 impl Drop for Answer {
     fn drop(&mut self) {
         let asked = self.queries.iter().zip(self.enough.iter().copied());
-        self.relay.slow.note("REQ", &self.cost.spent(), || slow::filters(asked));
+        self.relay.slow.note("REQ", &self.cost.spent(), asked);
     }
 }
 
