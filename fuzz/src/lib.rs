@@ -8,6 +8,7 @@ pub mod log;
 pub mod message;
 pub mod record;
 pub mod segment;
+pub mod socket;
 
 /// A path of this thread for temporary files: in memory, where the machine has such a place.
 fn scratch(name: &str) -> std::path::PathBuf {
@@ -26,13 +27,14 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 6] = [
+        let targets: [Target; 7] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
             ("record", super::record::check),
             ("segment", super::segment::check),
             ("log", super::log::check),
+            ("socket", super::socket::check),
         ];
         for (name, check) in targets {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -31,7 +31,7 @@ mod rate;
 mod readers;
 mod session;
 mod settings;
-mod socket;
+pub mod socket;
 mod web;
 pub mod words;
 

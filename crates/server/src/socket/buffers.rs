@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -53,7 +52,7 @@ impl Inbox {
     /// Reads more; true at the end of the stream.
     pub(super) fn poll_fill(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<bool>> {
         self.make_room();
@@ -122,7 +121,7 @@ impl Outbox {
     /// Sends all of it.
     pub(super) fn poll_send(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while self.sent < self.bytes.len() {

@@ -22,11 +22,11 @@ const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// Whether and how messages are compressed.
 #[derive(Debug, Default)]
-pub(crate) struct Deflate(Option<Arc<Shared>>);
+pub struct Deflate(Option<Arc<Compressors>>);
 
 /// What the connections share that have agreed on it.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub struct Compressors {
     /// Shorter messages are sent as they are.
     pub(super) from_bytes: usize,
     out: Mutex<Vec<Compress>>,
@@ -35,13 +35,18 @@ pub(super) struct Shared {
 
 impl Deflate {
     /// Compresses messages of `from_bytes` and more for those who offer it; 0 for nobody.
-    pub(crate) fn new(from_bytes: usize) -> Self {
+    pub fn new(from_bytes: usize) -> Self {
         let (out, back) = (Mutex::default(), Mutex::default());
-        Self((from_bytes > 0).then(|| Arc::new(Shared { from_bytes, out, back })))
+        Self((from_bytes > 0).then(|| Arc::new(Compressors { from_bytes, out, back })))
+    }
+
+    /// What those share who agree on it.
+    pub fn compressors(&self) -> Option<Arc<Compressors>> {
+        self.0.clone()
     }
 
     /// What a handshake with these headers comes to.
-    pub(super) fn agree(&self, headers: &HeaderMap) -> Option<Arc<Shared>> {
+    pub(super) fn agree(&self, headers: &HeaderMap) -> Option<Arc<Compressors>> {
         self.0.as_ref().filter(|_| is_offer(headers)).cloned()
     }
 }
@@ -72,7 +77,7 @@ fn give_back<T>(idle: &Mutex<Vec<T>>, one: T) {
     }
 }
 
-impl Shared {
+impl Compressors {
     /// Appends a message, given in pieces, to `out`. None, and nothing of use in `out`, if that fails.
     pub(super) fn compress(&self, pieces: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
         let mut compress = take(&self.out, || Compress::new(Compression::fast(), false));

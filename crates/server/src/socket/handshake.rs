@@ -16,12 +16,12 @@ use hyper_util::rt::TokioIo;
 use sha1::{Digest as _, Sha1};
 use tokio::net::TcpStream;
 
-use super::{Deflate, Socket, deflate};
+use super::{Compressors, Deflate, Socket, deflate};
 
 /// A connection that becomes a WebSocket when its answer has gone out.
 pub(crate) struct Handshake {
     upgrade: OnUpgrade,
-    deflate: Option<Arc<deflate::Shared>>,
+    deflate: Option<Arc<Compressors>>,
     message_bytes_max: usize,
 }
 

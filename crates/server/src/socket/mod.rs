@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::{future::poll_fn, io, pin::Pin};
 
-use tokio::io::AsyncWrite as _;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use buffers::{Inbox, Outbox};
-pub(crate) use deflate::Deflate;
+pub use deflate::{Compressors, Deflate};
 use frame::{Fault, Head, Opcode};
 pub(crate) use handshake::Handshake;
 
@@ -30,7 +30,7 @@ const PONGS_WAITING_MAX: u32 = 256;
 
 /// What comes from a client.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub enum Received {
     /// A message. It may be no UTF-8.
     Text(Box<[u8]>),
     /// A binary message, which no network here has.
@@ -45,7 +45,7 @@ pub(crate) enum Received {
 
 /// Why the server closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The server goes down.
     Away,
     /// The client has not been heard of for too long.
@@ -55,11 +55,11 @@ pub(crate) enum Reason {
 }
 
 /// A connection after its handshake.
-pub(crate) struct Socket {
-    stream: TcpStream,
+pub struct Socket<S = TcpStream> {
+    stream: S,
     inbox: Inbox,
     outbox: Outbox,
-    deflate: Option<Arc<deflate::Shared>>,
+    deflate: Option<Arc<Compressors>>,
     message_bytes_max: usize,
     /// The message that is coming in fragments.
     begun: Option<Box<Begun>>,
@@ -73,11 +73,12 @@ struct Begun {
     bytes: Vec<u8>,
 }
 
-impl Socket {
-    fn new(
-        stream: TcpStream,
+impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
+    /// A connection of which so much was read before. Messages are compressed if that was agreed on.
+    pub fn new(
+        stream: S,
         read_before: &[u8],
-        deflate: Option<Arc<deflate::Shared>>,
+        deflate: Option<Arc<Compressors>>,
         message_bytes_max: usize,
     ) -> Self {
         Self {
@@ -93,7 +94,7 @@ impl Socket {
 
     /// The next message. What breaks the protocol ends the connection; the close frame that says so
     /// is already under way.
-    pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
         for _ in 0..READS_AT_ONCE {
             match self.next() {
                 Ok(Some(received)) => return Poll::Ready(received),
@@ -112,8 +113,13 @@ impl Socket {
         Poll::Pending
     }
 
+    /// The connection itself.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
     /// Says that nothing is received for a while.
-    pub(crate) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.inbox.settle();
     }
 
@@ -231,7 +237,7 @@ impl Socket {
     }
 
     /// Writes what has gathered.
-    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.outbox.len() > 0 {
             ready!(self.outbox.poll_send(&mut self.stream, cx))?;
             self.pongs_waiting = 0;

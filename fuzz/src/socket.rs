@@ -1,0 +1,101 @@
+//! A client's frames: however they are cut on their way, the same messages come of them and the same
+//! answers go back, none of which is longer than agreed or what a server may not send.
+//!
+//! The first byte of the input says whether compression was agreed on, and how the rest is cut.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use hark_server::socket::{Deflate, Received, Socket};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes a message may have.
+const MESSAGE_MAX: usize = 4_000;
+
+/// A connection on which pieces of one size come in.
+struct Wire<'a> {
+    coming: &'a [u8],
+    piece: usize,
+    sent: Vec<u8>,
+}
+
+impl AsyncRead for Wire<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let count = self.piece.min(self.coming.len()).min(room.remaining());
+        let (now, later) = self.coming.split_at(count);
+        room.put_slice(now);
+        self.coming = later;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire<'_> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.sent.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Panics if anything does not hold.
+pub fn check(bytes: &[u8]) {
+    let [how, frames @ ..] = bytes else { return };
+    let compressed = how & 1 == 1;
+    let whole = hear(frames, compressed, usize::MAX);
+    for piece in [1, usize::from(how >> 1) + 2] {
+        assert_eq!(hear(frames, compressed, piece), whole, "in pieces of {piece}");
+    }
+    is_a_server(&whole.1);
+}
+
+/// What is heard, and what goes back.
+fn hear(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>) {
+    let deflate = Deflate::new(usize::from(compressed)).compressors();
+    let wire = Wire { coming: frames, piece, sent: Vec::new() };
+    let mut socket = Socket::new(wire, &[], deflate, MESSAGE_MAX);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut heard = Vec::new();
+    loop {
+        // Where others are to have their turn, it is asked again.
+        let Poll::Ready(received) = socket.poll_recv(&mut cx) else { continue };
+        let is_end = matches!(received, Received::End | Received::Broken);
+        if let Received::Text(text) = &received {
+            assert!(text.len() <= MESSAGE_MAX, "{} bytes", text.len());
+        }
+        heard.push(format!("{received:?}"));
+        if is_end {
+            let Poll::Ready(flushed) = socket.poll_flush(&mut cx) else { panic!("it waits") };
+            flushed.expect("is written");
+            return (heard, socket.stream().sent.clone());
+        }
+        socket.settle();
+    }
+}
+
+/// Pongs, then at most one close frame, all whole and none masked.
+fn is_a_server(mut sent: &[u8]) {
+    while let [first, len, rest @ ..] = sent {
+        assert!(matches!(first, 0x88 | 0x8a), "{first:x}");
+        assert!(*len <= 125, "{len:x}");
+        let (_, behind) = rest.split_at(usize::from(*len));
+        assert!(*first == 0x8a || behind.is_empty(), "something follows the end");
+        sent = behind;
+    }
+    assert!(sent.is_empty());
+}
