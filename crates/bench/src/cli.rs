@@ -354,6 +354,7 @@ migrations make, and hark_bench_hark; brings in the same events; asks both the s
 from them, in turns; and removes both. nostream is asked in its two forms: tags contained in its jsonb
 column, and joined with event_tags. All answers must hold the same number of events, or the run fails.
 The role must be able to make databases. 1,000,000 events take some 6 GB and ten minutes.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct SqlArgs {
     /// The events to bring in; questions are drawn from them
     #[arg(value_name = "FILE")]
@@ -382,6 +383,18 @@ pub(crate) struct SqlArgs {
     /// Replace databases of these names that are there
     #[arg(long)]
     pub(crate) replace: bool,
+
+    /// Ask what an earlier run has left with --keep; nothing is brought in or removed
+    #[arg(long, conflicts_with_all = ["replace", "store"])]
+    pub(crate) again: bool,
+
+    /// Only shapes with this in their names; may be given several times
+    #[arg(long = "shape", value_name = "NAME")]
+    pub(crate) shapes: Vec<String>,
+
+    /// Do not ask nostream's tables
+    #[arg(long)]
+    pub(crate) alone: bool,
 
     /// Leave the databases there
     #[arg(long)]

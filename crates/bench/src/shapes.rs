@@ -98,8 +98,9 @@ pub(crate) const SHAPES: [Shape; 17] = [
 ];
 
 /// What SQL relays fall over, asked of stores themselves.
-pub(crate) const STORE_SHAPES: [Shape; 9] = [
+pub(crate) const STORE_SHAPES: [Shape; 10] = [
     MANY_E,
+    shape("75 #e values, kind 7", |draw| Some(many_e(draw)? + r#","kinds":[7],"limit":100}"#)),
     shape("1 hot #p, 4 kinds", |draw| {
         let person = hex(&draw.any_of(&draw.sample.notified, 20)?);
         Some(format!(r##"{{"#p":["{person}"],"kinds":[1,6,7,9735],"limit":100}}"##))
@@ -137,14 +138,17 @@ pub(crate) const STORE_SHAPES: [Shape; 9] = [
     }),
 ];
 
-const MANY_E: Shape = shape("75 #e values", |draw| {
+const MANY_E: Shape = shape("75 #e values", |draw| Some(many_e(draw)? + r#","limit":500}"#));
+
+/// The beginning of a filter for 75 notes that are named some 203 times.
+fn many_e(draw: &mut Draw<'_>) -> Option<String> {
     let mut notes = String::new();
     for at in 0..75 {
         let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
         let _ = write!(notes, "{}\"{}\"", if at == 0 { "" } else { "," }, hex(&note));
     }
-    Some(format!(r##"{{"#e":[{notes}],"limit":500}}"##))
-});
+    Some(format!(r##"{{"#e":[{notes}]"##))
+}
 
 /// Who has written no more than this is quiet.
 const QUIET: u32 = 6;

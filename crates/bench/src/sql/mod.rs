@@ -103,6 +103,17 @@ impl Server {
             .with_context(|| format!("the database {database} could not be removed"))
     }
 
+    /// Does now what PostgreSQL would do by itself within minutes, beside the questions.
+    fn settle(&self, ours: bool) -> anyhow::Result<()> {
+        for database in [NOSTREAM, HARK].iter().take(1 + usize::from(ours)) {
+            let (runtime, client) = self.connect(database)?;
+            runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
+            // Not everybody may ask for it.
+            let _ = runtime.block_on(client.batch_execute("CHECKPOINT"));
+        }
+        Ok(())
+    }
+
     /// The address of another database on the server, for a store.
     fn url_of(url: &str, database: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
@@ -138,15 +149,19 @@ pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
     let server = Server::new(&args.server)?;
-    server.create(NOSTREAM, args.replace)?;
-    let hark = if let Some(store) = &args.store {
+    if !args.again {
+        server.create(NOSTREAM, args.replace)?;
+    }
+    let hark = if args.again {
+        Server::url_of(&args.server, HARK)
+    } else if let Some(store) = &args.store {
         store.clone()
     } else {
         server.create(HARK, args.replace)?;
         Server::url_of(&args.server, HARK)
     };
     let measured = measure(args, &server, &*open(&hark)?);
-    if !args.keep {
+    if !args.keep && !args.again {
         server.remove(NOSTREAM)?;
         if args.store.is_none() {
             server.remove(HARK)?;
@@ -157,30 +172,42 @@ pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
 
 fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<Report> {
     let (runtime, client) = server.connect(NOSTREAM)?;
-    let version = runtime.block_on(schema::tables(&client, true))?;
+    let version = runtime.block_on(async {
+        if !args.again {
+            schema::tables(&client, true).await?;
+        }
+        schema::version(&client).await
+    })?;
     let mut report = Report::new("sql", &COLUMNS);
     report.setting("file", args.file.display().to_string());
     report.setting("postgresql", version);
     report.setting("connections", args.connections);
     report.setting("seconds_per_shape", args.seconds);
     let (mut from, mut first) = (0, Vec::new());
-    for &events in &args.events {
+    let sizes = if args.again { &args.events[args.events.len() - 1..] } else { &args.events[..] };
+    for &events in sizes {
         if events <= from {
             bail!("--events: give sizes in ascending order");
         }
-        runtime.block_on(async {
-            schema::no_indices(&client).await?;
-            fill::fill(&client, &args.file, from..events).await?;
-            schema::event_tags(&client).await?;
-            schema::indices(&client, true).await
-        })?;
-        lines::put(hark, &args.file, from..events)?;
+        if !args.again {
+            runtime.block_on(async {
+                schema::no_indices(&client).await?;
+                fill::fill(&client, &args.file, from..events).await?;
+                schema::event_tags(&client).await?;
+                schema::indices(&client, true).await
+            })?;
+            lines::put(hark, &args.file, from..events)?;
+            server.settle(args.store.is_none())?;
+        }
         from = events;
         let sample = Sample::read_first(&args.file, events)?;
         if sample.events < events {
             bail!("{} has {} events only", args.file.display(), sample.events);
         }
-        for (at, shape) in STORE_SHAPES.iter().enumerate() {
+        let is_wanted = |shape: &&Shape| {
+            args.shapes.is_empty() || args.shapes.iter().any(|name| shape.name.contains(&**name))
+        };
+        for (at, shape) in STORE_SHAPES.iter().filter(is_wanted).enumerate() {
             let p50 = ask_all(args, server, hark, shape, &sample, first.get(at), &mut report)?;
             if first.len() == at {
                 first.push(p50);
@@ -219,7 +246,7 @@ fn ask_all(
     figures.extend([ours.events_each(), p50, ours.times.at_ms(0.99), growth]);
     for form in [Form::Jsonb, Form::EventTags] {
         // What names no tag is asked alike.
-        if form == Form::EventTags && !filters[0].contains('#') {
+        if args.alone || form == Form::EventTags && !filters[0].contains('#') {
             figures.extend([None; 3]);
             continue;
         }

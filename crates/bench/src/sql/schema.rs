@@ -68,12 +68,16 @@ const TAG_INDICES: [(&str, &str); 2] = [
 ];
 
 /// Makes the tables and says which version of PostgreSQL they are in.
-pub(super) async fn tables(client: &Client, event_tags: bool) -> anyhow::Result<String> {
+pub(super) async fn tables(client: &Client, event_tags: bool) -> anyhow::Result<()> {
     client.batch_execute("CREATE EXTENSION IF NOT EXISTS btree_gin").await?;
     client.batch_execute(EVENTS).await?;
     if event_tags {
         client.batch_execute(EVENT_TAGS).await?;
     }
+    Ok(())
+}
+
+pub(super) async fn version(client: &Client) -> anyhow::Result<String> {
     Ok(client.query_one("SHOW server_version", &[]).await?.get(0))
 }
 
