@@ -82,6 +82,7 @@ impl Place {
     pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
         let config = &self.config.postgres;
         hark_store_postgres::Options {
+            read_url: config.read_url.clone(),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
             part_s: config.part_days.saturating_mul(86_400),
@@ -168,7 +169,10 @@ impl Place {
         } else {
             (address.into(), None)
         };
-        Ok(Self { data, database, config: self.config.clone() })
+        let mut config = self.config.clone();
+        // The replica is this one's.
+        config.postgres.read_url = None;
+        Ok(Self { data, database, config })
     }
 
     /// Opens another archive as this one's mirror, whenever it can be had.

@@ -6,6 +6,7 @@ mod policy;
 mod settings;
 mod typed;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ pub(crate) struct Config {
 /// How an archive in a database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Postgres {
+    pub(crate) read_url: Option<String>,
     pub(crate) connections_max: usize,
     pub(crate) statement_timeout: Duration,
     pub(crate) part_days: u64,
@@ -58,6 +60,7 @@ impl Default for Postgres {
     fn default() -> Self {
         let options = hark_store_postgres::Options::default();
         Self {
+            read_url: options.read_url,
             connections_max: options.pool_max,
             statement_timeout: options.statement_timeout,
             part_days: options.part_s / 86_400,
@@ -230,6 +233,7 @@ impl Config {
                 let value = (setting.show)(self);
                 if value != (setting.show)(before) {
                     let is_live = settings::is_live(section, setting);
+                    let value = without_password(&value);
                     changes.push((format!("{}.{} = {value}", section.name, setting.key), is_live));
                 }
             }
@@ -264,6 +268,17 @@ impl Config {
     }
 }
 
+/// The same, for a log, if it is the address of a database.
+fn without_password(value: &str) -> Cow<'_, str> {
+    let hidden = || {
+        let (scheme, rest) = value.split_once("://")?;
+        let (who, place) = rest.rsplit_once('@')?;
+        let (user, _) = who.split_once(':')?;
+        Some(format!("{scheme}://{user}:***@{place}"))
+    };
+    hidden().map_or(Cow::Borrowed(value), Cow::Owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +294,18 @@ mod tests {
                         .map(|fault| format!("{}: `{}` {fault}", typed.origin, typed.setting.key))
                 })
                 .collect(),
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_told_with_what_has_changed() {
+        let store = "postgres://me:se:cr@et@host:5432/hark".into();
+        let config = Config { store, ..Config::default() };
+        let changes = config.changes(&Config::default());
+        let words = "archive.store = \"postgres://me:***@host:5432/hark\"";
+        assert_eq!(changes[0].0, words);
+        for plain in ["embedded", "postgres://me@host/hark", "\"a:b\""] {
+            assert_eq!(without_password(plain), plain);
         }
     }
 

@@ -84,7 +84,8 @@ pub(crate) static SECTIONS: &[Section] = &[
         name: "postgres",
         doc: "How an archive in PostgreSQL is used (store = \"postgres://…\").",
         settings: settings! {
-            "connections_max" postgres.connections_max: "Connections for questions. One more is for writes, one to hear of what other servers write.";
+            "read_url" postgres.read_url: "postgres:// URL of a replica that questions go to. Empty: none. While it is behind or away, they go to the\nprimary, so that no answer misses what is there.";
+            "connections_max" postgres.connections_max: "Connections for questions, as many again to a replica. One more is for writes, one to hear of what other servers write.";
             "statement_timeout_ms" postgres.statement_timeout: "How long a statement may take. A question that takes longer is answered with an error.";
             "part_days" postgres.part_days: "Days that one part of the tables holds. Counts when the tables are made.";
             "migrate" postgres.migrate: "Whether `hark serve` brings the tables up to date when it starts.";

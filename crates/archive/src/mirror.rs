@@ -230,6 +230,10 @@ impl Store for Mirrored {
         self.shared.first.explain(query)
     }
 
+    fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.shared.first.explain_count(query)
+    }
+
     fn drop_part(&self, to: u64, spared: &[u32]) -> Result<Option<u64>, SearchError> {
         self.shared.first.drop_part(to, spared)
     }

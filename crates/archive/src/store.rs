@@ -221,6 +221,8 @@ pub struct Database {
     pub connections_used: u64,
     /// How often a question had to wait for one, since the start.
     pub waits: u64,
+    /// Questions that a replica was asked, and those that it could not be, where there is one.
+    pub replica: Option<(u64, u64)>,
     /// How far what is told to subscribers lies behind what was put by anybody.
     pub news_behind: u64,
     /// How long statements took since the start, by their form.
@@ -256,6 +258,11 @@ pub trait Store: Send + Sync {
 
     /// How this store would answer, and what it expects that to cost.
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError>;
+
+    /// The same where matches are only counted.
+    fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.explain(query)
+    }
 
     /// Size and state.
     fn stats(&self) -> Stats;

@@ -167,6 +167,7 @@ impl Server {
         let (readers, reader_threads) =
             Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
         let relay = Arc::new(Relay {
+            slow: SlowLog::new(config.slow_question, &shelf.store),
             store: shelf.store,
             clock: shelf.clock,
             live,
@@ -178,7 +179,6 @@ impl Server {
             settings,
             rates,
             metrics,
-            slow: SlowLog::new(config.slow_question),
             info: config.relay,
             connections: Arc::new(Connections::default()),
             proxies: config.proxies,

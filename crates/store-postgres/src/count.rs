@@ -6,26 +6,32 @@
 use hark_archive::Query;
 use tokio_postgres::types::ToSql;
 
+use crate::Inner;
 use crate::search::Asked;
 use crate::session::{Fault, Session};
+use crate::terms::Terms;
 use crate::time::to_db;
 
 /// A statement that grows with its values.
 #[derive(Default)]
 struct Text {
     conditions: Vec<String>,
-    values: Vec<Box<dyn ToSql + Sync>>,
+    values: Vec<Box<dyn ToSql + Sync + Send>>,
 }
 
 impl Text {
     /// Adds a value and gives the name that it has in the text.
-    fn value(&mut self, value: impl ToSql + Sync + 'static) -> String {
+    fn value(&mut self, value: impl ToSql + Sync + Send + 'static) -> String {
         self.values.push(Box::new(value));
         format!("${}", self.values.len())
     }
 
     fn condition(&mut self, words: impl Into<String>) {
         self.conditions.push(words.into());
+    }
+
+    fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.values.iter().map(|value| &**value as _).collect()
     }
 }
 
@@ -37,12 +43,36 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
 }
 
-/// How many records match, limit and cursor left aside.
-pub(crate) fn count(asked: &Asked, addressed: &[i64], session: &mut Session) -> Result<u64, Fault> {
-    let query = &asked.query;
-    if (Query { limit: usize::MAX, ..query.clone() }).is_void() {
-        return Ok(0);
+/// A question whose matches are to be counted, as a statement. Limit and cursor are left aside.
+pub(crate) struct Counting {
+    /// None where nothing can match.
+    statement: Option<(String, Text)>,
+}
+
+impl Counting {
+    pub(crate) fn new(inner: &Inner, query: &Query) -> Self {
+        let asked = inner.asked(&Query { after: None, limit: usize::MAX, ..query.clone() });
+        let statement = (!asked.query.is_void()).then(|| statement(&asked, &inner.terms));
+        Self { statement }
     }
+
+    /// How many match.
+    pub(crate) fn count(&self, session: &mut Session) -> Result<u64, Fault> {
+        let Some((sql, text)) = &self.statement else { return Ok(0) };
+        let rows = session.query_once(sql, &text.values())?;
+        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).cast_unsigned()))
+    }
+
+    /// The statement, and what PostgreSQL says to EXPLAIN ANALYZE.
+    pub(crate) fn explain(&self, session: &mut Session) -> Result<Vec<String>, Fault> {
+        let Some((sql, text)) = &self.statement else { return Ok(Vec::new()) };
+        let plan = session.explain(sql, &text.values())?;
+        Ok(std::iter::once(sql.clone()).chain(plan).collect())
+    }
+}
+
+fn statement(asked: &Asked, terms: &Terms) -> (String, Text) {
+    let query = &asked.query;
     let mut text = Text::default();
     let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
     let within =
@@ -70,18 +100,19 @@ pub(crate) fn count(asked: &Asked, addressed: &[i64], session: &mut Session) -> 
         text.condition(format!("r.terms && {terms}::bigint[]"));
     }
     if let Some(gate) = &query.gate {
+        let addressed = gate.addressed.values.iter();
+        let addressed: Vec<i64> =
+            addressed.filter_map(|value| terms.label(gate.addressed.name, value, None)).collect();
         let kinds = text.value(signed(&gate.kinds));
         let readers = text.value(lists(&gate.readers));
-        let addressed = text.value(addressed.to_vec());
+        let addressed = text.value(addressed);
         text.condition(format!(
             "(r.kind <> ALL({kinds}::int[]) OR coalesce(r.author = ANY({readers}::bytea[]), false) \
              OR r.terms && {addressed}::bigint[])"
         ));
     }
-    let all = format!("SELECT count(*) FROM {from} WHERE {}", text.conditions.join(" AND "));
-    let values: Vec<&(dyn ToSql + Sync)> = text.values.iter().map(|value| &**value).collect();
-    let rows = session.query_once(&all, &values)?;
-    Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).cast_unsigned()))
+    let sql = format!("SELECT count(*) FROM {from} WHERE {}", text.conditions.join(" AND "));
+    (sql, text)
 }
 
 /// What the records are found by.

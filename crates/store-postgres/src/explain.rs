@@ -8,6 +8,8 @@ use hark_archive::query::explain::{Explanation, Step};
 use hark_archive::query::plan::describe;
 
 use crate::Inner;
+use crate::count::Counting;
+use crate::replica::Reading;
 use crate::search::Finder;
 use crate::session::{Fault, Traced};
 
@@ -21,9 +23,10 @@ pub(crate) fn explain(inner: &Inner, query: &Query) -> Result<Explanation, Fault
         let plan = "nothing can match".into();
         return Ok(Explanation { plan, ..Explanation::default() });
     }
-    let query = asked.query.clone();
+    let (query, asked_seq) = (asked.query.clone(), asked.seq);
     let mut finder = Some(Finder::new(asked));
-    let (finder, trace) = inner.pool.with(|session| {
+    let mut reading = Reading::new(inner, asked_seq);
+    let (finder, trace) = reading.with(inner, |session| {
         let Some(mut finder) = finder.take() else {
             return Err(Fault::Away("the connection was lost; ask again".into()));
         };
@@ -51,4 +54,13 @@ pub(crate) fn explain(inner: &Inner, query: &Query) -> Result<Explanation, Fault
         estimate: finder.visited(),
         details: details.collect(),
     })
+}
+
+/// Explains how a query's matches are counted.
+pub(crate) fn explain_count(inner: &Inner, query: &Query) -> Result<Explanation, Fault> {
+    let counting = Counting::new(inner, query);
+    let details =
+        Reading::new(inner, inner.seen()).with(inner, |session| counting.explain(session))?;
+    let plan = if details.is_empty() { "nothing can match" } else { "one statement counts" };
+    Ok(Explanation { plan: plan.into(), details, ..Explanation::default() })
 }

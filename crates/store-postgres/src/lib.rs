@@ -18,6 +18,7 @@ use commit::Writing;
 pub use migrate::{MigrateError, Migration};
 use parts::{Grid, Parts};
 use pool::Pool;
+use replica::{Reading, Replica};
 use search::{Asked, PooledSearch};
 use session::{Door, Fault};
 use sql::Form;
@@ -31,6 +32,7 @@ mod listen;
 mod migrate;
 mod parts;
 mod pool;
+mod replica;
 mod retire;
 mod search;
 mod session;
@@ -42,7 +44,9 @@ mod time;
 /// How a shelf is kept and asked.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections for questions, at most.
+    /// URL of a replica that questions go to while it is up to date.
+    pub read_url: Option<String>,
+    /// Connections for questions, at most; as many again to the replica.
     pub pool_max: usize,
     /// How long a statement may take. A question that takes longer is answered with an error.
     pub statement_timeout: Duration,
@@ -63,10 +67,11 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            read_url: None,
             pool_max: 8,
             statement_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
-            part_s: 90 * 86_400,
+            part_s: 365 * 86_400,
             // 2020: the networks are not much older.
             parts_from_s: 1_577_836_800,
             parts_max: 1_000,
@@ -112,6 +117,7 @@ const KNOWN_MAX: usize = 1 << 16;
 /// What threads of a shelf share.
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
+    pub(crate) replica: Option<Replica>,
     pub(crate) rules: Box<dyn Rules>,
     pub(crate) terms: Terms,
     pub(crate) grid: Grid,
@@ -197,9 +203,16 @@ impl PostgresStore {
         let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
         let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
         let parts = Parts::read(&mut session, version)?;
+        let replica = options.read_url.as_ref().map(|url| {
+            let replica = self::door(url, &schema, options)?.noting_in(&door);
+            let pool = Pool::new(replica, options.pool_max, options.statement_timeout);
+            Ok::<_, OpenError>(Replica::new(pool, &secret))
+        });
+        let replica = replica.transpose()?;
         let pool = Pool::new(door, options.pool_max, options.statement_timeout);
         let inner = Inner {
             pool,
+            replica,
             rules,
             terms: Terms::new(&secret),
             grid: Grid {
@@ -303,14 +316,9 @@ impl Store for PostgresStore {
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-        let asked = self.inner.asked(&Query { after: None, ..query.clone() });
-        let addressed = asked.query.gate.as_ref().map(|gate| {
-            let values = gate.addressed.values.iter();
-            let terms = &self.inner.terms;
-            values.filter_map(|value| terms.label(gate.addressed.name, value, None)).collect()
-        });
-        let addressed: Vec<i64> = addressed.unwrap_or_default();
-        let counted = self.inner.pool.with(|session| count::count(&asked, &addressed, session));
+        let counting = count::Counting::new(&self.inner, query);
+        let mut reading = Reading::new(&self.inner, self.inner.seen());
+        let counted = reading.with(&self.inner, |session| counting.count(session));
         counted.map(Some).map_err(|fault| failed(&fault))
     }
 
@@ -324,6 +332,10 @@ impl Store for PostgresStore {
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
         explain::explain(&self.inner, query).map_err(|fault| failed(&fault))
+    }
+
+    fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
+        explain::explain_count(&self.inner, query).map_err(|fault| failed(&fault))
     }
 
     fn stats(&self) -> Stats {

@@ -148,6 +148,11 @@ impl Door {
         })
     }
 
+    /// The same, but what its statements take is noted with those of `other`.
+    pub(crate) fn noting_in(self, other: &Self) -> Self {
+        Self { taken: Arc::clone(&other.taken), ..self }
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -228,7 +233,7 @@ impl Session {
         let rows = self.wait(self.client.query(&statement, values))?;
         self.taken.note(form, started.elapsed());
         if self.trace.is_some() {
-            let plan = self.plan(form, values)?;
+            let plan = self.explain(&form.text(), values)?;
             let rows = rows.len();
             self.trace
                 .iter_mut()
@@ -238,9 +243,12 @@ impl Session {
     }
 
     /// The plan of a statement, which is carried out for it.
-    fn plan(&mut self, form: Form, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<String>, Fault> {
-        let text = format!("EXPLAIN (ANALYZE, BUFFERS) {}", form.text());
-        let lines = self.wait(self.client.query(&text, values))?;
+    pub(crate) fn explain(
+        &mut self,
+        text: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<String>, Fault> {
+        let lines = self.query_once(&format!("EXPLAIN (ANALYZE, BUFFERS) {text}"), values)?;
         Ok(lines.iter().map(|line| line.get(0)).collect())
     }
 

@@ -15,8 +15,16 @@ pub(crate) enum Form {
     KindKeys(Order),
     /// Keys and authors of everything.
     TimeKeys(Order),
-    /// Keys of ids.
-    IdKeys,
+    /// A page of so many runs of (term, kind), in order, with its records.
+    TermPage(Order, usize),
+    /// A page of runs of (author, kind).
+    AuthorPage(Order, usize),
+    /// A page of runs of a kind.
+    KindPage(Order, usize),
+    /// A page of everything.
+    TimePage(Order),
+    /// Records of ids.
+    Ids,
     /// The first few keys of terms, in no order.
     TermFew,
     /// The first few keys of authors, in no order.
@@ -71,7 +79,11 @@ impl Form {
             Self::AuthorKeys(_) => "author_keys",
             Self::KindKeys(_) => "kind_keys",
             Self::TimeKeys(_) => "time_keys",
-            Self::IdKeys => "id_keys",
+            Self::TermPage(..) => "term_page",
+            Self::AuthorPage(..) => "author_page",
+            Self::KindPage(..) => "kind_page",
+            Self::TimePage(_) => "time_page",
+            Self::Ids => "ids",
             Self::TermFew => "term_few",
             Self::AuthorFew => "author_few",
             Self::TermKinds => "term_kinds",
@@ -111,8 +123,22 @@ impl Form {
                     behind.replace("v.time", "$1::bigint").replace("v.id", "$2::bytea")
                 )
             }
-            Self::IdKeys => "SELECT r.time, r.id FROM unnest($1::bytea[]) AS v(id) \
-                CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.id = v.id OFFSET 0) r"
+            Self::TermPage(order, runs) => {
+                let keys = page(Some(("term", "bigint")), runs, order, "tag", "r.time, r.id", "");
+                format!(
+                    "SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM ({keys}) t \
+                     LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time \
+                     AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
+                )
+            }
+            Self::AuthorPage(order, runs) => {
+                page(Some(("author", "bytea")), runs, order, "record", RECORD, SEEN)
+            }
+            Self::KindPage(order, runs) => page(None, runs, order, "record", RECORD, SEEN),
+            Self::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
+            Self::Ids => "SELECT r.time, r.id, r.body FROM unnest($1::bytea[]) AS v(id) \
+                CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.id = v.id \
+                AND r.seq <= $2 OFFSET 0) r"
                 .into(),
             Self::TermFew => few("term bigint", "tag"),
             Self::AuthorFew => few("author bytea", "record"),
@@ -120,16 +146,19 @@ impl Form {
             Self::AuthorKinds => kinds("author bytea", "record"),
             Self::TermSize => size("term bigint", "tag"),
             Self::AuthorSize => size("author bytea", "record"),
-            Self::Bodies => "SELECT v.n, r.body FROM unnest($1::bigint[], $2::bytea[]) \
-                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.body FROM record r \
-                WHERE r.time = v.time AND r.id = v.id AND r.seq <= $3 \
-                AND ($4::bigint[] IS NULL OR r.terms && $4) LIMIT 1) r"
+            // Found by their times: those of an answer lie close together there, and not by id.
+            Self::Bodies => "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
+                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, \
+                r.body FROM record r WHERE r.time = v.time AND r.id >= v.id \
+                ORDER BY r.time DESC, r.id LIMIT 1) b \
+                WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
                 .into(),
             Self::Begin => "BEGIN".into(),
             Self::Lock => "SELECT seq, records, parts FROM state FOR UPDATE".into(),
             Self::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
-                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT 1 FROM record r \
-                WHERE r.time = v.time AND r.id = v.id LIMIT 1) r"
+                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
+                WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b \
+                WHERE b.id = v.id"
                 .into(),
             Self::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
                 CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key \
@@ -185,6 +214,37 @@ fn behind(order: Order) -> (&'static str, &'static str) {
             ("r.time >= v.time AND (r.time > v.time OR r.id > v.id)", "r.time, r.id")
         }
     }
+}
+
+/// What a page of records has of each.
+const RECORD: &str = "r.time, r.id, r.body";
+/// Leaves out what came after the question.
+const SEEN: &str = " AND r.seq <= $6";
+
+/// The next of so many runs together, in order: each is an arm that is read no further than the page goes.
+/// Times from $1 to $2, behind ($3, $4), $5 of them; kinds and values are arrays, one of each a run.
+fn page(
+    value: Option<(&str, &str)>,
+    runs: usize,
+    order: Order,
+    table: &str,
+    columns: &str,
+    more: &str,
+) -> String {
+    let (behind, sorted) = behind(order);
+    let behind = behind.replace("v.time", "$3::bigint").replace("v.id", "$4::bytea");
+    let arm = |run: usize| {
+        let value = value
+            .map_or(String::new(), |(column, of)| format!("r.{column} = ($8::{of}[])[{run}] AND "));
+        let kind =
+            if run == 0 { String::new() } else { format!("r.kind = ($7::int[])[{run}] AND ") };
+        format!(
+            "(SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2 \
+             AND {behind}{more} ORDER BY {sorted} LIMIT $5)"
+        )
+    };
+    let arms: Vec<String> = if runs == 0 { vec![arm(0)] } else { (1..=runs).map(arm).collect() };
+    format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 
 /// Of each run, the next keys in order.

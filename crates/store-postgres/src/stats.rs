@@ -51,6 +51,7 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         connections: counters.open.get(),
         connections_used: counters.used.get(),
         waits: counters.waits.get(),
+        replica: inner.replica.as_ref().map(|replica| (replica.asked.get(), replica.passed.get())),
         news_behind: row.get::<_, i64>(6).saturating_sub(inner.seen()).max(0).cast_unsigned(),
         statements: inner.pool.door().taken.read(),
     };

@@ -74,6 +74,29 @@ impl Cluster {
 
     /// One with these settings, each as `name=value`.
     pub fn with(settings: &[&str]) -> Self {
+        let cluster = Self::prepare(settings.iter().map(|setting| (*setting).to_owned()).collect());
+        let mut initdb = cluster.program("initdb");
+        initdb
+            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"])
+            .args(["--no-sync", "--no-instructions", "--pgdata"]);
+        cluster.make(initdb.arg(cluster.data()));
+        cluster
+    }
+
+    /// A streaming replica of this one.
+    #[must_use]
+    pub fn replica(&self) -> Self {
+        let cluster = Self::prepare(self.settings.clone());
+        let mut backup = cluster.program("pg_basebackup");
+        backup
+            .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--dbname"])
+            .args([&self.url("postgres"), "--pgdata"]);
+        cluster.make(backup.arg(cluster.data()));
+        cluster
+    }
+
+    /// All but its files and the server.
+    fn prepare(settings: Vec<String>) -> Self {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("hark-postgres-{}-{number}", std::process::id());
@@ -95,26 +118,24 @@ impl Cluster {
         if let Some((user, group)) = user {
             chown(&dir, Some(user), Some(group)).expect("gives the directory away");
         }
-        let cluster = Self {
+        Self {
             programs: programs(),
             port: free_port(),
             user,
-            settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            settings,
             server: Mutex::new(None),
             guard,
             databases: AtomicU32::new(0),
             dir,
-        };
-        let made = cluster
-            .program("initdb")
-            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"])
-            .args(["--no-sync", "--no-instructions", "--pgdata"])
-            .arg(cluster.data())
-            .output()
-            .expect("initdb runs");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        cluster.start();
-        cluster
+        }
+    }
+
+    /// Makes its files and starts it.
+    fn make(&self, command: &mut Command) {
+        let made = command.output().expect("PostgreSQL's programs run");
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "{command:?}: {said}");
+        self.start();
     }
 
     /// Starts the server and returns once it takes connections. Does nothing if it runs.
@@ -238,7 +259,8 @@ impl Cluster {
         Ok(String::from_utf8(output.stdout).expect("is text").trim_end().to_owned())
     }
 
-    fn sql(&self, database: &str, sql: &str) -> String {
+    /// Runs SQL in a database; the answer comes as lines of values separated by `|`.
+    pub fn sql(&self, database: &str, sql: &str) -> String {
         self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 

@@ -27,8 +27,9 @@ use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
 
-/// Records made durable at once.
-const BATCH_RECORDS: usize = 1024;
+/// Records made durable at once: in files, and in a database, which takes longer to begin and to end.
+const BATCH_RECORDS: usize = 1_024;
+const BATCH_RECORDS_DATABASE: usize = 4_096;
 /// Chunks under way for each worker: one in hand, the others so that none waits.
 const CHUNKS_PER_WORKER: usize = 4;
 /// Silence of a pipe after which what came so far is written.
@@ -116,8 +117,13 @@ fn file(
         format!("{} could not be opened; the files before it are done", path.display())
     })?;
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let batch_records = match hand {
+        Hand::Database(_) => BATCH_RECORDS_DATABASE,
+        Hand::Own(_) | Hand::Server(_) => BATCH_RECORDS,
+    };
     let mut intake = Intake {
         hand,
+        batch_records,
         tally,
         memory,
         batch: Batch::default(),
@@ -199,6 +205,7 @@ struct Batch {
 /// The writing end.
 struct Intake<'a> {
     hand: &'a mut Hand,
+    batch_records: usize,
     tally: &'a mut Tally,
     memory: &'a mut Memory,
     batch: Batch,
@@ -229,7 +236,7 @@ impl Intake<'_> {
                 anyhow::bail!("a thread that checks events failed; run the import again")
             };
             self.add(checked);
-            self.write(BATCH_RECORDS)?;
+            self.write(self.batch_records)?;
             if stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -254,9 +261,9 @@ impl Intake<'_> {
 
     /// Writes batches as long as there are `at_least` so many records.
     fn write(&mut self, at_least: usize) -> anyhow::Result<()> {
-        let Self { hand, tally, batch, .. } = self;
+        let Self { hand, tally, batch, batch_records, .. } = self;
         while batch.records.len() >= at_least.max(1) {
-            let size = batch.records.len().min(BATCH_RECORDS);
+            let size = batch.records.len().min(*batch_records);
             let records = batch.records.drain(..size).collect();
             let outcomes = hand.put(records)?;
             let mut failed = None;

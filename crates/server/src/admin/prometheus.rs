@@ -159,6 +159,12 @@ fn store(page: &mut Page, relay: &Relay) {
             "How often a question had to wait for a connection.",
         );
         page.line("hark_database_waits_total", "", database.waits);
+        if let Some((asked, passed)) = database.replica {
+            let name = "hark_database_replica_total";
+            page.head(name, "counter", "Questions to the replica, and those it was not ready for.");
+            page.line(name, "{result=\"asked\"}", asked);
+            page.line(name, "{result=\"passed\"}", passed);
+        }
         page.head("hark_statement_seconds", "histogram", "Time of statements, by form.");
         for (form, times) in &database.statements {
             page.classes("hark_statement_seconds", &format!("form=\"{form}\","), times);

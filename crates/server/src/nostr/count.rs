@@ -15,7 +15,6 @@ use super::Relay;
 use super::cost::{Cost, Searching};
 use super::hll::Hll;
 use super::page::{BUG, TOO_MUCH};
-use super::slow;
 use crate::line::{Line, Ticket};
 use crate::metrics::Verb;
 use crate::readers::{Job, Turn};
@@ -119,7 +118,7 @@ impl Counting {
 impl Drop for Counting {
     fn drop(&mut self) {
         let asked = self.queries.iter().map(|query| (query, query.limit));
-        self.relay.slow.note("COUNT", &self.cost.spent(), || slow::filters(asked));
+        self.relay.slow.note("COUNT", &self.cost.spent(), asked);
     }
 }
 

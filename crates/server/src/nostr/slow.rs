@@ -1,11 +1,14 @@
 //! The log of slow questions: what was asked, by which plan it went, how much it visited and how long
-//! that took. Bounded, since whoever asks slow questions asks many.
+//! that took; and, asked for aside, how the archive explains it. Bounded, since whoever asks slow
+//! questions asks many.
 
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hark_archive::Query;
+use hark_archive::{Query, Store};
 use hark_codec::hex;
 
 use crate::metrics::{Label, Plan};
@@ -15,12 +18,23 @@ const LINES_MAX: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Characters of the filters that a line has.
 const FILTERS_MAX: usize = 4_000;
+/// Questions that wait to be explained, at most, and how many of one REQ's filters are.
+const ASIDE_MAX: usize = 2;
+const EXPLAINED_MAX: usize = 4;
 
 /// What is slow, and what was logged of late.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
     from: Option<Duration>,
     window: Mutex<Window>,
+    aside: Option<(SyncSender<Aside>, JoinHandle<()>)>,
+}
+
+/// A question that is to be explained.
+#[derive(Debug)]
+struct Aside {
+    queries: Vec<Query>,
+    counted: bool,
 }
 
 #[derive(Debug)]
@@ -41,13 +55,30 @@ pub(super) struct Spent {
 }
 
 impl SlowLog {
-    /// Logs what takes at least `from`, or nothing.
-    pub(crate) fn new(from: Option<Duration>) -> Self {
-        Self { from, window: Mutex::new(Window { began: Instant::now(), lines: 0 }) }
+    /// Logs what takes at least `from`, or nothing, and how `store` explains it.
+    pub(crate) fn new(from: Option<Duration>, store: &Arc<dyn Store>) -> Self {
+        let aside = from.and_then(|_| {
+            let (aside, due) = sync_channel(ASIDE_MAX);
+            let store = Arc::downgrade(store);
+            let thread = std::thread::Builder::new().name("hark-slow".into());
+            match thread.spawn(move || explain_all(&store, &due)) {
+                Ok(thread) => Some((aside, thread)),
+                Err(error) => {
+                    tracing::warn!(%error, "slow questions are not explained: no thread");
+                    None
+                }
+            }
+        });
+        Self { from, window: Mutex::new(Window { began: Instant::now(), lines: 0 }), aside }
     }
 
-    /// Logs a question if it was slow. `filters` is made only then.
-    pub(super) fn note(&self, verb: &str, spent: &Spent, filters: impl FnOnce() -> String) {
+    /// Logs a question if it was slow.
+    pub(super) fn note<'a>(
+        &self,
+        verb: &str,
+        spent: &Spent,
+        asked: impl Iterator<Item = (&'a Query, usize)> + Clone,
+    ) {
         if self.from.is_none_or(|from| spent.time < from) || !self.has_room() {
             return;
         }
@@ -58,9 +89,15 @@ impl SlowLog {
             waited_ms = spent.waited.as_millis() as u64,
             rows = spent.rows,
             plan,
-            filters = filters(),
+            filters = filters(asked.clone()),
             "a slow question"
         );
+        if let Some((aside, _)) = &self.aside {
+            let queries = asked.take(EXPLAINED_MAX);
+            let queries = queries.map(|(query, limit)| Query { limit, ..query.clone() }).collect();
+            // Where many wait already, this one goes without.
+            let _ = aside.try_send(Aside { queries, counted: spent.plan == Plan::Count });
+        }
     }
 
     fn has_room(&self) -> bool {
@@ -74,6 +111,36 @@ impl SlowLog {
         }
         window.lines += 1;
         window.lines <= LINES_MAX
+    }
+}
+
+impl Drop for SlowLog {
+    fn drop(&mut self) {
+        // Nothing may use the archive any more once it is to be closed.
+        if let Some((aside, thread)) = self.aside.take() {
+            drop(aside);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Has slow questions explained, where the archive has something to say for itself. That may take as
+/// long as they took.
+fn explain_all(store: &Weak<dyn Store>, due: &Receiver<Aside>) {
+    for Aside { queries, counted } in due {
+        for query in queries {
+            let Some(store) = store.upgrade() else { return };
+            let explained =
+                if counted { store.explain_count(&query) } else { store.explain(&query) };
+            let filter = filters([(&query, query.limit)].into_iter());
+            match explained {
+                Ok(explained) if explained.details.is_empty() => {}
+                Ok(explained) => {
+                    tracing::warn!(filter, "how it was answered: {}", explained.to_string().trim());
+                }
+                Err(error) => tracing::warn!(filter, %error, "a slow question is not explained"),
+            }
+        }
     }
 }
 
@@ -130,6 +197,8 @@ fn list(values: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::admission::KeepAll;
+    use hark_archive::store::memory::MemoryStore;
     use hark_codec::nostr::Filter;
 
     use super::*;
@@ -154,7 +223,8 @@ mod tests {
 
     #[test]
     fn many_slow_questions_are_a_few_lines() {
-        let log = SlowLog::new(Some(Duration::ZERO));
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
+        let log = SlowLog::new(Some(Duration::ZERO), &store);
         let lines = (0..1_000).filter(|_| log.has_room()).count();
         assert_eq!(lines as u64, LINES_MAX);
     }

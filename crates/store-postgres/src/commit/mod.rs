@@ -11,6 +11,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use hark_archive::admission::Effects;
 use hark_archive::store::Numbered;
 use hark_archive::{CommitError, Committed, Outcome, Record, Write};
@@ -202,7 +203,7 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
         return Ok(0);
     }
     let bytes = kept.iter().map(|(_, put)| put.record.bytes().len() + 256).sum();
-    let (mut records, mut tags, mut tagged) = (Rows::new(bytes), Rows::new(bytes / 4), false);
+    let (mut records, mut tags) = (Rows::new(bytes), Vec::with_capacity(kept.len() * 4));
     let (mut keys, mut times, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for (seq, Put { record, key, .. }) in kept {
         let terms = inner.terms.of(record);
@@ -222,14 +223,7 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
         }
         records.bigints(&terms);
         records.bytes(record.bytes());
-        for term in terms {
-            tags.row(4);
-            tags.bigint(term);
-            tags.bigint(key.time);
-            tags.int(kind);
-            tags.bytes(&key.id);
-            tagged = true;
-        }
+        tags.extend(terms.into_iter().map(|term| (term, kind, key)));
         if inner.rules.forbids(record.kind()) {
             for forbidding in inner.terms.forbids(record) {
                 keys.push(forbidding);
@@ -238,16 +232,32 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
             }
         }
     }
-    let (records, tags) = (records.end(), tags.end());
-    let bytes = records.len() + tags.len();
+    let records = records.end();
+    let mut bytes = records.len();
     session.copy(Form::CopyRecords, records)?;
-    if tagged {
+    if !tags.is_empty() {
+        let tags = tag_rows(tags);
+        bytes += tags.len();
         session.copy(Form::CopyTags, tags)?;
     }
     if !keys.is_empty() {
         session.query(Form::AddForbids, &[&keys, &times, &ids])?;
     }
     Ok(bytes as u64)
+}
+
+/// In the order of their index, whose pages are visited once each so.
+fn tag_rows(mut tags: Vec<(i64, i32, &Key)>) -> Bytes {
+    tags.sort_unstable_by_key(|(term, kind, _)| (*term, *kind));
+    let mut rows = Rows::new(tags.len() * 74);
+    for (term, kind, key) in tags {
+        rows.row(4);
+        rows.bigint(term);
+        rows.bigint(key.time);
+        rows.int(kind);
+        rows.bytes(&key.id);
+    }
+    rows.end()
 }
 
 /// The network's time of a key.

@@ -11,19 +11,18 @@ use hark_archive::query::plan::Set;
 use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
 
 use crate::Inner;
-use crate::pool::Pool;
+use crate::replica::{Its, Reading};
 use crate::session::{Fault, Session};
 use crate::sql::Form;
 use crate::terms::Terms;
 use crate::time::Key;
-use walk::{Gathered, Walk};
+use walk::{Gathered, Pages, Walk};
 
 mod plan;
 mod walk;
 
-/// Records fetched at a time, at most, and how many a first page has.
+/// Records fetched at a time, at most.
 const FETCH_MAX: usize = 500;
-const FETCH_FIRST: usize = 100;
 /// Bytes of records that a search keeps while it rests. The others are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
 /// Values of a label that are also compared in the database, so that what does not match is not sent.
@@ -71,12 +70,6 @@ pub(crate) trait Sessions {
     fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault>;
 }
 
-impl Sessions for &Pool {
-    fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
-        Pool::with(self, work)
-    }
-}
-
 impl Sessions for Session {
     fn with<T>(
         &mut self,
@@ -92,6 +85,8 @@ enum Stage {
     Start,
     /// In walks along runs.
     Walk(Box<Walk>),
+    /// Page by page, with the records.
+    Pages(Box<Pages>),
     /// All are found.
     Found,
 }
@@ -104,8 +99,8 @@ pub(crate) struct Finder {
     keys: VecDeque<Key>,
     /// Records that come before those.
     bodies: VecDeque<Box<[u8]>>,
-    /// Records fetched last time.
-    fetched: usize,
+    /// The last key of a page.
+    last: Option<Key>,
     told: usize,
     visited: u64,
     driver: Option<Set>,
@@ -120,7 +115,7 @@ impl Finder {
             stage: Stage::Start,
             keys: VecDeque::new(),
             bodies: VecDeque::new(),
-            fetched: 0,
+            last: None,
             told: 0,
             visited: 0,
             driver: None,
@@ -168,14 +163,30 @@ impl Finder {
                 }
                 Ok(true)
             }
+            Stage::Pages(pages) => {
+                let wanted = wanted.clamp(1, FETCH_MAX);
+                let Some(page) = pages.next(&self.asked, &inner.parts(), wanted, session)? else {
+                    self.stage = Stage::Found;
+                    return Ok(true);
+                };
+                self.visited += page.len() as u64 + 1;
+                for (key, body) in page {
+                    // A record that has two of the values comes twice.
+                    if self.last.replace(key) != Some(key)
+                        && let Some(body) = body
+                    {
+                        take(&mut self.bodies, &self.asked, &body)?;
+                    }
+                }
+                Ok(true)
+            }
             Stage::Found => Ok(false),
         }
     }
 
     /// Fetches records of the next keys.
     fn fetch(&mut self, session: &mut Session) -> Result<(), Fault> {
-        let count = self.wanted().clamp(FETCH_FIRST, FETCH_MAX);
-        let count = count.min(self.fetched * 2 + FETCH_FIRST).min(self.keys.len());
+        let count = self.wanted().clamp(1, FETCH_MAX).min(self.keys.len());
         let next = || self.keys.iter().take(count);
         let times: Vec<i64> = next().map(|key| key.time).collect();
         let ids: Vec<&[u8]> = next().map(|key| &key.id[..]).collect();
@@ -193,7 +204,6 @@ impl Finder {
         found.sort_unstable_by_key(|(n, _)| *n);
         self.bodies.extend(found.into_iter().map(|(_, body)| body));
         self.keys.drain(..count);
-        self.fetched = count;
         Ok(())
     }
 
@@ -260,15 +270,16 @@ impl Finder {
     }
 }
 
-/// A search on the pool's sessions.
+/// A search on pooled sessions.
 pub(crate) struct PooledSearch {
     inner: Arc<Inner>,
+    reading: Reading,
     finder: Finder,
 }
 
 impl PooledSearch {
     pub(crate) fn new(inner: Arc<Inner>, asked: Asked) -> Self {
-        Self { inner, finder: Finder::new(asked) }
+        Self { reading: Reading::new(&inner, asked.seq), inner, finder: Finder::new(asked) }
     }
 }
 
@@ -278,8 +289,8 @@ impl Search for PooledSearch {
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<Progress, SearchError> {
-        let (inner, finder) = (&self.inner, &mut self.finder);
-        let progress = finder.slice(inner, work, &mut &inner.pool, sink);
+        let Self { inner, reading, finder } = self;
+        let progress = finder.slice(inner, work, &mut Its { inner, reading }, sink);
         progress.map_err(|fault| SearchError::Failed(fault.to_string()))
     }
 
@@ -294,6 +305,16 @@ impl Search for PooledSearch {
     fn driver(&self) -> Option<Set> {
         self.finder.driver
     }
+}
+
+/// Adds a record to an answer, if it belongs there.
+fn take(bodies: &mut VecDeque<Box<[u8]>>, asked: &Asked, body: &[u8]) -> Result<(), Fault> {
+    let record = Record::new(body)
+        .map_err(|error| Fault::Refused(format!("a record is damaged: {error}")))?;
+    if asked.query.matches(&record) {
+        bodies.push_back(body.into());
+    }
+    Ok(())
 }
 
 /// Whether `key` comes before `other` in `order`.

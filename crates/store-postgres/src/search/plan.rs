@@ -8,7 +8,7 @@ use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
 
 use super::walk::{Value, Walk};
-use super::{Asked, Finder, Stage, compare};
+use super::{Asked, Finder, Stage, compare, take};
 use crate::session::{Fault, Session};
 use crate::sql::Form;
 use crate::time::{Key, to_db};
@@ -20,7 +20,7 @@ const KINDS_MAX: usize = 8;
 /// Rows of a value that are read whole, without regard to kinds: at least, at most, and of all values.
 const FEW_MIN: usize = 8;
 const FEW_MAX: usize = 256;
-const FEW_ALL: usize = 2_048;
+const FEW_ALL: usize = 8_192;
 /// Runs above which it is tried first to walk the order itself.
 const RUNS_MAX: usize = 128;
 
@@ -78,12 +78,16 @@ impl Finder {
         if let Some(ids) = &asked.query.ids {
             self.driver = Some(Set::Ids);
             let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
-            let rows = session.query(Form::IdKeys, &[&ids])?;
+            let rows = session.query(Form::Ids, &[&ids, &asked.seq])?;
             self.visited += ids.len() as u64;
-            let mut keys: Vec<Key> = rows.iter().map(|row| key(row.get(0), row.get(1))).collect();
-            keys.retain(|key| lies_ahead(asked, key));
-            keys.sort_unstable_by(|a, b| compare(asked.query.order, a, b));
-            self.keys = keys.into();
+            let mut found: Vec<(Key, &[u8])> =
+                rows.iter().map(|row| (key(row.get(0), row.get(1)), row.get(2))).collect();
+            found.retain(|(key, _)| lies_ahead(asked, key));
+            found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+            found.dedup_by_key(|(key, _)| key.id);
+            for (_, body) in found {
+                take(&mut self.bodies, asked, body)?;
+            }
             return Ok(Stage::Found);
         }
         let (kinds, mut visited) = (kinds(asked), 0);
@@ -96,7 +100,8 @@ impl Finder {
                 let walks = set == Set::Authors && runs > RUNS_MAX && !self.by_value;
                 if walks {
                     plain(asked, kinds.as_deref()).or_instead(runs as u64)
-                } else if let Some(kinds) = kinds.as_ref().filter(|kinds| kinds.len() <= KINDS_MAX)
+                } else if let Some(kinds) =
+                    kinds.as_ref().filter(|kinds| kinds.len() <= KINDS_MAX && runs <= RUNS_MAX)
                 {
                     let each = (0..values.len()).map(|at| values.value(at));
                     let runs = each.flat_map(|value| kinds.iter().map(move |kind| (value, *kind)));
@@ -108,7 +113,10 @@ impl Finder {
         };
         self.driver = Some(walk.set);
         self.visited += visited;
-        Ok(Stage::Walk(Box::new(walk)))
+        Ok(match walk.pages(asked) {
+            Some(pages) => Stage::Pages(Box::new(pages)),
+            None => Stage::Walk(Box::new(walk)),
+        })
     }
 }
 

@@ -21,6 +21,10 @@ use crate::time::{Key, to_db};
 /// Keys read of a run at once, at least and at most.
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 1_000;
+/// Keys of all runs together that are read at first: to read on in one of them is an exchange of its own.
+const ASK_ALL: usize = 2_048;
+/// Runs that are read as pages, at most.
+const PAGE_RUNS_MAX: usize = 8;
 /// How much wider a window is than the one before it.
 const WIDEN: usize = 3;
 /// Walked before it is judged whether to go on walking past others' records.
@@ -57,16 +61,153 @@ pub(super) struct Walk {
     runs: Vec<Run>,
     /// Keys that are known already, in order.
     known: VecDeque<Key>,
-    /// Times of the question that no window has covered; inclusive.
-    rest: Option<(i64, i64)>,
-    window: (i64, i64),
-    parts: usize,
-    /// Where the first window begins, within its first time.
-    after: Option<Key>,
+    windows: Windows,
     /// Where one walks past others' records: how many runs could be walked instead.
     instead: Option<u64>,
     walked: u64,
     matched: u64,
+}
+
+/// The times of a question, window by window.
+struct Windows {
+    /// Times that no window has covered; inclusive.
+    rest: Option<(i64, i64)>,
+    /// The present one.
+    now: (i64, i64),
+    parts: usize,
+    /// Where the first window begins, within its first time.
+    after: Option<Key>,
+}
+
+impl Windows {
+    fn of(asked: &Asked) -> Self {
+        let query = &asked.query;
+        let after = query.after.map(|at| Key { time: to_db(at.time), id: at.id });
+        let (mut from, mut to) = (to_db(query.from), to_db(query.to));
+        if let Some(after) = &after {
+            match query.order {
+                Order::NewestFirst => to = to.min(after.time),
+                Order::OldestFirst => from = from.max(after.time),
+            }
+        }
+        let rest = (from <= to).then_some((from, to));
+        Self { rest, now: (from, from), parts: 1, after }
+    }
+
+    /// Goes on to the next one. False if there is none.
+    fn next(&mut self, order: Order, parts: &Parts) -> bool {
+        let Some(rest) = self.rest else { return false };
+        let now = parts.window(rest, order, self.parts);
+        self.parts *= WIDEN;
+        self.now = now;
+        self.rest = match order {
+            Order::NewestFirst => (now.0 > rest.0).then(|| (rest.0, now.0 - 1)),
+            Order::OldestFirst => (now.1 < rest.1).then(|| (now.1 + 1, rest.1)),
+        };
+        true
+    }
+
+    /// Behind what the present one begins, if not with all of it.
+    fn begins_behind(&mut self, order: Order) -> Option<Key> {
+        let edge = self.edge(order);
+        self.after.take().filter(|after| after.time == edge)
+    }
+
+    /// Where it begins.
+    fn edge(&self, order: Order) -> i64 {
+        if order == Order::NewestFirst { self.now.1 } else { self.now.0 }
+    }
+}
+
+/// A few runs, read together: PostgreSQL merges them, and gives the records with their keys.
+pub(super) struct Pages {
+    runs: Vec<(Value, i32)>,
+    windows: Windows,
+    /// Whether the present window may have more, and up to where it was read; none if it begins here.
+    /// Changed once a page has come, so that one which did not can be asked for again.
+    open: bool,
+    at: Option<Key>,
+}
+
+/// Keys with their records, in order. A record that came after the question is none.
+pub(super) type Page = Vec<(Key, Option<Box<[u8]>>)>;
+
+impl Pages {
+    /// The next up to `wanted` of them; none if that was all. A record may come twice in succession.
+    pub(super) fn next(
+        &mut self,
+        asked: &Asked,
+        parts: &Parts,
+        wanted: usize,
+        session: &mut Session,
+    ) -> Result<Option<Page>, Fault> {
+        let order = asked.query.order;
+        if !self.open {
+            if !self.windows.next(order, parts) {
+                return Ok(None);
+            }
+            self.at = self.windows.begins_behind(order);
+            self.open = true;
+        }
+        let at = self.at;
+        // All ids lie behind an empty one.
+        let behind =
+            at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
+        self.read(asked, behind, wanted, session)
+    }
+
+    fn read(
+        &mut self,
+        asked: &Asked,
+        (time, id): (i64, &[u8]),
+        wanted: usize,
+        session: &mut Session,
+    ) -> Result<Option<Page>, Fault> {
+        let (order, count) = (asked.query.order, self.runs.len());
+        let kinds: Vec<i32> = self.runs.iter().map(|(_, kind)| *kind).collect();
+        let terms: Vec<i64> = self
+            .runs
+            .iter()
+            .filter_map(|(value, _)| if let Value::Term(term) = value { Some(*term) } else { None })
+            .collect();
+        let authors: Vec<&[u8]> =
+            self.runs
+                .iter()
+                .filter_map(|(value, _)| {
+                    if let Value::Author(author) = value { Some(&author[..]) } else { None }
+                })
+                .collect();
+        let ((lo, hi), limit) = (self.windows.now, i64::from(wanted as u32));
+        let mut values: Vec<&(dyn ToSql + Sync)> =
+            vec![&lo, &hi, &time, &id, &limit, &asked.seq, &kinds];
+        let form = match self.runs[0].0 {
+            Value::Term(_) => {
+                values.push(&terms);
+                Form::TermPage(order, count)
+            }
+            Value::Author(_) => {
+                values.push(&authors);
+                Form::AuthorPage(order, count)
+            }
+            Value::Kind => Form::KindPage(order, count),
+            Value::Any => {
+                values.pop();
+                Form::TimePage(order)
+            }
+        };
+        let rows = session.query(form, &values)?;
+        let page: Page = rows
+            .iter()
+            .map(|row| {
+                let id: &[u8] = row.get(1);
+                let key = Key { time: row.get(0), id: id.try_into().unwrap_or_default() };
+                (key, row.get::<_, Option<&[u8]>>(2).map(Box::from))
+            })
+            .collect();
+        self.open = page.len() >= wanted;
+        self.at = page.last().map(|(key, _)| *key);
+        Ok(Some(page))
+    }
 }
 
 /// What came of gathering keys.
@@ -98,23 +239,12 @@ impl Walk {
             more: false,
             ask: ASK_MIN,
         };
-        let after = query.after.map(|at| Key { time: to_db(at.time), id: at.id });
-        let (mut from, mut to) = (to_db(query.from), to_db(query.to));
-        if let Some(after) = &after {
-            match query.order {
-                Order::NewestFirst => to = to.min(after.time),
-                Order::OldestFirst => from = from.max(after.time),
-            }
-        }
         Self {
             set,
             visited: 0,
             runs: runs.into_iter().map(run).collect(),
             known: known.into(),
-            rest: (from <= to).then_some((from, to)),
-            window: (from, from),
-            parts: 1,
-            after,
+            windows: Windows::of(asked),
             instead: None,
             walked: 0,
             matched: 0,
@@ -150,7 +280,7 @@ impl Walk {
         self.read(asked, wanted, session)?;
         let frontier = self.runs.iter().filter(|run| run.more).filter_map(|run| run.at);
         let frontier = frontier.min_by(|a, b| compare(order, a, b));
-        let window = self.window;
+        let window = self.windows.now;
         let within = |key: &Key| match frontier {
             Some(frontier) => compare(order, key, &frontier).is_le(),
             None => match order {
@@ -176,28 +306,32 @@ impl Walk {
 
     /// Goes on to the next window. False if there is none.
     fn begin_window(&mut self, asked: &Asked, parts: &Parts, wanted: usize) -> bool {
-        let Some(rest) = self.rest else { return false };
-        let order = asked.query.order;
-        let window = parts.window(rest, order, self.parts);
-        self.parts *= WIDEN;
-        self.window = window;
-        self.rest = match order {
-            Order::NewestFirst => (window.0 > rest.0).then(|| (rest.0, window.0 - 1)),
-            Order::OldestFirst => (window.1 < rest.1).then(|| (window.1 + 1, rest.1)),
-        };
-        let edge = match order {
-            Order::NewestFirst => window.1,
-            Order::OldestFirst => window.0,
-        };
-        let at = self.after.take().filter(|after| after.time == edge);
+        if !self.windows.next(asked.query.order, parts) {
+            return false;
+        }
+        let at = self.windows.begins_behind(asked.query.order);
         let ask = match self.instead {
-            Some(_) => TRIAL as usize,
-            None => (wanted * 2 / self.runs.len()).clamp(ASK_MIN, wanted.max(ASK_MIN)),
+            Some(_) => TRIAL as usize / self.runs.len(),
+            None => (wanted * 2).max(ASK_ALL) / self.runs.len(),
         };
+        let ask = ask.clamp(ASK_MIN, wanted.max(ASK_MIN));
         for run in &mut self.runs {
             (run.at, run.more, run.ask) = (at, true, ask);
         }
         true
+    }
+
+    /// As pages, where there are few runs and every record of theirs is wanted.
+    pub(super) fn pages(&self, asked: &Asked) -> Option<Pages> {
+        let few = (1..=PAGE_RUNS_MAX).contains(&self.runs.len()) && self.known.is_empty();
+        let conditions = asked.terms.len() + usize::from(asked.query.authors.is_some());
+        let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
+        (few && self.instead.is_none() && conditions == driven).then(|| Pages {
+            runs: self.runs.iter().map(|run| (run.value, run.kind)).collect(),
+            windows: Windows::of(asked),
+            open: false,
+            at: None,
+        })
     }
 
     /// Reads on in the runs that have no keys left.
@@ -208,7 +342,7 @@ impl Walk {
         let Some(ask) = due.iter().map(|&at| self.runs[at].ask).max() else { return Ok(()) };
         let runs = || due.iter().map(|&at| &self.runs[at]);
         let kinds: Vec<i32> = runs().map(|run| run.kind).collect();
-        let (lo, hi) = self.window;
+        let (lo, hi) = self.windows.now;
         let (order, limit) = (asked.query.order, i64::from(ask as u32));
         // All ids lie behind an empty one.
         let edge = if order == Order::NewestFirst { hi } else { lo };
@@ -281,8 +415,8 @@ impl Walk {
         let Some(runs) = self.instead else { return false };
         let ahead = wanted as u64 * self.walked / self.matched.max(1);
         // Most of what is read is passed by, so more of it is read at once.
-        let ask = (ahead as usize).clamp(TRIAL as usize, ASK_MAX);
+        let ask = (ahead as usize / self.runs.len()).clamp(TRIAL as usize, ASK_MAX);
         self.runs.iter_mut().for_each(|run| run.ask = ask);
-        self.walked >= TRIAL && ahead > runs * 2 + wanted as u64
+        self.walked >= TRIAL / 4 && ahead > runs * 2 + wanted as u64
     }
 }

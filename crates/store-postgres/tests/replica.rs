@@ -1,0 +1,99 @@
+//! Questions go to a replica only while it has what they must see.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::{Head, Query, Store, Write};
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::Cluster;
+use hark_testkit::random::encode;
+
+/// Long enough for machines that test; what is waited for is what ends the wait.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn open(url: &str, read_url: &str) -> PostgresStore {
+    let options = Options { read_url: Some(read_url.into()), ..Options::default() };
+    PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).expect("opens")
+}
+
+fn put(store: &dyn Store, number: u32) {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    let time = 1_700_000_000 + u64::from(number);
+    let head = Head { id, time, author: Some([1; 32]), kind: 1, expires: None };
+    store.commit(&[Write::Put(encode(&head, &[]))]).expect("is kept");
+}
+
+fn found(store: &dyn Store) -> u32 {
+    let mut search = store.search(&Query::default()).expect("begins");
+    let mut count = 0;
+    let mut sink = |_: &hark_archive::Record<'_>| {
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, &mut sink).expect("answers");
+    assert_eq!(store.count(&Query::default()).expect("counts"), Some(u64::from(count)));
+    count
+}
+
+/// Questions that the replica was asked, and that it could not be.
+fn replica(store: &dyn Store) -> (u64, u64) {
+    store.stats().database.expect("is there").replica.expect("is there")
+}
+
+/// Puts one more and asks, until the replica has answered.
+fn until_asked(store: &dyn Store, kept: &mut u32) {
+    let (asked, until) = (replica(store).0, Instant::now() + PATIENCE);
+    while replica(store).0 < asked + 2 {
+        assert!(Instant::now() < until, "the replica is never asked");
+        put(store, *kept);
+        *kept += 1;
+        assert_eq!(found(store), *kept);
+    }
+}
+
+#[test]
+fn every_answer_has_all_that_was_acknowledged_whatever_the_replica_does() {
+    let primary = Cluster::with(&["fsync=off"]);
+    let database = primary.database("replica");
+    let standby = primary.replica();
+    let store = open(&database.url, &standby.url(&database.name));
+    let mut kept = 0;
+    until_asked(&store, &mut kept);
+
+    standby.sql(&database.name, "SELECT pg_wal_replay_pause()");
+    let passed = replica(&store).1;
+    for _ in 0..20 {
+        put(&store, kept);
+        kept += 1;
+        assert_eq!(found(&store), kept);
+    }
+    assert!(replica(&store).1 >= passed + 20, "it is behind, so it is not asked");
+    standby.sql(&database.name, "SELECT pg_wal_replay_resume()");
+    until_asked(&store, &mut kept);
+
+    standby.kill();
+    assert_eq!(found(&store), kept);
+    put(&store, kept);
+    kept += 1;
+    assert_eq!(found(&store), kept);
+    standby.start();
+    until_asked(&store, &mut kept);
+}
+
+#[test]
+fn a_replica_of_something_else_is_never_asked() {
+    let cluster = Cluster::shared();
+    let (one, other) = (cluster.database("one"), cluster.database("other"));
+    let elsewhere =
+        PostgresStore::open(&other.url, "nostr", Box::new(NostrRules), &Options::default());
+    let elsewhere = elsewhere.expect("opens");
+    let store = open(&one.url, &other.url);
+    for number in 0..5 {
+        put(&elsewhere, 100 + number);
+        put(&store, number);
+    }
+    assert_eq!(found(&store), 5);
+    assert_eq!(replica(&store).0, 0);
+}
