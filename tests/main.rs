@@ -4,6 +4,7 @@ mod bench;
 mod cli;
 mod crash;
 mod delivery;
+mod fleet;
 /// What the fuzz targets check, on their seeds.
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::support::{Place, event, field, hark};
 
 /// A file of generated events, and some with all that JSON and SQL could trip over.
-fn events(place: &Place, count: &str) -> String {
+pub(super) fn events(place: &Place, count: &str) -> String {
     let file = place.path("events.jsonl");
     hark(&["bench", "gen", &file, "--events", count]).text();
     let odd = ["\"", "\\", "a\"b\\c", "'; DROP TABLE events; --", "ü🦀\u{2028}", "\t\n", "\\u0041"];
@@ -64,6 +64,31 @@ fn all_of_nostreams_events_come_over_as_they_were() {
     assert!(place.hark(&["export"]).text() == expected(&file, "adopt-expected"));
     // A third time there is nothing to do.
     assert_eq!(adopt(&place, &database, &[])["stored"], 0);
+}
+
+#[test]
+fn they_come_into_a_database_as_well() {
+    let place = Place::new("adopt-database");
+    let file = events(&place, "3000");
+    let (database, target) =
+        (Cluster::shared().database("adoptfrom"), Cluster::shared().database("adoptto"));
+    fill(&database, &file, &[]);
+    let store = ["--store", &target.url];
+    let mut child = place.start(
+        &[&["adopt", "nostream", &database.url, "--rate", "2000", "--batch", "100"][..], &store]
+            .concat(),
+    );
+    let until = Instant::now() + Duration::from_mins(2);
+    while remembered(&place) < 1_000 {
+        assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let done = adopt(&place, &database, &[&["--verify"][..], &store].concat());
+    assert!(done["ids"]["clean"] == true && done["stored"].as_u64() < Some(2_500), "{done}");
+    let export = place.hark(&[&["export"][..], &store].concat()).text();
+    assert!(export == expected(&file, "adopt-database-expected"));
 }
 
 #[test]

@@ -1,13 +1,18 @@
 //! `hark copy`: both ends are the same, whatever happens meanwhile.
 
+use hark_testkit::postgres::Cluster;
 use serde_json::Value;
 
+use super::adopt::events;
 use crate::cli::support::{Place, event, field, hark, notes};
 
 fn copy(from: &Place, to: &Place, flags: &[&str]) -> Value {
     let (from, to) = (from.data(), to.data());
-    let ends = ["copy", "--json", "--from", from.to_str().unwrap(), "--to", to.to_str().unwrap()];
-    hark(&[&ends[..], flags].concat()).json()
+    between(from.to_str().unwrap(), to.to_str().unwrap(), flags)
+}
+
+fn between(from: &str, to: &str, flags: &[&str]) -> Value {
+    hark(&[&["copy", "--json", "--from", from, "--to", to], flags].concat()).json()
 }
 
 #[test]
@@ -62,4 +67,27 @@ fn both_ends_may_be_served_and_the_source_written_meanwhile() {
     assert_eq!(source.terminate().0, 0);
     assert_eq!(target.terminate().0, 0);
     assert_eq!(to.hark(&["export"]).text(), from.hark(&["export"]).text());
+}
+
+#[test]
+fn through_a_database_and_back_every_byte_is_the_same() {
+    let (from, back) = (Place::new("copy-to-database"), Place::new("copy-from-database"));
+    let database = Cluster::shared().database("copy");
+    let file = events(&from, "3000");
+    from.hark(&["import", "--trusted", &file]).text();
+    let (data, again) = (from.data(), back.data());
+    let (data, again) = (data.to_str().unwrap(), again.to_str().unwrap());
+    let done = between(data, &database.url, &[]);
+    assert!(done["copied"].as_u64() > Some(2_900) && done["extra"] == 0, "{done}");
+    assert_eq!(between(data, &database.url, &[])["copied"], 0);
+    let export = from.hark(&["export"]).text();
+    assert!(hark(&["export", "--store", &database.url]).text() == export);
+    between(&database.url, again, &[]);
+    assert!(back.hark(&["export"]).text() == export);
+    // What goes on one side goes on the other.
+    from.hark(&["delete", "--yes", r#"{"kinds":[1]}"#]).text();
+    let done = between(data, &database.url, &["--delete"]);
+    assert!(done["deleted"].as_u64() > Some(1_000), "{done}");
+    let export = from.hark(&["export"]).text();
+    assert!(hark(&["export", "--store", &database.url]).text() == export);
 }

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use hark_testkit::postgres::Cluster;
 use serde_json::Value;
 
-use crate::cli::support::{Place, event, notes};
+use super::adopt::events;
+use crate::cli::support::{Place, event, hark, notes};
 
 /// Waits until the server says this of its mirror.
 fn wait_until(place: &Place, what: &str, done: impl Fn(&Value) -> bool) {
@@ -60,6 +62,42 @@ fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     let export = place.hark(&["export"]).text();
     assert!(export.contains("just before the end") && !export.contains("\"profile\""));
     assert_eq!(second.hark(&["export"]).text(), export);
+}
+
+#[test]
+fn an_archive_moves_to_a_database_and_back_without_losing_any() {
+    let (place, database) = (Place::new("mirror-database"), Cluster::shared().database("mirror"));
+    let (file, data) = (events(&place, "2000"), place.data());
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> = lines.lines().collect();
+    let parts: Vec<String> = lines
+        .chunks(lines.len().div_ceil(3))
+        .enumerate()
+        .map(|(n, part)| place.file(&format!("part-{n}.jsonl"), part.join("\n").as_bytes()))
+        .collect();
+    let config = |name: &str, mirror: &str| {
+        place.file(name, format!("[mirror]\nstore = {mirror:?}\n").as_bytes())
+    };
+    let (to_database, to_files) =
+        (config("to.toml", &database.url), config("from.toml", data.to_str().unwrap()));
+    let publish = |address: &str, part: &str| {
+        hark(&["bench", "ingest", part, "--url", &format!("ws://{address}")]).text();
+    };
+    place.hark(&["import", "--trusted", &parts[0]]).text();
+    let server = place.serve_with(&["--unlimited", "--config", &to_database]);
+    wait_until(&place, "brought up", in_step);
+    publish(&server.address, &parts[1]);
+    assert_eq!(server.terminate().0, 0);
+    // Now the database is the archive, and the files are its mirror.
+    let store = ["--store", &database.url];
+    let moved = place.serve_with(&[&["--unlimited", "--config", &to_files][..], &store].concat());
+    publish(&moved.address, &parts[2]);
+    assert_eq!(moved.terminate().0, 0);
+    let export = hark(&[&["export"][..], &store].concat()).text();
+    let expected = Place::new("mirror-database-expected");
+    expected.hark(&["import", "--trusted", &file]).text();
+    assert!(export == expected.hark(&["export"]).text());
+    assert!(place.hark(&["export"]).text() == export);
 }
 
 #[test]

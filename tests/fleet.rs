@@ -1,0 +1,223 @@
+//! Several servers on one database, spoken to as clients do: one copy of everything, heard everywhere,
+//! and nothing acknowledged is lost when the database goes away.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::{Id, Query, Record, Store};
+use hark_codec::crypto::Keys;
+use hark_codec::hex;
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::{Cluster, Database};
+
+use crate::cli::support::{Place, Serving};
+use crate::served::{PATIENCE, Socket, now_s, publication, publish};
+
+fn long() -> bool {
+    std::env::var_os("HARK_LONG").is_some()
+}
+
+fn node(place: &Place, database: &Database<'_>) -> Serving {
+    place.serve_with(&["--unlimited", "--store", &database.url, "--log-level", "warn"])
+}
+
+fn ids(database: &Database<'_>) -> Vec<Id> {
+    let store =
+        PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &Options::default());
+    let store = store.expect("opens");
+    let mut search = store.search(&Query::default()).expect("begins");
+    let mut ids = Vec::new();
+    let mut sink = |record: &Record<'_>| {
+        ids.push(*record.id());
+        ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, &mut sink).expect("answers");
+    ids
+}
+
+/// Publishes these on a connection, with at most `window` unanswered; the verdicts by id.
+fn send(address: &str, window: usize, messages: &[Vec<u8>]) -> HashMap<Id, Vec<u8>> {
+    let (mut verdicts, mut next) = (HashMap::new(), messages.iter());
+    let answered = |id, verdict: &[u8]| {
+        verdicts.insert(id, verdict.to_vec());
+    };
+    publish(Socket::connect(address), window, || next.next().cloned(), answered);
+    verdicts
+}
+
+#[test]
+fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("fleet");
+    let places: Vec<Place> = (0..3).map(|n| Place::new(&format!("fleet-{n}"))).collect();
+    let nodes: Vec<Serving> = places.iter().map(|place| node(place, &database)).collect();
+    let events = if long() { 20_000 } else { 2_000 };
+    let (keys, now) = (Keys::from_secret([3; 32]).expect("a key"), now_s());
+    let mut all: Vec<(Vec<u8>, Id)> = (0..events)
+        .map(|n| publication(&keys, now - n, 1, &[&["t", "fleet"]], &format!("note {n}")))
+        .collect();
+    // Of each address the newest stays; of equal times, the lowest id.
+    let versions: Vec<(Vec<u8>, Id)> = (0..200)
+        .map(|n| {
+            let address = format!("a{}", n % 10);
+            publication(&keys, now - n / 20, 30_023, &[&["d", &address]], &format!("text {n}"))
+        })
+        .collect();
+    let mut expected: HashSet<Id> = all.iter().map(|(_, id)| *id).collect();
+    let newest = |address: usize| {
+        let of_it = versions.iter().skip(address).step_by(10).take(2);
+        of_it.map(|(_, id)| *id).min()
+    };
+    expected.extend((0..10).filter_map(newest));
+    all.extend(versions.iter().cloned());
+    let messages: Vec<Vec<u8>> = all.into_iter().map(|(message, _)| message).collect();
+
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for connection in 0..12 {
+            let (address, messages) = (&nodes[connection % 3].address, &messages);
+            scope.spawn(move || {
+                let mut mine = messages.clone();
+                mine.rotate_left(connection / 3 * 97);
+                let verdicts = send(address, 64, &mine);
+                assert_eq!(verdicts.len(), messages.len());
+                for verdict in verdicts.values() {
+                    let said = String::from_utf8_lossy(verdict);
+                    assert!(said.starts_with("\",true") || said.contains("duplicate:"), "{said}");
+                }
+            });
+        }
+    });
+    let sent = messages.len() * 12;
+    println!("{sent} events, each sent twelve times, in {:?}", started.elapsed());
+    let kept = ids(&database);
+    assert_eq!(kept.len(), expected.len());
+    assert_eq!(kept.into_iter().collect::<HashSet<Id>>(), expected);
+
+    heard_elsewhere(&nodes, &keys);
+    for node in nodes {
+        let (code, logged) = node.terminate();
+        assert_eq!((code, logged.contains("ERROR")), (0, false), "{logged}");
+    }
+    assert!(!cluster.log().contains("ERROR:"), "{}", cluster.log());
+}
+
+/// How long it takes until a subscriber of one server hears what another was sent.
+fn heard_elsewhere(nodes: &[Serving], keys: &Keys) {
+    let mut subscriber = Socket::connect(&nodes[1].address);
+    subscriber.say(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
+    while subscriber.json()[0] != "EOSE" {}
+    let mut publisher = Socket::connect(&nodes[0].address);
+    let mut mouth = publisher.mouth();
+    let mut times: Vec<Duration> = (0..if long() { 1_000 } else { 100 })
+        .map(|n| {
+            let (message, id) =
+                publication(keys, now_s(), 1, &[&["t", "far"]], &format!("far {n}"));
+            let sent = Instant::now();
+            mouth.say(&message).expect("is sent");
+            let heard = subscriber.json();
+            let time = sent.elapsed();
+            assert_eq!(heard[2]["id"], String::from_utf8_lossy(&hex::encode_32(&id)).as_ref());
+            publisher.json();
+            std::thread::sleep(Duration::from_millis(5));
+            time
+        })
+        .collect();
+    times.sort_unstable();
+    let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!("published on one server, heard on another: p50 {p50:?}, p99 {p99:?}");
+}
+
+/// How a database is taken away, and given back.
+type Trouble = fn(&Cluster, Duration);
+
+fn stopped(cluster: &Cluster, time: Duration) {
+    cluster.stop();
+    std::thread::sleep(time);
+    cluster.start();
+}
+
+fn killed(cluster: &Cluster, _: Duration) {
+    cluster.kill();
+    cluster.start();
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
+    let cluster = Cluster::with(&[]);
+    let database = cluster.database("away");
+    let place = Place::new("fleet-away");
+    let server = node(&place, &database);
+    let (over, acknowledged, refused) =
+        (AtomicBool::new(false), Mutex::new(HashSet::new()), AtomicUsize::new(0));
+    let keys = Keys::from_secret([4; 32]).expect("a key");
+    let (time, now) = (Duration::from_secs(if long() { 20 } else { 3 }), now_s());
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let (over, acknowledged, refused, keys) = (&over, &acknowledged, &refused, &keys);
+            let address = &server.address;
+            scope.spawn(move || {
+                let mut numbers = 0u64..;
+                let next = || {
+                    let n = numbers.next().filter(|_| !over.load(Ordering::Relaxed))?;
+                    // About as fast as a busy relay: the database may fall behind, not the test.
+                    std::thread::sleep(Duration::from_micros(500));
+                    let text = format!("client {client}, note {n}");
+                    Some(publication(keys, now - n % 5_000, 1, &[&["t", "away"]], &text).0)
+                };
+                publish(Socket::connect(address), 200, next, |id, verdict| {
+                    let said = String::from_utf8_lossy(verdict);
+                    if said.starts_with("\",true") {
+                        acknowledged.lock().expect("no panic").insert(id);
+                    } else {
+                        assert!(said.contains("\"error: "), "{said}");
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            });
+        }
+        let (over, acknowledged, refused, cluster) = (&over, &acknowledged, &refused, &cluster);
+        scope.spawn(move || {
+            let all = || acknowledged.lock().expect("no panic").len();
+            let wait = |what: &str, done: &dyn Fn() -> bool| {
+                let until = Instant::now() + PATIENCE;
+                while !done() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                let held = done();
+                // The others end in any case, so that the test does.
+                over.fetch_or(!held, Ordering::Relaxed);
+                assert!(held, "{what}");
+            };
+            wait("service begins", &|| all() >= 500);
+            for (name, trouble) in [("stopped", stopped as Trouble), ("killed", killed as Trouble)]
+            {
+                let (before, refusals) = (all(), refused.load(Ordering::Relaxed));
+                let began = Instant::now();
+                trouble(cluster, time);
+                let back = Instant::now();
+                let since = all();
+                wait("service goes on", &|| all() >= since + 500);
+                println!(
+                    "{name} for {:?}: {before} acknowledged before, {} refused with error:, 500 \
+                     more within {:?}",
+                    back - began,
+                    refused.load(Ordering::Relaxed) - refusals,
+                    back.elapsed()
+                );
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    });
+    let acknowledged = acknowledged.into_inner().expect("no panic");
+    let kept: HashSet<Id> = ids(&database).into_iter().collect();
+    let lost = acknowledged.difference(&kept).count();
+    println!("{} acknowledged, {lost} lost, {} kept", acknowledged.len(), kept.len());
+    assert_eq!(lost, 0);
+    assert!(refused.load(Ordering::Relaxed) > 0, "nobody noticed");
+    assert_eq!(server.terminate().0, 0);
+}
