@@ -392,7 +392,7 @@ pub(crate) struct SqlArgs {
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
-    /// Do not ask nostream's tables
+    /// Neither make nor ask nostream's tables
     #[arg(long)]
     pub(crate) alone: bool,
 

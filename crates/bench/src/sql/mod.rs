@@ -104,13 +104,11 @@ impl Server {
     }
 
     /// Does now what PostgreSQL would do by itself within minutes, beside the questions.
-    fn settle(&self, ours: bool) -> anyhow::Result<()> {
-        for database in [NOSTREAM, HARK].iter().take(1 + usize::from(ours)) {
-            let (runtime, client) = self.connect(database)?;
-            runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
-            // Not everybody may ask for it.
-            let _ = runtime.block_on(client.batch_execute("CHECKPOINT"));
-        }
+    fn settle(&self, database: &str) -> anyhow::Result<()> {
+        let (runtime, client) = self.connect(database)?;
+        runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
+        // Not everybody may ask for it.
+        let _ = runtime.block_on(client.batch_execute("CHECKPOINT"));
         Ok(())
     }
 
@@ -149,7 +147,7 @@ pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
     let server = Server::new(&args.server)?;
-    if !args.again {
+    if !args.again && !args.alone {
         server.create(NOSTREAM, args.replace)?;
     }
     let hark = if args.again {
@@ -162,7 +160,9 @@ pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
     };
     let measured = measure(args, &server, &*open(&hark)?);
     if !args.keep && !args.again {
-        server.remove(NOSTREAM)?;
+        if !args.alone {
+            server.remove(NOSTREAM)?;
+        }
         if args.store.is_none() {
             server.remove(HARK)?;
         }
@@ -171,9 +171,10 @@ pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<Report> {
-    let (runtime, client) = server.connect(NOSTREAM)?;
+    let theirs = !args.alone;
+    let (runtime, client) = server.connect(if theirs { NOSTREAM } else { "postgres" })?;
     let version = runtime.block_on(async {
-        if !args.again {
+        if theirs && !args.again {
             schema::tables(&client, true).await?;
         }
         schema::version(&client).await
@@ -190,14 +191,19 @@ fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<
             bail!("--events: give sizes in ascending order");
         }
         if !args.again {
-            runtime.block_on(async {
-                schema::no_indices(&client).await?;
-                fill::fill(&client, &args.file, from..events).await?;
-                schema::event_tags(&client).await?;
-                schema::indices(&client, true).await
-            })?;
+            if theirs {
+                runtime.block_on(async {
+                    schema::no_indices(&client).await?;
+                    fill::fill(&client, &args.file, from..events).await?;
+                    schema::event_tags(&client).await?;
+                    schema::indices(&client, true).await
+                })?;
+                server.settle(NOSTREAM)?;
+            }
             lines::put(hark, &args.file, from..events)?;
-            server.settle(args.store.is_none())?;
+            if args.store.is_none() {
+                server.settle(HARK)?;
+            }
         }
         from = events;
         let sample = Sample::read_first(&args.file, events)?;
