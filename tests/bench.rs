@@ -169,11 +169,11 @@ fn refusals_are_said_and_no_figure_is_made_of_them() {
     let file = events(&place, "1000");
     let config = place.file(
         "hark.toml",
-        b"[rates]\nevents_per_address = [60, 100]\nquestions_per_address = [60, 40]\n",
+        b"[rates]\nevents_per_address = [1, 100]\nquestions_per_address = [60, 40]\n",
     );
     let server = place.serve_with(&["--config", &config]);
     let url = url(&server);
-    let run = bench(&["ingest", &file, "--url", &url, "--events", "103", "--connections", "1"]);
+    let run = bench(&["ingest", &file, "--url", &url, "--events", "105", "--connections", "1"]);
     assert_eq!(run.code, 1);
     assert!(run.stdout.starts_with("DOUBTFUL: events: refused "), "{}", run.stdout);
     assert!(run.stdout.contains("rate-limited") && run.stdout.contains("--unlimited"));
@@ -187,6 +187,7 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
     let place = Place::new("bench-wrong");
     let file = events(&place, "20");
     let nobody = ["--url", "ws://127.0.0.1:1"];
+    let store = place.path("store");
     for (args, code, said) in [
         (&["query", &file, nobody[0], nobody[1]][..], 1, "is the relay running"),
         (&["ingest", "none.jsonl"], 1, "hark bench gen none.jsonl"),
@@ -196,6 +197,7 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["query", &file, "--connections", "0"], 2, "at least 1"),
         (&["fanout", "--rate", "0"], 2, "above 0"),
         (&["codec", "--message", "none"], 1, "small note"),
+        (&["hammer", &file, &store, "--shape", "none"], 1, "  deep until"),
     ] {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);

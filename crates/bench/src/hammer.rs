@@ -13,7 +13,7 @@ use crate::latency::Latencies;
 use crate::lines::{self, Lines};
 use crate::report::{Column, Report};
 use crate::sample::Sample;
-use crate::shapes::STORE_SHAPES;
+use crate::shapes::{STORE_SHAPES, choose};
 use crate::store::{Asker, Inserter, Open, Store};
 use crate::target::Target;
 use crate::websocket::{Connection, Kind, Told, Url, fields, put_text};
@@ -209,16 +209,11 @@ fn hammer<'a>(
         half
     };
     let sample = Sample::read_first(&args.file, loaded)?;
-    let mut filters = Vec::new();
-    for shape in &STORE_SHAPES {
-        let wanted = |name: &String| shape.name.contains(name.as_str());
-        if args.shapes.is_empty() || args.shapes.iter().any(wanted) {
-            filters.push(shape.filters(&sample));
-        }
-    }
+    let chosen = choose(&STORE_SHAPES, |shape| shape.name, &args.shapes)?;
+    let mut filters: Vec<_> = chosen.iter().map(|shape| shape.filters(&sample)).collect();
     filters.retain(|filters| !filters.is_empty());
     if filters.is_empty() {
-        bail!("there is nothing to ask for: no shape of this name, or too few events");
+        bail!("there is nothing to ask for: too few events");
     }
     let batches = batches(args, loaded)?;
     let askers = (0..args.questions).map(|_| asker()).collect::<anyhow::Result<Vec<_>>>()?;

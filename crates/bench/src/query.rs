@@ -342,16 +342,7 @@ async fn loads(
         });
     }
     loads.push(mixed);
-    if !args.shapes.is_empty() {
-        let names: Vec<String> = loads.iter().map(|load| format!("  {}", load.name)).collect();
-        for wanted in &args.shapes {
-            if !loads.iter().any(|load| load.name.contains(wanted.as_str())) {
-                bail!("no shape has `{wanted}` in its name. There are:\n{}", names.join("\n"));
-            }
-        }
-        loads.retain(|load| args.shapes.iter().any(|wanted| load.name.contains(wanted.as_str())));
-    }
-    Ok(loads)
+    shapes::choose(loads, |load| &load.name, &args.shapes)
 }
 
 /// All shapes in equal parts, in disorder.

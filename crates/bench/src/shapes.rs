@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use anyhow::bail;
 use hark_codec::nostr::json;
 use hark_codec::record::Key;
 
@@ -23,6 +24,27 @@ pub(crate) struct Shape {
     /// Whether answers without events are what is meant.
     pub(crate) may_be_empty: bool,
     make: fn(&mut Draw<'_>) -> Option<String>,
+}
+
+/// Keeps the shapes with one of the `wanted` parts of names, all if there are none, and says which
+/// shapes there are if none has such a name.
+pub(crate) fn choose<T>(
+    shapes: impl IntoIterator<Item = T>,
+    name: impl Fn(&T) -> &str,
+    wanted: &[String],
+) -> anyhow::Result<Vec<T>> {
+    let mut shapes: Vec<T> = shapes.into_iter().collect();
+    for part in wanted {
+        if !shapes.iter().any(|shape| name(shape).contains(part.as_str())) {
+            let names: Vec<String> =
+                shapes.iter().map(|shape| format!("  {}", name(shape))).collect();
+            bail!("no shape has `{part}` in its name. There are:\n{}", names.join("\n"));
+        }
+    }
+    shapes.retain(|shape| {
+        wanted.is_empty() || wanted.iter().any(|part| name(shape).contains(part.as_str()))
+    });
+    Ok(shapes)
 }
 
 /// The inbox: only its owner is told, so it is drawn for each connection by itself.

@@ -17,7 +17,7 @@ use crate::latency::Latencies;
 use crate::lines;
 use crate::report::{Column, Report};
 use crate::sample::Sample;
-use crate::shapes::{STORE_SHAPES, Shape};
+use crate::shapes::{STORE_SHAPES, Shape, choose};
 use crate::sql::form::Form;
 use crate::store::{Asker, Open, Store};
 use crate::words::number;
@@ -171,6 +171,7 @@ pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<Report> {
+    let chosen = choose(&STORE_SHAPES, |shape| shape.name, &args.shapes)?;
     let theirs = !args.alone;
     let (runtime, client) = server.connect(if theirs { NOSTREAM } else { "postgres" })?;
     let version = runtime.block_on(async {
@@ -210,10 +211,7 @@ fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<
         if sample.events < events {
             bail!("{} has {} events only", args.file.display(), sample.events);
         }
-        let is_wanted = |shape: &&Shape| {
-            args.shapes.is_empty() || args.shapes.iter().any(|name| shape.name.contains(&**name))
-        };
-        for (at, shape) in STORE_SHAPES.iter().filter(is_wanted).enumerate() {
+        for (at, shape) in chosen.iter().enumerate() {
             let p50 = ask_all(args, server, hark, shape, &sample, first.get(at), &mut report)?;
             if first.len() == at {
                 first.push(p50);

@@ -67,7 +67,7 @@ const TAG_INDICES: [(&str, &str); 2] = [
     ),
 ];
 
-/// Makes the tables and says which version of PostgreSQL they are in.
+/// Makes the tables.
 pub(super) async fn tables(client: &Client, event_tags: bool) -> anyhow::Result<()> {
     client.batch_execute("CREATE EXTENSION IF NOT EXISTS btree_gin").await?;
     client.batch_execute(EVENTS).await?;
