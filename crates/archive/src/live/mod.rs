@@ -58,12 +58,9 @@ pub trait Sink: Send + Sync {
     /// A record for the subscriber; `wake` follows.
     fn deliver(&self, news: News);
 
-    /// A record was delivered, here and to all others of the same client who get it. A client's
-    /// subscriptions are served at once so, and not one after another.
+    /// Records were delivered, here and to all others who get them. Many subscriptions of a client are
+    /// served at once so, and not one after another.
     fn wake(&self);
-
-    /// The same number for all subscriptions of a client.
-    fn client(&self) -> usize;
 
     /// More was held back than the bound allows: the subscriber is too slow. Nothing comes after
     /// this.
@@ -83,7 +80,6 @@ pub struct Live {
 /// A subscription's state, shared between the index and whoever answers its question.
 struct Subscription {
     number: u64,
-    client: usize,
     queries: Vec<Query>,
     sink: Box<dyn Sink>,
     seam: Mutex<Seam>,
@@ -163,8 +159,7 @@ impl Live {
         }
         let seam = Mutex::new(Seam::new(queries.len(), held_bytes_max));
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let client = sink.client();
-        let subscription = Arc::new(Subscription { number, client, queries, sink, seam });
+        let subscription = Arc::new(Subscription { number, queries, sink, seam });
         self.len.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::new(State::Entering(Progress::default()));
         let registration = Registration { live: Arc::clone(self), subscription, state };
@@ -181,17 +176,14 @@ impl Live {
     pub fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         let mut found = Vec::new();
         self.index.read().unwrap_or_else(PoisonError::into_inner).find(record, &mut found);
-        found.sort_unstable_by_key(|subscription| (subscription.client, subscription.number));
+        found.sort_unstable_by_key(|subscription| subscription.number);
         found.dedup_by_key(|subscription| subscription.number);
         found.retain(|subscription| subscription.queries.iter().any(|query| query.matches(record)));
         if !found.is_empty() {
             let news = News::new(seq, record);
-            // The first clients are served while the others are still told.
-            for theirs in found.chunk_by(|a, b| a.client == b.client) {
-                let told = theirs.iter().filter(|subscription| subscription.offer(&news)).count();
-                if told > 0 {
-                    theirs[0].sink.wake();
-                }
+            found.retain(|subscription| subscription.offer(&news));
+            for subscription in found {
+                subscription.sink.wake();
             }
         }
         if let Some(seq) = seq {

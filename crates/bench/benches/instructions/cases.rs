@@ -146,10 +146,6 @@ impl Sink for Deaf {
 
     fn wake(&self) {}
 
-    fn client(&self) -> usize {
-        0
-    }
-
     fn overflow(&self) {}
 }
 
