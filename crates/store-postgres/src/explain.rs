@@ -2,6 +2,7 @@
 //! that, it is asked.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use hark_archive::Query;
 use hark_archive::query::explain::{Explanation, Step};
@@ -10,14 +11,14 @@ use hark_archive::query::plan::describe;
 use crate::Inner;
 use crate::count::Counting;
 use crate::replica::Reading;
-use crate::search::Finder;
+use crate::search::{Finder, Sessions as _};
 use crate::session::{Fault, Traced};
 
 /// Rows that are visited to explain a question, at most.
 const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.
-pub(crate) fn explain(inner: &Inner, query: &Query) -> Result<Explanation, Fault> {
+pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
     let asked = inner.asked(&Query { budget: query.budget.min(ROWS_MAX), ..query.clone() });
     if asked.query.is_void() {
         let plan = "nothing can match".into();
@@ -25,8 +26,8 @@ pub(crate) fn explain(inner: &Inner, query: &Query) -> Result<Explanation, Fault
     }
     let (query, asked_seq) = (asked.query.clone(), asked.seq);
     let mut finder = Some(Finder::new(asked));
-    let mut reading = Reading::new(inner, asked_seq);
-    let (finder, trace) = reading.with(inner, |session| {
+    let mut reading = Reading::new(Arc::clone(inner), asked_seq);
+    let (finder, trace) = reading.with(|session| {
         let Some(mut finder) = finder.take() else {
             return Err(Fault::Away("the connection was lost; ask again".into()));
         };
@@ -57,10 +58,10 @@ pub(crate) fn explain(inner: &Inner, query: &Query) -> Result<Explanation, Fault
 }
 
 /// Explains how a query's matches are counted.
-pub(crate) fn explain_count(inner: &Inner, query: &Query) -> Result<Explanation, Fault> {
+pub(crate) fn explain_count(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
     let counting = Counting::new(inner, query);
     let details =
-        Reading::new(inner, inner.seen()).with(inner, |session| counting.explain(session))?;
+        Reading::new(Arc::clone(inner), inner.seen()).with(|session| counting.explain(session))?;
     let plan = if details.is_empty() { "nothing can match" } else { "one statement counts" };
     Ok(Explanation { plan: plan.into(), details, ..Explanation::default() })
 }

@@ -19,7 +19,7 @@ pub use migrate::{MigrateError, Migration};
 use parts::{Grid, Parts};
 use pool::Pool;
 use replica::{Reading, Replica};
-use search::{Asked, PooledSearch};
+use search::{Asked, PooledSearch, Sessions as _};
 use session::{Door, Fault};
 use sql::Form;
 use terms::Terms;
@@ -317,8 +317,8 @@ impl Store for PostgresStore {
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let counting = count::Counting::new(&self.inner, query);
-        let mut reading = Reading::new(&self.inner, self.inner.seen());
-        let counted = reading.with(&self.inner, |session| counting.count(session));
+        let mut reading = Reading::new(Arc::clone(&self.inner), self.inner.seen());
+        let counted = reading.with(|session| counting.count(session));
         counted.map(Some).map_err(|fault| failed(&fault))
     }
 

@@ -5,7 +5,7 @@
 //! else the primary answers.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Count;
@@ -39,7 +39,8 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            seq: AtomicI64::new(0),
+            // Nothing, before it was seen to be a copy.
+            seq: AtomicI64::new(-1),
             rests: Mutex::default(),
             asked: Count::default(),
             passed: Count::default(),
@@ -101,28 +102,29 @@ impl Replica {
 
 /// Where a question is asked: on the replica, until that fails.
 pub(crate) struct Reading {
+    inner: Arc<Inner>,
     on_replica: bool,
 }
 
 impl Reading {
     /// For a question that is to see puts up to `seq`.
-    pub(crate) fn new(inner: &Inner, seq: i64) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, seq: i64) -> Self {
         let on_replica = inner.replica.as_ref().is_some_and(|replica| {
             let has = replica.has(seq);
             let counter = if has { &replica.asked } else { &replica.passed };
             counter.add(1);
             has
         });
-        Self { on_replica }
+        Self { inner, on_replica }
     }
+}
 
-    /// Carries out `work`, which only reads.
-    pub(crate) fn with<T>(
+impl Sessions for Reading {
+    fn with<T>(
         &mut self,
-        inner: &Inner,
         mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        if let Some(replica) = inner.replica.as_ref().filter(|_| self.on_replica) {
+        if let Some(replica) = self.inner.replica.as_ref().filter(|_| self.on_replica) {
             match replica.pool.with(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
@@ -132,18 +134,6 @@ impl Reading {
                 }
             }
         }
-        inner.pool.with(work)
-    }
-}
-
-/// The sessions of one question.
-pub(crate) struct Its<'a> {
-    pub(crate) inner: &'a Inner,
-    pub(crate) reading: &'a mut Reading,
-}
-
-impl Sessions for Its<'_> {
-    fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault> {
-        self.reading.with(self.inner, work)
+        self.inner.pool.with(work)
     }
 }

@@ -23,8 +23,8 @@ pub(crate) enum Form {
     KindPage(Order, usize),
     /// A page of everything.
     TimePage(Order),
-    /// Records of ids.
-    Ids,
+    /// Keys of ids, with their records if `whole`.
+    Ids { whole: bool },
     /// The first few keys of terms, in no order.
     TermFew,
     /// The first few keys of authors, in no order.
@@ -83,7 +83,7 @@ impl Form {
             Self::AuthorPage(..) => "author_page",
             Self::KindPage(..) => "kind_page",
             Self::TimePage(_) => "time_page",
-            Self::Ids => "ids",
+            Self::Ids { .. } => "ids",
             Self::TermFew => "term_few",
             Self::AuthorFew => "author_few",
             Self::TermKinds => "term_kinds",
@@ -136,10 +136,13 @@ impl Form {
             }
             Self::KindPage(order, runs) => page(None, runs, order, "record", RECORD, SEEN),
             Self::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
-            Self::Ids => "SELECT r.time, r.id, r.body FROM unnest($1::bytea[]) AS v(id) \
-                CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.id = v.id \
-                AND r.seq <= $2 OFFSET 0) r"
-                .into(),
+            Self::Ids { whole } => {
+                let columns = if whole { RECORD } else { "r.time, r.id" };
+                format!(
+                    "SELECT {columns} FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL \
+                     (SELECT {columns} FROM record r WHERE r.id = v.id AND r.seq <= $2 OFFSET 0) r"
+                )
+            }
             Self::TermFew => few("term bigint", "tag"),
             Self::AuthorFew => few("author bytea", "record"),
             Self::TermKinds => kinds("term bigint", "tag"),

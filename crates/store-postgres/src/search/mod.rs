@@ -11,7 +11,7 @@ use hark_archive::query::plan::Set;
 use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
 
 use crate::Inner;
-use crate::replica::{Its, Reading};
+use crate::replica::Reading;
 use crate::session::{Fault, Session};
 use crate::sql::Form;
 use crate::terms::Terms;
@@ -99,8 +99,6 @@ pub(crate) struct Finder {
     keys: VecDeque<Key>,
     /// Records that come before those.
     bodies: VecDeque<Box<[u8]>>,
-    /// The last key of a page.
-    last: Option<Key>,
     told: usize,
     visited: u64,
     driver: Option<Set>,
@@ -115,7 +113,6 @@ impl Finder {
             stage: Stage::Start,
             keys: VecDeque::new(),
             bodies: VecDeque::new(),
-            last: None,
             told: 0,
             visited: 0,
             driver: None,
@@ -164,19 +161,12 @@ impl Finder {
                 Ok(true)
             }
             Stage::Pages(pages) => {
-                let wanted = wanted.clamp(1, FETCH_MAX);
-                let Some(page) = pages.next(&self.asked, &inner.parts(), wanted, session)? else {
-                    self.stage = Stage::Found;
-                    return Ok(true);
-                };
-                self.visited += page.len() as u64 + 1;
-                for (key, body) in page {
-                    // A record that has two of the values comes twice.
-                    if self.last.replace(key) != Some(key)
-                        && let Some(body) = body
-                    {
-                        take(&mut self.bodies, &self.asked, &body)?;
-                    }
+                let (before, wanted) = (pages.visited, wanted.clamp(1, FETCH_MAX));
+                let page = pages.next(&self.asked, &inner.parts(), wanted, session)?;
+                self.visited += pages.visited - before;
+                match page {
+                    Some(page) => self.bodies.extend(page),
+                    None => self.stage = Stage::Found,
                 }
                 Ok(true)
             }
@@ -192,17 +182,11 @@ impl Finder {
         let ids: Vec<&[u8]> = next().map(|key| &key.id[..]).collect();
         let cut = self.asked.cut(self.driver);
         let rows = session.query(Form::Bodies, &[&times, &ids, &self.asked.seq, &cut])?;
-        let mut found: Vec<(i64, Box<[u8]>)> = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let body: &[u8] = row.get(1);
-            let record = Record::new(body)
-                .map_err(|error| Fault::Refused(format!("a record is damaged: {error}")))?;
-            if self.asked.query.matches(&record) {
-                found.push((row.get(0), body.into()));
-            }
-        }
+        let mut found: Vec<(i64, &[u8])> =
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         found.sort_unstable_by_key(|(n, _)| *n);
-        self.bodies.extend(found.into_iter().map(|(_, body)| body));
+        let found = matching(&self.asked, found.into_iter().map(|(_, body)| body))?;
+        self.bodies.extend(found);
         self.keys.drain(..count);
         Ok(())
     }
@@ -279,7 +263,8 @@ pub(crate) struct PooledSearch {
 
 impl PooledSearch {
     pub(crate) fn new(inner: Arc<Inner>, asked: Asked) -> Self {
-        Self { reading: Reading::new(&inner, asked.seq), inner, finder: Finder::new(asked) }
+        let reading = Reading::new(Arc::clone(&inner), asked.seq);
+        Self { inner, reading, finder: Finder::new(asked) }
     }
 }
 
@@ -290,7 +275,7 @@ impl Search for PooledSearch {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<Progress, SearchError> {
         let Self { inner, reading, finder } = self;
-        let progress = finder.slice(inner, work, &mut Its { inner, reading }, sink);
+        let progress = finder.slice(inner, work, reading, sink);
         progress.map_err(|fault| SearchError::Failed(fault.to_string()))
     }
 
@@ -307,14 +292,20 @@ impl Search for PooledSearch {
     }
 }
 
-/// Adds a record to an answer, if it belongs there.
-fn take(bodies: &mut VecDeque<Box<[u8]>>, asked: &Asked, body: &[u8]) -> Result<(), Fault> {
-    let record = Record::new(body)
-        .map_err(|error| Fault::Refused(format!("a record is damaged: {error}")))?;
-    if asked.query.matches(&record) {
-        bodies.push_back(body.into());
+/// Those of the records that belong to the answer.
+fn matching<'a>(
+    asked: &Asked,
+    bodies: impl Iterator<Item = &'a [u8]>,
+) -> Result<Vec<Box<[u8]>>, Fault> {
+    let mut found = Vec::new();
+    for body in bodies {
+        let record = Record::new(body)
+            .map_err(|error| Fault::Refused(format!("a record is damaged: {error}")))?;
+        if asked.query.matches(&record) {
+            found.push(body.into());
+        }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Whether `key` comes before `other` in `order`.

@@ -5,10 +5,11 @@
 //! Where there are very many authors, the order itself is walked as long as enough of it is theirs.
 
 use hark_archive::query::plan::Set;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::walk::{Value, Walk};
-use super::{Asked, Finder, Stage, compare, take};
+use super::{Asked, FETCH_MAX, Finder, Stage, compare, matching};
 use crate::session::{Fault, Session};
 use crate::sql::Form;
 use crate::time::{Key, to_db};
@@ -78,15 +79,19 @@ impl Finder {
         if let Some(ids) = &asked.query.ids {
             self.driver = Some(Set::Ids);
             let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
-            let rows = session.query(Form::Ids, &[&ids, &asked.seq])?;
-            self.visited += ids.len() as u64;
-            let mut found: Vec<(Key, &[u8])> =
-                rows.iter().map(|row| (key(row.get(0), row.get(1)), row.get(2))).collect();
+            // Records come along only where they are no more than are fetched at a time.
+            let whole = ids.len() <= self.wanted().min(FETCH_MAX);
+            let rows = session.query(Form::Ids { whole }, &[&ids, &asked.seq])?;
+            let mut found: Vec<(Key, &Row)> =
+                rows.iter().map(|row| (key(row.get(0), row.get(1)), row)).collect();
             found.retain(|(key, _)| lies_ahead(asked, key));
             found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
-            found.dedup_by_key(|(key, _)| key.id);
-            for (_, body) in found {
-                take(&mut self.bodies, asked, body)?;
+            self.visited += ids.len() as u64;
+            if whole {
+                let found = matching(asked, found.iter().map(|(_, row)| row.get(2)))?;
+                self.bodies.extend(found);
+            } else {
+                self.keys = found.into_iter().map(|(key, _)| key).collect();
             }
             return Ok(Stage::Found);
         }

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use hark_archive::Order;
 use hark_archive::query::plan::Set;
 use hark_codec::record::Key as Author;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::{Asked, compare};
+use super::{Asked, compare, matching};
 use crate::parts::Parts;
 use crate::session::{Fault, Session};
 use crate::sql::Form;
@@ -121,26 +122,24 @@ impl Windows {
 
 /// A few runs, read together: PostgreSQL merges them, and gives the records with their keys.
 pub(super) struct Pages {
+    pub(super) visited: u64,
     runs: Vec<(Value, i32)>,
     windows: Windows,
     /// Whether the present window may have more, and up to where it was read; none if it begins here.
-    /// Changed once a page has come, so that one which did not can be asked for again.
+    /// Go on once a page has come, so that one which did not can be asked for again.
     open: bool,
     at: Option<Key>,
 }
 
-/// Keys with their records, in order. A record that came after the question is none.
-pub(super) type Page = Vec<(Key, Option<Box<[u8]>>)>;
-
 impl Pages {
-    /// The next up to `wanted` of them; none if that was all. A record may come twice in succession.
+    /// Records that belong to the answer, of the next up to `wanted`; none if that was all.
     pub(super) fn next(
         &mut self,
         asked: &Asked,
         parts: &Parts,
         wanted: usize,
         session: &mut Session,
-    ) -> Result<Option<Page>, Fault> {
+    ) -> Result<Option<Vec<Box<[u8]>>>, Fault> {
         let order = asked.query.order;
         if !self.open {
             if !self.windows.next(order, parts) {
@@ -153,16 +152,27 @@ impl Pages {
         // All ids lie behind an empty one.
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
-        self.read(asked, behind, wanted, session)
+        let rows = self.read(asked, behind, wanted, session)?;
+        let key = |row: &Row| {
+            let id: &[u8] = row.get(1);
+            Key { time: row.get(0), id: id.try_into().unwrap_or_default() }
+        };
+        // A record that has two of the values comes twice; one that came after the question is none.
+        let once = rows.chunk_by(|a, b| key(a) == key(b)).filter_map(|same| same[0].get(2));
+        let found = matching(asked, once)?;
+        self.visited += rows.len() as u64 + 1;
+        self.open = rows.len() >= wanted;
+        self.at = rows.last().map(key);
+        Ok(Some(found))
     }
 
     fn read(
-        &mut self,
+        &self,
         asked: &Asked,
         (time, id): (i64, &[u8]),
         wanted: usize,
         session: &mut Session,
-    ) -> Result<Option<Page>, Fault> {
+    ) -> Result<Vec<Row>, Fault> {
         let (order, count) = (asked.query.order, self.runs.len());
         let kinds: Vec<i32> = self.runs.iter().map(|(_, kind)| *kind).collect();
         let terms: Vec<i64> = self
@@ -195,18 +205,7 @@ impl Pages {
                 Form::TimePage(order)
             }
         };
-        let rows = session.query(form, &values)?;
-        let page: Page = rows
-            .iter()
-            .map(|row| {
-                let id: &[u8] = row.get(1);
-                let key = Key { time: row.get(0), id: id.try_into().unwrap_or_default() };
-                (key, row.get::<_, Option<&[u8]>>(2).map(Box::from))
-            })
-            .collect();
-        self.open = page.len() >= wanted;
-        self.at = page.last().map(|(key, _)| *key);
-        Ok(Some(page))
+        session.query(form, &values)
     }
 }
 
@@ -328,6 +327,7 @@ impl Walk {
         let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
         (few && self.instead.is_none() && conditions == driven).then(|| Pages {
             runs: self.runs.iter().map(|run| (run.value, run.kind)).collect(),
+            visited: 0,
             windows: Windows::of(asked),
             open: false,
             at: None,
