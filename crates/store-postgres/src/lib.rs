@@ -14,6 +14,7 @@ use hark_archive::query::explain::Explanation;
 use hark_archive::store::{Numbered, Stats};
 use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
 
+pub use address::{Address, AddressError, ConnectError};
 use commit::Writing;
 pub use migrate::{MigrateError, Migration};
 use parts::{Grid, Parts};
@@ -25,6 +26,7 @@ use sql::Form;
 use terms::Terms;
 use time::to_db;
 
+mod address;
 mod commit;
 mod count;
 mod explain;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use hark_archive::store::Numbered;
-use tokio_postgres::{AsyncMessage, NoTls};
+use tokio_postgres::AsyncMessage;
 
 use crate::Inner;
 use crate::parts::Parts;
@@ -63,7 +63,7 @@ async fn listen(
     wake: &(dyn Fn() + Send),
 ) -> Result<(), Fault> {
     let failed = |error: tokio_postgres::Error| Fault::new(&error);
-    let (client, mut connection) = door.config().connect(NoTls).await.map_err(failed)?;
+    let (client, mut connection) = door.address().connect().await?;
     let (said, mut hear) = tokio::sync::mpsc::channel(1_024);
     let driven = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {

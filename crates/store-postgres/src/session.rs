@@ -12,8 +12,9 @@ use futures_util::future::join_all;
 use hark_archive::meter::{Histogram, Times};
 use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
+use crate::address::{Address, AddressError, ConnectError};
 use crate::sql::Form;
 
 /// Why a statement was not carried out.
@@ -26,6 +27,15 @@ pub(crate) enum Fault {
     /// It refused.
     #[error("the database refused: {0}")]
     Refused(String),
+}
+
+impl From<ConnectError> for Fault {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Database(error) => Self::new(&error),
+            error @ ConnectError::Certificate(_) => Self::Away(error.to_string()),
+        }
+    }
 }
 
 impl Fault {
@@ -75,7 +85,7 @@ impl Taken {
 /// How sessions are opened.
 #[derive(Clone)]
 pub(crate) struct Door {
-    config: Config,
+    address: Address,
     timeout: Duration,
     /// Shared by all sessions.
     pub(crate) taken: Arc<Taken>,
@@ -88,8 +98,9 @@ impl Door {
         schema: &str,
         statement_timeout: Duration,
         connect_timeout: Duration,
-    ) -> Result<Self, tokio_postgres::Error> {
-        let mut config: Config = url.parse()?;
+    ) -> Result<Self, AddressError> {
+        let mut address = Address::read(url)?;
+        let config = &mut address.config;
         // Plans are Hark's choice: every statement is a nested loop over ordered index ranges.
         let settings = [
             ("search_path", schema),
@@ -122,7 +133,7 @@ impl Door {
             config.application_name("hark");
         }
         let timeout = statement_timeout + Duration::from_secs(5);
-        Ok(Self { config, timeout, taken: Arc::default() })
+        Ok(Self { address, timeout, taken: Arc::default() })
     }
 
     /// Opens a session.
@@ -131,13 +142,12 @@ impl Door {
             .enable_all()
             .build()
             .map_err(|error| Fault::Away(error.to_string()))?;
-        let connected = runtime.block_on(async {
-            let (client, connection) = self.config.connect(NoTls).await?;
+        let client = runtime.block_on(async {
+            let (client, connection) = self.address.connect().await?;
             // Ends with the session; what went wrong is told to whoever waits for an answer.
             tokio::spawn(connection);
-            Ok(client)
-        });
-        let client = connected.map_err(|error| Fault::new(&error))?;
+            Ok::<_, ConnectError>(client)
+        })?;
         Ok(Session {
             client,
             runtime,
@@ -153,13 +163,14 @@ impl Door {
         Self { taken: Arc::clone(&other.taken), ..self }
     }
 
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
     }
 
     /// What the database is, without its password.
     pub(crate) fn name(&self) -> String {
         let hosts: Vec<String> = self
+            .address
             .config
             .get_hosts()
             .iter()
@@ -168,7 +179,7 @@ impl Door {
                 tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
             })
             .collect();
-        format!("{}/{}", hosts.join(","), self.config.get_dbname().unwrap_or_default())
+        format!("{}/{}", hosts.join(","), self.address.config.get_dbname().unwrap_or_default())
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -229,6 +229,17 @@ impl Cluster {
         let name = format!("{}_{number}", name.to_lowercase());
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         Database { url: self.url(&name), name, cluster: self }
+    }
+
+    /// Puts a file beside the server's own, that only it may read, and has it read its settings again.
+    pub fn file(&self, name: &str, text: &str) {
+        let file = self.data().join(name);
+        fs::write(&file, text).expect("a file of the server's");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("is ours");
+        if let Some((user, group)) = self.user {
+            chown(&file, Some(user), Some(group)).expect("gives the file away");
+        }
+        self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
     /// What one of PostgreSQL's programs needs to be run beside this server, as its user.

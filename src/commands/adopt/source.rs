@@ -4,9 +4,10 @@ use std::error::Error;
 
 use anyhow::{Context as _, bail};
 use hark_archive::Id;
+use hark_store_postgres::Address;
 use tokio::runtime::Runtime;
+use tokio_postgres::Client;
 use tokio_postgres::types::{FromSql, ToSql, Type};
-use tokio_postgres::{Client, Config, NoTls};
 
 /// The columns that every version of nostream has.
 const COLUMNS: [&str; 7] = [
@@ -84,14 +85,14 @@ impl<'a> FromSql<'a> for Jsonb {
 pub(super) struct Source {
     runtime: Runtime,
     client: Client,
-    config: Config,
+    address: Address,
     /// Rows that nostream itself would give out.
     alive: &'static str,
 }
 
 impl Source {
     pub(super) fn open(url: &str) -> anyhow::Result<Self> {
-        let config: Config = url.parse().with_context(|| {
+        let address = Address::read(url).with_context(|| {
             "no address of a database; it looks like postgres://user:password@host:5432/database"
         })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -99,13 +100,13 @@ impl Source {
             .enable_all()
             .build()
             .context("the system does not let Hark start its threads")?;
-        let (client, connection) = runtime.block_on(config.connect(NoTls)).context(
+        let (client, connection) = runtime.block_on(address.connect()).context(
             "nostream's database could not be reached; nothing was done. Is the address right, and \
              may this machine connect (pg_hba.conf)?",
         )?;
         // Its end is told by the next question.
         runtime.spawn(connection);
-        let mut source = Self { runtime, client, config, alive: "true" };
+        let mut source = Self { runtime, client, address, alive: "true" };
         source.look()?;
         Ok(source)
     }
@@ -139,12 +140,13 @@ impl Source {
     /// What it is called in what is remembered of it: no password, and the same however it is typed.
     pub(super) fn name(&self) -> String {
         use tokio_postgres::config::Host;
-        let host = self.config.get_hosts().first().map(|host| match host {
+        let host = self.address.config.get_hosts().first().map(|host| match host {
             Host::Tcp(name) => name.clone(),
             Host::Unix(path) => path.display().to_string(),
         });
-        let port = self.config.get_ports().first().copied().unwrap_or(5432);
-        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        let port = self.address.config.get_ports().first().copied().unwrap_or(5432);
+        let database =
+            self.address.config.get_dbname().or(self.address.config.get_user()).unwrap_or_default();
         format!("nostream at {}:{port}/{database}", host.unwrap_or_default())
     }
 

@@ -1,0 +1,295 @@
+//! Where a database is, and how the way there is protected: libpq's URL, with `sslmode`, `sslrootcert`,
+//! `sslcert` and `sslkey` as PostgreSQL's manual has them (libpq, "SSL Support").
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use percent_encoding::percent_decode_str;
+use rustls::client::WebPkiServerVerifier as Roots;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// Why an address is none.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct AddressError(String);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The server's certificate is not one that this address trusts.
+    #[error(
+        "the database's certificate is not accepted: {0}; sslrootcert=FILE in its URL names the \
+         authority to trust"
+    )]
+    Certificate(String),
+    /// What the connection says.
+    #[error(transparent)]
+    Database(#[from] tokio_postgres::Error),
+}
+
+/// What carries a connection.
+type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+
+/// Where a database is.
+#[derive(Clone)]
+pub struct Address {
+    /// All but what protects the way.
+    pub config: Config,
+    tls: MakeRustlsConnect,
+}
+
+/// What of a server's certificate has to be right.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Check {
+    #[default]
+    Nothing,
+    /// Who signed it.
+    Authority,
+    /// And whose it is.
+    Name,
+}
+
+/// What a URL says of TLS.
+#[derive(Default)]
+struct Wishes {
+    mode: Option<SslMode>,
+    check: Check,
+    roots: Option<String>,
+    certificate: Option<String>,
+    key: Option<String>,
+}
+
+impl Address {
+    /// Reads a URL.
+    pub fn read(url: &str) -> Result<Self, AddressError> {
+        let (rest, wishes) = Wishes::take(url)?;
+        let mut config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
+            let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
+            AddressError(format!("{error}{cause}"))
+        })?;
+        config.ssl_mode(wishes.mode.unwrap_or(SslMode::Prefer));
+        let tls = MakeRustlsConnect::new(wishes.client().map_err(AddressError)?);
+        Ok(Self { config, tls })
+    }
+
+    /// Connects.
+    pub async fn connect(&self) -> Result<(Client, Connection<Socket, Stream>), ConnectError> {
+        self.config.connect(self.tls.clone()).await.map_err(|error| match certificate(&error) {
+            Some(reason) => ConnectError::Certificate(reason),
+            None => ConnectError::Database(error),
+        })
+    }
+}
+
+/// What was wrong with a certificate, if that was it.
+fn certificate(error: &tokio_postgres::Error) -> Option<String> {
+    let io = error.source()?.downcast_ref::<std::io::Error>()?;
+    match io.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(reason) => Some(reason.to_string()),
+        _ => None,
+    }
+}
+
+impl Wishes {
+    /// Takes them out of a URL: the rest is for the driver.
+    fn take(url: &str) -> Result<(String, Self), AddressError> {
+        let Some((place, parameters)) = url.split_once('?') else {
+            return Ok((url.into(), Self::default()));
+        };
+        let (mut wishes, mut others) = (Self::default(), Vec::new());
+        for parameter in parameters.split('&') {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
+            match name {
+                "sslmode" => (wishes.mode, wishes.check) = mode(&value)?,
+                "sslrootcert" => wishes.roots = Some(value),
+                "sslcert" => wishes.certificate = Some(value),
+                "sslkey" => wishes.key = Some(value),
+                _ => others.push(parameter),
+            }
+        }
+        if wishes.mode == Some(SslMode::Require)
+            && wishes.check == Check::Nothing
+            && wishes.roots.is_some()
+        {
+            // Who names an authority wants it looked at.
+            wishes.check = Check::Authority;
+        }
+        let mark = if others.is_empty() { "" } else { "?" };
+        Ok((format!("{place}{mark}{}", others.join("&")), wishes))
+    }
+
+    /// What connections are made with.
+    fn client(&self) -> Result<ClientConfig, String> {
+        let provider = Arc::new(ring::default_provider());
+        let roots = match self.check {
+            Check::Nothing => None,
+            Check::Authority | Check::Name => Some(self.roots(&provider)?),
+        };
+        let verifier = Verifier { roots, by_name: self.check == Check::Name, provider };
+        let client = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let (Some(certificate), Some(key)) = (&self.certificate, &self.key) else {
+            if self.certificate.is_some() || self.key.is_some() {
+                return Err("sslcert and sslkey belong together; one of them is missing".into());
+            }
+            return Ok(client.with_no_client_auth());
+        };
+        let key = PrivateKeyDer::from_pem_file(key)
+            .map_err(|error| format!("sslkey: {key} has no private key: {error}"))?;
+        client
+            .with_client_auth_cert(certificates("sslcert", certificate)?, key)
+            .map_err(|error| format!("sslcert and sslkey: {error}"))
+    }
+
+    fn roots(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<Roots>, String> {
+        let mut store = RootCertStore::empty();
+        match self.roots.as_deref() {
+            None | Some("system") => {
+                store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                if store.is_empty() {
+                    return Err(
+                        "this system trusts no authority (is ca-certificates installed?); \
+                                name one with sslrootcert=FILE"
+                            .into(),
+                    );
+                }
+            }
+            Some(file) => {
+                for certificate in certificates("sslrootcert", file)? {
+                    store
+                        .add(certificate)
+                        .map_err(|error| format!("sslrootcert: {file}: {error}"))?;
+                }
+            }
+        }
+        Roots::builder_with_provider(Arc::new(store), Arc::clone(provider))
+            .build()
+            .map_err(|error| error.to_string())
+    }
+}
+
+fn mode(value: &str) -> Result<(Option<SslMode>, Check), AddressError> {
+    let (mode, check) = match value {
+        "disable" => (SslMode::Disable, Check::Nothing),
+        "prefer" => (SslMode::Prefer, Check::Nothing),
+        "require" => (SslMode::Require, Check::Nothing),
+        "verify-ca" => (SslMode::Require, Check::Authority),
+        "verify-full" => (SslMode::Require, Check::Name),
+        other => {
+            return Err(AddressError(format!(
+                "there is no sslmode `{other}`; there are disable, prefer, require, verify-ca and \
+                 verify-full"
+            )));
+        }
+    };
+    Ok((Some(mode), check))
+}
+
+fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let all: Vec<_> = read.map_err(|error| format!("{name}: {file}: {error}"))?;
+    if all.is_empty() {
+        return Err(format!("{name}: {file} has no certificate"));
+    }
+    Ok(all)
+}
+
+/// Looks at a server's certificate as far as `sslmode` asks for it.
+#[derive(Debug)]
+struct Verifier {
+    roots: Option<Arc<Roots>>,
+    by_name: bool,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        use CertificateError::{NotValidForName, NotValidForNameContext};
+        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
+        match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // Names are looked at last: all else was right.
+            Err(rustls::Error::InvalidCertificate(
+                NotValidForName | NotValidForNameContext { .. },
+            )) if !self.by_name => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_tls_is_taken_out_of_a_url() {
+        let url = "postgres://me@host/base?sslmode=verify-full&application_name=a%20b\
+                   &sslrootcert=%2Fa%20b.pem";
+        let (rest, wishes) = Wishes::take(url).unwrap();
+        assert_eq!(rest, "postgres://me@host/base?application_name=a%20b");
+        assert!(wishes.mode == Some(SslMode::Require) && wishes.check == Check::Name);
+        assert_eq!(wishes.roots.as_deref(), Some("/a b.pem"));
+        let (rest, wishes) = Wishes::take("postgres://host/base?sslmode=disable").unwrap();
+        assert_eq!((rest.as_str(), wishes.mode), ("postgres://host/base", Some(SslMode::Disable)));
+        let (_, wishes) = Wishes::take("postgres://host?sslmode=require&sslrootcert=a").unwrap();
+        assert!(wishes.check == Check::Authority);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_said() {
+        for (parameters, said) in [
+            ("sslmode=verify", "there are disable"),
+            ("sslmode=verify-ca&sslrootcert=/none.pem", "sslrootcert: /none.pem"),
+            ("sslcert=a.pem", "belong together"),
+            ("sslcert=a.pem&sslkey=/none.pem", "sslkey: /none.pem"),
+            ("nothing=1", "nothing"),
+        ] {
+            let error = Address::read(&format!("postgres://host/base?{parameters}")).err().unwrap();
+            assert!(error.to_string().contains(said), "{parameters}: {error}");
+        }
+    }
+}
