@@ -45,8 +45,10 @@ impl Parts {
         Self { version, list }
     }
 
-    fn holds(&self, time: i64) -> bool {
-        self.list.range(..=time).next_back().is_some_and(|(_, (stop, _))| time < *stop)
+    /// The number of the part that a time lies in.
+    pub(crate) fn of_time(&self, time: i64) -> Option<i64> {
+        let (_, (stop, number)) = self.list.range(..=time).next_back()?;
+        (time < *stop).then_some(*number)
     }
 
     /// Numbers of the parts that are to be made for `times`.
@@ -58,7 +60,7 @@ impl Parts {
     ) -> Vec<u64> {
         let mut numbers: Vec<u64> = times
             .filter(|&time| time >= grid.from && time <= now.saturating_add(grid.width))
-            .filter(|&time| !self.holds(to_db(time)))
+            .filter(|&time| self.of_time(to_db(time)).is_none())
             .map(|time| time / grid.width)
             .collect();
         numbers.sort_unstable();

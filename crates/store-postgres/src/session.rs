@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::SinkExt as _;
 use futures_util::future::join_all;
 use hark_archive::meter::{Histogram, Times};
 use tokio::runtime::Runtime;
@@ -243,24 +245,36 @@ impl Session {
         let started = Instant::now();
         let rows = self.wait(self.client.query(&statement, values))?;
         self.taken.note(form, started.elapsed());
-        if self.trace.is_some() {
-            let plan = self.explain(&form.text(), values)?;
-            let rows = rows.len();
-            self.trace
-                .iter_mut()
-                .for_each(|trace| trace.push(Traced { form, rows, plan: plan.clone() }));
-        }
+        self.trace(form, values, rows.len())?;
         Ok(rows)
     }
 
-    /// The plan of a statement, which is carried out for it.
+    /// The plan of a statement, which is carried out for it: that of a prepared one, not one for these
+    /// values alone.
     pub(crate) fn explain(
         &mut self,
         text: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<String>, Fault> {
-        let lines = self.query_once(&format!("EXPLAIN (ANALYZE, BUFFERS) {text}"), values)?;
-        Ok(lines.iter().map(|line| line.get(0)).collect())
+        let types = self.wait(self.client.prepare(text))?;
+        // EXPLAIN EXECUTE takes no parameters, so the database writes the values out.
+        let types = types.params().iter().enumerate();
+        let literals: Vec<String> = types
+            .map(|(at, of)| format!("quote_nullable(${}::\"{}\"::text)", at + 1, of.name()))
+            .collect();
+        let literals = self.query_once(&format!("SELECT {}", literals.join(", ")), values)?;
+        let literals: Vec<String> = literals
+            .first()
+            .map_or(Vec::new(), |row| (0..row.len()).map(|at| row.get(at)).collect());
+        let values = match literals.join(", ") {
+            none if none.is_empty() => none,
+            some => format!("({some})"),
+        };
+        self.batch(&format!("PREPARE explained AS {text}"))?;
+        let lines =
+            self.query_once(&format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE explained{values}"), &[]);
+        self.batch("DEALLOCATE explained")?;
+        Ok(lines?.iter().map(|line| line.get(0)).collect())
     }
 
     /// Does `work` and tells what it did.
@@ -289,10 +303,31 @@ impl Session {
             // They are one exchange, and the last one's answer is its end.
             self.taken.note(*form, started.elapsed());
         }
-        answers.into_iter().map(|rows| rows.map_err(|error| Fault::new(&error))).collect()
+        let answers = answers.into_iter().map(|rows| rows.map_err(|error| Fault::new(&error)));
+        let answers: Vec<Vec<Row>> = answers.collect::<Result<_, _>>()?;
+        for ((form, values), rows) in calls.iter().zip(&answers) {
+            self.trace(*form, values, rows.len())?;
+        }
+        Ok(answers)
     }
 
-    /// Carries out a text, planned for its values.
+    /// Notes what was carried out, if that is wanted.
+    fn trace(
+        &mut self,
+        form: Form,
+        values: &[&(dyn ToSql + Sync)],
+        rows: usize,
+    ) -> Result<(), Fault> {
+        if self.trace.is_some() {
+            let plan = self.explain(&form.text(), values)?;
+            self.trace
+                .iter_mut()
+                .for_each(|trace| trace.push(Traced { form, rows, plan: plan.clone() }));
+        }
+        Ok(())
+    }
+
+    /// Carries out a text that is not kept prepared.
     pub(crate) fn query_once(
         &mut self,
         text: &str,
@@ -306,15 +341,21 @@ impl Session {
         self.wait(self.client.batch_execute(text))
     }
 
-    /// Copies rows in, given as the binary format has them.
-    pub(crate) fn copy(&mut self, form: Form, rows: bytes::Bytes) -> Result<u64, Fault> {
-        use futures_util::SinkExt as _;
+    /// Copies rows in, as the binary format has them. They come in pieces, each of which is made while
+    /// the database works on those before it.
+    pub(crate) fn copy(
+        &mut self,
+        form: Form,
+        pieces: impl Iterator<Item = Bytes>,
+    ) -> Result<u64, Fault> {
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let copied = self.wait(async {
-            let sink = self.client.copy_in::<_, bytes::Bytes>(&statement).await?;
+            let sink = self.client.copy_in::<_, Bytes>(&statement).await?;
             let mut sink = std::pin::pin!(sink);
-            sink.send(rows).await?;
+            for piece in pieces {
+                sink.send(piece).await?;
+            }
             sink.as_mut().finish().await
         });
         self.taken.note(form, started.elapsed());

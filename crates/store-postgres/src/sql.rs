@@ -37,8 +37,8 @@ pub(crate) enum Form {
     TermSize,
     /// How many rows authors have, up to a bound.
     AuthorSize,
-    /// Bodies of keys.
-    Bodies,
+    /// Bodies of keys: of all parts, or of one.
+    Bodies(Option<i64>),
     /// Begins a transaction.
     Begin,
     /// Locks the shelf and says where it stands.
@@ -90,7 +90,8 @@ impl Form {
             Self::AuthorKinds => "author_kinds",
             Self::TermSize => "term_size",
             Self::AuthorSize => "author_size",
-            Self::Bodies => "bodies",
+            Self::Bodies(None) => "bodies",
+            Self::Bodies(Some(_)) => "part_bodies",
             Self::Begin => "begin",
             Self::Lock => "lock",
             Self::Known => "known",
@@ -150,12 +151,18 @@ impl Form {
             Self::TermSize => size("term bigint", "tag"),
             Self::AuthorSize => size("author bytea", "record"),
             // Found by their times: those of an answer lie close together there, and not by id.
-            Self::Bodies => "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
-                WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, \
-                r.body FROM record r WHERE r.time = v.time AND r.id >= v.id \
-                ORDER BY r.time DESC, r.id LIMIT 1) b \
-                WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
-                .into(),
+            // Found by their times: those of an answer lie close together there, and not by id. To
+            // go through the table of all parts takes as long again as to find the record.
+            Self::Bodies(part) => {
+                let part = part.map_or(String::new(), |number| format!("_{number}"));
+                format!(
+                    "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
+                     WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, \
+                     r.terms, r.body FROM record{part} r WHERE r.time = v.time AND r.id >= v.id \
+                     ORDER BY r.time DESC, r.id LIMIT 1) b \
+                     WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
+                )
+            }
             Self::Begin => "BEGIN".into(),
             Self::Lock => "SELECT seq, records, parts FROM state FOR UPDATE".into(),
             Self::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \

@@ -55,8 +55,19 @@ impl Rows {
         }
     }
 
-    pub(super) fn end(mut self) -> Bytes {
+    /// Says that no row follows.
+    pub(super) fn end(&mut self) {
         self.0.put_i16(-1);
-        self.0.freeze()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What was written since the last time; so many bytes come next.
+    pub(super) fn take(&mut self, next: usize) -> Bytes {
+        let written = self.0.split().freeze();
+        self.0.reserve(next);
+        written
     }
 }

@@ -33,6 +33,8 @@ mod play;
 
 /// Records of others that are told with a batch, at most.
 const NEWS_MAX: i64 = 20_000;
+/// Rows of records are sent in pieces of about so many bytes.
+const PIECE_BYTES: usize = 128 << 10;
 
 /// A record and what its rules ask for.
 struct Put<'a> {
@@ -202,62 +204,127 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
     if kept.is_empty() {
         return Ok(0);
     }
-    let bytes = kept.iter().map(|(_, put)| put.record.bytes().len() + 256).sum();
-    let (mut records, mut tags) = (Rows::new(bytes), Vec::with_capacity(kept.len() * 4));
-    let (mut keys, mut times, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    for (seq, Put { record, key, .. }) in kept {
-        let terms = inner.terms.of(record);
+    let mut making = Making::new(inner, kept);
+    let mut tags = None;
+    let records = std::iter::from_fn(|| {
+        let piece = making.piece();
+        if piece.is_none() {
+            // The database still has records to work on meanwhile.
+            tags = making.tag_rows();
+        }
+        piece
+    });
+    session.copy(Form::CopyRecords, records)?;
+    if let Some(tags) = tags {
+        session.copy(Form::CopyTags, std::iter::once(tags))?;
+    }
+    let Forbidding { keys, times, ids } = &making.forbidding;
+    if !keys.is_empty() {
+        session.query(Form::AddForbids, &[keys, times, ids])?;
+    }
+    Ok(making.bytes as u64)
+}
+
+/// Rows of records and of what belongs to them, being made.
+struct Making<'a> {
+    inner: &'a Inner,
+    kept: std::slice::Iter<'a, (i64, &'a Put<'a>)>,
+    records: Rows,
+    tags: Vec<(i64, i32, &'a Key)>,
+    forbidding: Forbidding<'a>,
+    ended: bool,
+    /// Made so far.
+    bytes: usize,
+}
+
+/// Columns of what forbids.
+#[derive(Default)]
+struct Forbidding<'a> {
+    keys: Vec<i64>,
+    times: Vec<i64>,
+    ids: Vec<&'a [u8]>,
+}
+
+impl<'a> Making<'a> {
+    fn new(inner: &'a Inner, kept: &'a [(i64, &'a Put<'a>)]) -> Self {
+        Self {
+            inner,
+            kept: kept.iter(),
+            records: Rows::new(PIECE_BYTES),
+            tags: Vec::with_capacity(kept.len() * 4),
+            forbidding: Forbidding::default(),
+            ended: false,
+            bytes: 0,
+        }
+    }
+
+    /// The next rows of records; none if there are no more.
+    fn piece(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        while self.records.len() < PIECE_BYTES && !self.ended {
+            if let Some((seq, put)) = self.kept.next() {
+                self.record(*seq, put);
+            } else {
+                self.records.end();
+                self.ended = true;
+            }
+        }
+        let piece = self.records.take(if self.ended { 0 } else { PIECE_BYTES });
+        self.bytes += piece.len();
+        Some(piece)
+    }
+
+    fn record(&mut self, seq: i64, put: &'a Put<'a>) {
+        let (Put { record, key, .. }, rows) = (put, &mut self.records);
+        let terms = self.inner.terms.of(record);
         let kind = record.kind().cast_signed();
-        records.row(8);
-        records.bigint(*seq);
-        records.bigint(key.time);
+        rows.row(8);
+        rows.bigint(seq);
+        rows.bigint(key.time);
         match record.expires() {
-            Some(at) => records.bigint(to_db(at)),
-            None => records.null(),
+            Some(at) => rows.bigint(to_db(at)),
+            None => rows.null(),
         }
-        records.int(kind);
-        records.bytes(&key.id);
+        rows.int(kind);
+        rows.bytes(&key.id);
         match record.author() {
-            Some(author) => records.bytes(author),
-            None => records.null(),
+            Some(author) => rows.bytes(author),
+            None => rows.null(),
         }
-        records.bigints(&terms);
-        records.bytes(record.bytes());
-        tags.extend(terms.into_iter().map(|term| (term, kind, key)));
-        if inner.rules.forbids(record.kind()) {
-            for forbidding in inner.terms.forbids(record) {
-                keys.push(forbidding);
-                times.push(key.time);
-                ids.push(&key.id[..]);
+        rows.bigints(&terms);
+        rows.bytes(record.bytes());
+        self.tags.extend(terms.into_iter().map(|term| (term, kind, key)));
+        if self.inner.rules.forbids(record.kind()) {
+            for forbidding in self.inner.terms.forbids(record) {
+                self.forbidding.keys.push(forbidding);
+                self.forbidding.times.push(key.time);
+                self.forbidding.ids.push(&key.id[..]);
             }
         }
     }
-    let records = records.end();
-    let mut bytes = records.len();
-    session.copy(Form::CopyRecords, records)?;
-    if !tags.is_empty() {
-        let tags = tag_rows(tags);
-        bytes += tags.len();
-        session.copy(Form::CopyTags, tags)?;
-    }
-    if !keys.is_empty() {
-        session.query(Form::AddForbids, &[&keys, &times, &ids])?;
-    }
-    Ok(bytes as u64)
-}
 
-/// In the order of their index, whose pages are visited once each so.
-fn tag_rows(mut tags: Vec<(i64, i32, &Key)>) -> Bytes {
-    tags.sort_unstable_by_key(|(term, kind, _)| (*term, *kind));
-    let mut rows = Rows::new(tags.len() * 74);
-    for (term, kind, key) in tags {
-        rows.row(4);
-        rows.bigint(term);
-        rows.bigint(key.time);
-        rows.int(kind);
-        rows.bytes(&key.id);
+    /// Rows of the tags of all records, in the order of their index, whose pages are visited once each
+    /// so.
+    fn tag_rows(&mut self) -> Option<Bytes> {
+        if self.tags.is_empty() {
+            return None;
+        }
+        self.tags.sort_unstable_by_key(|(term, kind, _)| (*term, *kind));
+        let mut rows = Rows::new(self.tags.len() * 74);
+        for (term, kind, key) in &self.tags {
+            rows.row(4);
+            rows.bigint(*term);
+            rows.bigint(key.time);
+            rows.int(*kind);
+            rows.bytes(&key.id);
+        }
+        rows.end();
+        let rows = rows.take(0);
+        self.bytes += rows.len();
+        Some(rows)
     }
-    rows.end()
 }
 
 /// The network's time of a key.

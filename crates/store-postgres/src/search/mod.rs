@@ -3,12 +3,15 @@
 //! No transaction outlives a statement. A search goes on behind the exact place where it was, and
 //! records that came after its beginning are told by their number.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::query::plan::Set;
 use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::Inner;
 use crate::replica::Reading;
@@ -23,6 +26,8 @@ mod walk;
 
 /// Records fetched at a time, at most.
 const FETCH_MAX: usize = 500;
+/// Parts that records are fetched from one by one, at most.
+const FETCH_PARTS_MAX: usize = 4;
 /// Bytes of records that a search keeps while it rests. The others are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
 /// Values of a label that are also compared in the database, so that what does not match is not sent.
@@ -136,7 +141,7 @@ impl Finder {
     /// Takes a step towards the next record. False if there is none.
     fn step(&mut self, inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
         if !self.keys.is_empty() {
-            self.fetch(session)?;
+            self.fetch(inner, session)?;
             return Ok(true);
         }
         let wanted = self.wanted();
@@ -175,20 +180,56 @@ impl Finder {
     }
 
     /// Fetches records of the next keys.
-    fn fetch(&mut self, session: &mut Session) -> Result<(), Fault> {
+    fn fetch(&mut self, inner: &Inner, session: &mut Session) -> Result<(), Fault> {
         let count = self.wanted().clamp(1, FETCH_MAX).min(self.keys.len());
-        let next = || self.keys.iter().take(count);
-        let times: Vec<i64> = next().map(|key| key.time).collect();
-        let ids: Vec<&[u8]> = next().map(|key| &key.id[..]).collect();
-        let cut = self.asked.cut(self.driver);
-        let rows = session.query(Form::Bodies, &[&times, &ids, &self.asked.seq, &cut])?;
-        let mut found: Vec<(i64, &[u8])> =
-            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        found.sort_unstable_by_key(|(n, _)| *n);
+        let keys: Vec<Key> = self.keys.iter().take(count).copied().collect();
+        let parts = inner.parts();
+        let rows = self.rows(&keys, &|key| parts.of_time(key.time), session).or_else(|fault| {
+            // A part may have gone, or be unknown where a replica is behind.
+            if fault.is_away() { Err(fault) } else { self.rows(&keys, &|_| None, session) }
+        })?;
+        let mut found: Vec<(usize, &[u8])> =
+            rows.iter().map(|(place, row)| (*place, row.get(1))).collect();
+        found.sort_unstable_by_key(|(place, _)| *place);
         let found = matching(&self.asked, found.into_iter().map(|(_, body)| body))?;
         self.bodies.extend(found);
         self.keys.drain(..count);
         Ok(())
+    }
+
+    /// Rows of keys, with their places among these. They are looked for in their parts if these are few.
+    fn rows(
+        &self,
+        keys: &[Key],
+        part: &dyn Fn(&Key) -> Option<i64>,
+        session: &mut Session,
+    ) -> Result<Vec<(usize, Row)>, Fault> {
+        let mut places: BTreeMap<Option<i64>, Vec<usize>> = BTreeMap::new();
+        for (place, key) in keys.iter().enumerate() {
+            places.entry(part(key)).or_default().push(place);
+        }
+        if places.len() > FETCH_PARTS_MAX {
+            places = BTreeMap::from([(None, (0..keys.len()).collect())]);
+        }
+        let cut = self.asked.cut(self.driver);
+        let values: Vec<(Vec<i64>, Vec<&[u8]>)> = places
+            .values()
+            .map(|places| places.iter().map(|&at| (keys[at].time, &keys[at].id[..])).unzip())
+            .collect();
+        let values: Vec<[&(dyn ToSql + Sync); 4]> = values
+            .iter()
+            .map(|(times, ids)| [times as _, ids as _, &self.asked.seq as _, &cut as _])
+            .collect();
+        let calls: Vec<_> = places
+            .keys()
+            .zip(&values)
+            .map(|(part, values)| (Form::Bodies(*part), &values[..]))
+            .collect();
+        let answers = session.pipeline(&calls)?;
+        let rows = places.values().zip(answers).flat_map(|(places, rows)| {
+            rows.into_iter().map(|row| (places[row.get::<_, i64>(0) as usize - 1], row))
+        });
+        Ok(rows.collect())
     }
 
     /// As [`Search::slice`].
