@@ -47,20 +47,23 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
 pub(crate) struct Counting {
     /// None where nothing can match.
     statement: Option<(String, Text)>,
+    budget: i64,
 }
 
 impl Counting {
     pub(crate) fn new(inner: &Inner, query: &Query) -> Self {
         let asked = inner.asked(&Query { after: None, limit: usize::MAX, ..query.clone() });
-        let statement = (!asked.query.is_void()).then(|| statement(&asked, &inner.terms));
-        Self { statement }
+        let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
+        let statement = (!asked.query.is_void()).then(|| statement(&asked, &inner.terms, budget));
+        Self { statement, budget }
     }
 
-    /// How many match.
-    pub(crate) fn count(&self, session: &mut Session) -> Result<u64, Fault> {
-        let Some((sql, text)) = &self.statement else { return Ok(0) };
+    /// How many match; none if they are more than the question's budget of rows.
+    pub(crate) fn count(&self, session: &mut Session) -> Result<Option<u64>, Fault> {
+        let Some((sql, text)) = &self.statement else { return Ok(Some(0)) };
         let rows = session.query_once(sql, &text.values())?;
-        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).cast_unsigned()))
+        let count = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        Ok((count <= self.budget).then_some(count.cast_unsigned()))
     }
 
     /// The statement, and what PostgreSQL says to EXPLAIN ANALYZE.
@@ -71,7 +74,7 @@ impl Counting {
     }
 }
 
-fn statement(asked: &Asked, terms: &Terms) -> (String, Text) {
+fn statement(asked: &Asked, terms: &Terms, budget: i64) -> (String, Text) {
     let query = &asked.query;
     let mut text = Text::default();
     let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
@@ -111,7 +114,10 @@ fn statement(asked: &Asked, terms: &Terms) -> (String, Text) {
              OR r.terms && {addressed}::bigint[])"
         ));
     }
-    let sql = format!("SELECT count(*) FROM {from} WHERE {}", text.conditions.join(" AND "));
+    let rows_max = text.value(budget.saturating_add(1));
+    let conditions = text.conditions.join(" AND ");
+    let sql =
+        format!("SELECT count(*) FROM (SELECT FROM {from} WHERE {conditions} LIMIT {rows_max}) r");
     (sql, text)
 }
 

@@ -86,8 +86,8 @@ impl Default for Options {
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The URL is none.
-    #[error("this is no URL of a PostgreSQL database: {0}")]
+    /// The URL cannot be used.
+    #[error("the address of the database cannot be used: {0}")]
     Url(String),
     /// The database is away, or refused.
     #[error("{0}")]
@@ -321,7 +321,7 @@ impl Store for PostgresStore {
         let counting = count::Counting::new(&self.inner, query);
         let mut reading = Reading::new(Arc::clone(&self.inner), self.inner.seen());
         let counted = reading.with(|session| counting.count(session));
-        counted.map(Some).map_err(|fault| failed(&fault))
+        counted.map_err(|fault| failed(&fault))
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

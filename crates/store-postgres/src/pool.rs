@@ -20,18 +20,32 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// Opens a session, or says at once what was wrong a moment ago.
     pub(crate) fn open(&mut self, door: &Door) -> Result<Session, Fault> {
-        if let Some((next, _, fault)) = &self.next
-            && Instant::now() < *next
-        {
-            return Err(fault.clone());
-        }
+        self.ready()?;
         let opened = door.open();
-        self.next = opened.as_ref().err().map(|fault| {
+        self.note(opened.as_ref().err());
+        opened
+    }
+
+    /// Whether it is time to try; else what was wrong a moment ago.
+    fn ready(&self) -> Result<(), Fault> {
+        match &self.next {
+            Some((next, _, fault)) if Instant::now() < *next => Err(fault.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes how an attempt ended.
+    fn note(&mut self, fault: Option<&Fault>) {
+        let Some(fault) = fault else {
+            self.next = None;
+            return;
+        };
+        // Attempts that were made side by side are one.
+        if self.ready().is_ok() {
             let wait = self.next.as_ref().map_or(RETRY_FIRST, |(_, wait, _)| *wait * 2);
             let wait = wait.min(RETRY_LAST);
-            (Instant::now() + wait, wait, fault.clone())
-        });
-        opened
+            self.next = Some((Instant::now() + wait, wait, fault.clone()));
+        }
     }
 }
 
@@ -129,6 +143,21 @@ impl Pool {
         self.counters.open.sub(lost.len() as u64);
     }
 
+    /// Opens a session, for which there is room.
+    fn open(&self) -> Result<Session, Fault> {
+        let opened = self.door.open();
+        let mut state = self.state();
+        state.backoff.note(opened.as_ref().err());
+        if opened.is_ok() {
+            self.counters.open.add(1);
+        } else {
+            state.open -= 1;
+            drop(state);
+            self.freed.notify_one();
+        }
+        opened
+    }
+
     /// A session, and whether it was opened just now.
     fn take(&self) -> Result<(Session, bool), Fault> {
         let until = Instant::now() + self.wait_max;
@@ -138,10 +167,11 @@ impl Pool {
                 return Ok((session, false));
             }
             if state.open < self.max {
-                let session = state.backoff.open(&self.door)?;
+                state.backoff.ready()?;
                 state.open += 1;
-                self.counters.open.add(1);
-                return Ok((session, true));
+                drop(state);
+                // Nobody waits meanwhile who could have another one.
+                return self.open().map(|session| (session, true));
             }
             self.counters.waits.add(1);
             let left = until.saturating_duration_since(Instant::now());
