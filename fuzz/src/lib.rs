@@ -9,6 +9,7 @@ pub mod message;
 pub mod record;
 pub mod segment;
 pub mod socket;
+pub mod waku;
 
 /// A path of this thread for temporary files: in memory, where the machine has such a place.
 fn scratch(name: &str) -> std::path::PathBuf {
@@ -27,7 +28,7 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 7] = [
+        let targets: [Target; 8] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
@@ -35,6 +36,7 @@ mod tests {
             ("segment", super::segment::check),
             ("log", super::log::check),
             ("socket", super::socket::check),
+            ("waku", super::waku::check),
         ];
         for (name, check) in targets {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));

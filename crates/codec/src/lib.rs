@@ -5,3 +5,4 @@ pub mod hex;
 pub mod nostr;
 pub mod record;
 pub mod scan;
+pub mod waku;

@@ -32,6 +32,7 @@ mod readers;
 mod session;
 mod settings;
 pub mod socket;
+pub mod waku;
 mod web;
 pub mod words;
 

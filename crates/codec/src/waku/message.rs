@@ -1,0 +1,212 @@
+//! A Waku message, its hash, and the record that it becomes.
+
+use sha2::{Digest as _, Sha256};
+
+use super::protobuf::{Fields, ProtobufError, put_bytes, put_number, put_sint64};
+use crate::record::{self, Head, Id, Place, Record};
+
+/// Bytes of `meta`, at most (RFC 14).
+pub const META_MAX: usize = 64;
+
+/// Names of a Waku record's labels.
+pub mod topic {
+    /// The topic that the message was passed on under: a shard.
+    pub const PUBSUB: u8 = b'p';
+    /// The topic that applications choose.
+    pub const CONTENT: u8 = b'c';
+}
+
+/// A message as RFC 14/WAKU2-MESSAGE has it, over the bytes that it came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What it says, mostly encrypted. Field 1.
+    pub payload: &'a [u8],
+    /// What it is about. Field 2.
+    pub content_topic: &'a str,
+    /// How the payload is encrypted. Field 3.
+    pub version: Option<u32>,
+    /// When it was made, in ns since 1970. Field 10.
+    pub timestamp: Option<i64>,
+    /// What an application adds, up to [`META_MAX`] bytes. Field 11.
+    pub meta: Option<&'a [u8]>,
+    /// Proof that its sender keeps to a rate. Field 21.
+    pub proof: Option<&'a [u8]>,
+    /// Whether it is not to be stored. Field 31.
+    pub ephemeral: Option<bool>,
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
+        let mut message = Self::default();
+        for field in Fields::new(bytes) {
+            let field = field?;
+            match field.number {
+                1 => message.payload = field.bytes()?,
+                2 => message.content_topic = field.string()?,
+                3 => message.version = Some(field.varint()? as u32),
+                10 => message.timestamp = Some(field.sint64()?),
+                11 => message.meta = Some(field.bytes()?),
+                21 => message.proof = Some(field.bytes()?),
+                31 => message.ephemeral = Some(field.varint()? != 0),
+                _ => {}
+            }
+        }
+        Ok(message)
+    }
+
+    /// Appends the message, its fields in the order of their numbers. Says where the content topic
+    /// stands in it.
+    pub fn write(&self, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        if !self.payload.is_empty() {
+            put_bytes(out, 1, self.payload);
+        }
+        let topic = put_bytes(out, 2, self.content_topic.as_bytes());
+        if let Some(version) = self.version {
+            put_number(out, 3, u64::from(version));
+        }
+        if let Some(timestamp) = self.timestamp {
+            put_sint64(out, 10, timestamp);
+        }
+        if let Some(meta) = self.meta {
+            put_bytes(out, 11, meta);
+        }
+        if let Some(proof) = self.proof {
+            put_bytes(out, 21, proof);
+        }
+        if let Some(ephemeral) = self.ephemeral {
+            put_number(out, 31, u64::from(ephemeral));
+        }
+        topic - start
+    }
+
+    /// Its identity under a pubsub topic (RFC 14, "Deterministic message hashing").
+    pub fn hash(&self, pubsub_topic: &str) -> Id {
+        let mut hash = Sha256::new();
+        hash.update(pubsub_topic);
+        hash.update(self.payload);
+        hash.update(self.content_topic);
+        hash.update(self.meta.unwrap_or_default());
+        hash.update(self.timestamp.unwrap_or_default().to_be_bytes());
+        hash.finalize().into()
+    }
+}
+
+/// Makes records of messages.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    wire: Vec<u8>,
+}
+
+impl Encoder {
+    /// Appends the record of a message with this hash. What only counts on its way (the proof, whether
+    /// it is ephemeral) is left out, and so is what nobody knows. A time before 1970 becomes 0: doors
+    /// refuse such messages.
+    pub fn encode(
+        &mut self,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+        hash: &Id,
+        out: &mut Vec<u8>,
+    ) {
+        self.wire.clear();
+        let kept = Message { proof: None, ephemeral: None, ..*message };
+        let at = kept.write(&mut self.wire) as u32;
+        let len = message.content_topic.len() as u32;
+        let time = u64::try_from(message.timestamp.unwrap_or_default()).unwrap_or_default();
+        let head = Head { id: *hash, time, author: None, kind: 0, expires: None };
+        let labels = [
+            (topic::CONTENT, Place::Wire { at, len }),
+            (topic::PUBSUB, Place::Bytes(pubsub_topic.as_bytes())),
+        ];
+        record::write(out, &head, &self.wire, labels.into_iter());
+    }
+}
+
+/// A record of a Waku message.
+#[derive(Clone, Copy)]
+pub struct MessageRecord<'a>(Record<'a>);
+
+impl<'a> MessageRecord<'a> {
+    /// Reads what [`Encoder::encode`] wrote.
+    pub fn new(record: Record<'a>) -> Self {
+        Self(record)
+    }
+
+    /// The message's hash.
+    pub fn hash(&self) -> &'a Id {
+        self.0.id()
+    }
+
+    /// The message, as it goes out again.
+    pub fn message(&self) -> &'a [u8] {
+        self.0.wire()
+    }
+
+    /// The topic that it was passed on under.
+    pub fn pubsub_topic(&self) -> &'a [u8] {
+        let mut labels = self.0.labels();
+        labels.find(|(name, _)| *name == topic::PUBSUB).map_or(&[], |(_, topic)| topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hex;
+
+    const PUBSUB: &str = "/waku/2/default-waku/proto";
+    const CONTENT: &str = "/waku/2/default-content/proto";
+    const PAYLOAD: &[u8] = b"\x01\x02\x03\x04TEST\x05\x06\x07\x08";
+
+    /// The vectors of RFC 14.
+    #[test]
+    fn hashes_are_those_of_the_specification() {
+        let message = Message {
+            payload: PAYLOAD,
+            content_topic: CONTENT,
+            timestamp: Some(0x1757_89bf_a23f_8400),
+            meta: Some(b"super-secret"),
+            ..Message::default()
+        };
+        for (message, hash) in [
+            (message, "64cce733fed134e83da02b02c6f689814872b1a0ac97ea56b76095c3c72bfe05"),
+            (
+                Message { meta: None, ..message },
+                "a2554498b31f5bcdfcbf7fa58ad1c2d45f0254f3f8110a85588ec3cf10720fd8",
+            ),
+            (
+                Message { payload: b"", ..message },
+                "483ea950cb63f9b9d6926b262bb36194d3f40a0463ce8446228350bd44e96de4",
+            ),
+        ] {
+            assert_eq!(hex::encode_32(&message.hash(PUBSUB)), hash.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_message_and_its_topics() {
+        let message = Message {
+            payload: PAYLOAD,
+            content_topic: CONTENT,
+            version: Some(1),
+            timestamp: Some(7),
+            meta: Some(b"m"),
+            proof: Some(b"proof"),
+            ephemeral: Some(false),
+        };
+        let mut bytes = Vec::new();
+        Encoder::default().encode(&message, PUBSUB, &message.hash(PUBSUB), &mut bytes);
+        let record = Record::new(&bytes).unwrap();
+        record.check().unwrap();
+        assert_eq!((record.time(), record.kind(), record.author()), (7, 0, None));
+        let labels: Vec<_> = record.labels().collect();
+        assert_eq!(labels, [(b'c', CONTENT.as_bytes()), (b'p', PUBSUB.as_bytes())]);
+        let record = MessageRecord::new(record);
+        assert_eq!(record.hash(), &message.hash(PUBSUB));
+        assert_eq!(record.pubsub_topic(), PUBSUB.as_bytes());
+        let kept = Message::parse(record.message()).unwrap();
+        assert_eq!(kept, Message { proof: None, ephemeral: None, ..message });
+    }
+}

@@ -1,0 +1,219 @@
+//! Protocol Buffers' wire format, as far as Waku uses it: fields in any order, the last of several
+//! counts, unknown ones are passed by. Groups, which nothing has used for a decade, are refused.
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtobufError {
+    /// A field reaches beyond the end.
+    #[error("the message is cut short")]
+    Short,
+    /// A varint of more than 64 bits.
+    #[error("the message has a number that is too long")]
+    Varint,
+    /// Field number 0, or one above 2^29 - 1.
+    #[error("the message has a field without a number")]
+    Field,
+    /// A wire type that is none, or a group.
+    #[error("field {0} has a type that is not known")]
+    Type(u32),
+    /// A field of another type than it should be.
+    #[error("field {0} is of the wrong type")]
+    WrongType(u32),
+    /// A string that is not UTF-8.
+    #[error("field {0} is not UTF-8")]
+    Utf8(u32),
+}
+
+/// A field's value, as the wire has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// int, uint, sint, bool.
+    Varint(u64),
+    /// bytes, string, a message within.
+    Bytes(&'a [u8]),
+    /// Eight or four bytes; nothing of Waku's.
+    Fixed,
+}
+
+/// A field: its number and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its number.
+    pub number: u32,
+    /// Its value.
+    pub value: Value<'a>,
+}
+
+impl<'a> Field<'a> {
+    /// Its value, if it is a number.
+    pub fn varint(&self) -> Result<u64, ProtobufError> {
+        match self.value {
+            Value::Varint(value) => Ok(value),
+            _ => Err(ProtobufError::WrongType(self.number)),
+        }
+    }
+
+    /// Its value as sint64.
+    pub fn sint64(&self) -> Result<i64, ProtobufError> {
+        let value = self.varint()?;
+        Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
+    }
+
+    /// Its value, if it is bytes.
+    pub fn bytes(&self) -> Result<&'a [u8], ProtobufError> {
+        match self.value {
+            Value::Bytes(value) => Ok(value),
+            _ => Err(ProtobufError::WrongType(self.number)),
+        }
+    }
+
+    /// Its value as a string.
+    pub fn string(&self) -> Result<&'a str, ProtobufError> {
+        simdutf8::basic::from_utf8(self.bytes()?).map_err(|_| ProtobufError::Utf8(self.number))
+    }
+}
+
+/// The fields of a message, one after the other; after a fault there are no more.
+#[derive(Clone, Debug)]
+pub struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// Of a message.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    fn take(&mut self, len: u64) -> Result<&'a [u8], ProtobufError> {
+        let len = usize::try_from(len).map_err(|_| ProtobufError::Short)?;
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(ProtobufError::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn field(&mut self) -> Result<Field<'a>, ProtobufError> {
+        let key = varint(&mut self.0)?;
+        let number = u32::try_from(key >> 3).map_err(|_| ProtobufError::Field)?;
+        if number == 0 || number > (1 << 29) - 1 {
+            return Err(ProtobufError::Field);
+        }
+        let value = match key & 7 {
+            0 => Value::Varint(varint(&mut self.0)?),
+            1 => self.take(8).map(|_| Value::Fixed)?,
+            2 => {
+                let len = varint(&mut self.0)?;
+                Value::Bytes(self.take(len)?)
+            }
+            5 => self.take(4).map(|_| Value::Fixed)?,
+            _ => return Err(ProtobufError::Type(number)),
+        };
+        Ok(Field { number, value })
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<Field<'a>, ProtobufError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+/// Takes a varint off the front.
+pub fn varint(bytes: &mut &[u8]) -> Result<u64, ProtobufError> {
+    let mut value = 0;
+    for at in 0..10 {
+        let (&byte, rest) = bytes.split_first().ok_or(ProtobufError::Short)?;
+        *bytes = rest;
+        if at == 9 && byte > 1 {
+            break;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * at);
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(ProtobufError::Varint)
+}
+
+/// Appends a varint.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a field with a number.
+pub fn put_number(out: &mut Vec<u8>, field: u32, value: u64) {
+    put_varint(out, u64::from(field) << 3);
+    put_varint(out, value);
+}
+
+/// Appends a field of type sint64.
+pub fn put_sint64(out: &mut Vec<u8>, field: u32, value: i64) {
+    put_number(out, field, ((value << 1) ^ (value >> 63)).cast_unsigned());
+}
+
+/// Appends a field with bytes, and says where these begin.
+pub fn put_bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) -> usize {
+    put_varint(out, u64::from(field) << 3 | 2);
+    put_varint(out, value.len() as u64);
+    let at = out.len();
+    out.extend_from_slice(value);
+    at
+}
+
+/// How long a field with so many bytes becomes.
+pub fn bytes_len(field: u32, len: usize) -> usize {
+    varint_len(u64::from(field) << 3) + varint_len(len as u64) + len
+}
+
+fn varint_len(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_long_ones_are_refused() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(out.len(), varint_len(value));
+            assert_eq!(varint(&mut &out[..]), Ok(value));
+            assert_eq!(varint(&mut &out[..out.len() - 1]), Err(ProtobufError::Short));
+        }
+        for value in [0, 1, -1, i64::MAX, i64::MIN] {
+            let mut out = Vec::new();
+            put_sint64(&mut out, 12, value);
+            let field = Fields::new(&out).next().unwrap().unwrap();
+            assert_eq!((field.number, field.sint64()), (12, Ok(value)));
+        }
+        assert_eq!(varint(&mut &[0xff; 10][..]), Err(ProtobufError::Varint));
+        assert_eq!(varint(&mut &[0x80; 11][..]), Err(ProtobufError::Varint));
+    }
+
+    #[test]
+    fn a_fault_ends_the_fields() {
+        for (bytes, fault) in [
+            (&[0x0a, 5, 1][..], ProtobufError::Short),
+            (&[0x09, 1, 2, 3], ProtobufError::Short),
+            (&[0x02, 0], ProtobufError::Field),
+            (&[0x0b], ProtobufError::Type(1)),
+            (&[0x0f], ProtobufError::Type(1)),
+        ] {
+            let fields: Vec<_> = Fields::new(bytes).collect();
+            assert_eq!(fields, [Err(fault)]);
+        }
+    }
+}

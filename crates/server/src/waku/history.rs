@@ -1,0 +1,248 @@
+//! A Store v3 request as the archive's question, and a page as its answer (RFC 13/WAKU2-STORE; where
+//! that and nwaku differ, docs/protocols.md says which is followed).
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use hark_archive::{LabelSet, Order, Position, Progress, Query, Record, SearchError, Store};
+use hark_codec::record::Id;
+use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
+use hark_codec::waku::{MessageRecord, Request, topic};
+
+/// Content topics and hashes of a request, each, at most.
+pub const VALUES_MAX: usize = 1_000;
+/// Bytes of a request id, at most: it is sent back.
+const REQUEST_ID_MAX: usize = 256;
+
+/// Why a request has no page.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It cannot be meant.
+    #[error("INVALID_QUERY: {0}")]
+    Invalid(String),
+    /// Nobody knows where to go on.
+    #[error("archive error: DRIVER_ERROR: cursor not found")]
+    Cursor,
+    /// It would read too much.
+    #[error("too much would have to be read; ask for a shorter time or for fewer topics")]
+    TooDear,
+    /// The archive is away.
+    #[error("archive error: DRIVER_ERROR: {0}")]
+    Archive(#[from] SearchError),
+}
+
+impl Refusal {
+    /// How it is told.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Archive(_) => Status::Unavailable,
+            _ => Status::BadResponse,
+        }
+    }
+}
+
+/// Records, as bytes.
+type Records = Vec<Box<[u8]>>;
+
+/// Messages of an answer, as their records, oldest first.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The records.
+    pub records: Records,
+    /// Where the next page begins, if there is one.
+    pub cursor: Option<Id>,
+}
+
+/// Answers a request, visiting so many rows at most.
+pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<Page, Refusal> {
+    let mut question = Question::new(request, rows_max)?;
+    if let Some(cursor) = cursor(request)? {
+        question.after = Some(find(store, cursor)?.ok_or(Refusal::Cursor)?);
+    }
+    let (records, more) =
+        if request.forward { question.forward(store)? } else { question.backward(store)? };
+    let last = if request.forward { records.last() } else { records.first() };
+    let cursor = last.filter(|_| more).and_then(|last| Some(*Record::new(last).ok()?.id()));
+    Ok(Page { records, cursor })
+}
+
+/// The whole answer to the bytes of a request, appended to `out`.
+pub fn answer(store: &dyn Store, request: &[u8], rows_max: u64, out: &mut Vec<u8>) {
+    let refuse =
+        |out: &mut Vec<u8>, status, words: &str| store::put_answer(out, "", status, words, None);
+    let request = match Request::parse(request) {
+        Ok(request) => request,
+        Err(error) => {
+            return refuse(out, Status::BadRequest, &format!("BAD_REQUEST: {error}"));
+        }
+    };
+    if request.request_id.is_empty() || request.request_id.len() > REQUEST_ID_MAX {
+        let words = format!("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes");
+        return refuse(out, Status::BadRequest, &words);
+    }
+    match page(store, &request, rows_max) {
+        Ok(page) => {
+            for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
+                let record = MessageRecord::new(record);
+                let data = (record.message(), record.pubsub_topic());
+                store::put_message(out, record.hash(), request.include_data.then_some(data));
+            }
+            let id = request.request_id;
+            store::put_answer(out, id, Status::Success, "OK", page.cursor.as_ref());
+        }
+        Err(refusal) => refuse(out, refusal.status(), &refusal.to_string()),
+    }
+}
+
+/// The hash in a request's cursor.
+fn cursor(request: &Request<'_>) -> Result<Option<Id>, Refusal> {
+    let Some(cursor) = request.cursor.filter(|cursor| !cursor.is_empty()) else { return Ok(None) };
+    match <Id>::try_from(cursor) {
+        Ok(hash) if hash != [0; 32] => Ok(Some(hash)),
+        _ => Err(Refusal::Invalid("the cursor is no message hash".into())),
+    }
+}
+
+/// Where a message stands.
+fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
+    let query = Query { ids: Some(vec![hash]), limit: 1, ..Query::default() };
+    let mut found = None;
+    store.search(&query)?.slice(u64::MAX, &mut |record| {
+        found = Some(Position { time: record.time(), id: *record.id() });
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+/// What is asked, but for the direction.
+struct Question {
+    query: Query,
+    after: Option<Position>,
+    /// Messages of the page, at most.
+    limit: usize,
+    rows_left: u64,
+}
+
+impl Question {
+    fn new(request: &Request<'_>, rows_max: u64) -> Result<Self, Refusal> {
+        let limit = match request.limit.unwrap_or_default() {
+            0 => PAGE_DEFAULT,
+            limit => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
+        };
+        let mut query = Query::default();
+        if let Some(pubsub_topic) = request.pubsub_topic {
+            query.labels.push(LabelSet::one(topic::PUBSUB, pubsub_topic.as_bytes()));
+        }
+        let topics = request.content_topics();
+        if few(topics.clone().count(), "content topics")? {
+            let values = topics.map(|topic| topic.as_bytes().into()).collect();
+            query.labels.push(LabelSet { name: topic::CONTENT, values });
+        }
+        let hashes = request.message_hashes();
+        if few(hashes.clone().count(), "message hashes")? {
+            let hashes: Result<Vec<Id>, _> = hashes.map(Id::try_from).collect();
+            let hashes = hashes.map_err(|_| Refusal::Invalid("a message hash has 32 bytes".into()));
+            query.ids = Some(hashes?);
+        }
+        // Nothing is older than 1970.
+        query.from = u64::try_from(request.time_start.unwrap_or_default()).unwrap_or_default();
+        if let Some(end) = request.time_end {
+            match u64::try_from(end) {
+                Ok(end) => query.to = end,
+                Err(_) => query.ids = Some(Vec::new()),
+            }
+        }
+        if query.from > query.to {
+            return Err(Refusal::Invalid("the start is behind the end".into()));
+        }
+        query.normalise();
+        Ok(Self { query, after: None, limit, rows_left: rows_max })
+    }
+
+    /// Hands over what answers `query`. Whether its limit left more behind.
+    fn search(
+        &mut self,
+        store: &dyn Store,
+        query: &Query,
+        sink: &mut dyn FnMut(&Record<'_>),
+    ) -> Result<bool, Refusal> {
+        let mut search = store.search(&Query { budget: self.rows_left, ..query.clone() })?;
+        let mut sink = |record: &Record<'_>| {
+            sink(record);
+            ControlFlow::Continue(())
+        };
+        loop {
+            let progress = search.slice(u64::MAX, &mut sink)?;
+            match progress {
+                Progress::Paused => {}
+                Progress::Exhausted => return Err(Refusal::TooDear),
+                Progress::Done { more } => {
+                    self.rows_left = self.rows_left.saturating_sub(search.visited());
+                    return Ok(more);
+                }
+            }
+        }
+    }
+
+    /// The oldest behind the cursor, oldest first, and whether there are more.
+    fn forward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
+        let (order, after, limit) = (Order::OldestFirst, self.after, self.limit);
+        let query = Query { order, after, limit, ..self.query.clone() };
+        let mut records = Vec::new();
+        let more = self.search(store, &query, &mut |record| records.push(record.bytes().into()))?;
+        Ok((records, more))
+    }
+
+    /// The newest before the cursor, oldest first, and whether there are more.
+    fn backward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
+        // One more than a page tells whether there are more.
+        let (order, limit) = (Order::NewestFirst, self.limit + 1);
+        let mut query = Query { order, limit, ..self.query.clone() };
+        let before = self.after;
+        if let Some(before) = before {
+            query.to = query.to.min(before.time);
+        }
+        // Those of one time come lowest hash first, and here the highest is wanted first.
+        let (mut records, mut same) = (Vec::new(), VecDeque::new());
+        let mut last: Option<Position> = None;
+        loop {
+            let more = self.search(store, &query, &mut |record| {
+                let here = Position { time: record.time(), id: *record.id() };
+                if last.is_some_and(|last| last.time != here.time) {
+                    records.extend(same.drain(..).rev());
+                }
+                last = Some(here);
+                if before.is_none_or(|before| (here.time, here.id) < (before.time, before.id)) {
+                    same.push_back(Box::from(record.bytes()));
+                    // The lowest ones will not be told.
+                    if records.len() + same.len() > limit {
+                        same.pop_front();
+                    }
+                }
+            })?;
+            if !more {
+                records.extend(same.drain(..).rev());
+            }
+            if !more || records.len() >= limit {
+                break;
+            }
+            // Others of the last time may follow.
+            query.after = last;
+        }
+        let more = records.len() == limit;
+        records.truncate(self.limit);
+        records.reverse();
+        Ok((records, more))
+    }
+}
+
+/// Whether there are any, and not too many.
+fn few(count: usize, what: &str) -> Result<bool, Refusal> {
+    if count > VALUES_MAX {
+        return Err(Refusal::Invalid(format!("more than {VALUES_MAX} {what}")));
+    }
+    Ok(count > 0)
+}
+
+#[cfg(test)]
+mod tests;

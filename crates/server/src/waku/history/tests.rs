@@ -1,0 +1,215 @@
+use hark_archive::admission::KeepAll;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Write, store::Committed};
+use hark_codec::waku::{Encoder, Message, Response};
+use hark_testkit::random::Random;
+
+use super::*;
+
+const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
+const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/a\u{e4}/proto", ""];
+
+/// A message as the test knows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kept {
+    time: u64,
+    hash: Id,
+    pubsub: &'static str,
+    content: &'static str,
+}
+
+struct World {
+    store: MemoryStore,
+    kept: Vec<Kept>,
+    random: Random,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let store = MemoryStore::new(KeepAll);
+        Self { store, kept: Vec::new(), random: Random::new(seed) }
+    }
+
+    /// Few times, so that many messages share one.
+    fn put(&mut self, count: usize) {
+        for _ in 0..count {
+            let time = 1_700_000_000_000_000_000 + self.random.below(12) as u64;
+            let (pubsub, content) = (*self.random.pick(&PUBSUB), *self.random.pick(&CONTENT));
+            let payload = self.random.below(1 << 30).to_le_bytes();
+            let timestamp = Some(time.cast_signed());
+            let message = Message {
+                payload: &payload,
+                content_topic: content,
+                timestamp,
+                ..Message::default()
+            };
+            let hash = message.hash(pubsub);
+            let mut record = Vec::new();
+            Encoder::default().encode(&message, pubsub, &hash, &mut record);
+            let Committed { .. } = self.store.commit(&[Write::Put(record.into())]).unwrap();
+            let one = Kept { time, hash, pubsub, content };
+            if !self.kept.contains(&one) {
+                self.kept.push(one);
+            }
+        }
+        self.kept.sort_unstable();
+    }
+
+    fn ask(
+        &self,
+        request: &Request<'_>,
+        topics: &[&str],
+        hashes: &[Id],
+    ) -> (Vec<Kept>, Option<Id>) {
+        let mut bytes = Vec::new();
+        request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
+        let mut out = Vec::new();
+        answer(&self.store, &bytes, u64::MAX, &mut out);
+        let response = Response::parse(&out).unwrap();
+        assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
+        assert_eq!(response.request_id, request.request_id);
+        let messages = response.messages().map(|one| {
+            let message = Message::parse(one.message.unwrap()).unwrap();
+            let pubsub = PUBSUB.into_iter().find(|topic| Some(*topic) == one.pubsub_topic).unwrap();
+            let content =
+                CONTENT.into_iter().find(|topic| *topic == message.content_topic).unwrap();
+            assert_eq!(one.message_hash, message.hash(pubsub));
+            let time = message.timestamp.unwrap().cast_unsigned();
+            Kept { time, hash: message.hash(pubsub), pubsub, content }
+        });
+        (messages.collect(), response.cursor.map(|cursor| cursor.try_into().unwrap()))
+    }
+}
+
+fn request() -> Request<'static> {
+    Request { request_id: "id", include_data: true, ..Request::default() }
+}
+
+#[test]
+fn pages_leave_nothing_out_and_nothing_comes_twice() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.put(150);
+        for _ in 0..12 {
+            let time = |random: &mut Random| {
+                1_700_000_000_000_000_000 + (random.below(14) as u64).cast_signed() - 1
+            };
+            let (a, b) = (time(&mut world.random), time(&mut world.random));
+            let pubsub = (world.random.below(2) == 0).then(|| *world.random.pick(&PUBSUB));
+            let topics: Vec<&str> = CONTENT[..world.random.below(4)].to_vec();
+            let wanted = Request {
+                pubsub_topic: pubsub,
+                time_start: (world.random.below(2) == 0).then_some(a.min(b)),
+                time_end: (world.random.below(2) == 0).then_some(a.max(b)),
+                forward: world.random.below(2) == 0,
+                limit: Some(1 + world.random.below(40) as u64),
+                ..request()
+            };
+            let holds = |one: &Kept| {
+                let time = one.time.cast_signed();
+                wanted.pubsub_topic.is_none_or(|topic| topic == one.pubsub)
+                    && (topics.is_empty() || topics.contains(&one.content))
+                    && wanted.time_start.is_none_or(|start| start <= time)
+                    && wanted.time_end.is_none_or(|end| time <= end)
+            };
+            let (mut told, mut cursor): (Vec<Kept>, Option<Id>) = (Vec::new(), None);
+            let expected = world.kept.clone();
+            loop {
+                let one = Request { cursor: cursor.as_ref().map(|id| &id[..]), ..wanted };
+                let (page, next) = world.ask(&one, &topics, &[]);
+                assert!(page.is_sorted(), "a page is told oldest first");
+                assert!(page.len() as u64 <= wanted.limit.unwrap());
+                let first = if wanted.forward { page.last() } else { page.first() };
+                assert!(next.is_none() || next == first.map(|one| one.hash));
+                if wanted.forward {
+                    told.extend(page);
+                } else {
+                    told.splice(0..0, page);
+                }
+                cursor = next;
+                if cursor.is_none() {
+                    break;
+                }
+                // Others come meanwhile.
+                world.put(3);
+            }
+            assert!(told.is_sorted_by(|a, b| a < b), "in order, each once");
+            assert!(told.iter().all(holds) && told.iter().all(|one| world.kept.contains(one)));
+            for one in expected.iter().filter(|one| holds(one)) {
+                assert!(told.contains(one), "seed {seed}: left out {one:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn hashes_and_topics_hold_together() {
+    let mut world = World::new(7);
+    world.put(300);
+    let hashes: Vec<Id> = world.kept.iter().take(100).map(|one| one.hash).collect();
+    // A list whose length is a multiple of a hundred is nothing special.
+    let (all, cursor) =
+        world.ask(&Request { forward: true, limit: Some(100), ..request() }, &[], &hashes);
+    assert_eq!((&all[..], cursor), (&world.kept[..100], None));
+    let forward = Request { forward: true, limit: Some(100), ..request() };
+    let (some, _) = world.ask(&forward, &[CONTENT[0]], &hashes);
+    let expected = world.kept[..100].iter().filter(|one| one.content == CONTENT[0]);
+    assert_eq!(some, expected.cloned().collect::<Vec<_>>());
+    assert!(world.ask(&forward, &[], &[[9; 32]]).0.is_empty());
+}
+
+#[test]
+fn a_cursor_at_the_end_gives_an_empty_page() {
+    let mut world = World::new(8);
+    world.put(30);
+    let (newest, oldest) = (world.kept.last().unwrap().hash, world.kept[0].hash);
+    for (forward, cursor) in [(true, newest), (false, oldest)] {
+        let one = Request { cursor: Some(&cursor), forward, ..request() };
+        assert_eq!(world.ask(&one, &[], &[]), (Vec::new(), None));
+    }
+    // Twenty come where no number is said, and a hundred at most.
+    for (limit, count) in [(None, 20), (Some(0), 20), (Some(7), 7)] {
+        assert_eq!(world.ask(&Request { limit, ..request() }, &[], &[]).0.len(), count);
+    }
+    world.put(400);
+    assert_eq!(world.ask(&Request { limit: Some(5_000), ..request() }, &[], &[]).0.len(), 100);
+}
+
+/// Asks with what is refused, and gives the status and its words.
+fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, String) {
+    let mut bytes = Vec::new();
+    request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
+    let mut out = Vec::new();
+    answer(store, &bytes, u64::MAX, &mut out);
+    let response = Response::parse(&out).unwrap();
+    assert_eq!((response.request_id, response.messages().count()), ("", 0));
+    (response.status_code.unwrap(), response.status_desc.unwrap().into())
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
+    let mut world = World::new(9);
+    world.put(200);
+    let store = &world.store;
+    let unknown = [5; 32];
+    for (request, hashes, code, said) in [
+        (Request { request_id: "", ..request() }, &[][..], 400, "request_id"),
+        (Request { cursor: Some(&[1, 2]), ..request() }, &[], 300, "INVALID_QUERY"),
+        (Request { cursor: Some(&[0; 32]), ..request() }, &[], 300, "INVALID_QUERY"),
+        (Request { cursor: Some(&unknown), ..request() }, &[], 300, "cursor not found"),
+        (
+            Request { time_start: Some(2), time_end: Some(1), ..request() },
+            &[],
+            300,
+            "INVALID_QUERY",
+        ),
+        (request(), &[&[1][..]], 300, "32 bytes"),
+    ] {
+        let (status, words) = refused(store, &request, hashes);
+        assert_eq!(status, code, "{words}");
+        assert!(words.contains(said), "{words}");
+    }
+    let mut out = Vec::new();
+    answer(store, &[0x0a, 9], u64::MAX, &mut out);
+    assert_eq!(Response::parse(&out).unwrap().status_code, Some(400));
+}

@@ -1,0 +1,4 @@
+//! Waku's door.
+
+pub mod history;
+pub mod rest;

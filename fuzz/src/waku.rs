@@ -1,0 +1,41 @@
+//! Waku's messages, requests and answers: what is read is written and read again the same, and a message
+//! becomes a record that says the same.
+
+use hark_codec::record::Record;
+use hark_codec::waku::{Encoder, Message, MessageRecord, Request, Response};
+
+const PUBSUB: &str = "/waku/2/rs/1/0";
+
+/// Panics if anything does not hold.
+pub fn check(bytes: &[u8]) {
+    if let Ok(message) = Message::parse(bytes) {
+        let mut out = Vec::new();
+        let topic = message.write(&mut out);
+        assert_eq!(&out[topic..][..message.content_topic.len()], message.content_topic.as_bytes());
+        assert_eq!(Message::parse(&out), Ok(message));
+        let (hash, mut record) = (message.hash(PUBSUB), Vec::new());
+        Encoder::default().encode(&message, PUBSUB, &hash, &mut record);
+        let record = Record::new(&record).expect("a record");
+        record.check().expect("a whole one");
+        let kept = MessageRecord::new(record);
+        assert_eq!((kept.hash(), kept.pubsub_topic()), (&hash, PUBSUB.as_bytes()));
+        let again = Message::parse(kept.message()).expect("the message");
+        assert_eq!(again, Message { proof: None, ephemeral: None, ..message });
+        assert_eq!(again.hash(PUBSUB), hash);
+    }
+    if let Ok(request) = Request::parse(bytes) {
+        let mut out = Vec::new();
+        request.write(request.content_topics(), request.message_hashes(), &mut out);
+        let again = Request::parse(&out).expect("what was written is a request");
+        assert!(again.content_topics().eq(request.content_topics()));
+        assert!(again.message_hashes().eq(request.message_hashes()));
+        assert_eq!(
+            (again.request_id, again.cursor, again.limit, again.forward),
+            (request.request_id, request.cursor, request.limit, request.forward)
+        );
+    }
+    if let Ok(response) = Response::parse(bytes) {
+        // All of them were read once.
+        assert!(response.messages().all(|one| one.message_hash.len() <= bytes.len()));
+    }
+}
