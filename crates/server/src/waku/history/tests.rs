@@ -1,3 +1,5 @@
+//! Pages beside what was put, by brute force, and what is refused.
+
 use hark_archive::admission::KeepAll;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, store::Committed};
