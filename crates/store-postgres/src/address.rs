@@ -77,7 +77,9 @@ impl Address {
             let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
             AddressError(format!("{error}{cause}"))
         })?;
-        config.ssl_mode(wishes.mode.unwrap_or(SslMode::Prefer));
+        if let Some(mode) = wishes.mode {
+            config.ssl_mode(mode);
+        }
         let tls = MakeRustlsConnect::new(wishes.client().map_err(AddressError)?);
         Ok(Self { config, tls })
     }
@@ -277,6 +279,14 @@ mod tests {
         assert_eq!((rest.as_str(), wishes.mode), ("postgres://host/base", Some(SslMode::Disable)));
         let (_, wishes) = Wishes::take("postgres://host?sslmode=require&sslrootcert=a").unwrap();
         assert!(wishes.check == Check::Authority);
+    }
+
+    #[test]
+    fn what_the_driver_reads_itself_stays() {
+        let mode = |url| Address::read(url).unwrap().config.get_ssl_mode();
+        assert_eq!(mode("host=a dbname=b sslmode=require"), SslMode::Require);
+        assert_eq!(mode("host=a dbname=b"), SslMode::Prefer);
+        assert_eq!(mode("postgres://a/b"), SslMode::Prefer);
     }
 
     #[test]
