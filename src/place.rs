@@ -116,7 +116,7 @@ impl Place {
             return Ok(());
         }
         bail!(
-            "there is no archive in {}; name its directory with --data, or begin one with \
+            "there is no archive in {}; name the directory of one (--data), or begin one with \
              `hark serve` or `hark import`",
             self.data.display()
         )
