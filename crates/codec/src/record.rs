@@ -148,8 +148,8 @@ impl<'o> Writer<'o> {
             return self.out.extend_from_slice(&[name, gap as u8, len as u8]);
         }
         self.out.push(name);
-        put_varint(self.out, gap as u32);
-        put_varint(self.out, len as u32);
+        put_varint(self.out, gap as u64);
+        put_varint(self.out, len as u64);
     }
 
     /// What takes the wire and the extra bytes.
@@ -349,7 +349,8 @@ impl<'a> Iterator for Labels<'a> {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u32) {
+/// Appends a number, seven bits a byte, the lowest first.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

@@ -1,6 +1,8 @@
 //! Protocol Buffers' wire format, as far as Waku uses it: fields in any order, the last of several
 //! counts, unknown ones are passed by. Groups, which nothing has used for a decade, are refused.
 
+pub(crate) use crate::record::put_varint;
+
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
@@ -140,15 +142,6 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, ProtobufError> {
         }
     }
     Err(ProtobufError::Varint)
-}
-
-/// Appends a varint.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 /// Appends a field with a number.
