@@ -15,6 +15,10 @@ use hark_store_postgres::PostgresStore;
 use crate::cli::PlaceArgs;
 use crate::config::Config;
 
+/// What to do if a database cannot be had.
+pub(crate) const LOOK_AT_DATABASE: &str =
+    "look at the address, and whether the database runs and lets you in";
+
 /// Where an archive is, and the settings in force.
 pub(crate) struct Place {
     pub(crate) data: PathBuf,
@@ -93,10 +97,9 @@ impl Place {
     /// Opens the shelf in the database at `url`.
     pub(crate) fn postgres(&self, url: &str, migrate: bool) -> anyhow::Result<PostgresStore> {
         let options = hark_store_postgres::Options { migrate, ..self.database_options() };
-        PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).context(
-            "the archive in the database could not be opened; look at the address, and whether the \
-             database runs and lets you in",
-        )
+        PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).with_context(|| {
+            format!("the archive in the database could not be opened; {LOOK_AT_DATABASE}")
+        })
     }
 
     /// Says that what is asked for makes sense for files only.

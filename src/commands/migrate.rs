@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use crate::cli::{MigrateAction, MigrateArgs};
-use crate::place::Place;
+use crate::place::{LOOK_AT_DATABASE, Place};
 use crate::print;
 
 pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode>
     };
     let up = args.action == MigrateAction::Up;
     let all = hark_store_postgres::migrations(url, "nostr", &place.database_options(), up)
-        .context("the tables are as they were; look at the address, and whether the database runs and lets you in")?;
+        .with_context(|| format!("the tables are as they were; {LOOK_AT_DATABASE}"))?;
     let missing = all.iter().filter(|one| one.applied.is_none()).count();
     for one in &all {
         let applied = one.applied.as_deref();

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier as Roots;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -34,7 +36,7 @@ pub enum ConnectError {
     Certificate(String),
     /// What the connection says.
     #[error(transparent)]
-    Database(#[from] tokio_postgres::Error),
+    Database(tokio_postgres::Error),
 }
 
 /// What carries a connection.
@@ -73,15 +75,20 @@ impl Address {
     /// Reads a URL.
     pub fn read(url: &str) -> Result<Self, AddressError> {
         let (rest, wishes) = Wishes::take(url)?;
-        let mut config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
-            let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-            AddressError(format!("{error}{cause}"))
-        })?;
+        let mut config: Config = rest.parse().map_err(|error| AddressError(with_cause(&error)))?;
         if let Some(mode) = wishes.mode {
             config.ssl_mode(mode);
         }
         let tls = MakeRustlsConnect::new(wishes.client().map_err(AddressError)?);
         Ok(Self { config, tls })
+    }
+
+    /// The names of its hosts, or the folders of their Unix sockets.
+    pub fn hosts(&self) -> impl Iterator<Item = String> + '_ {
+        self.config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        })
     }
 
     /// Connects.
@@ -91,6 +98,12 @@ impl Address {
             None => ConnectError::Database(error),
         })
     }
+}
+
+/// What the driver says, and why.
+pub(crate) fn with_cause(error: &tokio_postgres::Error) -> String {
+    let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
+    format!("{error}{cause}")
 }
 
 /// What was wrong with a certificate, if that was it.
@@ -138,8 +151,9 @@ impl Wishes {
             Check::Nothing => None,
             Check::Authority | Check::Name => Some(self.roots(&provider)?),
         };
-        let verifier = Verifier { roots, by_name: self.check == Check::Name, provider };
-        let client = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = Verifier { roots, by_name: self.check == Check::Name, algorithms };
+        let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .dangerous()
@@ -165,7 +179,7 @@ impl Wishes {
                 if store.is_empty() {
                     return Err(
                         "this system trusts no authority (is ca-certificates installed?); \
-                                name one with sslrootcert=FILE"
+                         name one with sslrootcert=FILE"
                             .into(),
                     );
                 }
@@ -215,7 +229,7 @@ fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, 
 struct Verifier {
     roots: Option<Arc<Roots>>,
     by_name: bool,
-    provider: Arc<CryptoProvider>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -244,8 +258,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -254,12 +267,11 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 

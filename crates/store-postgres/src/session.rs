@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use crate::address::{Address, AddressError, ConnectError};
+use crate::address::{Address, AddressError, ConnectError, with_cause};
 use crate::sql::Form;
 
 /// Why a statement was not carried out.
@@ -29,6 +29,9 @@ pub(crate) enum Fault {
     /// It refused.
     #[error("the database refused: {0}")]
     Refused(String),
+    /// It refused, as it has no such table.
+    #[error("the database refused: {0}")]
+    Missing(String),
 }
 
 impl From<ConnectError> for Fault {
@@ -43,9 +46,7 @@ impl From<ConnectError> for Fault {
 impl Fault {
     pub(crate) fn new(error: &tokio_postgres::Error) -> Self {
         let Some(refused) = error.as_db_error() else {
-            let cause =
-                std::error::Error::source(error).map_or(String::new(), |e| format!(": {e}"));
-            return Self::Away(format!("{error}{cause}"));
+            return Self::Away(with_cause(error));
         };
         let detail = refused.detail().map_or(String::new(), |detail| format!(" ({detail})"));
         let said = format!("{}{detail}", refused.message());
@@ -53,6 +54,8 @@ impl Fault {
         let code = refused.code().code();
         if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
             Self::Away(said)
+        } else if code == "42P01" {
+            Self::Missing(said)
         } else {
             Self::Refused(said)
         }
@@ -171,16 +174,7 @@ impl Door {
 
     /// What the database is, without its password.
     pub(crate) fn name(&self) -> String {
-        let hosts: Vec<String> = self
-            .address
-            .config
-            .get_hosts()
-            .iter()
-            .map(|host| match host {
-                tokio_postgres::config::Host::Tcp(name) => name.clone(),
-                tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-            })
-            .collect();
+        let hosts: Vec<String> = self.address.hosts().collect();
         format!("{}/{}", hosts.join(","), self.address.config.get_dbname().unwrap_or_default())
     }
 }
@@ -266,10 +260,8 @@ impl Session {
         let literals: Vec<String> = literals
             .first()
             .map_or(Vec::new(), |row| (0..row.len()).map(|at| row.get(at)).collect());
-        let values = match literals.join(", ") {
-            none if none.is_empty() => none,
-            some => format!("({some})"),
-        };
+        let values =
+            if literals.is_empty() { String::new() } else { format!("({})", literals.join(", ")) };
         self.batch(&format!("PREPARE explained AS {text}"))?;
         let lines =
             self.query_once(&format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE explained{values}"), &[]);

@@ -235,3 +235,36 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
     assert_eq!(store.drop_part(time(5, 0), &spared).unwrap(), Some(200));
     assert_eq!(all(Query::default()), Some(209));
 }
+
+#[test]
+fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() {
+    let database = Cluster::shared().database("parts");
+    let store =
+        PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &Options::default());
+    let store = store.expect("opens");
+    let puts: Vec<Write> =
+        (0..9).map(|n| Write::Put(record(n, n, 1, 1_700_000_000 + u64::from(n)))).collect();
+    store.commit(&puts).unwrap();
+    let found = || {
+        let labels = vec![hark_archive::LabelSet::one(b't', b"a")];
+        let mut search = store.search(&Query { labels, ..Query::default() }).unwrap();
+        let mut times = Vec::new();
+        let mut sink = |record: &Record<'_>| {
+            times.push(record.time());
+            ControlFlow::Continue(())
+        };
+        search.slice(u64::MAX, &mut sink).unwrap();
+        times
+    };
+    let said = |form: &str| {
+        let statements = store.stats().database.unwrap().statements;
+        statements.iter().any(|(name, _)| *name == form)
+    };
+    let newest_first: Vec<u64> = (0..9).rev().map(|n| 1_700_000_000 + n).collect();
+    assert_eq!(found(), newest_first);
+    assert!(said("part_bodies") && !said("bodies"), "it was looked for in its part");
+    let part = database.sql("SELECT tablename FROM pg_tables WHERE tablename ~ '^record_[0-9]+$'");
+    database.sql(&format!("ALTER TABLE hark_nostr.{part} RENAME TO elsewhere"));
+    assert_eq!(found(), newest_first);
+    assert!(said("bodies"), "it was looked for in all parts");
+}

@@ -139,15 +139,11 @@ impl Source {
 
     /// What it is called in what is remembered of it: no password, and the same however it is typed.
     pub(super) fn name(&self) -> String {
-        use tokio_postgres::config::Host;
-        let host = self.address.config.get_hosts().first().map(|host| match host {
-            Host::Tcp(name) => name.clone(),
-            Host::Unix(path) => path.display().to_string(),
-        });
-        let port = self.address.config.get_ports().first().copied().unwrap_or(5432);
-        let database =
-            self.address.config.get_dbname().or(self.address.config.get_user()).unwrap_or_default();
-        format!("nostream at {}:{port}/{database}", host.unwrap_or_default())
+        let config = &self.address.config;
+        let host = self.address.hosts().next().unwrap_or_default();
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+        format!("nostream at {host}:{port}/{database}")
     }
 
     /// About how many rows there are.

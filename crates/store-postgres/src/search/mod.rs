@@ -184,10 +184,11 @@ impl Finder {
         let count = self.wanted().clamp(1, FETCH_MAX).min(self.keys.len());
         let keys: Vec<Key> = self.keys.iter().take(count).copied().collect();
         let parts = inner.parts();
-        let rows = self.rows(&keys, &|key| parts.of_time(key.time), session).or_else(|fault| {
+        let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
             // A part may have gone, or be unknown where a replica is behind.
-            if fault.is_away() { Err(fault) } else { self.rows(&keys, &|_| None, session) }
-        })?;
+            Err(Fault::Missing(_)) => self.rows(&keys, &|_| None, session)?,
+            rows => rows?,
+        };
         let mut found: Vec<(usize, &[u8])> =
             rows.iter().map(|(place, row)| (*place, row.get(1))).collect();
         found.sort_unstable_by_key(|(place, _)| *place);
