@@ -198,6 +198,10 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["fanout", "--rate", "0"], 2, "above 0"),
         (&["codec", "--message", "none"], 1, "small note"),
         (&["hammer", &file, &store, "--shape", "none"], 1, "  deep until"),
+        (&["store", "--url", "http://127.0.0.1:1"], 1, "is the node running"),
+        (&["store", "--url", "ws://127.0.0.1"], 2, "begins with http://"),
+        (&["store", "--shape", "none"], 1, "  10 hashes"),
+        (&["store", "gen", &file], 1, "is there already"),
     ] {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);

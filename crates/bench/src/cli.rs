@@ -22,7 +22,7 @@ From nothing to a comparison:
   hark bench ingest events.jsonl --pid $(pgrep -x hark)
   hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
 
-Any relay's ws:// address will do. What is measured, how to repeat it, and what the JSON holds:
+Any relay's ws:// address will do, and for `store` any Waku node's http:// address. What is measured, how to repeat it, and what the JSON holds:
 docs/benchmarks.md"
 )]
 pub struct BenchArgs {
@@ -46,6 +46,8 @@ pub(crate) enum Bench {
     Sql(SqlArgs),
     /// Ask and insert at the same time, each at a rate, and see how long both take
     Hammer(HammerArgs),
+    /// Publish to a Waku node and ask for its history at the same time, through its REST API
+    Store(StoreArgs),
     /// Fill a database as nostream does, to try `hark adopt` on
     Nostream(NostreamArgs),
     /// Measure what one message costs to read, write, hash, verify and store; needs no relay
@@ -489,6 +491,162 @@ pub(crate) struct NostreamArgs {
     /// Replace a database of this name
     #[arg(long)]
     pub(crate) replace: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  hark bench store --readers 0                       publish only: 9,000 messages of 1,400 bytes
+  hark bench store --pid $(pgrep -x hark) --payload-bytes 1400,10240 --html store.html
+  hark bench store --messages 0 --seconds 30 --shape '1 topic'
+  hark bench store --publish-rate 100 --query-rate 50 --against http://127.0.0.1:8646 \\
+      --against-name postgres
+  hark bench store gen week.jsonl --messages 1000000
+
+Any node with nwaku's REST API will do. Readers go from page to page by the cursor; topics, times
+and hashes to ask for are learned from the node first. At a rate, publications and questions are due
+at times that do not wait for those before them, and their times count from then; else each begins
+when the one before it is answered. In the end every message that was taken must be stored, or the
+run fails. A node takes only what was made just now: for a history that is days long, bring in a
+file of `gen` beforehand."
+)]
+pub(crate) struct StoreArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<StoreCommand>,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    /// Connections that publish at the same time
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = at_least_one)]
+    pub(crate) publishers: usize,
+
+    /// Messages to publish, over all of them; 0 only asks
+    #[arg(long, value_name = "N", default_value_t = 9_000)]
+    pub(crate) messages: u64,
+
+    /// Bytes of a payload; with several sizes, each has a run of its own
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1_400],
+        value_parser = at_least_one)]
+    pub(crate) payload_bytes: Vec<usize>,
+
+    /// Messages a second, over all publishers [default: as fast as they are taken]
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub(crate) publish_rate: Option<f64>,
+
+    /// Publish under this pubsub topic [default: the one that the node chooses]
+    #[arg(long, value_name = "TOPIC")]
+    pub(crate) pubsub_topic: Option<String>,
+
+    /// How long the node may take in the end to have stored what it has taken
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) settle: f64,
+
+    /// Connections that ask at the same time; 0 only publishes
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) readers: usize,
+
+    /// Pages that are asked for of an answer, at most
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    pub(crate) pages: usize,
+
+    /// Pages asked for in a second, over all readers [default: as fast as they are answered]
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub(crate) query_rate: Option<f64>,
+
+    /// How long is asked [default: while messages are published; 10 with --messages 0]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+
+    /// Only shapes with this in their names; may be given several times
+    #[arg(long = "shape", value_name = "NAME")]
+    pub(crate) shapes: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Which node, and another one, measured in turns with it.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// The node to measure, by the address of its REST API
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8645",
+        value_parser = Url::http)]
+    url: Url,
+
+    /// The node's process on this machine, for its CPU and memory; give it for each if there are several
+    #[arg(long, value_name = "PID")]
+    pid: Vec<u32>,
+
+    /// Measure this node too, in turns with the first, and show its figures and the ratios to them
+    #[arg(long, value_name = "URL", value_parser = Url::http, conflicts_with = "baseline")]
+    against: Option<Url>,
+
+    /// The other node's process
+    #[arg(long, value_name = "PID", requires = "against")]
+    against_pid: Vec<u32>,
+
+    /// What to call the other node in tables
+    #[arg(long, value_name = "NAME", default_value = "other", requires = "against")]
+    pub(crate) against_name: String,
+}
+
+impl NodeArgs {
+    /// The node, and the other one if there is one.
+    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
+        let mut targets = vec![Target::new(&self.url, &self.pid)?];
+        if let Some(url) = &self.against {
+            targets.push(Target::new(url, &self.against_pid)?);
+        }
+        Ok(targets)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Make a history of a week, the same from the same seed, to fill a node with
+    Gen(StoreGenArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark bench store gen week.jsonl                                  100,000 messages, 210 MB
+  hark bench store gen week.jsonl.zst --messages 1000000 --to 1700000000000000000
+
+Each line is a message as a node answers with it, oldest first: messageHash, message and pubsubTopic. The
+same flags give the same bytes on every machine if --to is among them.")]
+pub(crate) struct StoreGenArgs {
+    /// The file to write, one message a line; compressed if its name ends in .zst
+    #[arg(value_name = "FILE")]
+    pub(crate) out: PathBuf,
+
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) messages: u64,
+
+    /// Bytes of a payload
+    #[arg(long, value_name = "N", default_value_t = 1_400, value_parser = at_least_one)]
+    pub(crate) payload_bytes: usize,
+
+    /// Content topics, the first ones with far more messages than the last
+    #[arg(long, value_name = "N", default_value_t = crate::waku::TOPICS,
+        value_parser = at_least_one)]
+    pub(crate) topics: usize,
+
+    /// The pubsub topic of them all
+    #[arg(long, value_name = "TOPIC", default_value = "/waku/2/rs/1/0")]
+    pub(crate) pubsub_topic: String,
+
+    /// Other seeds give other messages
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub(crate) seed: u64,
+
+    /// Time of the last message, in ns since 1970; the first is a week older [default: now]
+    #[arg(long, value_name = "NS")]
+    pub(crate) to: Option<u64>,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -27,50 +27,78 @@ type Job = (Vec<Unsigned>, SyncSender<anyhow::Result<Vec<u8>>>);
 type Promise = Receiver<anyhow::Result<Vec<u8>>>;
 
 pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
-    if args.out.exists() {
-        bail!(
-            "{} is there already; events are made once and used often. Give another name, or remove it",
-            args.out.display()
-        );
-    }
-    // Only a whole file gets the name.
-    let mut part = args.out.as_os_str().to_owned();
-    part.push(".part");
-    let part = Path::new(&part);
-    let compressed = args.out.extension().is_some_and(|ending| ending == "zst");
-    let bytes = write(part, compressed, args).and_then(|bytes| {
-        fs::rename(part, &args.out)
-            .with_context(|| format!("{} could not be renamed", part.display()))?;
-        Ok(bytes)
-    });
-    if bytes.is_err() {
-        // The failure before is what counts.
-        let _ = fs::remove_file(part);
-    }
-    println!(
-        "{}: {} events, {}, seed {}",
-        args.out.display(),
-        words::number(args.events),
-        match bytes? {
-            (json, disk) if json == disk => words::bytes(json),
-            (json, disk) => format!("{} as {}", words::bytes(json), words::bytes(disk)),
-        },
-        args.seed
-    );
+    let bytes = create(&args.out, |out| write(out, args))?;
+    tell(&args.out, args.events, "events", bytes, args.seed);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the events go.
-enum Out {
+/// Makes a file, compressed if its name ends in .zst. `write` says how many bytes it has written; with
+/// them come those on the disk. Only a whole file gets the name.
+pub(crate) fn create(
+    path: &Path,
+    write: impl FnOnce(&mut Out) -> anyhow::Result<u64>,
+) -> anyhow::Result<(u64, u64)> {
+    if path.exists() {
+        bail!(
+            "{} is there already; it is made once and used often. Give another name, or remove it",
+            path.display()
+        );
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = Path::new(&part);
+    let compressed = path.extension().is_some_and(|ending| ending == "zst");
+    let fill = || {
+        let mut out = Out::create(part, compressed).with_context(|| {
+            format!("{} could not be written; give a file in a directory of yours", part.display())
+        })?;
+        let bytes =
+            write(&mut out).with_context(|| format!("{} could not be made", path.display()))?;
+        let disk = out
+            .finish()
+            .with_context(|| format!("{} could not be written to its end", part.display()))?;
+        fs::rename(part, path)
+            .with_context(|| format!("{} could not be renamed", part.display()))?;
+        Ok((bytes, disk))
+    };
+    let made = fill();
+    if made.is_err() {
+        // The failure before is what counts.
+        let _ = fs::remove_file(part);
+    }
+    made
+}
+
+/// Says what was made.
+pub(crate) fn tell(path: &Path, count: u64, of: &str, (text, disk): (u64, u64), seed: u64) {
+    let size = if text == disk {
+        words::bytes(text)
+    } else {
+        format!("{} as {}", words::bytes(text), words::bytes(disk))
+    };
+    println!("{}: {} {of}, {size}, seed {seed}", path.display(), words::number(count));
+}
+
+/// Where lines go.
+pub(crate) enum Out {
     Plain(BufWriter<File>),
     Compressed(zstd::Encoder<'static, File>),
 }
 
 impl Out {
-    fn write(&mut self, events: &[u8]) -> io::Result<()> {
+    fn create(path: &Path, compressed: bool) -> io::Result<Self> {
+        let file = File::create(path)?;
+        Ok(if compressed {
+            Self::Compressed(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)
+        } else {
+            Self::Plain(BufWriter::with_capacity(1 << 20, file))
+        })
+    }
+
+    pub(crate) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
-            Self::Plain(out) => out.write_all(events),
-            Self::Compressed(out) => out.write_all(events),
+            Self::Plain(out) => out.write_all(lines),
+            Self::Compressed(out) => out.write_all(lines),
         }
     }
 
@@ -85,20 +113,9 @@ impl Out {
     }
 }
 
-/// Gives the bytes of the events, and those on the disk.
-fn write(path: &Path, compressed: bool, args: &GenArgs) -> anyhow::Result<(u64, u64)> {
+/// Gives the bytes of the events.
+fn write(out: &mut Out, args: &GenArgs) -> anyhow::Result<u64> {
     let (count, signed) = (args.events, !args.unsigned);
-    let create = || -> io::Result<Out> {
-        let file = File::create(path)?;
-        Ok(if compressed {
-            Out::Compressed(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)
-        } else {
-            Out::Plain(BufWriter::with_capacity(1 << 20, file))
-        })
-    };
-    let mut out = create().with_context(|| {
-        format!("{} could not be written; give a file in a directory of yours", path.display())
-    })?;
     let mut events = Events::new(count, args.seed)?;
     // Keys are cheap to copy, and the signers read theirs while more events are made up.
     let people = events.people().to_vec();
@@ -126,17 +143,13 @@ fn write(path: &Path, compressed: bool, args: &GenArgs) -> anyhow::Result<(u64, 
         let (mut bytes, mut done) = (0, 0);
         for kept in order {
             let batch = kept.recv().context("signing has stopped")??;
-            out.write(&batch)
-                .with_context(|| format!("{} could not be written", path.display()))?;
+            out.write(&batch)?;
             bytes += batch.len() as u64;
             done = count.min(done + BATCH as u64);
             meter.at(done);
         }
-        let disk = out
-            .finish()
-            .with_context(|| format!("{} could not be written to its end", path.display()))?;
         meter.finish();
-        Ok((bytes, disk))
+        Ok(bytes)
     })
 }
 

@@ -2,7 +2,6 @@
 //! or of a store. What is late for having waited behind others is late in the figures.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -13,6 +12,7 @@ use crate::latency::Latencies;
 use crate::lines::{self, Lines};
 use crate::report::{Column, Report};
 use crate::sample::Sample;
+use crate::schedule::Schedule;
 use crate::shapes::{STORE_SHAPES, choose};
 use crate::store::{Asker, Inserter, Open, Store};
 use crate::target::Target;
@@ -96,32 +96,6 @@ impl Inserter for Relay {
             }
             Ok(())
         })
-    }
-}
-
-/// When things are due: one after the other, at a rate.
-struct Schedule {
-    start: Instant,
-    until: Instant,
-    per_s: f64,
-    given: AtomicU64,
-}
-
-impl Schedule {
-    fn new(start: Instant, seconds: f64, per_s: f64) -> Self {
-        let until = start + Duration::from_secs_f64(seconds);
-        Self { start, until, per_s, given: AtomicU64::new(0) }
-    }
-
-    /// Waits for the next one that nobody has, and gives its number and time; none when it is over.
-    fn next(&self) -> Option<(u64, Instant)> {
-        let number = self.given.fetch_add(1, Ordering::Relaxed);
-        let due = self.start + Duration::from_secs_f64(number as f64 / self.per_s);
-        if due >= self.until || Instant::now() >= self.until {
-            return None;
-        }
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        Some((number, due))
     }
 }
 
@@ -219,8 +193,10 @@ fn hammer<'a>(
     let askers = (0..args.questions).map(|_| asker()).collect::<anyhow::Result<Vec<_>>>()?;
     let inserters = (0..args.inserters).map(|_| inserter()).collect::<anyhow::Result<Vec<_>>>()?;
     let start = Instant::now();
-    let questions = Schedule::new(start, args.seconds, args.rate);
-    let insertions = Schedule::new(start, args.seconds, args.insert_rate / args.batch as f64);
+    let until = start + Duration::from_secs_f64(args.seconds);
+    let questions = Schedule::new(start, Some(args.rate)).until(until);
+    let batches_per_s = args.insert_rate / args.batch as f64;
+    let insertions = Schedule::new(start, Some(batches_per_s)).until(until);
     let (mut asked, mut inserted) = (Done::default(), Done::default());
     std::thread::scope(|scope| {
         let asking: Vec<_> = askers
@@ -271,10 +247,9 @@ fn hammer<'a>(
     report.setting("batch", args.batch);
     report.setting("seconds", args.seconds);
     report.setting("events_before", loaded);
-    for (name, done, wanted) in [
-        ("questions", asked, args.rate),
-        ("insertions", inserted, args.insert_rate / args.batch as f64),
-    ] {
+    for (name, done, wanted) in
+        [("questions", asked, args.rate), ("insertions", inserted, batches_per_s)]
+    {
         if done.count == 0 {
             report.fault(format!("{name}: none was done"));
         }

@@ -22,11 +22,13 @@ mod query;
 mod random;
 pub mod report;
 mod sample;
+mod schedule;
 mod shapes;
 mod sql;
 mod store;
 mod target;
 mod text;
+mod waku;
 mod websocket;
 mod words;
 
@@ -46,6 +48,7 @@ pub fn run(args: &BenchArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
         Bench::Idle(args) => idle::run(args),
         Bench::Sql(args) => sql::run(args, open),
         Bench::Hammer(args) => hammer::run(args, open),
+        Bench::Store(args) => waku::run(args),
         Bench::Nostream(args) => sql::nostream(args),
         Bench::Codec(args) => codec::run(args, &[], None),
     }

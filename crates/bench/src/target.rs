@@ -1,4 +1,4 @@
-//! The relay that is measured: its address, its processes, what it says it is; and what it refuses.
+//! The relay or node that is measured: its address, its processes, what it says it is; and what it refuses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::process::{Memory, Processes, Used};
 use crate::report::Report;
 use crate::websocket::{Connection, Kind, Told, Url, fields};
 
-/// A relay under load.
+/// A relay or a node under load.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) url: Url,
@@ -77,11 +77,7 @@ impl Target {
         report.setting("url", self.url.text.clone());
         let software = tokio::time::timeout(Duration::from_secs(5), self.software()).await;
         report.setting("relay", software.ok().flatten().unwrap_or_else(|| "unknown".into()));
-        report.setting("cpu", cpu_model());
-        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-        report.setting("cores", cores);
-        let system = std::fs::read_to_string("/proc/version").unwrap_or_default();
-        report.setting("system", system.split(" (").next().unwrap_or_default());
+        describe_machine(report);
     }
 
     /// Software and version as the relay's own document says (NIP-11).
@@ -102,6 +98,15 @@ impl Target {
         let field = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
         Some(format!("{} {}", field("software"), field("version")).trim().to_owned())
     }
+}
+
+/// Says in the report on what it was measured.
+pub(crate) fn describe_machine(report: &mut Report) {
+    report.setting("cpu", cpu_model());
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    report.setting("cores", cores);
+    let system = std::fs::read_to_string("/proc/version").unwrap_or_default();
+    report.setting("system", system.split(" (").next().unwrap_or_default());
 }
 
 fn cpu_model() -> String {

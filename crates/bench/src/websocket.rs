@@ -27,7 +27,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// Where a relay is.
+/// Where a relay or a node is.
 #[derive(Clone, Debug)]
 pub(crate) struct Url {
     /// As it was typed.
@@ -45,12 +45,28 @@ impl std::str::FromStr for Url {
             return Err("TLS is not measured here: give the relay's own ws:// address".into());
         }
         let rest = text.strip_prefix("ws://").ok_or("a relay's URL begins with ws://")?;
+        Self::new(text, rest).ok_or("there is no host, as in ws://127.0.0.1:7777".into())
+    }
+}
+
+impl Url {
+    /// The address of a node's REST API.
+    pub(crate) fn http(text: &str) -> Result<Self, String> {
+        if text.starts_with("https://") {
+            return Err("TLS is not measured here: give the node's own http:// address".into());
+        }
+        let rest = text.strip_prefix("http://").ok_or("a node's URL begins with http://")?;
+        Self::new(text, rest).ok_or("there is no host, as in http://127.0.0.1:8645".into())
+    }
+
+    /// What stands behind the scheme, if there is a host in it.
+    fn new(text: &str, rest: &str) -> Option<Self> {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.is_empty() {
-            return Err("there is no host, as in ws://127.0.0.1:7777".into());
+            return None;
         }
         let has_port = authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
-        Ok(Self {
+        Some(Self {
             text: text.into(),
             authority: if has_port && authority.contains(':') {
                 authority.into()
@@ -379,5 +395,9 @@ mod tests {
         assert_eq!(url("ws://[::1]").unwrap().authority, "[::1]:80");
         assert!(url("wss://a.example").unwrap_err().contains("TLS"));
         assert!(url("http://a").is_err() && url("ws://").is_err());
+        let node = Url::http("http://a.example:8645").unwrap();
+        assert_eq!((&*node.authority, &*node.path), ("a.example:8645", "/"));
+        assert!(Url::http("https://a.example").unwrap_err().contains("TLS"));
+        assert!(Url::http("ws://a").is_err() && Url::http("http:///x").is_err());
     }
 }

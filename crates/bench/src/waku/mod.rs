@@ -1,0 +1,230 @@
+//! `hark bench store`: publishes to a Waku node and asks for its history at the same time, through its
+//! REST API; then it looks whether all that was published is there.
+
+mod load;
+mod messages;
+mod questions;
+mod rest;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::cli::{StoreArgs, StoreCommand};
+use crate::random::Random;
+use crate::report::{Column, Curve, Report};
+use crate::shapes::choose;
+use crate::target::{Target, describe_machine};
+use crate::words::{figure, number};
+use load::{Done, Question, drive};
+pub(crate) use messages::TOPICS;
+use questions::{SHAPES, Sample, Shape};
+use rest::{Answer, Client};
+use stored::missing;
+
+const COLUMNS: [Column; 9] = [
+    Column::plain("count", "count", ""),
+    Column::plain("per_s", "per second", ""),
+    Column::plain("messages", "messages each", ""),
+    Column::compared("first_ms", "first", "ms"),
+    Column::compared("p50_ms", "p50", "ms"),
+    Column::compared("p95_ms", "p95", "ms"),
+    Column::compared("p99_ms", "p99", "ms"),
+    Column::compared("cpu_ms", "CPU", "ms"),
+    Column::plain("rss_mb", "memory", "MB"),
+];
+
+pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
+    if let Some(StoreCommand::Gen(args)) = &args.command {
+        return messages::write(args);
+    }
+    if args.messages == 0 && args.readers == 0 {
+        bail!("with --messages 0 and --readers 0 there is nothing to measure");
+    }
+    let shapes = choose(&SHAPES, |shape| shape.name, &args.shapes)?;
+    let targets = args.nodes.targets()?;
+    let mut runs: Vec<Vec<Report>> = targets.iter().map(|_| Vec::new()).collect();
+    for _ in 0..args.output.runs.max(1) {
+        let mut reports =
+            targets.iter().map(|target| begin(args, target)).collect::<anyhow::Result<Vec<_>>>()?;
+        // In turns, so that what else the machine does meets both alike.
+        for bytes in &args.payload_bytes {
+            for (target, report) in targets.iter().zip(&mut reports) {
+                measure(args, &shapes, target, *bytes, report)
+                    .with_context(|| target.url.text.clone())?;
+            }
+        }
+        for (runs, report) in runs.iter_mut().zip(reports) {
+            runs.push(report);
+        }
+    }
+    let mut medians = runs.into_iter().filter_map(Report::median);
+    let mut report = medians.next().context("there was no run")?;
+    if let Some(other) = medians.next() {
+        let name = &args.nodes.against_name;
+        for note in other.notes() {
+            report.note(format!("{name}: {note}"));
+        }
+        for curve in other.curves() {
+            let points = curve.points.clone();
+            report.curve(Curve { name: format!("{name}: {}", curve.name), points });
+        }
+        report.compare(name, &other);
+    }
+    args.output.publish(report)
+}
+
+fn begin(args: &StoreArgs, target: &Target) -> anyhow::Result<Report> {
+    let mut report = Report::new("store", &COLUMNS);
+    report.setting("url", target.url.text.clone());
+    let version = match Client::open(&target.url)?.get("/debug/v1/version")? {
+        Answer::Body(body) => String::from_utf8_lossy(&body).trim().trim_matches('"').to_owned(),
+        Answer::Refused { .. } => "unknown".into(),
+    };
+    report.setting("node", version);
+    describe_machine(&mut report);
+    report.setting("publishers", args.publishers);
+    report.setting("messages", args.messages);
+    report.setting("payload_bytes", args.payload_bytes.clone());
+    report.setting("publish_rate_per_s", args.publish_rate);
+    report.setting("pubsub_topic", args.pubsub_topic.clone());
+    report.setting("readers", args.readers);
+    report.setting("pages", args.pages);
+    report.setting("query_rate_per_s", args.query_rate);
+    report.setting("seconds", args.seconds);
+    Ok(report)
+}
+
+/// Publishes payloads of one size and asks meanwhile; adds the rows.
+fn measure(
+    args: &StoreArgs,
+    shapes: &[&Shape],
+    target: &Target,
+    bytes: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let several = args.payload_bytes.len() > 1;
+    let name = |name: &str| if several { format!("{bytes} B: {name}") } else { name.to_owned() };
+    let open = |count| (0..count).map(|_| Client::open(&target.url)).collect::<Result<Vec<_>, _>>();
+    let mut client = Client::open(&target.url)?;
+    let questions =
+        if args.readers > 0 { questions(&mut client, shapes, bytes)? } else { Vec::new() };
+    let publishers = open(if args.messages > 0 { args.publishers } else { 0 })?;
+    let readers = open(args.readers)?;
+
+    let used = target.start()?;
+    let start = Instant::now();
+    let (publications, taken, answers) =
+        drive(args, bytes, start, publishers, readers, &questions)?;
+    let spent = target.stop(&used)?;
+
+    let mut all = Done::default();
+    if args.messages > 0 {
+        let name = name("publish");
+        row(report, &name, &publications, start, None);
+        report.curve(publications.times.curve(&name));
+        keeps_up(report, &name, &publications, start, args.publish_rate);
+        all.add(publications);
+    }
+    let mut queries = Done::default();
+    for (question, done) in questions.iter().zip(answers) {
+        let name = name(question.name);
+        row(report, &name, &done, start, question.first);
+        if done.count > 0 && done.messages == 0 && !question.may_be_empty {
+            report.fault(format!("{name}: no answer held a message"));
+        }
+        queries.add(done);
+    }
+    if args.readers > 0 {
+        let name = name("questions");
+        report.curve(queries.times.curve(&name));
+        keeps_up(report, &name, &queries, start, args.query_rate);
+        all.add(queries);
+    }
+    let each_ms = |cpu: Duration| cpu.as_secs_f64() * 1e3 / all.count.max(1) as f64;
+    let count = all.count as f64;
+    let mut figures = [None; COLUMNS.len()];
+    figures[0] = Some(count);
+    figures[1] = Some(count / spent.elapsed.as_secs_f64());
+    figures[7] = spent.server.map(each_ms);
+    figures[8] = target.memory().map(|memory| memory.rss as f64 * 1.024 / 1e3);
+    report.row(name("all requests"), &figures);
+    if let Some(driver) = spent.driver {
+        report.note(name(&format!("driver: {} ms of CPU a request.", figure(each_ms(driver)))));
+    }
+    if args.messages > 0 {
+        let missing = missing(args, &mut client, &taken, bytes)?;
+        let (of, stored) = (taken.len(), taken.len() - missing.len());
+        let (of, stored) = (number(of as u64), number(stored as u64));
+        report.note(name(&format!("publish: {stored} of {of} messages are stored.")));
+        if let Some(first) = missing.first() {
+            let missing = number(missing.len() as u64);
+            let text = format!("publish: {missing} of {of} messages are not stored: {first}, ...");
+            report.fault(name(&text));
+        }
+    }
+    Ok(())
+}
+
+/// Adds a row, and the reasons for which some of it was refused.
+fn row(report: &mut Report, name: &str, done: &Done, start: Instant, first: Option<Duration>) {
+    done.refusals.tell(report, name);
+    if done.count == 0 {
+        report.fault(format!("{name}: none was done"));
+    }
+    let count = done.count as f64;
+    let figures = [
+        Some(count),
+        per_s(done, start),
+        (done.count > 0 && done.messages > 0).then(|| done.messages as f64 / count),
+        first.map(|first| first.as_secs_f64() * 1e3),
+        done.times.at_ms(0.5),
+        done.times.at_ms(0.95),
+        done.times.at_ms(0.99),
+        None,
+        None,
+    ];
+    report.row(name, &figures);
+}
+
+fn per_s(done: &Done, start: Instant) -> Option<f64> {
+    Some(done.count as f64 / (done.ended? - start).as_secs_f64())
+}
+
+/// Says if fewer were done in a second than were due.
+fn keeps_up(report: &mut Report, name: &str, done: &Done, start: Instant, rate: Option<f64>) {
+    if let (Some(rate), Some(per_s)) = (rate, per_s(done, start))
+        && per_s < rate * 0.95
+    {
+        report.note(format!(
+            "{name}: {} of {} a second were done: the node does not keep up.",
+            figure(per_s),
+            figure(rate)
+        ));
+    }
+}
+
+/// Draws questions, and asks the first of each shape before there is any load.
+fn questions(client: &mut Client, shapes: &[&Shape], seed: usize) -> anyhow::Result<Vec<Question>> {
+    // Another draw for each size of payload, so that its first questions are new ones.
+    let mut random = Random::new(seed as u64);
+    let sample = Sample::take(client, &mut random)?;
+    let mut questions = Vec::new();
+    for shape in shapes {
+        let queries = shape.queries(&sample, &mut random);
+        let first = queries.first().with_context(|| {
+            format!("{}: what the node holds has nothing to ask for", shape.name)
+        })?;
+        let sent = Instant::now();
+        let answer = client.messages(first)?;
+        // One that is refused now will be refused, and counted, below.
+        let first = matches!(answer, Answer::Body(_)).then(|| sent.elapsed());
+        let Shape { name, may_be_empty, .. } = **shape;
+        questions.push(Question { name, may_be_empty, queries, first });
+    }
+    Ok(questions)
+}

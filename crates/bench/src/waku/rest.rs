@@ -1,0 +1,163 @@
+//! As much of a Waku node's REST API as is measured: a connection that is kept, and pages of history.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+use crate::websocket::Url;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Bytes of a reason that are told.
+const REASON_MAX: usize = 200;
+
+/// A connection to a node, for one request at a time; made again if the node has closed it.
+pub(crate) struct Client {
+    runtime: Runtime,
+    url: Url,
+    sender: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// What became of a request.
+pub(crate) enum Answer {
+    /// Status 200, and this.
+    Body(Bytes),
+    /// Another status, or an answer that has no end; and what is known of the reason.
+    Refused { what: String, reason: String },
+}
+
+/// Messages of an answer, as far as `T` tells of them.
+#[derive(Deserialize)]
+pub(crate) struct Page<T> {
+    pub(crate) messages: Vec<T>,
+    /// Where the next page begins.
+    #[serde(rename = "paginationCursor")]
+    pub(crate) cursor: Option<String>,
+}
+
+/// What is read of a message.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Stored {
+    pub(crate) message_hash: String,
+    pub(crate) message: Body,
+    pub(crate) pubsub_topic: String,
+}
+
+/// See [`Stored`].
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Body {
+    pub(crate) content_topic: String,
+    #[serde(default)]
+    pub(crate) timestamp: i64,
+}
+
+/// As a part of a path or of a query.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+impl Client {
+    pub(crate) fn open(url: &Url) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let sender = Some(runtime.block_on(connect(url))?);
+        Ok(Self { runtime, url: url.clone(), sender })
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> anyhow::Result<Answer> {
+        let request = Request::get(self.at(path)).header(HOST, &self.url.authority);
+        let request = request.body(Full::default())?;
+        self.send(request)
+    }
+
+    pub(crate) fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<Answer> {
+        let request = Request::post(self.at(path)).header(HOST, &self.url.authority);
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let request = request.body(Full::from(json))?;
+        self.send(request)
+    }
+
+    /// Asks for a page of history; `query` is what stands behind the question mark.
+    pub(crate) fn messages(&mut self, query: &str) -> anyhow::Result<Answer> {
+        self.get(&format!("/store/v3/messages?{query}"))
+    }
+
+    /// The same, where nothing but an answer will do.
+    pub(crate) fn page<T: DeserializeOwned>(&mut self, query: &str) -> anyhow::Result<Page<T>> {
+        match self.messages(query)? {
+            Answer::Body(body) => page(&body),
+            Answer::Refused { what, reason } => bail!("{query:.100}: {what}: {reason}"),
+        }
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url.path.trim_end_matches('/'))
+    }
+
+    fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+        let Self { runtime, url, sender } = self;
+        runtime.block_on(async {
+            let kept = match sender.take() {
+                Some(mut kept) => kept.ready().await.is_ok().then_some(kept),
+                None => None,
+            };
+            let mut open = match kept {
+                Some(kept) => kept,
+                None => connect(url).await?,
+            };
+            let whole = async {
+                let answer = open.send_request(request).await?;
+                let status = answer.status();
+                hyper::Result::Ok((status, answer.into_body().collect().await?.to_bytes()))
+            };
+            let (what, reason) = match tokio::time::timeout(PATIENCE, whole).await {
+                Err(_) => ("no answer".into(), format!("in {} s", PATIENCE.as_secs())),
+                Ok(Err(error)) => ("a broken connection".into(), error.to_string()),
+                Ok(Ok((status, body))) => {
+                    *sender = Some(open);
+                    if status == 200 {
+                        return Ok(Answer::Body(body));
+                    }
+                    let words = String::from_utf8_lossy(&body);
+                    let words = words.trim().chars().take(REASON_MAX).collect();
+                    (format!("status {}", status.as_u16()), words)
+                }
+            };
+            Ok(Answer::Refused { what, reason })
+        })
+    }
+}
+
+async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    let connect = async {
+        let stream = TcpStream::connect(&url.authority)
+            .await
+            .context("is the node running, and is this the address of its REST API?")?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        // Whoever has sent a request is told how the connection ended.
+        tokio::spawn(async { drop(connection.await) });
+        anyhow::Ok(sender)
+    };
+    connect.await.with_context(|| format!("no connection to {}", url.text))
+}
+
+/// Reads an answer.
+pub(crate) fn page<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<Page<T>> {
+    let mut page: Page<T> =
+        serde_json::from_slice(body).context("the node's answer is no page of messages")?;
+    page.cursor = page.cursor.filter(|cursor| !cursor.is_empty());
+    Ok(page)
+}

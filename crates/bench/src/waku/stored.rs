@@ -1,0 +1,79 @@
+//! Whether what a node has taken is stored.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::load::Taken;
+use super::rest::{Client, Stored, encoded};
+use crate::cli::StoreArgs;
+
+/// Hashes that are looked for at once: a page.
+const HASHES: usize = 100;
+/// How soon it is looked again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A message of which no more than its hash is told.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    message_hash: String,
+}
+
+/// Hashes of what was taken and is not stored, even after a while.
+pub(super) fn missing(
+    args: &StoreArgs,
+    client: &mut Client,
+    taken: &[Taken],
+    bytes: usize,
+) -> anyhow::Result<Vec<String>> {
+    let until = Instant::now() + Duration::from_secs_f64(args.settle);
+    // All topics here are of one application, so a node that chooses puts all into one shard.
+    let chosen = match &args.pubsub_topic {
+        Some(topic) => Some(topic.clone()),
+        None => pubsub_topic(client, taken, bytes, until)?,
+    };
+    // If none is stored, under whichever topic, any will do to name them.
+    let pubsub_topic = chosen.unwrap_or_default();
+    let hash = |one: &Taken| one.draft(bytes).hash(one.time_ns, &pubsub_topic);
+    let mut missing: Vec<String> = taken.iter().map(hash).collect();
+    loop {
+        let mut found = HashSet::new();
+        for hashes in missing.chunks(HASHES) {
+            let hashes = hashes.join(",");
+            let query = format!("includeData=false&hashes={hashes}&pageSize={HASHES}");
+            let named = client.page::<Named>(&query)?.messages;
+            found.extend(named.into_iter().map(|named| named.message_hash.to_ascii_lowercase()));
+        }
+        missing.retain(|hash| !found.contains(hash));
+        if missing.is_empty() || Instant::now() >= until {
+            return Ok(missing);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The pubsub topic that a node has chosen: that of the first of these that is there.
+fn pubsub_topic(
+    client: &mut Client,
+    taken: &[Taken],
+    bytes: usize,
+    until: Instant,
+) -> anyhow::Result<Option<String>> {
+    // One may be lost, but hardly ten.
+    for one in taken.iter().take(10).cycle() {
+        let topic = encoded(&one.draft(bytes).topic);
+        let time = one.time_ns;
+        let query =
+            format!("includeData=true&contentTopics={topic}&startTime={time}&endTime={time}");
+        if let Some(stored) = client.page::<Stored>(&query)?.messages.pop() {
+            return Ok(Some(stored.pubsub_topic));
+        }
+        if Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(None)
+}
