@@ -350,7 +350,7 @@ impl<'a> Iterator for Labels<'a> {
 }
 
 /// Appends a number, seven bits a byte, the lowest first.
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

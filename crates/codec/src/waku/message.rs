@@ -146,8 +146,16 @@ impl<'a> MessageRecord<'a> {
 
     /// The topic that it was passed on under.
     pub fn pubsub_topic(&self) -> &'a [u8] {
-        let mut labels = self.0.labels();
-        labels.find(|(name, _)| *name == topic::PUBSUB).map_or(&[], |(_, topic)| topic)
+        self.topic(topic::PUBSUB)
+    }
+
+    /// The topic that its application chose.
+    pub fn content_topic(&self) -> &'a [u8] {
+        self.topic(topic::CONTENT)
+    }
+
+    fn topic(&self, wanted: u8) -> &'a [u8] {
+        self.0.labels().find(|(name, _)| *name == wanted).map_or(&[], |(_, topic)| topic)
     }
 }
 

@@ -3,8 +3,11 @@
 
 pub mod message;
 pub mod protobuf;
+pub mod shard;
 pub mod store;
+pub mod sync;
 
 pub use message::{Encoder, Message, MessageRecord, topic};
 pub use protobuf::ProtobufError;
+pub use shard::Shard;
 pub use store::{Request, Response};

@@ -1,7 +1,7 @@
 //! Protocol Buffers' wire format, as far as Waku uses it: fields in any order, the last of several
 //! counts, unknown ones are passed by. Groups, which nothing has used for a decade, are refused.
 
-pub(crate) use crate::record::put_varint;
+pub use crate::record::put_varint;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
