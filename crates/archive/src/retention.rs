@@ -23,6 +23,8 @@ pub struct Policy {
     /// Bytes on disk above which the oldest records go. What is deleted but not yet given back
     /// counts as gone, so that a slow compaction does not cost records.
     pub bytes_max: Option<u64>,
+    /// Records above which the oldest go.
+    pub records_max: Option<u64>,
     /// Kinds that neither rules nor size touch: Nostr's 5 and 62, which forbid others to come back.
     pub spared_kinds: Vec<u32>,
     /// Deletes in one write.
@@ -58,6 +60,7 @@ impl Default for Policy {
         Self {
             rules: Vec::new(),
             bytes_max: None,
+            records_max: None,
             spared_kinds: vec![5, 62],
             batch_max: 256,
             every: Duration::from_secs(10),
@@ -144,19 +147,23 @@ impl Policy {
         Ok(swept)
     }
 
-    /// About how many records have to go for the size to be met.
+    /// How many records have to go for the bounds to be met, about.
     fn too_many(&self, store: &dyn Store) -> u64 {
-        let Some(bytes_max) = self.bytes_max else { return 0 };
+        if self.bytes_max.is_none() && self.records_max.is_none() {
+            return 0;
+        }
         let stats = store.stats();
         if stats.records == 0 {
             return 0;
         }
+        let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
+        let Some(bytes_max) = self.bytes_max else { return above };
         let (records, all) = (u128::from(stats.records), u128::from(stats.records + stats.dead));
         // Whichever the store tells: bytes that will be freed, or only how many are dead.
         let freed = u128::from(stats.bytes.saturating_sub(stats.dead_bytes));
         let live_bytes = freed.min(u128::from(stats.bytes) * records / all);
         let excess = live_bytes.saturating_sub(u128::from(bytes_max));
-        (excess * records).div_ceil(live_bytes.max(1)) as u64
+        above.max((excess * records).div_ceil(live_bytes.max(1)) as u64)
     }
 }
 
@@ -313,6 +320,22 @@ mod tests {
         while policy.step(&*store, &writer, &clock).unwrap().total() > 0 {}
         assert!(store.stats().bytes <= bytes_max);
         assert_eq!(left(&*store), (75..100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn a_number_takes_the_oldest_until_it_is_met_beside_other_bounds() {
+        let records: Vec<_> = (0..100).map(|n| record(n, u64::from(n), 1, 1, None)).collect();
+        let (store, writer) = shelf(&records);
+        let rule = Rule { older_than_s: 95, ..Rule::default() };
+        let policy = Policy {
+            rules: vec![rule],
+            records_max: Some(90),
+            bytes_max: Some(store.stats().bytes),
+            ..Policy::default()
+        };
+        let clock = Clock::fake(100);
+        while policy.step(&*store, &writer, &clock).unwrap().total() > 0 {}
+        assert_eq!(left(&*store), (10..100).collect::<Vec<u8>>());
     }
 
     #[test]
