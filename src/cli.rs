@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::LogFormat;
+use crate::place::Network;
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -41,6 +42,10 @@ pub(crate) struct PlaceArgs {
     /// [default: archive.store of the configuration, which is embedded]
     #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
+    /// Whose shelf a command is about: Nostr's events or Waku's messages
+    #[arg(long, value_name = "NAME", default_value = "nostr", hide_default_value = true)]
+    #[arg(global = true)]
+    pub(crate) network: Network,
     /// A configuration file; none is needed (see `hark config`)
     #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
     pub(crate) config: Option<PathBuf>,
@@ -80,6 +85,22 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
     Bench(Box<hark_bench::BenchArgs>),
+}
+
+impl Command {
+    /// Its name, if it knows events only.
+    pub(crate) fn of_nostr(&self) -> Option<&'static str> {
+        match self {
+            Self::Serve(_) => Some("serve"),
+            Self::Copy(_) => Some("copy"),
+            Self::Adopt(_) => Some("adopt"),
+            Self::Query(_) => Some("query"),
+            Self::Count(_) => Some("count"),
+            Self::Delete(_) => Some("delete"),
+            Self::Explain(_) => Some("explain"),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -63,6 +63,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         _ => {}
     }
     let place = Place::new(cli.place)?;
+    if let Some(name) = cli.command.of_nostr() {
+        place.must_be_nostr(name)?;
+    }
     match cli.command {
         Command::Serve(args) => commands::serve::run(&args, &place),
         Command::Import(args) => commands::import::run(&args, &place),

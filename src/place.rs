@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 use hark_archive::admission::nostr::NostrRules;
+use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_server::nostr::admit::OwnUrls;
@@ -19,8 +20,36 @@ use crate::config::Config;
 pub(crate) const LOOK_AT_DATABASE: &str =
     "look at the address, and whether the database runs and lets you in";
 
-/// Where an archive is, and the settings in force.
+/// The networks whose messages are kept, each on a shelf of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Network {
+    /// Events.
+    #[default]
+    Nostr,
+    /// Messages.
+    Waku,
+}
+
+impl Network {
+    /// The name of its shelf.
+    fn shelf(self) -> &'static str {
+        match self {
+            Self::Nostr => "nostr",
+            Self::Waku => "waku",
+        }
+    }
+
+    fn rules(self) -> Box<dyn Rules> {
+        match self {
+            Self::Nostr => Box::new(NostrRules),
+            Self::Waku => Box::new(KeepAll),
+        }
+    }
+}
+
+/// Where a shelf of an archive is, and the settings in force.
 pub(crate) struct Place {
+    pub(crate) network: Network,
     pub(crate) data: PathBuf,
     /// URL of the database, where it is in one.
     pub(crate) database: Option<String>,
@@ -50,12 +79,26 @@ impl Place {
         let config = Config::load(args.config.as_deref())?;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(&config.store))?;
-        Ok(Self { data, database, config })
+        Ok(Self { network: args.network, data, database, config })
     }
 
-    /// The directory of Nostr's shelf.
+    /// Another network's shelf in the same archive.
+    pub(crate) fn of(&self, network: Network) -> Self {
+        let (data, database) = (self.data.clone(), self.database.clone());
+        Self { network, data, database, config: self.config.clone() }
+    }
+
+    /// Says that what is asked for is there for Nostr's shelf only.
+    pub(crate) fn must_be_nostr(&self, command: &str) -> anyhow::Result<()> {
+        if self.network == Network::Nostr {
+            return Ok(());
+        }
+        bail!("`hark {command}` speaks of events, which Nostr's shelf has; leave --network out")
+    }
+
+    /// The directory of the shelf.
     pub(crate) fn shelf(&self) -> PathBuf {
-        self.data.join("nostr")
+        self.data.join(self.network.shelf())
     }
 
     /// The socket on which a running server takes writes.
@@ -85,19 +128,28 @@ impl Place {
     /// How the database is used.
     pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
         let config = &self.config.postgres;
-        hark_store_postgres::Options {
+        let common = hark_store_postgres::Options {
             read_url: config.read_url.clone(),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
             part_s: config.part_days.saturating_mul(86_400),
             ..hark_store_postgres::Options::default()
+        };
+        match self.network {
+            Network::Nostr => common,
+            Network::Waku => hark_store_postgres::Options {
+                part_s: self.config.waku.part_days.saturating_mul(86_400),
+                units_per_s: 1_000_000_000,
+                ..common
+            },
         }
     }
 
     /// Opens the shelf in the database at `url`.
     pub(crate) fn postgres(&self, url: &str, migrate: bool) -> anyhow::Result<PostgresStore> {
         let options = hark_store_postgres::Options { migrate, ..self.database_options() };
-        PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).with_context(|| {
+        let (shelf, rules) = (self.network.shelf(), self.network.rules());
+        PostgresStore::open(url, shelf, rules, &options).with_context(|| {
             format!("the archive in the database could not be opened; {LOOK_AT_DATABASE}")
         })
     }
@@ -154,9 +206,9 @@ impl Place {
     }
 
     /// Opens the store for writing. Its lock must be held.
-    fn open_store(&self) -> anyhow::Result<Embedded> {
+    pub(crate) fn open_store(&self) -> anyhow::Result<Embedded> {
         let shelf = self.shelf();
-        Embedded::open(&shelf, Box::new(NostrRules), self.options()).with_context(|| {
+        Embedded::open(&shelf, self.network.rules(), self.options()).with_context(|| {
             format!(
                 "the archive in {} could not be opened; nothing was changed. `hark check` says what \
                  is wrong with it, `hark rebuild` makes its indices anew",
@@ -175,7 +227,7 @@ impl Place {
         let mut config = self.config.clone();
         // The replica is this one's.
         config.postgres.read_url = None;
-        Ok(Self { data, database, config })
+        Ok(Self { network: self.network, data, database, config })
     }
 
     /// Opens another archive as this one's mirror, whenever it can be had.
@@ -222,7 +274,7 @@ impl Place {
         };
         let lock = taking.lock().context("the server that runs handed no lock over")?;
         let shelf = self.shelf();
-        let store = Embedded::open_released(&shelf, Box::new(NostrRules), self.options());
+        let store = Embedded::open_released(&shelf, self.network.rules(), self.options());
         let store = store.with_context(|| {
             format!(
                 "the archive in {} could not be opened beside the server that runs, which goes on. \
@@ -260,7 +312,7 @@ impl Place {
         if let Some(url) = &self.database {
             return Ok(Hand::Database(Arc::new(self.postgres(url, true)?)));
         }
-        if let Some(client) = connect(&self.control_socket())? {
+        if let Some(client) = self.server()? {
             return Ok(Hand::Server(client));
         }
         self.own().map(Hand::Own)
@@ -268,7 +320,8 @@ impl Place {
 
     /// The running server, if there is one.
     pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
-        if self.database.is_some() {
+        // What it is handed goes to Nostr's shelf.
+        if self.database.is_some() || self.network != Network::Nostr {
             return Ok(None);
         }
         connect(&self.control_socket())

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use hark_archive::{Id, Order, Position, Progress, Query, Search, Store};
+use hark_archive::{Id, Order, Position, Progress, Query, Record, Search, Store};
 use hark_codec::nostr::Filter;
+use hark_codec::waku::MessageRecord;
+use hark_server::waku::json::put_kept;
 
 /// Rows a search visits before another one is asked.
 const SLICE_ROWS: u64 = 4096;
@@ -76,6 +78,7 @@ pub(crate) struct Answer {
     searches: Vec<Running>,
     order: Order,
     last: Option<Id>,
+    json: fn(&Record<'_>) -> Box<[u8]>,
 }
 
 struct Running {
@@ -93,7 +96,18 @@ impl Answer {
             searches.push(Running { search, ready: VecDeque::new(), done: false });
         }
         let order = queries.first().map_or(Order::NewestFirst, |query| query.order);
-        Ok(Self { searches, order, last: None })
+        let json = |record: &Record<'_>| record.wire().into();
+        Ok(Self { searches, order, last: None, json })
+    }
+
+    /// The same for Waku's shelf, where a record's wire is no JSON.
+    pub(crate) fn of_waku(self) -> Self {
+        let json = |record: &Record<'_>| {
+            let mut json = Vec::with_capacity(record.wire().len() * 2);
+            put_kept(&mut json, &MessageRecord::new(*record), true);
+            json.into()
+        };
+        Self { json, ..self }
     }
 
     /// Rows visited so far.
@@ -105,7 +119,7 @@ impl Answer {
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Found>> {
         loop {
             for running in &mut self.searches {
-                running.fill()?;
+                running.fill(self.json)?;
             }
             let order = self.order;
             let first = self
@@ -126,14 +140,14 @@ impl Answer {
 
 impl Running {
     /// Asks on until there is something ready or nothing left.
-    fn fill(&mut self) -> anyhow::Result<()> {
+    fn fill(&mut self, json: fn(&Record<'_>) -> Box<[u8]>) -> anyhow::Result<()> {
         while self.ready.is_empty() && !self.done {
             let Self { search, ready, .. } = self;
             let mut bytes = 0;
             let progress = search.slice(SLICE_ROWS, &mut |record| {
                 let position = Position { time: record.time(), id: *record.id() };
                 bytes += record.wire().len();
-                ready.push_back(Found { position, json: record.wire().into() });
+                ready.push_back(Found { position, json: json(record) });
                 if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             self.done = progress != Progress::Paused;

@@ -17,3 +17,4 @@ mod public;
 mod served;
 mod stores;
 mod takeover;
+mod waku;

@@ -6,11 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use hark_archive::{Order, Query};
 
 use crate::cli::ExportArgs;
-use crate::place::Place;
+use crate::place::{Network, Place};
 use crate::print::{self, Meter, Unit};
 use crate::question::{self, Answer};
 use crate::when;
@@ -19,18 +19,27 @@ use crate::when;
 const METER_EVERY: u64 = 4096;
 
 pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> {
+    let of_waku = place.network == Network::Waku;
+    if of_waku && !args.filters.is_empty() {
+        bail!("filters are Nostr's; `hark export --network waku` takes --since and --until");
+    }
     let now = when::now_s();
     let mut queries = question::read(&args.filters, now)?;
     if args.filters.is_empty() {
         queries.push(Query { now, ..Query::default() });
     }
+    let units_per_s = if of_waku { 1_000_000_000 } else { 1 };
+    let time = |s: u64| s.saturating_mul(units_per_s);
     for query in &mut queries {
-        query.from = query.from.max(args.since.unwrap_or(0));
-        query.to = query.to.min(args.until.unwrap_or(u64::MAX));
+        query.from = query.from.max(time(args.since.unwrap_or(0)));
+        query.to = query.to.min(args.until.map_or(u64::MAX, time));
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }
     let store = place.read()?;
     let mut answer = Answer::new(&*store, &queries)?;
+    if of_waku {
+        answer = answer.of_waku();
+    }
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
         write(&mut answer, &mut out, None)?;

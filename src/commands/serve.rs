@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use hark_archive::Store;
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, Mirrored};
 use hark_server::control::Taking;
+use hark_server::waku::Node;
 use hark_server::{Compact, Server, Shelf};
 use hark_store_embedded::Embedded;
 use tracing_subscriber::filter::Targets;
@@ -20,7 +22,7 @@ use crate::config::{Config, Log, LogFormat};
 use crate::handover::Held;
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::notify;
-use crate::place::{Owned, Place};
+use crate::place::{Network, Owned, Place};
 use crate::print;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -38,18 +40,22 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     }
     // Last to go: the store closes before the lock does.
     let (held, shelf, taking) = open(args, place)?;
+    let waku = open_waku(args, place)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
     let (shelf, mirror) = mirrored(place, shelf)?;
-    let code = runtime.block_on(serve(args, place, shelf, taking))?;
+    let code = runtime.block_on(serve(args, place, (shelf, waku), taking))?;
     drop(runtime);
     drop(mirror);
     drop(held);
     tracing::info!("closed");
     Ok(code)
 }
+
+/// A Waku node that is to be served.
+type Waku = (hark_server::waku::Config, Shelf);
 
 /// What is to be served, and what holds it.
 fn open(
@@ -79,10 +85,33 @@ fn open(
     Ok((Some(held), Shelf { store, writer, clock, compact, handover }, taking))
 }
 
+/// Waku's shelf and what to do with it, if there is to be a node. The archive's lock must be held.
+fn open_waku(args: &ServeArgs, place: &Place) -> anyhow::Result<Option<Waku>> {
+    let Some(config) = place.config.waku(&place.data) else { return Ok(None) };
+    if args.takeover {
+        bail!(
+            "a server with a Waku node can not be taken over yet, and goes on. Stop it first, or set \
+             [waku] serve = false"
+        )
+    }
+    let place = place.of(Network::Waku);
+    let store: Arc<dyn Store> = if let Some(url) = &place.database {
+        Arc::new(place.postgres(url, place.config.postgres.migrate)?)
+    } else {
+        let store = place.open_store()?;
+        for note in store.notes() {
+            tracing::warn!("{note}");
+        }
+        Arc::new(store)
+    };
+    let (writer, clock) = (place.config.batch, Clock::System);
+    Ok(Some((config, Shelf { store, writer, clock, compact: None, handover: None })))
+}
+
 async fn serve(
     args: &ServeArgs,
     place: &Place,
-    shelf: Shelf,
+    (shelf, waku): (Shelf, Option<Waku>),
     taking: Option<Taking>,
 ) -> anyhow::Result<ExitCode> {
     let listen = args.listen.unwrap_or(place.config.listen);
@@ -118,12 +147,26 @@ async fn serve(
             )
         }),
     }?;
+    let mut waku_at = Vec::new();
+    let server = match waku {
+        None => server,
+        Some((config, shelf)) => {
+            let node = Node::bind(config, shelf).await.context("the Waku node could not start")?;
+            waku_at.extend(node.rest_addr().map(|addr| format!("waku rest on http://{addr}")));
+            waku_at.extend(node.addresses().iter().map(|addr| format!("waku peer on {addr}")));
+            server.with_waku(node)
+        }
+    };
     // Ends with the runtime. Before anybody is told that the server is there, who may send it SIGHUP.
     tokio::spawn(Watch::new(place.config.clone(), server.reload())?.run());
     let at = server.url();
     let metrics = server.metrics_addr().map(tracing::field::display);
     tracing::info!(at, metrics, data = %place.data.display(), "serving");
     print::line(&format!("listening on {}", server.url()))?;
+    for line in waku_at {
+        // Who waits for the first line may have gone.
+        let _ = print::line(&line);
+    }
     notify::ready(&server.url());
     tokio::spawn(notify::signs_of_life());
     let stop = async {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use hark_archive::limits::Limits;
 use hark_archive::retention::Policy;
+use hark_server::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
 
 /// Checked settings.
@@ -43,8 +44,97 @@ pub(crate) struct Config {
     retention: Policy,
     retention_every: Every,
     pub(crate) mirror: Mirror,
+    pub(crate) waku: Waku,
     pub(crate) log: Log,
 }
+
+/// The Waku node beside the relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waku {
+    /// Whether there is one.
+    pub(crate) serve: bool,
+    pub(crate) rest: Option<SocketAddr>,
+    pub(crate) listen: Vec<String>,
+    pub(crate) peers: Vec<String>,
+    pub(crate) stores: Vec<String>,
+    pub(crate) resume_max_s: u64,
+    pub(crate) sync_every_s: Option<u64>,
+    pub(crate) sync_range_s: u64,
+    pub(crate) sync_jitter_s: u64,
+    pub(crate) connections_max: u32,
+    pub(crate) cluster: u16,
+    pub(crate) shards_in_cluster: u16,
+    pub(crate) shards: Vec<u16>,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) window_s: Option<u64>,
+    pub(crate) query_rows_max: u64,
+    pub(crate) retention: Retention,
+    pub(crate) part_days: u64,
+}
+
+impl Default for Waku {
+    fn default() -> Self {
+        let node = hark_server::waku::Config::default();
+        Self {
+            serve: false,
+            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
+            listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
+            peers: Vec::new(),
+            stores: Vec::new(),
+            resume_max_s: 86_400,
+            // nwaku's.
+            sync_every_s: Some(300),
+            sync_range_s: 3_600,
+            sync_jitter_s: 20,
+            connections_max: 2_000,
+            cluster: node.cluster,
+            shards_in_cluster: node.shards_in_cluster,
+            shards: node.shards,
+            message_bytes_max: node.bounds.message_bytes_max,
+            window_s: node.bounds.window_ns.map(|ns| ns / NS_PER_S),
+            query_rows_max: node.query_rows_max,
+            retention: Retention::default(),
+            part_days: 1,
+        }
+    }
+}
+
+#[cfg(feature = "libp2p")]
+impl Waku {
+    /// How peers reach the node. Addresses were checked when the configuration was.
+    fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::Config> {
+        let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
+        (!none).then(|| hark_server::waku::p2p::Config {
+            listen: read(&self.listen),
+            key: data.join("waku.key"),
+            peers: read(&self.peers),
+            stores: read(&self.stores),
+            resume_max_s: self.resume_max_s,
+            online: data.join("waku.online"),
+            sync: hark_server::waku::p2p::SyncPlan {
+                every: self.sync_every_s.map(Duration::from_secs),
+                range_s: self.sync_range_s,
+                jitter_s: self.sync_jitter_s,
+            },
+            connections_max: self.connections_max,
+        })
+    }
+
+    /// What is wrong with its addresses.
+    fn faults(&self) -> impl Iterator<Item = String> {
+        let named = [("listen", &self.listen), ("peers", &self.peers), ("stores", &self.stores)];
+        named.into_iter().flat_map(|(key, addrs)| {
+            addrs.iter().filter_map(move |addr| {
+                let fault = hark_server::waku::p2p::fault(addr, key != "listen")?;
+                Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
+            })
+        })
+    }
+}
+
+/// Waku's times are in nanoseconds.
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// How an archive in a database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +216,7 @@ impl Default for Config {
                 store: None,
                 queue_bytes_max: hark_archive::mirror::Options::default().queue_bytes_max,
             },
+            waku: Waku::default(),
             log: Log {
                 level: "info".into(),
                 format: LogFormat::Text,
@@ -214,6 +305,11 @@ impl Config {
                 "[archive] batch_writes_max, seal_records and log_bytes_max must be above 0".into(),
             );
         }
+        #[cfg(feature = "libp2p")]
+        faults.extend(self.waku.faults());
+        if self.waku.shards_in_cluster == 0 {
+            faults.push("[waku] `shards_in_cluster` must be above 0".into());
+        }
         faults
     }
 
@@ -223,6 +319,37 @@ impl Config {
             every: std::time::Duration::from_secs(self.retention_every.0),
             ..self.retention.clone()
         }
+    }
+
+    /// The Waku node, if there is to be one; its key is in `data`.
+    pub(crate) fn waku(&self, data: &Path) -> Option<hark_server::waku::Config> {
+        let Waku { rest, cluster, shards_in_cluster, .. } = self.waku;
+        #[cfg(not(feature = "libp2p"))]
+        let _ = data;
+        self.waku.serve.then(|| hark_server::waku::Config {
+            rest,
+            #[cfg(feature = "libp2p")]
+            p2p: self.waku.p2p(data),
+            cluster,
+            shards_in_cluster,
+            shards: self.waku.shards.clone(),
+            bounds: hark_server::waku::admit::Bounds {
+                message_bytes_max: self.waku.message_bytes_max,
+                window_ns: self.waku.window_s.map(|s| s.saturating_mul(NS_PER_S)),
+            },
+            query_rows_max: self.waku.query_rows_max,
+            // One waits for the database with each connection.
+            queries_at_once: if self.store == "embedded" {
+                0
+            } else {
+                self.postgres.connections_max
+            },
+            retention: Policy {
+                every: Duration::from_secs(self.retention_every.0),
+                batch_max: self.retention.batch_max,
+                ..self.waku.retention.policy.clone()
+            },
+        })
     }
 
     /// What differs from `before`: `section.key = value`, and whether a running server takes it over.

@@ -10,6 +10,7 @@ use hark_archive::limits::Rate;
 use hark_archive::retention::Rule;
 use hark_codec::hex;
 use hark_server::network::Network;
+use hark_server::waku::retention::Retention;
 
 use super::Config;
 use super::policy::List;
@@ -201,6 +202,30 @@ pub(crate) static SECTIONS: &[Section] = &[
         },
     },
     Section {
+        name: "waku",
+        doc: "A store of Waku messages beside the relay, on a shelf of its own.",
+        settings: settings! {
+            "serve" waku.serve: "Whether there is one.";
+            "rest" waku.rest: "Address and port of nwaku's REST interface; /openapi.json there describes it. Empty: none. Whoever reaches\nit may publish.";
+            "listen" waku.listen: "Addresses for peers (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws. Empty: none.\nThe node's key, by which peers know it, is in waku.key in the archive's directory.";
+            "peers" waku.peers: "Peers to stay connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
+            "stores" waku.stores: "Peers whose stores are asked for what came while this node was away; it stays connected with them as well.";
+            "resume_max_s" waku.resume_max_s: "How far back that goes.";
+            "sync_every_s" waku.sync_every_s: "Time between two comparisons with each of them (Waku Store Sync), by which both get what they lack. 0: never.";
+            "sync_range_s" waku.sync_range_s: "How far back messages are compared.";
+            "sync_jitter_s" waku.sync_jitter_s: "The last messages, which may still be under way, are left out for so long.";
+            "connections_max" waku.connections_max: "Connections of peers at a time. One more is closed.";
+            "cluster" waku.cluster: "The cluster whose messages are kept: 1 is The Waku Network, 16 Status.";
+            "shards_in_cluster" waku.shards_in_cluster: "How many shards the cluster has, for messages that name only their content topic.";
+            "shards" waku.shards: "Those of them that are served.";
+            "message_bytes_max" waku.message_bytes_max: "Bytes of a message. A longer one is refused.";
+            "window_s" waku.window_s: "How far a message's time may lie from now when it is published, before and after. 0: any time.";
+            "query_rows_max" waku.query_rows_max: "Rows that one question may visit. Above it, it is refused.";
+            "retention" waku.retention: "What is kept, in nwaku's words: time:SECONDS, size:10GB, capacity:MESSAGES, several with ; between them,\nof which each holds. Empty: everything. [retention] says how often and in what steps.";
+            "part_days" waku.part_days: "Days that one part of the tables holds in PostgreSQL. Counts when the tables are made.";
+        },
+    },
+    Section {
         name: "log",
         doc: "Logs go to stderr.",
         settings: settings! {
@@ -265,6 +290,26 @@ impl Plain for u32 {
 
     fn show(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Plain for u16 {
+    fn read(value: &Value) -> Result<Self, String> {
+        Self::try_from(u64::read(value)?).or_else(|_| wanted("at most 65535", value))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Plain for Retention {
+    fn read(value: &Value) -> Result<Self, String> {
+        String::read(value)?.parse().or_else(|fault: String| wanted(&fault, value))
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.to_string())
     }
 }
 
@@ -491,21 +536,33 @@ impl Plain for super::LogFormat {
     }
 }
 
+/// A list of numbers below 65,536.
+fn numbers(value: &Value) -> Option<Vec<u16>> {
+    let number = |value: &Value| u16::read(value).ok();
+    match value {
+        Value::List(list) => list.iter().map(number).collect(),
+        Value::Bare(text) if text.trim().is_empty() => Some(Vec::new()),
+        Value::Bare(text) => {
+            text.split(',').map(|part| number(&Value::Bare(part.trim().into()))).collect()
+        }
+        _ => None,
+    }
+}
+
+impl Plain for Vec<u16> {
+    fn read(value: &Value) -> Result<Self, String> {
+        numbers(value).map_or_else(|| wanted("a list of shards like [0, 1]", value), Ok)
+    }
+
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
 impl Plain for Vec<u32> {
     fn read(value: &Value) -> Result<Self, String> {
-        let what = "a list of kinds like [1, 7]";
-        let kind = |value: &Value| {
-            u64::read(value).ok().and_then(|kind| u32::try_from(kind).ok()).filter(|k| *k < 65_536)
-        };
-        let kinds: Option<Self> = match value {
-            Value::List(list) => list.iter().map(kind).collect(),
-            Value::Bare(text) if text.trim().is_empty() => Some(Self::new()),
-            Value::Bare(text) => {
-                text.split(',').map(|part| kind(&Value::Bare(part.trim().into()))).collect()
-            }
-            _ => None,
-        };
-        kinds.map_or_else(|| wanted(what, value), Ok)
+        let kinds = numbers(value).map(|kinds| kinds.into_iter().map(u32::from).collect());
+        kinds.map_or_else(|| wanted("a list of kinds like [1, 7]", value), Ok)
     }
 
     fn show(&self) -> String {

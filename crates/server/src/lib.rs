@@ -20,6 +20,7 @@ mod address;
 mod admin;
 mod bell;
 mod connections;
+mod http;
 mod landing;
 mod line;
 mod listen;

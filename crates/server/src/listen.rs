@@ -14,7 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use hark_archive::live::Live;
-use hark_archive::retention::{Keeper, Policy};
+use hark_archive::retention::{Keeper, Policy, RetentionError, Swept};
 use hark_archive::writer::Writer;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -35,6 +35,7 @@ use crate::nostr::{Relay, auth};
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::settings::{Reload, Settings, Shared};
+use crate::waku;
 use crate::web::{self, Place, Slot, Web};
 use crate::{Config, MetricsDoor, Shelf, admin, socket};
 
@@ -60,6 +61,10 @@ pub enum ServeError {
         /// What the system says.
         cause: std::io::Error,
     },
+    /// The Waku node's network can not be started.
+    #[cfg(feature = "libp2p")]
+    #[error("the Waku node: {0}")]
+    Waku(#[from] waku::p2p::NetworkError),
     /// A thread can not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -87,6 +92,7 @@ pub struct Server {
     metrics: (MetricsDoor, Option<TcpListener>),
     retention: Policy,
     keeper: Keeper,
+    waku: Option<waku::Node>,
     readers: Vec<JoinHandle<()>>,
     verifiers: Vec<JoinHandle<()>>,
 }
@@ -226,15 +232,7 @@ impl Server {
             Arc::clone(&relay.store),
             Arc::clone(&relay.writer),
             relay.clock.clone(),
-            |swept| match swept {
-                Ok(swept) => tracing::info!(
-                    expired = swept.expired,
-                    aged = swept.aged,
-                    crowded = swept.crowded,
-                    "records let go"
-                ),
-                Err(error) => tracing::error!(%error, "retention failed; trying again next round"),
-            },
+            report_swept,
         )
         .map_err(ServeError::Thread)?;
         if config.unlimited {
@@ -249,9 +247,16 @@ impl Server {
             metrics: (config.metrics, metrics_listener),
             retention: config.retention,
             keeper,
+            waku: None,
             readers: reader_threads,
             verifiers,
         })
+    }
+
+    /// Serves a Waku node as well.
+    #[must_use]
+    pub fn with_waku(self, node: waku::Node) -> Self {
+        Self { waku: Some(node), ..self }
     }
 
     /// The address that its metrics have to themselves, if they do.
@@ -285,7 +290,13 @@ impl Server {
         let (leave, leaving) = watch::channel(false);
         let (alive, mut all_gone) = mpsc::channel(1);
         let (door, metrics_listener) = self.metrics;
-        let handles = Handles { relay: Arc::clone(&self.relay), leaving, allow: door.allow.into() };
+        let waku_serving = self.waku.map(|node| {
+            let shared = node.shared();
+            (shared, tokio::spawn(node.run(leaving.clone())))
+        });
+        let (waku, waku_serving) = waku_serving.unzip();
+        let relay = Arc::clone(&self.relay);
+        let handles = Handles { relay, waku, leaving, allow: door.allow.into() };
         tokio::spawn(admin::report::run(Arc::clone(&self.relay), handles.leaving.clone()));
         let web = Web::new(handles.clone(), metrics_listener.is_none(), self.retention);
         let metrics_serving =
@@ -357,7 +368,14 @@ impl Server {
         tracing::info!("going down: finishing what is under way");
         let drain = Duration::from_millis(relay.settings().limits.drain_timeout_ms);
         leave.send_replace(true);
-        if tokio::time::timeout(drain, all_gone.recv()).await.is_err() {
+        let all_gone = async {
+            all_gone.recv().await;
+            if let Some(serving) = waku_serving {
+                // A panic there has already been printed.
+                let _ = serving.await;
+            }
+        };
+        if tokio::time::timeout(drain, all_gone).await.is_err() {
             tracing::warn!("some connections did not end in time; they are dropped");
         }
         let stop = move || {
@@ -393,6 +411,19 @@ impl Server {
             Some(Role::Lost(reason)) => Err(ServeError::Lost(reason)),
             _ => Ok(()),
         }
+    }
+}
+
+/// Logs what retention has done.
+pub(crate) fn report_swept(swept: Result<Swept, RetentionError>) {
+    match swept {
+        Ok(swept) => tracing::info!(
+            expired = swept.expired,
+            aged = swept.aged,
+            crowded = swept.crowded,
+            "records let go"
+        ),
+        Err(error) => tracing::error!(%error, "retention failed; trying again next round"),
     }
 }
 

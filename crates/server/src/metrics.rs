@@ -17,6 +17,11 @@ pub trait Label: Copy + 'static {
 
     /// Its number.
     fn number(self) -> usize;
+
+    /// Its name.
+    fn name(self) -> &'static str {
+        Self::ALL[self.number()].1
+    }
 }
 
 macro_rules! labels {
@@ -34,6 +39,7 @@ macro_rules! labels {
         }
     )*};
 }
+pub(crate) use labels;
 
 labels! {
     /// What a client's message wants.

@@ -1,15 +1,19 @@
 //! What a worker does with a chunk: parse each line, skip what is kept already, check id and
-//! signature, turn the event into a record.
+//! signature, turn the event into a record. A message of Waku's has a hash and no signature.
 
 use hark_archive::Store;
 use hark_archive::admission::nostr::{Class, class};
 use hark_codec::crypto::Verifier;
 use hark_codec::nostr::{Arena, CheckError, Encoder, Event, VerifiedEvent};
+use hark_codec::waku;
 use hark_server::nostr::admit::{OwnUrls, Private};
+use hark_server::waku::admit::{Bounds, Refusal};
+use hark_server::waku::json::Kept;
 
 use super::source::Chunk;
 use super::tally::Tally;
 use crate::commands::refusal::Reason;
+use crate::place::Network;
 
 /// Parsed keys that a worker remembers: authors come in runs.
 const KEY_SLOTS: usize = 4096;
@@ -22,6 +26,9 @@ pub(super) struct Terms<'a> {
     pub(super) event_bytes_max: usize,
     pub(super) own_urls: OwnUrls,
     pub(super) now_s: u64,
+    pub(super) network: Network,
+    /// Of Waku's messages.
+    pub(super) bounds: Bounds,
 }
 
 /// A chunk, done.
@@ -41,6 +48,7 @@ pub(super) struct Worker<'a> {
     terms: &'a Terms<'a>,
     arena: Arena,
     encoder: Encoder,
+    messages: waku::Encoder,
     verifier: Verifier,
     record: Vec<u8>,
 }
@@ -51,6 +59,7 @@ impl<'a> Worker<'a> {
             terms,
             arena: Arena::new(),
             encoder: Encoder::default(),
+            messages: waku::Encoder::default(),
             verifier: Verifier::new(KEY_SLOTS),
             record: Vec::new(),
         }
@@ -62,7 +71,11 @@ impl<'a> Worker<'a> {
             let event = line.trim_ascii();
             if !event.is_empty() {
                 done.tally.events += 1;
-                match self.line(event) {
+                let checked = match self.terms.network {
+                    Network::Nostr => self.event(event),
+                    Network::Waku => self.message(event),
+                };
+                match checked {
                     Ok(()) => {
                         done.records.push(self.record.as_slice().into());
                         done.lines.push(done.tally.lines);
@@ -80,8 +93,37 @@ impl<'a> Worker<'a> {
         done
     }
 
+    /// The same for a message of Waku's, in its store's JSON.
+    fn message(&mut self, line: &[u8]) -> Result<(), (Reason, String)> {
+        let plain = |reason| Err((reason, String::new()));
+        let kept: Kept =
+            serde_json::from_slice(line).map_err(|error| (Reason::Malformed, error.to_string()))?;
+        let message = kept.message.message();
+        if message.ephemeral == Some(true) {
+            return plain(Reason::Ephemeral);
+        }
+        // Its own length is not known, but that of its payload is nearly all of it.
+        match self.terms.bounds.admit_old(&message, message.payload.len()) {
+            Ok(_) => {}
+            Err(refusal @ Refusal::Size(..)) => {
+                return Err((Reason::TooLarge, refusal.to_string()));
+            }
+            Err(refusal) => return Err((Reason::Malformed, refusal.to_string())),
+        }
+        let (hash, as_said) = kept.hash();
+        if !as_said {
+            return plain(Reason::BadId);
+        }
+        if self.terms.store.is_some_and(|store| store.knows(&hash).unwrap_or(false)) {
+            return plain(Reason::Duplicate);
+        }
+        self.record.clear();
+        self.messages.encode(&message, &kept.pubsub_topic, &hash, &mut self.record);
+        Ok(())
+    }
+
     /// Leaves the record in `self.record`, or says why there is none.
-    fn line(&mut self, line: &[u8]) -> Result<(), (Reason, String)> {
+    fn event(&mut self, line: &[u8]) -> Result<(), (Reason, String)> {
         let terms = self.terms;
         let plain = |reason| Err((reason, String::new()));
         if line.len() > terms.event_bytes_max {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hark_archive::Store;
+use hark_server::waku::admit::Bounds;
 
 use self::check::{Checked, Terms, Worker};
 use self::cost::{Cost, Memory};
@@ -23,7 +24,7 @@ use self::source::{Chunk, Source};
 use self::tally::Tally;
 use crate::cli::ImportArgs;
 use crate::interrupt;
-use crate::place::{Hand, Place};
+use crate::place::{Hand, Network, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
 
@@ -45,7 +46,13 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     let terms = Terms {
         store: known.as_deref(),
         trusted: args.trusted,
-        event_bytes_max: place.config.limits.event_bytes_max,
+        event_bytes_max: match place.network {
+            Network::Nostr => place.config.limits.event_bytes_max,
+            // Base64 takes four bytes for three.
+            Network::Waku => place.config.waku.message_bytes_max.saturating_mul(2),
+        },
+        network: place.network,
+        bounds: Bounds { message_bytes_max: place.config.waku.message_bytes_max, window_ns: None },
         own_urls: place.own_urls(),
         now_s: when::now_s(),
     };

@@ -4,20 +4,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, FORWARDED};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use hark_archive::writer::Writer;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::prometheus;
+use crate::http::{self, Bounds};
 use crate::network::Network;
 use crate::nostr::Relay;
+use crate::waku::Waku;
 
 /// Connections to the operators' own address at a time. One more is closed at once.
 const CONNECTIONS_MAX: usize = 32;
@@ -28,9 +27,27 @@ const CONNECTION_MAX: Duration = Duration::from_mins(1);
 #[derive(Clone)]
 pub(crate) struct Handles {
     pub(crate) relay: Arc<Relay>,
+    /// The Waku node beside it, if there is one.
+    pub(crate) waku: Option<Arc<Waku>>,
     pub(crate) leaving: watch::Receiver<bool>,
     /// Who may read the metrics.
     pub(crate) allow: Arc<[Network]>,
+}
+
+/// How long one batch of writes may take before the archive counts as stuck.
+const COMMIT_MAX: Duration = Duration::from_secs(10);
+
+/// Why an archive takes no writes, while it does not.
+pub(crate) fn trouble(writer: &Writer) -> Option<String> {
+    let counters = writer.counters();
+    if let Some(reason) = counters.stopped.get() {
+        return Some(format!("the archive takes no more writes: {reason}"));
+    }
+    if let Some(reason) = counters.unavailable() {
+        return Some(format!("the last events were not kept: {reason}"));
+    }
+    let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
+    Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
 }
 
 impl Handles {
@@ -39,7 +56,7 @@ impl Handles {
         let trouble = if *self.leaving.borrow() {
             Some("going down".to_owned())
         } else {
-            self.relay.trouble()
+            self.relay.trouble().or_else(|| self.waku.as_ref()?.trouble())
         };
         match trouble {
             None => (StatusCode::OK, "ok\n").into_response(),
@@ -60,9 +77,9 @@ impl Handles {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        let relay = Arc::clone(&self.relay);
+        let (relay, waku) = (Arc::clone(&self.relay), self.waku.clone());
         // Reads files of the system and takes a look at all segments: no work for this thread.
-        match tokio::task::spawn_blocking(move || prometheus::page(&relay)).await {
+        match tokio::task::spawn_blocking(move || prometheus::page(&relay, waku.as_deref())).await {
             Ok(page) => ([(CONTENT_TYPE, prometheus::CONTENT_TYPE)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }
@@ -86,41 +103,12 @@ fn is_passed_on(headers: &HeaderMap) -> bool {
 
 /// Serves the operators' own address until the server goes down.
 pub(crate) async fn serve(listener: TcpListener, handles: Handles) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut leaving = handles.leaving.clone();
-    loop {
-        let accepted = tokio::select! {
-            _ = leaving.wait_for(|leaving| *leaving) => return,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, peer)) = accepted else {
-            // Out of files, most likely: those that end make room.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let Ok(permit) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let handles = handles.clone();
-        tokio::spawn(async move {
-            let mut leaving = handles.leaving.clone();
-            tokio::select! {
-                _ = leaving.wait_for(|leaving| *leaving) => {}
-                () = connection(stream, peer.ip(), handles) => {}
-            }
-            drop(permit);
-        });
-    }
-}
-
-async fn connection(stream: TcpStream, peer: IpAddr, handles: Handles) {
-    let service = service_fn(move |request| {
-        let answer = handles.clone().answer(peer, request);
-        async { Ok::<Response<Body>, std::convert::Infallible>(answer.await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(CONNECTION_MAX)
-        .max_buf_size(16 << 10)
-        .serve_connection(TokioIo::new(stream), service);
-    // Whether the other side got its answer is its own affair.
-    let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
+    let bounds = Bounds {
+        connections_max: CONNECTIONS_MAX,
+        head_timeout: CONNECTION_MAX,
+        connection_max: Some(CONNECTION_MAX),
+    };
+    let leaving = handles.leaving.clone();
+    let answer = move |peer, request| handles.clone().answer(peer, request);
+    http::serve(listener, leaving, bounds, answer).await;
 }

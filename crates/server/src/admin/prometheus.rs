@@ -8,12 +8,13 @@ use hark_archive::mirror::Lag;
 use super::process::Process;
 use crate::metrics::{By, Count, Histogram, Label};
 use crate::nostr::Relay;
+use crate::waku::{self, Waku};
 
 /// The type that Prometheus asks for.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The page as it is now.
-pub(crate) fn page(relay: &Relay) -> String {
+pub(crate) fn page(relay: &Relay, waku: Option<&Waku>) -> String {
     let mut page = Page::default();
     let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
     page.head("hark_build_info", "gauge", "Version of this server.");
@@ -22,6 +23,9 @@ pub(crate) fn page(relay: &Relay) -> String {
     connections(&mut page, relay);
     questions(&mut page, relay);
     store(&mut page, relay);
+    if let Some(waku) = waku {
+        waku::prometheus::write(&mut page, waku);
+    }
     let started_s = relay.metrics.started_s();
     page.gauge("process_start_time_seconds", "When it began, in seconds since 1970.", started_s);
     process(&mut page, &Process::now());
@@ -233,35 +237,41 @@ fn process(page: &mut Page, process: &Process) {
 
 /// What is written so far.
 #[derive(Default)]
-struct Page(String);
+pub(crate) struct Page(String);
 
 impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    pub(crate) fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+    pub(crate) fn line(&mut self, name: &str, labels: &str, value: impl Display) {
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "gauge", help);
         self.line(name, "", value);
     }
 
-    fn counter(&mut self, name: &str, help: &str, count: &Count) {
+    pub(crate) fn counter(&mut self, name: &str, help: &str, count: &Count) {
         self.head(name, "counter", help);
         self.line(name, "", count.get());
     }
 
-    fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str, counts: &By<L>) {
+    pub(crate) fn counters<L: Label>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        counts: &By<L>,
+    ) {
         self.head(name, "counter", help);
         for (value, count) in counts.all() {
             self.line(name, &format!("{{{label}=\"{value}\"}}"), count.get());
         }
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    pub(crate) fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
         self.classes(name, "", &histogram.read());
     }

@@ -4,7 +4,6 @@
 //! to `page` and `count`, which the reader threads carry out; live events come through `page`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::Guard;
 use hark_archive::live::Live;
@@ -14,6 +13,7 @@ use hark_archive::{Store, clock::Clock};
 use crate::RelayInfo;
 use crate::address::Proxies;
 use crate::admin::handover::Peers;
+use crate::admin::http::trouble;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
 use crate::rate::Rates;
@@ -56,21 +56,10 @@ pub(crate) struct Relay {
     pub(crate) unlimited: bool,
 }
 
-/// How long one batch of writes may take before the archive counts as stuck.
-const COMMIT_MAX: Duration = Duration::from_secs(10);
-
 impl Relay {
     /// Why the archive takes no writes, while it does not.
     pub(crate) fn trouble(&self) -> Option<String> {
-        let counters = self.writer.counters();
-        if let Some(reason) = counters.stopped.get() {
-            return Some(format!("the archive takes no more writes: {reason}"));
-        }
-        if let Some(reason) = counters.unavailable() {
-            return Some(format!("the last events were not kept: {reason}"));
-        }
-        let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
-        Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
+        trouble(&self.writer)
     }
 
     /// The settings in force now.

@@ -66,10 +66,18 @@ pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<P
     Ok(Page { records, cursor })
 }
 
-/// The whole answer to the bytes of a request, appended to `out`.
-pub fn answer(store: &dyn Store, request: &[u8], rows_max: u64, out: &mut Vec<u8>) {
-    let refuse =
-        |out: &mut Vec<u8>, status, words: &str| store::put_answer(out, "", status, words, None);
+/// The whole answer to the bytes of a request, appended to `out`; its status and how many messages it
+/// tells.
+pub fn answer(
+    store: &dyn Store,
+    request: &[u8],
+    rows_max: u64,
+    out: &mut Vec<u8>,
+) -> (Status, u64) {
+    let refuse = |out: &mut Vec<u8>, status, words: &str| {
+        store::put_answer(out, "", status, words, None);
+        (status, 0)
+    };
     let request = match Request::parse(request) {
         Ok(request) => request,
         Err(error) => {
@@ -89,6 +97,7 @@ pub fn answer(store: &dyn Store, request: &[u8], rows_max: u64, out: &mut Vec<u8
             }
             let id = request.request_id;
             store::put_answer(out, id, Status::Success, "OK", page.cursor.as_ref());
+            (Status::Success, page.records.len() as u64)
         }
         Err(refusal) => refuse(out, refusal.status(), &refusal.to_string()),
     }

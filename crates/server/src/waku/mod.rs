@@ -1,4 +1,412 @@
-//! Waku's door.
+//! The Waku node: messages in by REST and by gossip, history out by REST and by
+//! `/vac/waku/store-query/3.0.0`.
+//!
+//! [`admit`] says which messages come in, [`history`] what a question means; [`rest`] is the door for
+//! HTTP, `p2p` that for peers. Both hand messages to [`Waku::take`].
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use hark_archive::retention::{Keeper, Policy};
+use hark_archive::writer::{self, Writer};
+use hark_archive::{CommitError, Outcome, Record, Store, Write};
+use hark_codec::waku::{Encoder, Message, MessageRecord, Shard};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use crate::admin::http::trouble;
+use crate::{ServeError, Shelf};
+use metrics::{Fate, Metrics, Origin};
+use poll::Poll;
+use retention::Retention;
+
+pub mod admit;
 pub mod history;
-pub mod rest;
+pub mod json;
+pub mod metrics;
+#[cfg(feature = "libp2p")]
+pub mod p2p;
+mod poll;
+pub(crate) mod prometheus;
+mod rest;
+#[cfg(feature = "libp2p")]
+mod resume;
+pub mod retention;
+
+/// Bytes of messages that wait to be durable, at most; above it whoever brings more waits.
+const INTAKE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that a message counts for at least, so that there are never more of them than the writer's
+/// queue holds.
+const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
+/// Messages that wait to be durable, at most.
+const INTAKE_MAX: usize = 4_096;
+
+/// Why no peer can be asked.
+const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
+
+/// What to serve.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the REST door listens, if there is one.
+    pub rest: Option<SocketAddr>,
+    /// How peers reach the node, if they do.
+    #[cfg(feature = "libp2p")]
+    pub p2p: Option<p2p::Config>,
+    /// The cluster whose messages are kept.
+    pub cluster: u16,
+    /// How many shards the cluster has, for messages that name only their content topic.
+    pub shards_in_cluster: u16,
+    /// Those of them that are served.
+    pub shards: Vec<u16>,
+    /// Bounds of messages.
+    pub bounds: admit::Bounds,
+    /// Rows that a question may visit.
+    pub query_rows_max: u64,
+    /// Questions that are answered at a time; others wait. 0 takes the number of cores.
+    pub queries_at_once: usize,
+    /// What is not kept for ever.
+    pub retention: Policy,
+}
+
+impl Default for Config {
+    /// The Waku Network (RFC 64/WAKU2-NETWORK), for 30 days, behind no door.
+    fn default() -> Self {
+        Self {
+            rest: None,
+            #[cfg(feature = "libp2p")]
+            p2p: None,
+            cluster: 1,
+            shards_in_cluster: 8,
+            shards: (0..8).collect(),
+            bounds: admit::Bounds::default(),
+            query_rows_max: 5_000_000,
+            queries_at_once: 0,
+            retention: Retention::default().policy,
+        }
+    }
+}
+
+impl Config {
+    /// The shards that are served.
+    fn served(&self) -> impl Iterator<Item = Shard> {
+        self.shards.iter().map(|&index| Shard { cluster: self.cluster, index })
+    }
+}
+
+/// What the doors share.
+pub(crate) struct Waku {
+    store: Arc<dyn Store>,
+    writer: Arc<Writer>,
+    poll: Arc<Poll>,
+    pub(crate) metrics: Metrics,
+    /// Bytes of messages that may come in now.
+    room: Arc<Semaphore>,
+    /// Questions that may be asked now.
+    turns: Arc<Semaphore>,
+    #[cfg(feature = "libp2p")]
+    network: Option<p2p::Handle>,
+    config: Config,
+}
+
+/// What became of a message that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Durable.
+    Stored,
+    /// It was there.
+    Duplicate,
+    /// Passed on and forgotten.
+    Ephemeral,
+}
+
+/// Why a message was not.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum NotTaken {
+    /// It must not be.
+    #[error(transparent)]
+    Refused(#[from] admit::Refusal),
+    /// The archive could not.
+    #[error("the message was not stored: {0}")]
+    Store(Arc<CommitError>),
+    /// The node goes down.
+    #[error("the message was not stored: the node is going down")]
+    Down,
+}
+
+impl Waku {
+    /// Whether messages under this topic are taken.
+    fn serves(&self, pubsub_topic: &str) -> bool {
+        pubsub_topic
+            .parse::<Shard>()
+            .is_ok_and(|shard| self.config.served().any(|served| served == shard))
+    }
+
+    /// Takes a message in: on return it is durable, if it is to be kept at all. `bytes` is its length
+    /// on the wire.
+    pub(crate) async fn take(
+        &self,
+        origin: Origin,
+        message: &Message<'_>,
+        bytes: usize,
+        pubsub_topic: &str,
+    ) -> Result<Taken, NotTaken> {
+        let began = Instant::now();
+        let taken = self.keep(origin, message, bytes, pubsub_topic).await;
+        let fate = match &taken {
+            Ok(Taken::Stored) => {
+                self.metrics.insert.note(began.elapsed());
+                Fate::Stored
+            }
+            Ok(Taken::Duplicate) => Fate::Duplicate,
+            Ok(Taken::Ephemeral) => Fate::Ephemeral,
+            Err(NotTaken::Refused(refusal)) => (*refusal).into(),
+            Err(_) => Fate::Insert,
+        };
+        self.metrics.messages.of(origin).of(fate).add(1);
+        taken
+    }
+
+    async fn keep(
+        &self,
+        origin: Origin,
+        message: &Message<'_>,
+        bytes: usize,
+        pubsub_topic: &str,
+    ) -> Result<Taken, NotTaken> {
+        match origin {
+            Origin::Store => drop(self.config.bounds.admit_old(message, bytes)?),
+            _ => self.config.bounds.admit(message, bytes, now_ns())?,
+        }
+        if message.ephemeral == Some(true) {
+            // Nobody waits for the disk.
+            let mut wire = Vec::new();
+            message.write(&mut wire);
+            self.poll.add(pubsub_topic, message.content_topic, &wire);
+            return Ok(Taken::Ephemeral);
+        }
+        let mut record = Vec::new();
+        Encoder::default().encode(message, pubsub_topic, &message.hash(pubsub_topic), &mut record);
+        let share = record.len().clamp(INTAKE_BYTES_MIN, INTAKE_BYTES_MAX) as u32;
+        let room = Arc::clone(&self.room).acquire_many_owned(share).await;
+        let room = room.map_err(|_| NotTaken::Down)?;
+        let (tell, told) = oneshot::channel();
+        let done: writer::Done = Box::new(move |outcome| {
+            drop(room);
+            // Who has asked may be gone.
+            let _ = tell.send(outcome);
+        });
+        let put = Write::Put(record.into());
+        self.writer.try_submit(put, done).map_err(|_| NotTaken::Down)?;
+        match told.await {
+            Ok(Ok(Outcome::Duplicate)) => Ok(Taken::Duplicate),
+            Ok(Ok(_)) => Ok(Taken::Stored),
+            Ok(Err(error)) => Err(NotTaken::Store(error)),
+            Err(_) => Err(NotTaken::Down),
+        }
+    }
+
+    /// Why the archive takes no writes, while it does not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        trouble(&self.writer)
+    }
+
+    /// Where peers reach this node.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        #[cfg(feature = "libp2p")]
+        return self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default();
+        #[cfg(not(feature = "libp2p"))]
+        Vec::new()
+    }
+
+    /// Asks the store of a peer: the bytes of its answer, or why there is none.
+    #[cfg(feature = "libp2p")]
+    async fn ask_peer(&self, addr: &str, request: &[u8]) -> Result<Vec<u8>, String> {
+        let network = self.network.as_ref().ok_or(NO_PEERS)?;
+        let addr = addr.parse().map_err(|error| format!("peerAddr is no address: {error}"))?;
+        network.ask(addr, request).await
+    }
+
+    /// The same where there are no peers.
+    #[cfg(not(feature = "libp2p"))]
+    async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
+        Err(NO_PEERS.into())
+    }
+
+    /// Passes a message on to peers.
+    async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
+        #[cfg(feature = "libp2p")]
+        if let Some(network) = &self.network {
+            network.publish(pubsub_topic, message).await;
+        }
+        #[cfg(not(feature = "libp2p"))]
+        drop((pubsub_topic, message));
+    }
+
+    /// Runs a question where it may wait for the disk, when it is its turn.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Store, u64) -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
+        let began = Instant::now();
+        let (store, rows_max) = (Arc::clone(&self.store), self.config.query_rows_max);
+        let asking = tokio::task::spawn_blocking(move || {
+            let answer = question(&*store, rows_max);
+            drop(turn);
+            answer
+        });
+        let answer = asking.await.ok();
+        self.metrics.query.note(began.elapsed());
+        answer
+    }
+}
+
+/// Nanoseconds since 1970.
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Hears of what is durable, for those who poll.
+struct Tell(Arc<Poll>);
+
+impl writer::Listener for Tell {
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    ) {
+        for (_, record) in records {
+            let record = MessageRecord::new(record);
+            let topics = (
+                std::str::from_utf8(record.pubsub_topic()),
+                std::str::from_utf8(record.content_topic()),
+            );
+            if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
+                self.0.add(pubsub_topic, content_topic, record.message());
+            }
+        }
+        answer();
+    }
+}
+
+/// A node with its sockets open and its threads running.
+pub struct Node {
+    waku: Arc<Waku>,
+    rest: Option<TcpListener>,
+    #[cfg(feature = "libp2p")]
+    network: Option<p2p::Network>,
+    keeper: Keeper,
+}
+
+impl Node {
+    /// Opens the sockets and starts the threads. Nothing is served before [`Node::run`].
+    pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
+        let rest = match config.rest {
+            None => None,
+            Some(addr) => {
+                let failed = |cause| ServeError::Listen { addr, cause };
+                Some(TcpListener::bind(addr).await.map_err(failed)?)
+            }
+        };
+        #[cfg(feature = "libp2p")]
+        let (network, handle) = match config.p2p.clone() {
+            None => (None, None),
+            Some(p2p) => {
+                let topics = config.served().map(|shard| shard.to_string());
+                let bytes_max = config.bounds.message_bytes_max;
+                let (network, handle) = p2p::Network::bind(p2p, topics, bytes_max).await?;
+                (Some(network), Some(handle))
+            }
+        };
+        let poll = Arc::new(Poll::default());
+        let options = writer::Options {
+            // Retention's writes come on top.
+            queue_max: INTAKE_MAX + 64,
+            ..shelf.writer
+        };
+        let tell = Box::new(Tell(Arc::clone(&poll)));
+        let writer = Arc::new(Writer::start(Arc::clone(&shelf.store), options, tell));
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let turns = if config.queries_at_once == 0 { cores } else { config.queries_at_once };
+        let waku = Arc::new(Waku {
+            store: shelf.store,
+            writer,
+            poll,
+            metrics: Metrics::default(),
+            room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
+            turns: Arc::new(Semaphore::new(turns)),
+            #[cfg(feature = "libp2p")]
+            network: handle,
+            config,
+        });
+        let topics = waku.config.served().map(|shard| poll::Topic::Pubsub(shard.to_string()));
+        // As many as there are shards to configure.
+        let _ = waku.poll.subscribe(topics);
+        let woken = Arc::downgrade(&waku.writer);
+        waku.store.on_news(Box::new(move || {
+            if let Some(writer) = woken.upgrade() {
+                writer.tell_news();
+            }
+        }));
+        let keeper = Keeper::start(
+            waku.config.retention.clone(),
+            Arc::clone(&waku.store),
+            Arc::clone(&waku.writer),
+            shelf.clock,
+            crate::listen::report_swept,
+        )
+        .map_err(ServeError::Thread)?;
+        Ok(Self {
+            waku,
+            rest,
+            #[cfg(feature = "libp2p")]
+            network,
+            keeper,
+        })
+    }
+
+    /// Where the REST door listens.
+    pub fn rest_addr(&self) -> Option<SocketAddr> {
+        self.rest.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Where peers reach it.
+    pub fn addresses(&self) -> Vec<String> {
+        self.waku.addresses()
+    }
+
+    /// What its doors share.
+    pub(crate) fn shared(&self) -> Arc<Waku> {
+        Arc::clone(&self.waku)
+    }
+
+    /// Serves until told to leave; what was taken by then is durable and answered.
+    pub(crate) async fn run(self, leaving: watch::Receiver<bool>) {
+        let mut left = leaving.clone();
+        #[cfg(feature = "libp2p")]
+        let resume = resume::Resume::new(&self.waku);
+        let doors = [
+            self.rest.map(|listener| {
+                tokio::spawn(rest::serve(listener, leaving.clone(), Arc::clone(&self.waku)))
+            }),
+            #[cfg(feature = "libp2p")]
+            resume.map(|resume| tokio::spawn(resume.run(Arc::clone(&self.waku), leaving.clone()))),
+            #[cfg(feature = "libp2p")]
+            Some(tokio::spawn(p2p::sync::run(Arc::clone(&self.waku), leaving.clone()))),
+            #[cfg(feature = "libp2p")]
+            self.network.map(|network| tokio::spawn(network.run(self.waku, leaving))),
+        ];
+        // An error means that the server is gone.
+        let _ = left.wait_for(|leaving| *leaving).await;
+        for door in doors.into_iter().flatten() {
+            // A panic there has already been printed.
+            let _ = door.await;
+        }
+        let keeper = self.keeper;
+        // Its thread may have to wait for a write.
+        let stop = tokio::task::spawn_blocking(move || drop(keeper));
+        let _ = stop.await;
+    }
+}

@@ -1,19 +1,20 @@
 //! `GET /store/v3/messages` as nwaku has it: the parameters as a request, a page as JSON.
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use axum::http::StatusCode;
 use hark_archive::{Record, Store};
-use hark_codec::hex;
-use hark_codec::nostr::json::{write_string, write_u64};
 use hark_codec::record::Id;
-use hark_codec::waku::{Message, MessageRecord, Request};
+use hark_codec::waku::{MessageRecord, Request, Response};
 use percent_encoding::percent_decode_str;
 
-use super::history::{self, Page, Refusal};
+use super::Answer;
+use crate::waku::history::{self, Page, Refusal};
+use crate::waku::json::{put_element, put_hash, put_kept, read_hash};
 
 /// What is asked, owned.
 #[derive(Debug, Default)]
-struct Parameters {
+pub(super) struct Parameters {
+    /// The address of a peer whose store is meant, and not this one.
+    pub(super) peer_addr: Option<String>,
     include_data: bool,
     pubsub_topic: Option<String>,
     content_topics: Vec<String>,
@@ -25,37 +26,47 @@ struct Parameters {
     limit: Option<u64>,
 }
 
-/// An HTTP answer.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Its status code.
-    pub status: u16,
-    /// JSON for 200, else words.
-    pub body: Vec<u8>,
-}
-
-impl Answer {
-    fn words(status: u16, words: &str) -> Self {
-        Self { status, body: words.as_bytes().into() }
-    }
-}
-
-/// Answers the query part of a URL, visiting so many rows at most.
-pub fn messages(store: &dyn Store, query: &str, rows_max: u64) -> Answer {
-    let parameters = match Parameters::parse(query) {
-        Ok(parameters) => parameters,
-        Err(words) => return Answer::words(400, &words),
+/// Answers what is asked, visiting so many rows at most. With how many messages were told.
+pub(super) fn messages(store: &dyn Store, parameters: &Parameters, rows_max: u64) -> (Answer, u64) {
+    let refused = match parameters.page(store, rows_max) {
+        Ok(page) => {
+            let told = page.records.len() as u64;
+            return (Answer::json(json(&page, parameters.include_data)), told);
+        }
+        Err(refusal @ Refusal::Archive(_)) => {
+            Answer::words(StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
+        }
+        Err(refusal) => Answer::refused(refusal.to_string()),
     };
-    match parameters.page(store, rows_max) {
-        Ok(page) => Answer { status: 200, body: json(&page, parameters.include_data) },
-        Err(refusal @ Refusal::Archive(_)) => Answer::words(503, &refusal.to_string()),
-        Err(refusal) => Answer::words(400, &refusal.to_string()),
+    (refused, 0)
+}
+
+/// The same from another store's answer.
+pub(super) fn from_peer(answer: &[u8]) -> Answer {
+    let Ok(answer) = Response::parse(answer) else {
+        return Answer::words(StatusCode::BAD_GATEWAY, "the peer's answer is none");
+    };
+    let status = answer.status_code.unwrap_or_default();
+    if status != 200 {
+        let words =
+            format!("the peer refused: {status} {}", answer.status_desc.unwrap_or_default());
+        return Answer::words(StatusCode::BAD_GATEWAY, words);
     }
+    let mut out = HEAD.to_vec();
+    for (at, one) in answer.messages().enumerate() {
+        let Ok(hash) = <Id>::try_from(one.message_hash) else { continue };
+        if at > 0 {
+            out.push(b',');
+        }
+        put_element(&mut out, &hash, one.message.zip(one.pubsub_topic));
+    }
+    end(&mut out, answer.cursor.and_then(|cursor| <Id>::try_from(cursor).ok()).as_ref());
+    Answer::json(out)
 }
 
 impl Parameters {
     /// Empty ones are as if they were not there, as are times that are not above 0.
-    fn parse(query: &str) -> Result<Self, String> {
+    pub(super) fn parse(query: &str) -> Result<Self, String> {
         let mut all = Self::default();
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -71,11 +82,9 @@ impl Parameters {
                 Ok(time) => Ok((time > 0).then_some(time)),
                 Err(_) => Err(wrong("a time in ns since 1970")),
             };
-            let hash = |text: &str| {
-                let text = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
-                hex::decode_32(text.as_bytes()).ok_or_else(|| wrong("0x and 64 hex digits"))
-            };
+            let hash = |text: &str| read_hash(text).ok_or_else(|| wrong("0x and 64 hex digits"));
             match name {
+                "peerAddr" => all.peer_addr = Some(value.into_owned()),
                 "includeData" => all.include_data = flag()?,
                 "pubsubTopic" => all.pubsub_topic = Some(value.into_owned()),
                 "contentTopics" => {
@@ -93,8 +102,8 @@ impl Parameters {
         Ok(all)
     }
 
-    fn page(&self, store: &dyn Store, rows_max: u64) -> Result<Page, Refusal> {
-        // By way of the wire's own form, so that both doors mean the same.
+    /// As a request on the wire.
+    pub(super) fn request(&self) -> Vec<u8> {
         let request = Request {
             request_id: "REST",
             include_data: self.include_data,
@@ -110,63 +119,43 @@ impl Parameters {
         let hashes = self.hashes.iter().map(|hash| &hash[..]);
         let mut bytes = Vec::new();
         request.write(topics, hashes, &mut bytes);
+        bytes
+    }
+
+    fn page(&self, store: &dyn Store, rows_max: u64) -> Result<Page, Refusal> {
+        // By way of the wire's own form, so that both doors mean the same.
+        let bytes = self.request();
         let request =
             Request::parse(&bytes).map_err(|error| Refusal::Invalid(error.to_string()))?;
         history::page(store, &request, rows_max)
     }
 }
 
-/// A page as nwaku writes it.
-fn json(page: &Page, include_data: bool) -> Vec<u8> {
-    let mut out = br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#.to_vec();
-    let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
-    for (at, record) in records.map(MessageRecord::new).enumerate() {
-        out.extend_from_slice(if at == 0 { b"{\"messageHash\":" } else { b",{\"messageHash\":" });
-        put_hash(&mut out, record.hash());
-        if include_data && let Ok(message) = Message::parse(record.message()) {
-            out.extend_from_slice(b",\"message\":");
-            put_message(&mut out, &message);
-            out.extend_from_slice(b",\"pubsubTopic\":");
-            write_string(&mut out, &String::from_utf8_lossy(record.pubsub_topic()));
-        }
-        out.push(b'}');
-    }
+/// What an answer begins with.
+const HEAD: &[u8] = br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#;
+
+/// What it ends with.
+fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
     out.push(b']');
-    if let Some(cursor) = &page.cursor {
+    if let Some(cursor) = cursor {
         out.extend_from_slice(b",\"paginationCursor\":");
-        put_hash(&mut out, cursor);
+        put_hash(out, cursor);
     }
     out.push(b'}');
-    out
 }
 
-fn put_hash(out: &mut Vec<u8>, hash: &Id) {
-    out.extend_from_slice(b"\"0x");
-    out.extend_from_slice(&hex::encode_32(hash));
-    out.push(b'"');
-}
-
-fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(b'"');
-    out.extend_from_slice(BASE64_STANDARD.encode(bytes).as_bytes());
-    out.push(b'"');
-}
-
-fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
-    out.extend_from_slice(b"{\"payload\":");
-    put_base64(out, message.payload);
-    out.extend_from_slice(b",\"contentTopic\":");
-    write_string(out, message.content_topic);
-    if let Some(meta) = message.meta.filter(|meta| !meta.is_empty()) {
-        out.extend_from_slice(b",\"meta\":");
-        put_base64(out, meta);
+/// A page as nwaku writes it.
+fn json(page: &Page, include_data: bool) -> Vec<u8> {
+    let mut out = HEAD.to_vec();
+    let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
+    for (at, record) in records.map(MessageRecord::new).enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        put_kept(&mut out, &record, include_data);
     }
-    out.extend_from_slice(b",\"version\":");
-    write_u64(out, message.version.unwrap_or_default().into());
-    out.extend_from_slice(b",\"timestamp\":");
-    // What is kept is not older than 1970.
-    write_u64(out, message.timestamp.unwrap_or_default().max(0).cast_unsigned());
-    out.extend_from_slice(b",\"ephemeral\":false}");
+    end(&mut out, page.cursor.as_ref());
+    out
 }
 
 #[cfg(test)]
@@ -174,7 +163,8 @@ mod tests {
     use hark_archive::Write;
     use hark_archive::admission::KeepAll;
     use hark_archive::store::memory::MemoryStore;
-    use hark_codec::waku::Encoder;
+    use hark_codec::hex;
+    use hark_codec::waku::{Encoder, Message};
     use serde_json::{Value, json};
 
     use super::*;
@@ -202,9 +192,21 @@ mod tests {
         (store, hashes)
     }
 
+    fn answer(store: &MemoryStore, query: &str) -> Answer {
+        match Parameters::parse(query) {
+            Ok(parameters) => messages(store, &parameters, u64::MAX).0,
+            Err(words) => Answer::refused(words),
+        }
+    }
+
     fn ask(store: &MemoryStore, query: &str) -> Value {
-        let answer = messages(store, query, u64::MAX);
-        assert_eq!(answer.status, 200, "{query}: {}", String::from_utf8_lossy(&answer.body));
+        let answer = answer(store, query);
+        assert_eq!(
+            answer.status,
+            StatusCode::OK,
+            "{query}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
         serde_json::from_slice(&answer.body).unwrap()
     }
 
@@ -279,9 +281,12 @@ mod tests {
             ("startTime=5&endTime=4", "INVALID_QUERY"),
             (&format!("cursor={}", "07".repeat(32)), "cursor not found"),
         ] {
-            let answer = messages(&store, query, u64::MAX);
+            let answer = answer(&store, query);
             let words = String::from_utf8(answer.body).unwrap();
-            assert!(answer.status == 400 && words.contains(said), "{query}: {words}");
+            assert!(
+                answer.status == StatusCode::BAD_REQUEST && words.contains(said),
+                "{query}: {words}"
+            );
         }
     }
 }

@@ -1,0 +1,98 @@
+//! Plain HTTP on an address of its own: a connection's life, whatever is answered on it.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+/// What one address takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Connections at a time. One more is closed at once.
+    pub(crate) connections_max: usize,
+    /// How long a connection may take to send a request's head, and so how long it may rest.
+    pub(crate) head_timeout: Duration,
+    /// How long a connection may last, if that is bounded.
+    pub(crate) connection_max: Option<Duration>,
+}
+
+/// Answers requests until the server goes down and those under way are answered.
+pub(crate) async fn serve<F, A>(
+    listener: TcpListener,
+    leaving: watch::Receiver<bool>,
+    bounds: Bounds,
+    answer: F,
+) where
+    F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
+    A: Future<Output = Response> + Send + 'static,
+{
+    let slots = Arc::new(Semaphore::new(bounds.connections_max));
+    let mut ended = leaving.clone();
+    loop {
+        let accepted = tokio::select! {
+            _ = ended.wait_for(|leaving| *leaving) => break,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, peer)) = accepted else {
+            // Out of files, most likely: those that end make room.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
+        let (answer, leaving) = (answer.clone(), leaving.clone());
+        tokio::spawn(async move {
+            let answer = move |request| answer(peer.ip(), request);
+            connection(stream, leaving, bounds, answer).await;
+            drop(slot);
+        });
+    }
+    drop(listener);
+    // All of them: the last connection has ended.
+    let _ = slots.acquire_many(bounds.connections_max as u32).await;
+}
+
+async fn connection<F, A>(
+    stream: TcpStream,
+    mut leaving: watch::Receiver<bool>,
+    bounds: Bounds,
+    answer: F,
+) where
+    F: Fn(Request<Incoming>) -> A,
+    A: Future<Output = Response>,
+{
+    // Answers are written whole, so there is nothing to gather. Without it they are only later.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let answer = answer(request);
+        async { Ok::<Response<Body>, Infallible>(answer.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.head_timeout)
+        .max_buf_size(16 << 10)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let over = async {
+        match bounds.connection_max {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // Whether the other side got its answer is its own affair.
+        _ = &mut connection => return,
+        () = over => return,
+        _ = leaving.wait_for(|leaving| *leaving) => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}

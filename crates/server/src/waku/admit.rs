@@ -1,0 +1,106 @@
+//! Which messages are taken in: what RFC 14/WAKU2-MESSAGE asks of one, and the bounds of this node.
+
+use hark_codec::waku::Message;
+use hark_codec::waku::message::META_MAX;
+
+/// Bounds of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of a message.
+    pub message_bytes_max: usize,
+    /// How far a message's time may lie from now, before and after, if that is bounded. What other
+    /// stores hand over may be of any age.
+    pub window_ns: Option<u64>,
+}
+
+impl Default for Bounds {
+    /// Those of The Waku Network (RFC 64/WAKU2-NETWORK) and of nwaku.
+    fn default() -> Self {
+        Self { message_bytes_max: 150 << 10, window_ns: Some(20_000_000_000) }
+    }
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody could ask for it.
+    #[error("the message has no content topic")]
+    Topic,
+    /// See [`Bounds::message_bytes_max`].
+    #[error("the message has {0} bytes, more than the {1} that one may have")]
+    Size(usize, usize),
+    /// See [`META_MAX`].
+    #[error("the message's meta has {0} bytes, more than {META_MAX}")]
+    Meta(usize),
+    /// A message that is kept needs a time that the archive can hold.
+    #[error("the message has no timestamp")]
+    NoTime,
+    /// See [`Bounds::window_ns`].
+    #[error("the message's timestamp lies more than {0} s back")]
+    TooOld(u64),
+    /// See [`Bounds::window_ns`].
+    #[error("the message's timestamp lies more than {0} s ahead")]
+    TooFar(u64),
+}
+
+impl Bounds {
+    /// Whether a message that has just been published may come in. `bytes` is its length.
+    pub fn admit(&self, message: &Message<'_>, bytes: usize, now_ns: u64) -> Result<(), Refusal> {
+        let time = self.admit_old(message, bytes)?;
+        let Some(window) = self.window_ns else { return Ok(()) };
+        let window_s = window / 1_000_000_000;
+        match time {
+            time if time < now_ns.saturating_sub(window) => Err(Refusal::TooOld(window_s)),
+            time if time > now_ns.saturating_add(window) => Err(Refusal::TooFar(window_s)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for one of any age, whose time is given back.
+    pub fn admit_old(&self, message: &Message<'_>, bytes: usize) -> Result<u64, Refusal> {
+        if message.content_topic.is_empty() {
+            return Err(Refusal::Topic);
+        }
+        if bytes > self.message_bytes_max {
+            return Err(Refusal::Size(bytes, self.message_bytes_max));
+        }
+        let meta = message.meta.map_or(0, <[u8]>::len);
+        if meta > META_MAX {
+            return Err(Refusal::Meta(meta));
+        }
+        let time = message.timestamp.and_then(|time| u64::try_from(time).ok());
+        time.filter(|time| *time > 0).ok_or(Refusal::NoTime)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_to_the_last_one() {
+        let bounds = Bounds { message_bytes_max: 100, window_ns: Some(10) };
+        let good =
+            Message { content_topic: "/a/1/b/c", timestamp: Some(1_000), ..Message::default() };
+        let meta = [0; META_MAX + 1];
+        for (message, bytes, now, expected) in [
+            (good, 100, 1_000, Ok(())),
+            (good, 101, 1_000, Err(Refusal::Size(101, 100))),
+            (good, 1, 990, Ok(())),
+            (good, 1, 1_010, Ok(())),
+            (good, 1, 989, Err(Refusal::TooFar(0))),
+            (good, 1, 1_011, Err(Refusal::TooOld(0))),
+            (Message { timestamp: None, ..good }, 1, 0, Err(Refusal::NoTime)),
+            (Message { timestamp: Some(0), ..good }, 1, 0, Err(Refusal::NoTime)),
+            (Message { timestamp: Some(-1), ..good }, 1, 0, Err(Refusal::NoTime)),
+            (Message { content_topic: "", ..good }, 1, 1_000, Err(Refusal::Topic)),
+            (Message { meta: Some(&meta[1..]), ..good }, 1, 1_000, Ok(())),
+            (Message { meta: Some(&meta), ..good }, 1, 1_000, Err(Refusal::Meta(65))),
+        ] {
+            assert_eq!(bounds.admit(&message, bytes, now), expected, "{message:?} at {now}");
+        }
+        let any = Bounds { window_ns: None, ..bounds };
+        assert_eq!(any.admit(&good, 1, u64::MAX), Ok(()));
+        assert_eq!(bounds.admit_old(&good, 1), Ok(1_000));
+    }
+}

@@ -1,0 +1,175 @@
+//! Messages in nwaku's JSON: as its REST interface has them, and so `hark export` and `hark import`.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use hark_codec::hex;
+use hark_codec::nostr::json::{write_string, write_u64};
+use hark_codec::record::Id;
+use hark_codec::waku::{Message, MessageRecord};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// A message that was read, its bytes decoded.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnedMessage {
+    #[serde(deserialize_with = "base64")]
+    payload: Vec<u8>,
+    content_topic: String,
+    version: Option<u32>,
+    /// See [`Message::timestamp`].
+    pub timestamp: Option<i64>,
+    #[serde(default, deserialize_with = "some_base64")]
+    meta: Option<Vec<u8>>,
+    #[serde(default, deserialize_with = "some_base64")]
+    proof: Option<Vec<u8>>,
+    ephemeral: Option<bool>,
+}
+
+impl OwnedMessage {
+    /// The message.
+    pub fn message(&self) -> Message<'_> {
+        Message {
+            payload: &self.payload,
+            content_topic: &self.content_topic,
+            version: self.version,
+            timestamp: self.timestamp,
+            meta: self.meta.as_deref(),
+            proof: self.proof.as_deref(),
+            ephemeral: self.ephemeral,
+        }
+    }
+}
+
+fn base64<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
+    let text = std::borrow::Cow::<'d, str>::deserialize(from)?;
+    BASE64_STANDARD.decode(&*text).map_err(|error| D::Error::custom(format!("no base64: {error}")))
+}
+
+fn some_base64<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let bytes = BASE64_STANDARD.decode(text);
+    bytes.map(Some).map_err(|error| D::Error::custom(format!("no base64: {error}")))
+}
+
+/// A message with its hash and its pubsub topic: an element of an answer, or a line of an export.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kept {
+    message_hash: Option<String>,
+    /// The message.
+    pub message: OwnedMessage,
+    /// The topic that it was passed on under.
+    pub pubsub_topic: String,
+}
+
+impl Kept {
+    /// The message's hash, as it is, and whether it is the one that was said, if one was.
+    pub fn hash(&self) -> (Id, bool) {
+        let hash = self.message.message().hash(&self.pubsub_topic);
+        let said = self.message_hash.as_deref().map(read_hash);
+        (hash, said.is_none_or(|said| said == Some(hash)))
+    }
+}
+
+/// Reads a hash: 64 hex digits, with or without 0x.
+pub(super) fn read_hash(text: &str) -> Option<Id> {
+    let text = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
+    hex::decode_32(text.as_bytes())
+}
+
+/// Appends a hash.
+pub(super) fn put_hash(out: &mut Vec<u8>, hash: &Id) {
+    out.extend_from_slice(b"\"0x");
+    out.extend_from_slice(&hex::encode_32(hash));
+    out.push(b'"');
+}
+
+/// Appends a kept message: its hash, and the message itself with its pubsub topic if that is wanted.
+pub fn put_kept(out: &mut Vec<u8>, record: &MessageRecord<'_>, include_data: bool) {
+    let topic = String::from_utf8_lossy(record.pubsub_topic());
+    put_element(out, record.hash(), include_data.then_some((record.message(), &*topic)));
+}
+
+/// The same for a message that is kept elsewhere.
+pub(super) fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &str)>) {
+    out.extend_from_slice(b"{\"messageHash\":");
+    put_hash(out, hash);
+    if let Some((message, pubsub_topic)) = data
+        && let Ok(message) = Message::parse(message)
+    {
+        out.extend_from_slice(b",\"message\":");
+        put_message(out, &message);
+        out.extend_from_slice(b",\"pubsubTopic\":");
+        write_string(out, pubsub_topic);
+    }
+    out.push(b'}');
+}
+
+/// Appends a message.
+pub(super) fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
+    out.extend_from_slice(b"{\"payload\":");
+    put_base64(out, message.payload);
+    out.extend_from_slice(b",\"contentTopic\":");
+    write_string(out, message.content_topic);
+    if let Some(meta) = message.meta.filter(|meta| !meta.is_empty()) {
+        out.extend_from_slice(b",\"meta\":");
+        put_base64(out, meta);
+    }
+    out.extend_from_slice(b",\"version\":");
+    write_u64(out, message.version.unwrap_or_default().into());
+    out.extend_from_slice(b",\"timestamp\":");
+    // What is taken in is not older than 1970.
+    write_u64(out, message.timestamp.unwrap_or_default().max(0).cast_unsigned());
+    let ephemeral = message.ephemeral == Some(true);
+    out.extend_from_slice(if ephemeral {
+        b",\"ephemeral\":true}"
+    } else {
+        b",\"ephemeral\":false}"
+    });
+}
+
+fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    let start = out.len();
+    out.resize(start + base64::encoded_len(bytes.len(), true).unwrap_or_default(), 0);
+    // It has the room that it needs.
+    let _ = BASE64_STANDARD.encode_slice(bytes, &mut out[start..]);
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hark_archive::Record;
+    use hark_codec::waku::Encoder;
+
+    const PUBSUB: &str = "/waku/2/rs/1/0";
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for meta in [None, Some(&b"m"[..])] {
+            let message = Message {
+                payload: b"\x00\xff and more",
+                content_topic: "/a/1/\"b\"\u{e9}/proto",
+                version: Some(2),
+                timestamp: Some(1_700_000_000_000_000_001),
+                meta,
+                ..Message::default()
+            };
+            let (hash, mut record) = (message.hash(PUBSUB), Vec::new());
+            Encoder::default().encode(&message, PUBSUB, &hash, &mut record);
+            let mut line = Vec::new();
+            put_kept(&mut line, &MessageRecord::new(Record::new(&record).unwrap()), true);
+            let kept: Kept = serde_json::from_slice(&line).unwrap();
+            assert_eq!(kept.pubsub_topic, PUBSUB);
+            assert_eq!(kept.hash(), (hash, true));
+            let read = kept.message.message();
+            assert_eq!(read, Message { ephemeral: Some(false), ..message });
+            let other = Kept { message_hash: Some("00".repeat(32)), ..kept };
+            assert!(!other.hash().1);
+        }
+        let wrong = serde_json::from_str::<OwnedMessage>("{\"payload\":\"?\"}").unwrap_err();
+        assert!(wrong.to_string().contains("no base64"), "{wrong}");
+    }
+}

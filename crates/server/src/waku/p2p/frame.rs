@@ -1,0 +1,69 @@
+//! What streams carry: messages, each behind its length as a varint.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use hark_codec::waku::protobuf::put_varint;
+use libp2p::Stream;
+
+/// How long the rest of a message may take once it has begun, and how long a peer may take to take one.
+const MESSAGE_MAX: Duration = Duration::from_secs(30);
+
+/// Reads one message of at most so many bytes. None if the stream ended before it.
+pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut first = [0];
+    if stream.read(&mut first).await? == 0 {
+        return Ok(None);
+    }
+    in_time(async {
+        let (mut len, mut byte, mut shift) = (0_u64, first[0], 0);
+        loop {
+            len |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+            shift += 7;
+            if shift > 28 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a length too long"));
+            }
+            let mut next = [0];
+            stream.read_exact(&mut next).await?;
+            byte = next[0];
+        }
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > bytes_max {
+            let words = format!("a message of {len} bytes, where {bytes_max} are allowed");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        }
+        // As it comes, so that nobody gets room for saying a length.
+        let mut message = Vec::with_capacity(len.min(16 << 10));
+        let read = stream.take(len as u64).read_to_end(&mut message).await?;
+        if read < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Some(message)) }
+    })
+    .await
+}
+
+/// Writes one message.
+pub(super) async fn write(stream: &mut Stream, message: &[u8]) -> io::Result<()> {
+    let mut len = Vec::with_capacity(5);
+    put_varint(&mut len, message.len() as u64);
+    in_time(async {
+        stream.write_all(&len).await?;
+        stream.write_all(message).await?;
+        stream.flush().await
+    })
+    .await
+}
+
+/// Says that nothing more comes.
+pub(super) async fn end(stream: &mut Stream) -> io::Result<()> {
+    in_time(stream.close()).await
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    match tokio::time::timeout(MESSAGE_MAX, work).await {
+        Ok(done) => done,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}

@@ -1,0 +1,433 @@
+//! The door for peers (libp2p): messages come and go by gossip, history goes by streams.
+//!
+//! One task drives all connections; what it takes off gossip and off streams goes to tasks of their
+//! own, whose number is bounded. `frame` reads and writes what streams carry, `store` and `metadata`
+//! are what is asked on them, `peers` says whom this node looks for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use hark_codec::waku::Message;
+use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
+use libp2p::{
+    Multiaddr, PeerId, StreamProtocol, Swarm, SwarmBuilder, connection_limits, identify, noise,
+    ping, tcp, yamux,
+};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use super::Waku;
+use super::admit::Refusal;
+use super::metrics::Origin;
+use peers::Peers;
+
+mod frame;
+mod key;
+mod metadata;
+mod peers;
+mod reconcile;
+mod store;
+pub(super) mod sync;
+
+pub use key::KeyError;
+pub use sync::SyncPlan;
+
+/// Gossip of messages (RFC 11/WAKU2-RELAY).
+const RELAY: &str = "/vac/waku/relay/2.0.0";
+/// Room for what gossip has around a message.
+const RELAY_FRAME: usize = 64 << 10;
+/// Connections of one peer at a time.
+const CONNECTIONS_PER_PEER_MAX: u32 = 4;
+/// Connections that are not through with their handshakes yet.
+const PENDING_MAX: u32 = 256;
+/// How long a connection rests before it is closed, where neither side has a use for it.
+const IDLE_MAX: Duration = Duration::from_mins(10);
+/// Messages that this node's clients have published and that wait to be passed on.
+const QUEUE_MAX: usize = 1_024;
+/// Messages from gossip that wait to be durable; above it nothing more is taken off any connection.
+const TAKING_MAX: usize = 4_096;
+
+/// How this node is reached, and whom it looks for.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
+    pub listen: Vec<Multiaddr>,
+    /// The file with the node's key; it is made where there is none.
+    pub key: PathBuf,
+    /// Peers to stay connected with; each ends with `/p2p/` and its id.
+    pub peers: Vec<Multiaddr>,
+    /// Those of them that have history to give back, which is fetched after this node was away.
+    pub stores: Vec<Multiaddr>,
+    /// How far back it is fetched at most, in seconds.
+    pub resume_max_s: u64,
+    /// The file that says until when nothing was missed.
+    pub online: PathBuf,
+    /// How what they have is compared with what this node has.
+    pub sync: SyncPlan,
+    /// Connections at a time.
+    pub connections_max: u32,
+}
+
+/// What is wrong with an address, if anything is. That of a peer has to end with its id.
+pub fn fault(addr: &str, of_peer: bool) -> Option<String> {
+    match addr.parse::<Multiaddr>() {
+        Ok(addr) if of_peer && peers::id(&addr).is_none() => {
+            Some("the address of a peer ends with /p2p/ and its id".into())
+        }
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Why the network does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// See [`KeyError`].
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// An address can not be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(Multiaddr, String),
+    /// An address of a peer lacks its id.
+    #[error("the address of a peer ends with /p2p/ and its id, but {0} does not")]
+    Peer(Multiaddr),
+    /// The system refuses what a connection needs.
+    #[error("{0}")]
+    Start(String),
+}
+
+#[derive(NetworkBehaviour)]
+struct Behaviour {
+    limits: connection_limits::Behaviour,
+    gossip: gossipsub::Behaviour,
+    identify: identify::Behaviour,
+    ping: ping::Behaviour,
+    streams: libp2p_stream::Behaviour,
+}
+
+/// What the other doors want of the network.
+#[derive(Debug)]
+enum Order {
+    Publish(IdentTopic, Vec<u8>),
+    Connect(PeerId, Multiaddr, oneshot::Sender<Result<(), String>>),
+}
+
+/// The other doors' end.
+#[derive(Clone)]
+pub(super) struct Handle {
+    orders: mpsc::Sender<Order>,
+    control: libp2p_stream::Control,
+    addresses: watch::Receiver<Vec<Multiaddr>>,
+}
+
+impl Handle {
+    /// Passes a message on.
+    pub(super) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
+        let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
+        // Only a node that goes down takes none.
+        let _ = self.orders.send(order).await;
+    }
+
+    /// Where this node is reached.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
+    }
+
+    /// Connects to a peer, if it is not connected.
+    async fn connect(&self, addr: Multiaddr) -> Result<PeerId, String> {
+        let peer = peers::id(&addr).ok_or("the address must end with /p2p/ and the peer's id")?;
+        let (tell, told) = oneshot::channel();
+        let down = "the node is going down";
+        self.orders.send(Order::Connect(peer, addr, tell)).await.map_err(|_| down)?;
+        told.await.map_err(|_| down)??;
+        Ok(peer)
+    }
+
+    /// Asks the store of a peer, connecting to it if need be.
+    pub(super) async fn ask(&self, addr: Multiaddr, request: &[u8]) -> Result<Vec<u8>, String> {
+        let peer = self.connect(addr).await?;
+        store::ask(self.control.clone(), peer, request).await
+    }
+}
+
+/// All connections, and what is done with them.
+pub(super) struct Network {
+    swarm: Swarm<Behaviour>,
+    peers: Peers,
+    orders: mpsc::Receiver<Order>,
+    addresses: watch::Sender<Vec<Multiaddr>>,
+    connections_max: u32,
+}
+
+impl Network {
+    /// Listens. Nothing is answered before [`Network::run`].
+    pub(super) async fn bind(
+        config: Config,
+        topics: impl Iterator<Item = String>,
+        message_bytes_max: usize,
+    ) -> Result<(Self, Handle), NetworkError> {
+        let key = key::load(&config.key)?;
+        let mut swarm = swarm(key, message_bytes_max, config.connections_max).await?;
+        for topic in topics {
+            let topic = IdentTopic::new(topic);
+            let joined = swarm.behaviour_mut().gossip.subscribe(&topic);
+            joined.map_err(|error| NetworkError::Start(error.to_string()))?;
+        }
+        let mut listening = Vec::new();
+        for addr in config.listen {
+            listen(&mut swarm, &addr, &mut listening).await?;
+        }
+        let peers = config.peers.into_iter().chain(config.stores).collect();
+        let peers = Peers::new(peers).map_err(NetworkError::Peer)?;
+        let (addresses, seen) = watch::channel(listening);
+        let (order, orders) = mpsc::channel(QUEUE_MAX);
+        let control = swarm.behaviour().streams.new_control();
+        let handle = Handle { orders: order, control, addresses: seen };
+        let connections_max = config.connections_max;
+        Ok((Self { swarm, peers, orders, addresses, connections_max }, handle))
+    }
+
+    /// Serves until told to leave.
+    pub(super) async fn run(mut self, waku: Arc<Waku>, mut leaving: watch::Receiver<bool>) {
+        let mut control = self.swarm.behaviour().streams.new_control();
+        let serving = [
+            store::serve(&mut control, Arc::clone(&waku), self.connections_max),
+            metadata::serve(&mut control, &waku, self.connections_max),
+            sync::serve(&mut control, &waku, self.connections_max),
+            sync::receive(&mut control, &waku, self.connections_max),
+        ];
+        let taking = Arc::new(Semaphore::new(TAKING_MAX));
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                () = left(&mut leaving) => break,
+                _ = tick.tick() => self.peers.look(&mut self.swarm),
+                Some(order) = self.orders.recv() => self.carry_out(order),
+                event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
+            }
+        }
+        for serving in serving {
+            serving.abort();
+        }
+        // What was taken off gossip and is not durable yet.
+        let _ = taking.acquire_many(TAKING_MAX as u32).await;
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Publish(topic, message) => {
+                match self.swarm.behaviour_mut().gossip.publish(topic, message) {
+                    // Nobody listens, or peers have told it already.
+                    Ok(_)
+                    | Err(PublishError::NoPeersSubscribedToTopic | PublishError::Duplicate) => {}
+                    Err(error) => tracing::warn!(%error, "a message was not passed on to peers"),
+                }
+            }
+            Order::Connect(peer, addr, tell) => {
+                self.peers.connect(&mut self.swarm, peer, addr, tell);
+            }
+        }
+    }
+
+    async fn event(
+        &mut self,
+        event: SwarmEvent<BehaviourEvent>,
+        waku: &Arc<Waku>,
+        taking: &Arc<Semaphore>,
+    ) {
+        match event {
+            SwarmEvent::Behaviour(BehaviourEvent::Gossip(gossipsub::Event::Message {
+                propagation_source,
+                message_id,
+                message,
+            })) => {
+                let accepted = accept(waku, &message);
+                let gossip = &mut self.swarm.behaviour_mut().gossip;
+                gossip.report_message_validation_result(
+                    &message_id,
+                    &propagation_source,
+                    match accepted {
+                        Accepted::Yes => MessageAcceptance::Accept,
+                        Accepted::Old => MessageAcceptance::Ignore,
+                        Accepted::Broken => MessageAcceptance::Reject,
+                    },
+                );
+                let Ok(slot) = Arc::clone(taking).acquire_owned().await else { return };
+                let waku = Arc::clone(waku);
+                tokio::spawn(async move {
+                    take(&waku, &message).await;
+                    drop(slot);
+                });
+            }
+            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
+                let id = *self.swarm.local_peer_id();
+                let all = self.swarm.listeners().cloned();
+                let all = all.map(|addr| addr.with(Protocol::P2p(id))).collect();
+                self.addresses.send_replace(all);
+            }
+            SwarmEvent::ConnectionEstablished { peer_id, num_established, .. } => {
+                if num_established.get() == 1 {
+                    waku.metrics.peers.add(1);
+                }
+                self.peers.connected(peer_id);
+            }
+            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, cause, .. } => {
+                waku.metrics.peers.sub(1);
+                self.peers.gone(peer_id, cause.as_ref());
+            }
+            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {
+                self.peers.failed(peer, &error);
+            }
+            SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
+                tracing::debug!(%error, from = %send_back_addr, "a peer did not get in");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Until the server goes down.
+async fn left(leaving: &mut watch::Receiver<bool>) {
+    // An error means that it is gone.
+    let _ = leaving.wait_for(|leaving| *leaving).await;
+}
+
+enum Accepted {
+    Yes,
+    /// Not of this time or of these shards: nobody's fault.
+    Old,
+    /// No message at all.
+    Broken,
+}
+
+fn accept(waku: &Waku, gossip: &gossipsub::Message) -> Accepted {
+    if !waku.serves(gossip.topic.as_str()) {
+        return Accepted::Old;
+    }
+    let Ok(message) = Message::parse(&gossip.data) else { return Accepted::Broken };
+    match waku.config.bounds.admit(&message, gossip.data.len(), super::now_ns()) {
+        Ok(()) => Accepted::Yes,
+        Err(Refusal::TooOld(_) | Refusal::TooFar(_) | Refusal::NoTime) => Accepted::Old,
+        Err(_) => Accepted::Broken,
+    }
+}
+
+/// Takes in what gossip has brought.
+async fn take(waku: &Waku, gossip: &gossipsub::Message) {
+    let Ok(message) = Message::parse(&gossip.data) else { return };
+    let (bytes, topic) = (gossip.data.len(), gossip.topic.as_str());
+    let taken = waku.take(Origin::Relay, &message, bytes, topic).await;
+    if let Err(error) = taken {
+        tracing::debug!(%error, topic, "a message of a peer was not taken");
+    }
+}
+
+/// Opens one address, and waits until the system says under which it is reached.
+async fn listen(
+    swarm: &mut Swarm<Behaviour>,
+    addr: &Multiaddr,
+    listening: &mut Vec<Multiaddr>,
+) -> Result<(), NetworkError> {
+    let failed = |error: String| NetworkError::Listen(addr.clone(), error);
+    let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(error.to_string()))?;
+    loop {
+        match swarm.select_next_some().await {
+            SwarmEvent::NewListenAddr { listener_id, address } if listener_id == listener => {
+                listening.push(address.with(Protocol::P2p(*swarm.local_peer_id())));
+                return Ok(());
+            }
+            SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
+                let why = reason.err().map_or("it was closed".into(), |error| error.to_string());
+                return Err(failed(why));
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn swarm(
+    key: Keypair,
+    message_bytes_max: usize,
+    connections_max: u32,
+) -> Result<Swarm<Behaviour>, NetworkError> {
+    let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
+    let muxers = || (yamux::Config::default, libp2p_mplex::Config::default);
+    let swarm = SwarmBuilder::with_existing_identity(key)
+        .with_tokio()
+        .with_tcp(tcp::Config::default().nodelay(true), noise::Config::new, muxers())
+        .map_err(|error| failed(&error))?
+        .with_dns()
+        .map_err(|error| failed(&error))?
+        .with_websocket(noise::Config::new, muxers())
+        .await
+        .map_err(|error| failed(&error))?
+        .with_behaviour(|key| behaviour(key, message_bytes_max, connections_max))
+        .map_err(|error| failed(&error))?
+        .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_MAX))
+        .build();
+    Ok(swarm)
+}
+
+fn behaviour(
+    key: &Keypair,
+    message_bytes_max: usize,
+    connections_max: u32,
+) -> Result<Behaviour, Box<dyn std::error::Error + Send + Sync>> {
+    let gossip = gossipsub::ConfigBuilder::default()
+        .protocol_id(RELAY, gossipsub::Version::V1_1)
+        .validation_mode(gossipsub::ValidationMode::Anonymous)
+        .validate_messages()
+        .message_id_fn(|message| Sha256::digest(&message.data).to_vec().into())
+        .max_transmit_size(message_bytes_max + RELAY_FRAME)
+        .build()?;
+    let gossip = gossipsub::Behaviour::new(gossipsub::MessageAuthenticity::Anonymous, gossip)?;
+    let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
+    let identify =
+        identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());
+    let limits = connection_limits::ConnectionLimits::default()
+        .with_max_established(Some(connections_max))
+        .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
+        .with_max_pending_incoming(Some(PENDING_MAX));
+    Ok(Behaviour {
+        limits: connection_limits::Behaviour::new(limits),
+        gossip,
+        identify: identify::Behaviour::new(identify),
+        ping: ping::Behaviour::default(),
+        streams: libp2p_stream::Behaviour::new(),
+    })
+}
+
+/// Serves a protocol: each stream by a task of its own, so many of a peer at a time. One more is reset.
+fn serve<F, T>(
+    control: &mut libp2p_stream::Control,
+    protocol: &'static str,
+    connections_max: u32,
+    answer: F,
+) -> tokio::task::JoinHandle<()>
+where
+    F: Fn(PeerId, libp2p::Stream) -> T + Send + 'static,
+    T: Future<Output = ()> + Send + 'static,
+{
+    let incoming = control.accept(StreamProtocol::new(protocol));
+    let seats = peers::Seats::new(connections_max);
+    tokio::spawn(async move {
+        // Not reached: each protocol is registered once.
+        let Ok(mut incoming) = incoming else { return };
+        while let Some((peer, stream)) = incoming.next().await {
+            let Some(seat) = seats.take(peer) else { continue };
+            let answering = answer(peer, stream);
+            tokio::spawn(async move {
+                answering.await;
+                drop(seat);
+            });
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Whom this node looks for, and how many streams each peer has.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::{Multiaddr, PeerId, Swarm};
+use tokio::sync::oneshot;
+
+use super::Behaviour;
+
+/// Time to the next try after the first failure, and at most: it doubles each time.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_mins(1);
+/// Streams of one protocol that a peer may have.
+const STREAMS_PER_PEER_MAX: usize = 16;
+
+/// The id that an address ends with.
+pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
+    match addr.iter().last() {
+        Some(Protocol::P2p(peer)) => Some(peer),
+        _ => None,
+    }
+}
+
+/// Peers to stay connected with, and those that somebody wants to ask.
+#[derive(Default)]
+pub(super) struct Peers {
+    wanted: HashMap<PeerId, Wanted>,
+    asked: HashMap<PeerId, Vec<Tell>>,
+}
+
+type Tell = oneshot::Sender<Result<(), String>>;
+
+struct Wanted {
+    addrs: Vec<Multiaddr>,
+    next: Option<Instant>,
+    pause: Duration,
+    /// Why the last try failed; said once.
+    trouble: Option<String>,
+}
+
+impl Peers {
+    /// Of these addresses. The first without an id comes back.
+    pub(super) fn new(addrs: Vec<Multiaddr>) -> Result<Self, Multiaddr> {
+        let mut wanted: HashMap<PeerId, Wanted> = HashMap::new();
+        for addr in addrs {
+            let Some(peer) = id(&addr) else { return Err(addr) };
+            let new = || Wanted {
+                addrs: Vec::new(),
+                next: Some(Instant::now()),
+                pause: RETRY_FIRST,
+                trouble: None,
+            };
+            wanted.entry(peer).or_insert_with(new).addrs.push(addr);
+        }
+        Ok(Self { wanted, asked: HashMap::new() })
+    }
+
+    /// Tries those that are due.
+    pub(super) fn look(&mut self, swarm: &mut Swarm<Behaviour>) {
+        let now = Instant::now();
+        for (&peer, wanted) in &mut self.wanted {
+            if swarm.is_connected(&peer) || wanted.next.is_none_or(|next| next > now) {
+                continue;
+            }
+            wanted.next = None;
+            let opts = DialOpts::peer_id(peer).addresses(wanted.addrs.clone());
+            let opts = opts.condition(PeerCondition::DisconnectedAndNotDialing).build();
+            // A failure comes as an event.
+            let _ = swarm.dial(opts);
+        }
+    }
+
+    /// Connects to a peer that somebody wants to ask.
+    pub(super) fn connect(
+        &mut self,
+        swarm: &mut Swarm<Behaviour>,
+        peer: PeerId,
+        addr: Multiaddr,
+        tell: Tell,
+    ) {
+        if swarm.is_connected(&peer) {
+            // Who has asked may be gone.
+            let _ = tell.send(Ok(()));
+            return;
+        }
+        self.asked.entry(peer).or_default().push(tell);
+        let opts = DialOpts::peer_id(peer).addresses(vec![addr]);
+        let opts = opts.condition(PeerCondition::DisconnectedAndNotDialing).build();
+        if let Err(error) = swarm.dial(opts)
+            && !matches!(error, libp2p::swarm::DialError::DialPeerConditionFalse(_))
+        {
+            self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));
+        }
+    }
+
+    fn tell(&mut self, peer: PeerId, what: &Result<(), String>) {
+        for tell in self.asked.remove(&peer).into_iter().flatten() {
+            // Who has asked may be gone.
+            let _ = tell.send(what.clone());
+        }
+    }
+
+    /// A peer is there.
+    pub(super) fn connected(&mut self, peer: PeerId) {
+        self.tell(peer, &Ok(()));
+        if let Some(wanted) = self.wanted.get_mut(&peer) {
+            wanted.pause = RETRY_FIRST;
+            wanted.trouble = None;
+            tracing::info!(%peer, "connected");
+        }
+    }
+
+    /// A peer has gone.
+    pub(super) fn gone(&mut self, peer: PeerId, why: Option<&impl Display>) {
+        if let Some(wanted) = self.wanted.get_mut(&peer) {
+            wanted.next = Some(Instant::now() + wanted.pause);
+            let why = why.map(ToString::to_string);
+            tracing::info!(%peer, why, "the connection has ended; trying again");
+        }
+    }
+
+    /// A peer could not be reached.
+    pub(super) fn failed(&mut self, peer: PeerId, error: &impl Display) {
+        let error = error.to_string();
+        self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));
+        if let Some(wanted) = self.wanted.get_mut(&peer) {
+            wanted.next = Some(Instant::now() + wanted.pause);
+            wanted.pause = (wanted.pause * 2).min(RETRY_MAX);
+            if wanted.trouble.as_ref() != Some(&error) {
+                tracing::warn!(%peer, error, "a peer cannot be reached; trying on");
+                wanted.trouble = Some(error);
+            }
+        }
+    }
+}
+
+/// How many streams peers have: each so many, and all of them as many as there may be connections.
+#[derive(Clone)]
+pub(super) struct Seats {
+    max: usize,
+    of: Arc<Mutex<HashMap<PeerId, usize>>>,
+}
+
+/// A stream's place among its peer's: free again when it is dropped.
+pub(super) struct Seat {
+    seats: Seats,
+    peer: PeerId,
+}
+
+impl Seats {
+    pub(super) fn new(connections_max: u32) -> Self {
+        Self { max: connections_max as usize, of: Arc::default() }
+    }
+
+    /// A place, if the peer may have one more.
+    pub(super) fn take(&self, peer: PeerId) -> Option<Seat> {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let peers = of.len();
+        let count = of.entry(peer).or_default();
+        if *count >= STREAMS_PER_PEER_MAX || (*count == 0 && peers > self.max) {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { seats: self.clone(), peer })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut of = self.seats.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = of.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                of.remove(&self.peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_so_many_streams_and_gets_them_back() {
+        let (seats, peer) = (Seats::new(10), PeerId::random());
+        let all: Vec<_> = (0..STREAMS_PER_PEER_MAX + 3).map_while(|_| seats.take(peer)).collect();
+        assert_eq!(all.len(), STREAMS_PER_PEER_MAX);
+        assert!(seats.take(PeerId::random()).is_some());
+        drop(all);
+        assert!(seats.take(peer).is_some());
+        assert!(seats.of.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_address_without_an_id_comes_back() {
+        let addr: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+        assert_eq!(Peers::new(vec![addr.clone()]).err(), Some(addr.clone()));
+        let whole = addr.with(Protocol::P2p(PeerId::random()));
+        assert!(Peers::new(vec![whole]).is_ok());
+    }
+}

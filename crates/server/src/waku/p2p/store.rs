@@ -1,0 +1,98 @@
+//! `/vac/waku/store-query/3.0.0` (RFC 13/WAKU2-STORE): one request, one answer, then the stream ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hark_codec::waku::store::{self, Status};
+use hark_codec::waku::{ProtobufError, Response};
+use libp2p::{PeerId, StreamProtocol};
+use libp2p_stream::Control;
+use tokio::task::JoinHandle;
+
+use super::frame;
+use crate::waku::metrics::Asker;
+use crate::waku::{Waku, history};
+
+const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
+/// Bytes of a request, at most: 1,000 hashes and 1,000 topics.
+const REQUEST_MAX: usize = 256 << 10;
+/// Bytes of another store's answer, at most: 100 messages of 150 KiB, and what is around them.
+const ANSWER_MAX: usize = 16 << 20;
+/// How long a stream may rest before its request comes: js-waku opens them ahead of time.
+const REQUEST_WAIT: Duration = Duration::from_mins(30);
+/// How long another store may take.
+const ANSWER_WAIT: Duration = Duration::from_secs(20);
+
+/// Answers whoever asks.
+pub(super) fn serve(
+    control: &mut Control,
+    waku: Arc<Waku>,
+    connections_max: u32,
+) -> JoinHandle<()> {
+    super::serve(control, PROTOCOL, connections_max, move |_, mut stream| {
+        let waku = Arc::clone(&waku);
+        async move {
+            let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
+            let answer = match asked.await {
+                Ok(Ok(Some(request))) => waku.answer(request).await,
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    let mut out = Vec::new();
+                    let words = format!("BAD_REQUEST: {error}");
+                    store::put_answer(&mut out, "", Status::BadRequest, &words, None);
+                    waku.metrics.queries.of(Asker::Peer).of(Status::BadRequest.into()).add(1);
+                    out
+                }
+                // It is gone, or never asks: the stream is reset.
+                _ => return,
+            };
+            // Whether the peer takes it is its own affair.
+            if frame::write(&mut stream, &answer).await.is_ok() {
+                let _ = frame::end(&mut stream).await;
+            }
+        }
+    })
+}
+
+impl Waku {
+    /// The answer to a request's bytes.
+    async fn answer(&self, request: Vec<u8>) -> Vec<u8> {
+        let asked = self.ask(move |store, rows_max| {
+            let mut out = Vec::new();
+            let (status, told) = history::answer(store, &request, rows_max, &mut out);
+            (out, status, told)
+        });
+        let (out, status, told) = asked.await.unwrap_or_else(|| {
+            let mut out = Vec::new();
+            let words = "the node is going down";
+            store::put_answer(&mut out, "", Status::Unavailable, words, None);
+            (out, Status::Unavailable, 0)
+        });
+        self.metrics.queries.of(Asker::Peer).of(status.into()).add(1);
+        self.metrics.told.add(told);
+        out
+    }
+}
+
+/// Asks a peer. Says why there is no answer, or gives its bytes, which are one.
+pub(super) async fn ask(
+    mut control: Control,
+    peer: PeerId,
+    request: &[u8],
+) -> Result<Vec<u8>, String> {
+    let asking = async {
+        let stream = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await;
+        let mut stream = stream.map_err(|error| error.to_string())?;
+        let broken = |error: std::io::Error| format!("the peer did not answer: {error}");
+        frame::write(&mut stream, request).await.map_err(broken)?;
+        frame::end(&mut stream).await.map_err(broken)?;
+        let answer = frame::read(&mut stream, ANSWER_MAX).await.map_err(broken)?;
+        answer.ok_or_else(|| "the peer did not answer".to_owned())
+    };
+    let answer = match tokio::time::timeout(ANSWER_WAIT, asking).await {
+        Ok(answer) => answer?,
+        Err(_) => return Err(format!("the peer took more than {} s", ANSWER_WAIT.as_secs())),
+    };
+    Response::parse(&answer)
+        .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
+    Ok(answer)
+}

@@ -1,0 +1,177 @@
+//! What peers send that is wrong, and what they get for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::AsyncWriteExt as _;
+use hark_archive::admission::KeepAll;
+use hark_archive::clock::Clock;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Write, writer};
+use hark_codec::waku::{Encoder, Request, Response};
+use libp2p::Stream;
+use libp2p_stream::Control;
+
+use super::*;
+use crate::Shelf;
+use crate::waku::Node;
+
+const STORE: &str = "/vac/waku/store-query/3.0.0";
+
+/// A node with one message, and a peer of it.
+struct Pair {
+    peer: PeerId,
+    control: Control,
+    leave: watch::Sender<bool>,
+    node: tokio::task::JoinHandle<()>,
+    client: tokio::task::JoinHandle<()>,
+}
+
+impl Pair {
+    async fn start(name: &str) -> Self {
+        let store = MemoryStore::new(KeepAll);
+        let message = Message {
+            payload: b"hello",
+            content_topic: "/a/1/b/proto",
+            timestamp: Some(7),
+            ..Message::default()
+        };
+        let mut record = Vec::new();
+        let topic = "/waku/2/rs/1/0";
+        Encoder::default().encode(&message, topic, &message.hash(topic), &mut record);
+        hark_archive::Store::commit(&store, &[Write::Put(record.into())]).unwrap();
+        let folder = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
+        let config = crate::waku::Config {
+            p2p: Some(Config {
+                listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
+                key: folder.join("waku.key"),
+                peers: Vec::new(),
+                stores: Vec::new(),
+                resume_max_s: 0,
+                online: folder.join("waku.online"),
+                sync: SyncPlan::default(),
+                connections_max: 100,
+            }),
+            ..crate::waku::Config::default()
+        };
+        let shelf = Shelf {
+            store: Arc::new(store),
+            writer: writer::Options::default(),
+            clock: Clock::fake(0),
+            compact: None,
+            handover: None,
+        };
+        let node = Node::bind(config, shelf).await.unwrap();
+        let addr: Multiaddr = node.addresses()[0].parse().unwrap();
+        let (leave, leaving) = watch::channel(false);
+        let node = tokio::spawn(node.run(leaving));
+        let mut swarm = swarm(Keypair::generate_secp256k1(), 1_000, 10).await.unwrap();
+        let control = swarm.behaviour().streams.new_control();
+        let peer = peers::id(&addr).unwrap();
+        swarm.dial(addr).unwrap();
+        let (tell, mut told) = oneshot::channel();
+        let client = tokio::spawn(async move {
+            let mut tell = Some(tell);
+            loop {
+                if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
+                    // It is told once.
+                    tell.take().map(|tell| tell.send(()));
+                }
+            }
+        });
+        tokio::time::timeout(Duration::from_secs(30), &mut told).await.unwrap().unwrap();
+        // What was in it is all.
+        let _ = std::fs::remove_dir_all(folder);
+        Self { peer, control, leave, node, client }
+    }
+
+    async fn stream(&mut self, protocol: &'static str) -> Stream {
+        self.control.open_stream(self.peer, StreamProtocol::new(protocol)).await.unwrap()
+    }
+
+    /// The answer to these bytes: status, words and how many messages.
+    async fn say(&mut self, bytes: &[u8]) -> (u32, String, usize) {
+        let mut stream = self.stream(STORE).await;
+        stream.write_all(bytes).await.unwrap();
+        stream.flush().await.unwrap();
+        let answer = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
+        let answer = Response::parse(&answer).unwrap();
+        // Then it ends.
+        assert_eq!(frame::read(&mut stream, 1).await.unwrap(), None);
+        let words = answer.status_desc.unwrap().to_owned();
+        (answer.status_code.unwrap(), words, answer.messages().count())
+    }
+
+    async fn ask(&mut self, request: &Request<'_>) -> (u32, String, usize) {
+        let mut bytes = Vec::new();
+        request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
+        let mut framed = Vec::new();
+        hark_codec::waku::protobuf::put_varint(&mut framed, bytes.len() as u64);
+        framed.extend_from_slice(&bytes);
+        self.say(&framed).await
+    }
+
+    async fn end(self) {
+        self.leave.send_replace(true);
+        self.node.await.unwrap();
+        self.client.abort();
+    }
+}
+
+fn good() -> Request<'static> {
+    Request { request_id: "1", include_data: true, forward: true, ..Request::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_is_answered_in_the_protocols_terms() {
+    let mut pair = Pair::start("wrong").await;
+    assert_eq!(pair.ask(&good()).await, (200, "OK".into(), 1));
+    for (bytes, said) in [
+        // A field that reaches beyond the end, a type that is none, and nothing at all.
+        (&[2, 0x0a, 9][..], "cut short"),
+        (&[1, 0x0b], "type"),
+        (&[0], "request_id"),
+        // A length that nobody needs, and one that is no number.
+        (&[0xff, 0xff, 0xff, 0x7f], "bytes, where"),
+        (&[0xff; 9], "length"),
+    ] {
+        let (status, words, messages) = pair.say(bytes).await;
+        assert!((status, messages) == (400, 0) && words.contains(said), "{bytes:?}: {words}");
+    }
+    let cursor = Some(&[7; 32][..]);
+    let (status, words, _) = pair.ask(&Request { cursor, ..good() }).await;
+    assert_eq!((status, &*words), (300, "archive error: DRIVER_ERROR: cursor not found"));
+    let (status, words, _) = pair.ask(&Request { cursor: Some(&[7]), ..good() }).await;
+    assert!(status == 300 && words.contains("INVALID_QUERY"), "{words}");
+    let mut stream = pair.stream("/vac/waku/metadata/1.0.0").await;
+    frame::write(&mut stream, &[8, 1]).await.unwrap();
+    let said = frame::read(&mut stream, 100).await.unwrap().unwrap();
+    assert_eq!(said[..4], [8, 1, 16, 0]);
+    assert_eq!(frame::read(&mut stream, 1).await.unwrap(), None);
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_rest_are_bounded_and_hold_nobody_up() {
+    let mut pair = Pair::start("rest").await;
+    let mut resting = Vec::new();
+    for _ in 0..15 {
+        let mut stream = pair.stream(STORE).await;
+        // Half a request.
+        stream.write_all(&[100, 1, 2, 3]).await.unwrap();
+        stream.flush().await.unwrap();
+        resting.push(stream);
+    }
+    assert_eq!(pair.ask(&good()).await.0, 200);
+    let one = pair.stream(STORE).await;
+    // One more than a peer may have is reset.
+    let mut reset = pair.stream(STORE).await;
+    let answer = tokio::time::timeout(Duration::from_secs(10), frame::read(&mut reset, 1)).await;
+    assert!(!matches!(answer, Ok(Ok(Some(_))) | Err(_)), "it is neither answered nor left open");
+    drop((one, resting));
+    let served = async {
+        while tokio::time::timeout(Duration::from_secs(1), pair.ask(&good())).await.is_err() {}
+    };
+    tokio::time::timeout(Duration::from_secs(30), served).await.unwrap();
+    pair.end().await;
+}

@@ -1,0 +1,191 @@
+//! The door for HTTP: nwaku's REST interface, as far as a store needs it. `openapi.json` describes it
+//! and is served with it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Router, body};
+use hyper::body::Incoming;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::Waku;
+use super::metrics::{Answered, Asker};
+use super::poll::Topic;
+use crate::http::{self, Bounds};
+
+mod relay;
+mod store;
+
+/// Connections at a time. One more is closed at once.
+const CONNECTIONS_MAX: usize = 2_048;
+/// How long a connection may rest between two requests, and how long one's head may take.
+const REST_MAX: Duration = Duration::from_mins(1);
+/// How long a request may take, from its head to its answer.
+const REQUEST_MAX: Duration = Duration::from_mins(1);
+
+/// What programs can read about all of this (OpenAPI 3).
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// An HTTP answer.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    status: StatusCode,
+    content_type: &'static str,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn json(body: impl Into<Vec<u8>>) -> Self {
+        Self { status: StatusCode::OK, content_type: "application/json", body: body.into() }
+    }
+
+    fn words(status: StatusCode, words: impl Into<String>) -> Self {
+        Self { status, content_type: "text/plain", body: words.into().into_bytes() }
+    }
+
+    fn ok() -> Self {
+        Self::words(StatusCode::OK, "OK")
+    }
+
+    fn refused(words: impl Into<String>) -> Self {
+        Self::words(StatusCode::BAD_REQUEST, words)
+    }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        (self.status, [(CONTENT_TYPE, self.content_type)], self.body).into_response()
+    }
+}
+
+type Shared = State<Arc<Waku>>;
+
+/// Serves until told to leave and all under way is answered.
+pub(super) async fn serve(listener: TcpListener, leaving: watch::Receiver<bool>, waku: Arc<Waku>) {
+    let bounds =
+        Bounds { connections_max: CONNECTIONS_MAX, head_timeout: REST_MAX, connection_max: None };
+    let service = TowerToHyperService::new(routes(waku));
+    let answer = move |_: IpAddr, request: hyper::Request<Incoming>| {
+        let answer = service.call(request);
+        async move {
+            match tokio::time::timeout(REQUEST_MAX, answer).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(never)) => match never {},
+                Err(_) => {
+                    let words = format!("it took more than {} s\n", REQUEST_MAX.as_secs());
+                    (StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+                }
+            }
+        }
+    };
+    http::serve(listener, leaving, bounds, answer).await;
+}
+
+fn routes(waku: Arc<Waku>) -> Router {
+    // Base64 takes four bytes for three, and there is JSON around it.
+    let body_max = waku.config.bounds.message_bytes_max * 2;
+    let subscriptions = |auto: bool| {
+        let add = move |State(waku): Shared, body: body::Bytes| async move {
+            relay::subscribe(&waku, &body, auto)
+        };
+        let remove = move |State(waku): Shared, body: body::Bytes| async move {
+            relay::unsubscribe(&waku, &body, auto)
+        };
+        post(add).delete(remove)
+    };
+    Router::new()
+        .route("/store/v3/messages", get(history))
+        .route("/relay/v1/messages/{topic}", get(poll).post(publish))
+        .route("/relay/v1/auto/messages", post(publish_auto))
+        .route("/relay/v1/auto/messages/{topic}", get(poll_auto))
+        .route("/relay/v1/subscriptions", subscriptions(false))
+        .route("/relay/v1/auto/subscriptions", subscriptions(true))
+        .route("/health", get(health))
+        .route("/info", get(info))
+        .route("/debug/v1/info", get(info))
+        .route("/version", get(version))
+        .route("/debug/v1/version", get(version))
+        .route("/openapi.json", get(async || Answer::json(OPENAPI)))
+        .fallback(async || {
+            Answer::words(
+                StatusCode::NOT_FOUND,
+                "nothing is here; /openapi.json says what there is\n",
+            )
+        })
+        .layer(DefaultBodyLimit::max(body_max))
+        .with_state(waku)
+}
+
+async fn history(State(waku): Shared, RawQuery(query): RawQuery) -> Answer {
+    let parameters = match store::Parameters::parse(&query.unwrap_or_default()) {
+        Ok(parameters) => parameters,
+        Err(words) => {
+            waku.metrics.queries.of(Asker::Client).of(Answered::BadRequest).add(1);
+            return Answer::refused(words);
+        }
+    };
+    if let Some(addr) = &parameters.peer_addr {
+        return match waku.ask_peer(addr, &parameters.request()).await {
+            Ok(answer) => store::from_peer(&answer),
+            Err(why) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, why),
+        };
+    }
+    let asked =
+        waku.ask(move |store, rows_max| store::messages(store, &parameters, rows_max)).await;
+    let (answer, told) = asked.unwrap_or_else(|| {
+        let words = "the question could not be asked: the node is going down";
+        (Answer::words(StatusCode::SERVICE_UNAVAILABLE, words), 0)
+    });
+    let answered = match answer.status {
+        StatusCode::OK => Answered::Success,
+        StatusCode::BAD_REQUEST => Answered::BadRequest,
+        _ => Answered::Unavailable,
+    };
+    waku.metrics.queries.of(Asker::Client).of(answered).add(1);
+    waku.metrics.told.add(told);
+    answer
+}
+
+async fn publish(State(waku): Shared, Path(topic): Path<String>, body: body::Bytes) -> Answer {
+    relay::publish(&waku, &body, Some(topic)).await
+}
+
+async fn publish_auto(State(waku): Shared, body: body::Bytes) -> Answer {
+    relay::publish(&waku, &body, None).await
+}
+
+async fn poll(State(waku): Shared, Path(topic): Path<String>) -> Answer {
+    relay::poll(&waku, Topic::Pubsub(topic))
+}
+
+async fn poll_auto(State(waku): Shared, Path(topic): Path<String>) -> Answer {
+    relay::poll(&waku, Topic::Content(topic))
+}
+
+/// As nwaku says how it is.
+async fn health(State(waku): Shared) -> Answer {
+    let (node, store) = match waku.trouble() {
+        None => ("READY", serde_json::json!({ "Store": "READY" })),
+        Some(why) => ("NOT_READY", serde_json::json!({ "Store": "NOT_READY", "desc": why })),
+    };
+    let health = serde_json::json!({ "nodeHealth": node, "protocolsHealth": [store] });
+    Answer::json(health.to_string())
+}
+
+async fn info(State(waku): Shared) -> Answer {
+    let info = serde_json::json!({ "listenAddresses": waku.addresses(), "enrUri": "" });
+    Answer::json(info.to_string())
+}
+
+async fn version() -> Answer {
+    Answer::words(StatusCode::OK, concat!("hark-v", env!("CARGO_PKG_VERSION")))
+}

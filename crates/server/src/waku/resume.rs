@@ -1,0 +1,175 @@
+//! Fetching what came while this node was away, from the stores of peers.
+//!
+//! A small file says until when nothing was missed. Once peers are connected again and gossip has had
+//! time to find them, all that other stores have kept since then is fetched page by page, whatever its
+//! age; from there on gossip brings the rest.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use hark_codec::record::Id;
+use hark_codec::waku::store::PAGE_MAX;
+use hark_codec::waku::{Message, Request, Response};
+use libp2p::Multiaddr;
+use tokio::sync::watch;
+
+use super::metrics::Origin;
+use super::{NotTaken, Taken, Waku, now_ns};
+
+/// How often the file is written, and peers are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long gossip may take until it has found who passes messages on.
+const GOSSIP_WAIT: Duration = Duration::from_secs(5);
+/// How much earlier than the time in the file fetching begins: clocks differ, and messages take time.
+const OVERLAP_NS: u64 = 60 * NS_PER_S;
+const NS_PER_S: u64 = 1_000_000_000;
+/// Time to the next try after all stores have failed.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What is fetched from whom.
+pub(super) struct Resume {
+    stores: Vec<Multiaddr>,
+    max_ns: u64,
+    file: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Fetched {
+    pages: u64,
+    messages: u64,
+    stored: u64,
+    refused: u64,
+}
+
+impl Resume {
+    /// If the configuration names stores.
+    pub(super) fn new(waku: &Waku) -> Option<Self> {
+        let config = waku.config.p2p.as_ref().filter(|config| !config.stores.is_empty())?;
+        Some(Self {
+            stores: config.stores.clone(),
+            max_ns: config.resume_max_s.saturating_mul(NS_PER_S),
+            file: config.online.clone(),
+        })
+    }
+
+    /// Fetches whenever there is something to fetch, until told to leave.
+    pub(super) async fn run(self, waku: Arc<Waku>, mut leaving: watch::Receiver<bool>) {
+        tokio::select! {
+            _ = leaving.wait_for(|leaving| *leaving) => {}
+            () = self.keep_up(&waku) => {}
+        }
+    }
+
+    async fn keep_up(&self, waku: &Waku) {
+        let mut complete = false;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if waku.metrics.peers.get() == 0 {
+                complete = false;
+            } else if complete {
+                self.note(now_ns());
+            } else {
+                tokio::time::sleep(GOSSIP_WAIT).await;
+                let until = now_ns();
+                complete = self.fetch(waku, until).await;
+                if complete {
+                    self.note(until);
+                } else {
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Until when nothing was missed.
+    fn online(&self) -> Option<u64> {
+        std::fs::read_to_string(&self.file).ok()?.trim().parse().ok()
+    }
+
+    fn note(&self, time: u64) {
+        let unfinished = self.file.with_extension("online.unfinished");
+        let written = std::fs::write(&unfinished, format!("{time}\n"))
+            .and_then(|()| std::fs::rename(&unfinished, &self.file));
+        if let Err(error) = written {
+            tracing::warn!(%error, file = %self.file.display(), "could not be written");
+        }
+    }
+
+    /// From the first store that gives all it has. False if none does.
+    async fn fetch(&self, waku: &Waku, until: u64) -> bool {
+        let earliest = until.saturating_sub(self.max_ns);
+        let from = self.online().unwrap_or(0).saturating_sub(OVERLAP_NS).max(earliest);
+        for store in &self.stores {
+            match pages(waku, store, from, until).await {
+                Ok(fetched) => {
+                    tracing::info!(
+                        %store,
+                        back_s = (until - from) / NS_PER_S,
+                        pages = fetched.pages,
+                        messages = fetched.messages,
+                        new = fetched.stored,
+                        refused = fetched.refused,
+                        "fetched what came meanwhile"
+                    );
+                    return true;
+                }
+                Err(why) => tracing::warn!(%store, why, "history could not be fetched"),
+            }
+        }
+        false
+    }
+}
+
+/// All that a store has of a time.
+async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<Fetched, String> {
+    let network = waku.network.as_ref().ok_or(super::NO_PEERS)?;
+    let mut fetched = Fetched::default();
+    let mut cursor: Option<Id> = None;
+    loop {
+        let request = Request {
+            request_id: "resume",
+            include_data: true,
+            time_start: i64::try_from(from).ok(),
+            time_end: i64::try_from(until).ok(),
+            cursor: cursor.as_ref().map(|cursor| &cursor[..]),
+            forward: true,
+            limit: Some(PAGE_MAX as u64),
+            ..Request::default()
+        };
+        let mut bytes = Vec::new();
+        request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
+        let answer = network.ask(store.clone(), &bytes).await?;
+        let answer = Response::parse(&answer).map_err(|error| error.to_string())?;
+        if answer.status_code != Some(200) {
+            let words = answer.status_desc.unwrap_or_default();
+            return Err(format!("{} {words}", answer.status_code.unwrap_or_default()));
+        }
+        fetched.pages += 1;
+        // At once, so that a page is one batch.
+        let taken = join_all(answer.messages().map(|one| async move {
+            let message = one.message.and_then(|bytes| Message::parse(bytes).ok().zip(Some(bytes)));
+            let ((message, bytes), topic) = message.zip(one.pubsub_topic)?;
+            if !waku.serves(topic) || message.hash(topic)[..] != *one.message_hash {
+                return None;
+            }
+            Some(waku.take(Origin::Store, &message, bytes.len(), topic).await)
+        }));
+        for taken in taken.await {
+            fetched.messages += 1;
+            match taken {
+                Some(Ok(Taken::Stored)) => fetched.stored += 1,
+                Some(Ok(_)) => {}
+                None | Some(Err(NotTaken::Refused(_))) => fetched.refused += 1,
+                Some(Err(error)) => return Err(error.to_string()),
+            }
+        }
+        let next = answer.cursor.and_then(|next| <Id>::try_from(next).ok());
+        if next.is_none() || next == cursor {
+            return Ok(fetched);
+        }
+        cursor = next;
+    }
+}

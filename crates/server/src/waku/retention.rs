@@ -1,0 +1,94 @@
+//! Retention as nwaku's operators write it: `time:2592000;size:10GB;capacity:1000000`.
+
+use hark_archive::retention::{Policy, Rule};
+
+/// A policy and the text that it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retention {
+    text: String,
+    /// What it says.
+    pub policy: Policy,
+}
+
+impl Default for Retention {
+    /// 30 days.
+    fn default() -> Self {
+        let rules = vec![Rule { older_than_s: 30 * 86_400, ..Rule::default() }];
+        let policy = Policy { rules, ..for_ever() };
+        Self { text: "time:2592000".into(), policy }
+    }
+}
+
+fn for_ever() -> Policy {
+    Policy { spared_kinds: Vec::new(), units_per_s: 1_000_000_000, ..Policy::default() }
+}
+
+impl std::fmt::Display for Retention {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::str::FromStr for Retention {
+    type Err = String;
+
+    /// Reads policies with `;` between them, each of which holds; nothing or `none` keeps all.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut policy = for_ever();
+        for part in text.split(';').map(str::trim).filter(|part| !["", "none"].contains(part)) {
+            let wrong =
+                || format!("{part:?} is none of time:SECONDS, size:10GB and capacity:MESSAGES");
+            let (name, value) = part.split_once(':').ok_or_else(wrong)?;
+            let number = |text: &str| {
+                text.trim().parse::<u64>().ok().filter(|number| *number > 0).ok_or_else(wrong)
+            };
+            match name.trim() {
+                "time" => {
+                    let older_than_s = number(value)?;
+                    policy.rules = vec![Rule { older_than_s, ..Rule::default() }];
+                }
+                "capacity" => policy.records_max = Some(number(value)?),
+                "size" => {
+                    let value = value.trim().to_ascii_uppercase();
+                    let (digits, unit) = if let Some(digits) = value.strip_suffix("GB") {
+                        (digits, 1 << 30)
+                    } else if let Some(digits) = value.strip_suffix("MB") {
+                        (digits, 1 << 20)
+                    } else {
+                        return Err(wrong());
+                    };
+                    let size = digits.trim().parse::<f64>().ok().filter(|size| *size > 0.0);
+                    policy.bytes_max = Some((size.ok_or_else(wrong)? * f64::from(unit)) as u64);
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(Self { text: text.into(), policy })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read_as_nwaku_writes_them() {
+        let read = |text: &str| {
+            let policy = text.parse::<Retention>().unwrap().policy;
+            let time = policy.rules.first().map(|rule| rule.older_than_s);
+            (time, policy.bytes_max, policy.records_max)
+        };
+        assert_eq!(read(""), (None, None, None));
+        assert_eq!(read("none"), (None, None, None));
+        assert_eq!(read("time:172800"), (Some(172_800), None, None));
+        assert_eq!(read("size:1.5GB"), (None, Some(3 << 29), None));
+        let all = (Some(3_600), Some(25 << 20), Some(100));
+        assert_eq!(read("time:3600; size:25mb ;capacity:100"), all);
+        for wrong in ["time", "time:0", "time:1d", "size:10", "size:GB", "size:-1GB", "age:7"] {
+            let said = wrong.parse::<Retention>().unwrap_err();
+            assert!(said.contains(wrong), "{said}");
+        }
+        let default = Retention::default();
+        assert_eq!(default.to_string().parse(), Ok(default));
+    }
+}

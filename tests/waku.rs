@@ -1,0 +1,179 @@
+//! A Waku node from outside: its REST door, peers, and real clients.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::served::{PATIENCE, hark};
+
+mod clients;
+mod peers;
+mod rest;
+
+/// A server with a Waku node.
+pub(crate) struct Node {
+    child: Child,
+    pub(crate) data: PathBuf,
+    /// Host and port of the REST door.
+    pub(crate) rest: String,
+    /// Addresses for peers.
+    pub(crate) peers: Vec<String>,
+    /// Host and port of the relay.
+    pub(crate) relay: String,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+        // What is left over does no harm.
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+/// An empty directory.
+fn folder(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("hark-waku-{name}-{}", std::process::id()));
+    // There may be none.
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("is made");
+    path
+}
+
+impl Node {
+    pub(crate) fn start(name: &str, settings: &[(&str, &str)]) -> Self {
+        Self::on(folder(name), settings)
+    }
+
+    /// On what is kept there, with these settings of `[waku]` beside the usual ones.
+    pub(crate) fn on(data: PathBuf, settings: &[(&str, &str)]) -> Self {
+        let mut command = hark(&data);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited"]);
+        command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
+        command.env("HARK_WAKU_LISTEN", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/tcp/0/ws");
+        for (name, value) in settings {
+            command.env(format!("HARK_WAKU_{}", name.to_uppercase()), value);
+        }
+        let log = std::fs::File::create(data.join("log")).expect("is made");
+        let mut child = command.stderr(log).spawn().expect("the binary runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
+        let (mut relay, mut rest, mut peers) = (String::new(), String::new(), Vec::new());
+        while peers.len() < 2 {
+            let Some(line) = lines.next() else {
+                let log = std::fs::read_to_string(data.join("log")).unwrap_or_default();
+                panic!("the node does not start: {log}");
+            };
+            let line = line.expect("a line");
+            if let Some(addr) = line.strip_prefix("listening on ws://") {
+                relay = addr.into();
+            } else if let Some(addr) = line.strip_prefix("waku rest on http://") {
+                rest = addr.into();
+            } else if let Some(addr) = line.strip_prefix("waku peer on ") {
+                peers.push(addr.into());
+            }
+        }
+        Self { child, data, rest, peers, relay }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // SIGKILL; it may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ends it as an operator does.
+    pub(crate) fn stop(&mut self) {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(told.success());
+        assert!(self.child.wait().expect("has ended").success());
+    }
+
+    /// Asks the REST door: status and body.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        http(&self.rest, method, path, body)
+    }
+
+    /// The same where it must be answered well.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask("GET", path, "");
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+
+    /// Publishes a message under its own shard.
+    pub(crate) fn publish(&self, message: &Value) {
+        let answer = self.ask("POST", "/relay/v1/auto/messages", &message.to_string());
+        assert_eq!(answer, (200, "OK".into()));
+    }
+
+    /// Hashes of all that it has, oldest first, or of what these parameters ask for.
+    pub(crate) fn hashes(&self, of: &str) -> Vec<String> {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("/store/v3/messages?{of}&pageSize=100&cursor={cursor}"));
+            let messages = page["messages"].as_array().expect("a list");
+            all.extend(messages.iter().map(|one| text(&one["messageHash"])));
+            match page["paginationCursor"].as_str() {
+                Some(next) => cursor = next.into(),
+                None => return all,
+            }
+        }
+    }
+}
+
+/// Brings messages in from lines of JSON, without a server.
+fn import(data: &Path, lines: &str) {
+    let file = data.join("messages.jsonl");
+    std::fs::write(&file, lines).expect("is written");
+    let mut command = hark(data);
+    command.args(["import", "--network", "waku"]).arg(&file).stderr(Stdio::piped());
+    let output = command.output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("text").to_owned()
+}
+
+/// Waits until it holds.
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One request on a connection of its own.
+pub(crate) fn http(addr: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(addr).expect("is accepted");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\nContent-Type: \
+         application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).expect("is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("is answered");
+    let status = answer.get(9..12).and_then(|status| status.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    (status.expect("a status"), body.expect("a body"))
+}
+
+/// Now, in nanoseconds since 1970.
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    since.as_nanos() as u64
+}
+
+/// A message with this payload, in base64, under a content topic of application `app`.
+fn message(app: &str, payload: &str, timestamp: u64) -> Value {
+    json!({
+        "payload": payload, "contentTopic": format!("/{app}/1/chat/proto"), "timestamp": timestamp,
+    })
+}

@@ -1,0 +1,99 @@
+//! js-waku, the client library of Waku's web applications.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use hark_codec::waku::{Message, Shard};
+use serde_json::{Value, json};
+
+use super::{Node, folder, import, now_ns};
+
+/// 1,000 messages of seven applications over an hour, some at the same time.
+fn messages() -> Vec<(Value, Value)> {
+    let start = now_ns() - 3_700_000_000_000;
+    let mut all: Vec<_> = (0..1_000_u64)
+        .map(|at| {
+            let content_topic = format!("/app{}/1/chat/proto", at % 7);
+            let timestamp = start + at / 3 * 10_000_000_000;
+            let payload = format!("message {at}").into_bytes();
+            let topic = Shard::of(&content_topic, 1, 8).expect("a topic").to_string();
+            let message = Message {
+                payload: &payload,
+                content_topic: &content_topic,
+                timestamp: i64::try_from(timestamp).ok(),
+                ..Message::default()
+            };
+            (timestamp, message.hash(&topic), payload.clone(), content_topic.clone(), topic)
+        })
+        .collect();
+    all.sort();
+    let hex = |bytes: &[u8]| {
+        bytes.iter().fold(String::new(), |mut out, byte| {
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
+    };
+    all.into_iter()
+        .map(|(timestamp, hash, payload, content_topic, topic)| {
+            let kept = json!({
+                "pubsubTopic": topic,
+                "message": {
+                    "payload": base64(&payload), "contentTopic": content_topic,
+                    "timestamp": timestamp,
+                },
+            });
+            let expected = json!({
+                "hash": hex(&hash), "contentTopic": content_topic, "pubsubTopic": topic,
+                "timestamp": timestamp.to_string(), "payloadHex": hex(&payload),
+            });
+            (kept, expected)
+        })
+        .collect()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte));
+        let bits = bits << (8 * (3 - three.len()));
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
+            out.push(if at <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    out
+}
+
+#[test]
+fn js_waku_pages_through_a_thousand_messages_each_once_and_in_order() {
+    let data = folder("js-waku");
+    let (kept, expected): (Vec<_>, Vec<_>) = messages().into_iter().unzip();
+    let lines: Vec<String> = kept.iter().map(Value::to_string).collect();
+    import(&data, &lines.join("\n"));
+    let file = data.join("expected.json");
+    std::fs::write(&file, Value::from(expected).to_string()).expect("is written");
+    let node = Node::on(data, &[]);
+
+    let of = |ws: bool| {
+        let found = node.peers.iter().find(|addr| addr.contains("/ws") == ws);
+        found.expect("an address").clone()
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/js-waku");
+    assert!(
+        folder.join("node_modules").is_dir(),
+        "js-waku is not installed: run `npm ci` in {}, or scripts/test",
+        folder.display()
+    );
+    let output = Command::new("node")
+        .arg(folder.join("js-waku.mjs"))
+        .args([&of(true), &of(false), "1", "8"])
+        .arg(&file)
+        .output()
+        .expect("node runs");
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    let said: Value = serde_json::from_str(&out).expect("one line of JSON");
+    assert_eq!((&said["ok"], &said["expected"]), (&json!(true), &json!(1_000)));
+}

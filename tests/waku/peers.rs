@@ -1,0 +1,104 @@
+//! Nodes among themselves.
+
+use super::{Node, folder, message, now_ns, wait_for};
+
+#[test]
+fn what_is_published_on_one_node_is_kept_by_its_peers() {
+    let first = Node::start("gossip-1", &[]);
+    let second = Node::start("gossip-2", &[("peers", &first.peers[0])]);
+    let third = Node::start("gossip-3", &[("peers", &second.peers[1])]);
+    // Gossip needs a second to find who listens.
+    wait_for("a message gets through", || {
+        first.publish(&message("gossip", "AA==", now_ns()));
+        !third.hashes("").is_empty()
+    });
+    // The same shard.
+    let topic = "/gossip/1/talk/proto";
+    let of = |payload: &str| {
+        let mut message = message("gossip", payload, now_ns());
+        message["contentTopic"] = topic.into();
+        message
+    };
+    for at in 0..50 {
+        [&first, &second, &third][at % 3].publish(&of("AQ=="));
+    }
+    let mut passing = of("Ag==");
+    passing["ephemeral"] = true.into();
+    first.publish(&passing);
+    let kept = |node: &Node| node.hashes(&format!("contentTopics={topic}"));
+    wait_for("all are everywhere", || kept(&first).len() == 50 && kept(&second).len() == 50);
+    wait_for("all are everywhere", || kept(&third).len() == 50);
+    assert_eq!(kept(&first), kept(&second));
+    assert_eq!(kept(&first), kept(&third));
+}
+
+#[test]
+fn a_node_is_the_same_after_a_restart() {
+    let mut node = Node::start("key", &[]);
+    let id = |node: &Node| node.peers[0].rsplit('/').next().map(str::to_owned);
+    let before = id(&node);
+    node.stop();
+    let node = Node::on(std::mem::take(&mut node.data), &[]);
+    assert_eq!(id(&node), before);
+    drop(folder("key"));
+}
+
+#[test]
+fn a_node_that_was_away_fetches_what_came_meanwhile() {
+    let first = Node::start("resume-1", &[]);
+    let stores = [("stores", first.peers[0].as_str())];
+    let mut second = Node::start("resume-2", &stores);
+    first.publish(&message("resume", "AA==", now_ns()));
+    wait_for("the first is fetched or heard", || second.hashes("").len() == 1);
+    second.stop();
+    for _ in 0..250 {
+        first.publish(&message("resume", "AQ==", now_ns()));
+    }
+    let second = Node::on(std::mem::take(&mut second.data), &stores);
+    wait_for("all are fetched", || second.hashes("").len() == 251);
+    assert_eq!(second.hashes(""), first.hashes(""));
+
+    // A node without any of it asks for it through another.
+    let third = Node::start("resume-3", &[]);
+    let peer = first.peers[1].replace('/', "%2F");
+    let mine = first.get("/store/v3/messages?includeData=true&pageSize=3&ascending=false");
+    let path = "/store/v3/messages?includeData=true&pageSize=3&ascending=false&peerAddr=";
+    assert_eq!(third.get(&format!("{path}{peer}")), mine);
+    assert_eq!(third.hashes(""), [""; 0]);
+    let (status, words) = third.ask("GET", &format!("{path}/ip4/127.0.0.1/tcp/1"), "");
+    assert_eq!((status, words.contains("/p2p/")), (503, true), "{words}");
+}
+
+#[test]
+fn nodes_with_different_losses_become_the_same() {
+    let now = now_ns();
+    let all = |keep: &dyn Fn(u64) -> bool| -> String {
+        let lines = (0..2_000_u64).filter(|at| keep(*at)).map(|at| {
+            let mut message = message("sync", "AAAA", now - 3_000_000_000_000 + at * 1_000_000_000);
+            message["meta"] = ["AA==", "AQ==", "Ag=="][at as usize % 3].into();
+            let kept = serde_json::json!({ "message": message, "pubsubTopic": "/waku/2/rs/1/4" });
+            format!("{kept}\n")
+        });
+        lines.collect()
+    };
+    // 5 in 100 each, not the same ones.
+    let datas = [folder("sync-1"), folder("sync-2")];
+    super::import(&datas[0], &all(&|at| at % 20 != 3));
+    super::import(&datas[1], &all(&|at| at % 20 != 11));
+    let [one, two] = datas;
+    // Each has to know the other's id.
+    let mut second = Node::on(two, &[]);
+    assert_eq!(second.hashes("").len(), 1_900);
+    second.stop();
+    let first = Node::on(one, &[("peers", &second.peers[0])]);
+    let settings = [
+        ("stores", first.peers[0].as_str()),
+        ("resume_max_s", "0"),
+        ("sync_every_s", "1"),
+        ("sync_jitter_s", "0"),
+    ];
+    let second = Node::on(std::mem::take(&mut second.data), &settings);
+    let done = || [&first, &second].iter().all(|node| node.hashes("").len() == 2_000);
+    wait_for("both have all", done);
+    assert_eq!(first.hashes(""), second.hashes(""));
+}

@@ -1,0 +1,194 @@
+//! The REST door, as programs for nwaku use it.
+
+use serde_json::{Value, json};
+
+use super::{Node, http, message, now_ns, text};
+use crate::served::hark;
+
+#[test]
+fn what_is_published_is_durable_polled_once_and_asked_for() {
+    let mut node = Node::start("rest", &[]);
+    let now = now_ns();
+    let first = message("toychat", "aGVsbG8=", now);
+    node.publish(&first);
+    // Twice is once.
+    node.publish(&first);
+    let mut second = message("toychat", "AP8=", now + 1);
+    second["meta"] = json!("bQ==");
+    let at = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F2";
+    assert_eq!(node.ask("POST", at, &second.to_string()).0, 200);
+    let mut passing = message("toychat", "AA==", now + 2);
+    passing["ephemeral"] = json!(true);
+    node.publish(&passing);
+
+    // Its shards are subscribed to from the start; what was asked for once is not told again.
+    let shard = hark_codec::waku::Shard::of("/toychat/1/chat/proto", 1, 8).expect("a topic");
+    let shard = format!("/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F{}", shard.index);
+    let polled = node.get(&shard);
+    let payloads: Vec<_> =
+        polled.as_array().expect("a list").iter().map(|m| &m["payload"]).collect();
+    assert_eq!(payloads, ["aGVsbG8=", "AA=="]);
+    assert_eq!(node.get(&shard), json!([]));
+    let content = "/relay/v1/auto/messages/%2Ftoychat%2F1%2Fchat%2Fproto";
+    assert_eq!(node.ask("GET", content, "").0, 404);
+    let subscriptions = "/relay/v1/auto/subscriptions";
+    let topics = "[\"/toychat/1/chat/proto\"]";
+    assert_eq!(node.ask("POST", subscriptions, topics), (200, "OK".into()));
+    node.publish(&message("toychat", "AQ==", now + 3));
+    assert_eq!(node.get(content)[0]["payload"], "AQ==");
+    assert_eq!(node.ask("DELETE", subscriptions, topics), (200, "OK".into()));
+    assert_eq!(node.ask("GET", content, "").0, 404);
+
+    // What was answered is there after kill -9; what is ephemeral never was.
+    let before = node.hashes("");
+    assert_eq!(before.len(), 3);
+    node.kill();
+    let node = Node::on(std::mem::take(&mut node.data), &[]);
+    assert_eq!(node.hashes(""), before);
+    let page = node.get("/store/v3/messages?includeData=true&pubsubTopic=/waku/2/rs/1/2");
+    assert_eq!(page["messages"][0]["message"]["meta"], "bQ==");
+    assert_eq!(page["messages"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn what_is_no_message_is_refused_and_says_why() {
+    let node = Node::start("refused", &[]);
+    let now = now_ns();
+    let with = |key: &str, value: Value| {
+        let mut message = message("toychat", "AA==", now);
+        message[key] = value;
+        message.to_string()
+    };
+    for (body, status, said) in [
+        ("{".to_owned(), 400, "no message"),
+        (with("payload", json!("?")), 400, "no base64"),
+        (with("payload", Value::Null), 400, "no message"),
+        (with("contentTopic", json!("toychat")), 400, "content topic"),
+        (with("timestamp", json!(now - 21_000_000_000)), 400, "back"),
+        (with("timestamp", json!(now + 40_000_000_000)), 400, "ahead"),
+        (with("meta", json!("A".repeat(88))), 400, "meta has 66 bytes"),
+        (with("payload", json!("AAAA".repeat(52_000))), 400, "more than"),
+        (with("payload", json!("AAAA".repeat(100_000))), 413, ""),
+    ] {
+        let (answered, words) = node.ask("POST", "/relay/v1/auto/messages", &body);
+        let shown = &body[..body.len().min(200)];
+        assert!(answered == status && words.contains(said), "{shown}: {answered} {words}");
+    }
+    let strange = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F8";
+    let (status, words) = node.ask("POST", strange, &with("version", json!(0)));
+    assert_eq!((status, words.contains("Node not subscribed")), (400, true), "{words}");
+    assert_eq!(node.ask("GET", "/nothing", "").0, 404);
+    assert_eq!(node.ask("DELETE", "/store/v3/messages", "").0, 405);
+    assert_eq!(node.get("/store/v3/messages")["messages"], json!([]));
+
+    let (status, page) = http(&node.relay, "GET", "/metrics", "");
+    assert_eq!(status, 200);
+    for line in [
+        "waku_archive_messages{type=\"stored\"} 0",
+        "waku_archive_errors_total{type=\"invalid_message_too_old\"} 1",
+        "waku_archive_errors_total{type=\"invalid_message_future_timestamp\"} 1",
+        "waku_store_queries_total 1",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
+    }
+}
+
+#[test]
+fn an_export_is_imported_and_exported_alike() {
+    let mut node = Node::start("export", &[]);
+    let now = now_ns();
+    for at in 0..30 {
+        node.publish(&message("export", "c29tZXRoaW5n", now + at));
+    }
+    node.stop();
+    let export = |data: &std::path::Path| {
+        let output = hark(data).args(["export", "--network", "waku"]).output().expect("runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let lines = export(&node.data);
+    assert_eq!(lines.lines().count(), 30);
+    let other = super::folder("import");
+    super::import(&other, &lines);
+    assert_eq!(export(&other), lines);
+    // A hash that is not the message's is told.
+    let file = other.join("bad.jsonl");
+    let bad = lines.lines().next().expect("a line").replace("c29tZXRoaW5n", "AAAA");
+    std::fs::write(&file, bad).expect("is written");
+    let output = hark(&other).args(["import", "--json", "--network", "waku"]).arg(&file).output();
+    let said = String::from_utf8(output.expect("runs").stdout).expect("text");
+    assert!(said.contains("\"bad_id\":1"), "{said}");
+    let check = hark(&other).args(["check", "--network", "waku"]).output().expect("runs");
+    assert!(check.status.success());
+    std::fs::remove_dir_all(other).expect("is removed");
+}
+
+/// Every answer is what the document says of it.
+#[test]
+fn answers_are_as_the_openapi_document_has_them() {
+    let node = Node::start("openapi", &[]);
+    let document = node.get("/openapi.json");
+    node.publish(&message("toychat", "AA==", now_ns()));
+    let mut seen = 0;
+    for (method, path, template) in [
+        ("GET", "/store/v3/messages?includeData=true&pageSize=1", "/store/v3/messages"),
+        ("GET", "/store/v3/messages", "/store/v3/messages"),
+        ("GET", "/store/v3/messages?pageSize=x", "/store/v3/messages"),
+        ("GET", "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F0", "/relay/v1/messages/{pubsubTopic}"),
+        ("GET", "/relay/v1/messages/none", "/relay/v1/messages/{pubsubTopic}"),
+        ("POST", "/relay/v1/auto/messages", "/relay/v1/auto/messages"),
+        ("GET", "/relay/v1/auto/messages/x", "/relay/v1/auto/messages/{contentTopic}"),
+        ("POST", "/relay/v1/subscriptions", "/relay/v1/subscriptions"),
+        ("DELETE", "/relay/v1/auto/subscriptions", "/relay/v1/auto/subscriptions"),
+        ("GET", "/health", "/health"),
+        ("GET", "/info", "/info"),
+        ("GET", "/debug/v1/info", "/debug/v1/info"),
+        ("GET", "/version", "/version"),
+        ("GET", "/openapi.json", "/openapi.json"),
+    ] {
+        let (status, body) = node.ask(method, path, "[]");
+        let operation = &document["paths"][template][method.to_lowercase()];
+        let answer = &operation["responses"][status.to_string()];
+        assert!(answer["description"].is_string(), "{method} {path}: {status} is not described");
+        let schema = &answer["content"]["application/json"]["schema"];
+        if schema.is_object() {
+            let value = serde_json::from_str(&body).expect("JSON");
+            fits(&document, schema, &value, path);
+            seen += 1;
+        }
+    }
+    assert!(seen >= 6);
+    assert_eq!(text(&node.get("/info")["listenAddresses"][0]), node.peers[0]);
+}
+
+/// Checks a value against as much of JSON Schema as the document uses.
+fn fits(document: &Value, schema: &Value, value: &Value, place: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let schema = document.pointer(name.trim_start_matches('#')).expect("a schema");
+        return fits(document, schema, value, place);
+    }
+    let right = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_u64() || value.is_i64(),
+        Some("boolean") => value.is_boolean(),
+        other => panic!("{place}: a type {other:?}"),
+    };
+    assert!(right, "{place}: {value} is not {schema}");
+    if let Some(of) = schema["enum"].as_array() {
+        assert!(of.contains(value), "{place}: {value} is none of {of:?}");
+    }
+    for name in schema["required"].as_array().into_iter().flatten() {
+        assert!(value.get(text(name)).is_some(), "{place}: {name} is missing");
+    }
+    for (name, value) in value.as_object().into_iter().flatten() {
+        if schema["properties"].is_object() {
+            let of = &schema["properties"][name];
+            assert!(of.is_object(), "{place}: {name} is not described");
+            fits(document, of, value, &format!("{place}.{name}"));
+        }
+    }
+    for (at, value) in value.as_array().into_iter().flatten().enumerate() {
+        fits(document, &schema["items"], value, &format!("{place}[{at}]"));
+    }
+}
