@@ -87,7 +87,12 @@ fn open(
 
 /// Waku's shelf and what to do with it, if there is to be a node. The archive's lock must be held.
 fn open_waku(args: &ServeArgs, place: &Place) -> anyhow::Result<Option<Waku>> {
-    let Some(config) = place.config.waku(&place.data) else { return Ok(None) };
+    let Some(mut config) = place.config.waku(&place.data) else { return Ok(None) };
+    if place.database.is_some() {
+        // One waits for the database with each connection.
+        config.queries_at_once = place.config.postgres.connections_max;
+        config.store_is_near = false;
+    }
     if args.takeover {
         bail!(
             "a server with a Waku node can not be taken over yet, and goes on. Stop it first, or set \

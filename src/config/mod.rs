@@ -338,12 +338,8 @@ impl Config {
                 window_ns: self.waku.window_s.map(|s| s.saturating_mul(NS_PER_S)),
             },
             query_rows_max: self.waku.query_rows_max,
-            // One waits for the database with each connection.
-            queries_at_once: if self.store == "embedded" {
-                0
-            } else {
-                self.postgres.connections_max
-            },
+            queries_at_once: 0,
+            store_is_near: true,
             retention: Policy {
                 every: Duration::from_secs(self.retention_every.0),
                 batch_max: self.retention.batch_max,

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use hark_archive::{LabelSet, Order, Position, Progress, Query, Record, SearchError, Store};
 use hark_codec::record::Id;
 use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
-use hark_codec::waku::{MessageRecord, Request, topic};
+use hark_codec::waku::{MessageRecord, ProtobufError, Request, topic};
 
 /// Content topics and hashes of a request, each, at most.
 pub const VALUES_MAX: usize = 1_000;
@@ -17,6 +17,21 @@ const REQUEST_ID_MAX: usize = 256;
 /// Why a request has no page.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
+    /// It cannot be read.
+    #[error("BAD_REQUEST: {0}")]
+    Unread(#[from] ProtobufError),
+    /// It has no name to be answered by, or too long a one.
+    #[error("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes")]
+    RequestId,
+    /// It is longer than it may be.
+    #[error("BAD_REQUEST: {0}")]
+    Length(String),
+    /// There are too many.
+    #[error("too many requests")]
+    TooMany,
+    /// The node goes down.
+    #[error("the node is going down")]
+    Down,
     /// It cannot be meant.
     #[error("INVALID_QUERY: {0}")]
     Invalid(String),
@@ -35,7 +50,9 @@ impl Refusal {
     /// How it is told.
     pub fn status(&self) -> Status {
         match self {
-            Self::Archive(_) => Status::Unavailable,
+            Self::Unread(_) | Self::RequestId | Self::Length(_) => Status::BadRequest,
+            Self::TooMany => Status::TooManyRequests,
+            Self::Archive(_) | Self::Down => Status::Unavailable,
             _ => Status::BadResponse,
         }
     }
@@ -66,41 +83,37 @@ pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<P
     Ok(Page { records, cursor })
 }
 
-/// The whole answer to the bytes of a request, appended to `out`; its status and how many messages it
-/// tells.
-pub fn answer(
-    store: &dyn Store,
-    request: &[u8],
-    rows_max: u64,
-    out: &mut Vec<u8>,
-) -> (Status, u64) {
-    let refuse = |out: &mut Vec<u8>, status, words: &str| {
-        store::put_answer(out, "", status, words, None);
-        (status, 0)
-    };
-    let request = match Request::parse(request) {
-        Ok(request) => request,
-        Err(error) => {
-            return refuse(out, Status::BadRequest, &format!("BAD_REQUEST: {error}"));
-        }
-    };
+/// The same for the bytes of a request.
+pub fn page_of(store: &dyn Store, request: &[u8], rows_max: u64) -> Result<Page, Refusal> {
+    let request = Request::parse(request)?;
     if request.request_id.is_empty() || request.request_id.len() > REQUEST_ID_MAX {
-        let words = format!("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes");
-        return refuse(out, Status::BadRequest, &words);
+        return Err(Refusal::RequestId);
     }
-    match page(store, &request, rows_max) {
-        Ok(page) => {
-            for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
-                let record = MessageRecord::new(record);
-                let data = (record.message(), record.pubsub_topic());
-                store::put_message(out, record.hash(), request.include_data.then_some(data));
-            }
-            let id = request.request_id;
-            store::put_answer(out, id, Status::Success, "OK", page.cursor.as_ref());
-            (Status::Success, page.records.len() as u64)
+    page(store, &request, rows_max)
+}
+
+/// The bytes of an answer to a request.
+pub fn answer(request: &[u8], page: &Result<Page, Refusal>) -> Vec<u8> {
+    let page = match page {
+        Ok(page) => page,
+        Err(refusal) => {
+            let mut out = Vec::new();
+            store::put_answer(&mut out, "", refusal.status(), &refusal.to_string(), None);
+            return out;
         }
-        Err(refusal) => refuse(out, refusal.status(), &refusal.to_string()),
+    };
+    // It was read before, or there would be no page.
+    let request = Request::parse(request).unwrap_or_default();
+    let bytes: usize = page.records.iter().map(|record| record.len()).sum();
+    let mut out = Vec::with_capacity(if request.include_data { bytes } else { 0 } + 4_096);
+    for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
+        let record = MessageRecord::new(record);
+        let data = (record.message(), record.pubsub_topic());
+        store::put_message(&mut out, record.hash(), request.include_data.then_some(data));
     }
+    let id = request.request_id;
+    store::put_answer(&mut out, id, Status::Success, "OK", page.cursor.as_ref());
+    out
 }
 
 /// The hash in a request's cursor.
@@ -139,13 +152,15 @@ impl Question {
             limit => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
         };
         let mut query = Query::default();
-        if let Some(pubsub_topic) = request.pubsub_topic {
-            query.labels.push(LabelSet::one(topic::PUBSUB, pubsub_topic.as_bytes()));
-        }
         let topics = request.content_topics();
         if few(topics.clone().count(), "content topics")? {
             let values = topics.map(|topic| topic.as_bytes().into()).collect();
             query.labels.push(LabelSet { name: topic::CONTENT, values });
+        }
+        // Behind them: where a store cannot tell which condition fewer messages meet, it takes the first,
+        // and there are fewer shards than content topics.
+        if let Some(pubsub_topic) = request.pubsub_topic {
+            query.labels.push(LabelSet::one(topic::PUBSUB, pubsub_topic.as_bytes()));
         }
         let hashes = request.message_hashes();
         if few(hashes.clone().count(), "message hashes")? {

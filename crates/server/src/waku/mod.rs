@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::admin::http::trouble;
 use crate::{ServeError, Shelf};
+use history::{Page, Refusal};
 use metrics::{Fate, Metrics, Origin};
 use poll::Poll;
 use retention::Retention;
@@ -45,6 +46,9 @@ const INTAKE_MAX: usize = 4_096;
 /// Why no peer can be asked.
 const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
+/// Rows that a question may visit on a thread that others wait for.
+const ROWS_AT_ONCE: u64 = 20_000;
+
 /// What to serve.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -63,8 +67,10 @@ pub struct Config {
     pub bounds: admit::Bounds,
     /// Rows that a question may visit.
     pub query_rows_max: u64,
-    /// Questions that are answered at a time; others wait. 0 takes the number of cores.
+    /// Questions that may wait for the store at a time; others wait for them. 0 takes the number of cores.
     pub queries_at_once: usize,
+    /// Whether the store is in this process, and questions seldom wait for it.
+    pub store_is_near: bool,
     /// What is not kept for ever.
     pub retention: Policy,
 }
@@ -82,6 +88,7 @@ impl Default for Config {
             bounds: admit::Bounds::default(),
             query_rows_max: 5_000_000,
             queries_at_once: 0,
+            store_is_near: true,
             retention: Retention::default().policy,
         }
     }
@@ -243,22 +250,43 @@ impl Waku {
         drop((pubsub_topic, message));
     }
 
-    /// Runs a question where it may wait for the disk, when it is its turn.
+    /// A page of history, and notes how long it took.
+    async fn page(&self, request: Vec<u8>) -> Result<Page, Refusal> {
+        let began = Instant::now();
+        let page = self.find(request).await;
+        self.metrics.query.note(began.elapsed());
+        if let Ok(page) = &page {
+            self.metrics.told.add(page.records.len() as u64);
+        }
+        page
+    }
+
+    async fn find(&self, request: Vec<u8>) -> Result<Page, Refusal> {
+        let rows_max = self.config.query_rows_max;
+        if self.config.store_is_near {
+            // To change the thread would take longer than nearly all questions do.
+            let page = history::page_of(&*self.store, &request, rows_max.min(ROWS_AT_ONCE));
+            if rows_max <= ROWS_AT_ONCE || !matches!(page, Err(Refusal::TooDear)) {
+                return page;
+            }
+        }
+        let asked = self.ask(move |store| history::page_of(store, &request, rows_max)).await;
+        asked.unwrap_or(Err(Refusal::Down))
+    }
+
+    /// Runs a question where it may wait for the disk or the database, when it is its turn.
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Store, u64) -> T + Send + 'static,
+        question: impl FnOnce(&dyn Store) -> T + Send + 'static,
     ) -> Option<T> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
-        let began = Instant::now();
-        let (store, rows_max) = (Arc::clone(&self.store), self.config.query_rows_max);
+        let store = Arc::clone(&self.store);
         let asking = tokio::task::spawn_blocking(move || {
-            let answer = question(&*store, rows_max);
+            let answer = question(&*store);
             drop(turn);
             answer
         });
-        let answer = asking.await.ok();
-        self.metrics.query.note(began.elapsed());
-        answer
+        asking.await.ok()
     }
 }
 
@@ -293,6 +321,12 @@ impl writer::Listener for Tell {
 
 /// A node with its sockets open and its threads running.
 pub struct Node {
+    doors: Doors,
+    runtime: Runtime,
+}
+
+/// What a node serves.
+struct Doors {
     waku: Arc<Waku>,
     rest: Option<TcpListener>,
     #[cfg(feature = "libp2p")]
@@ -303,6 +337,64 @@ pub struct Node {
 impl Node {
     /// Opens the sockets and starts the threads. Nothing is served before [`Node::run`].
     pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("hark-waku")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Thread)?;
+        let runtime = Runtime(Some(runtime));
+        let opened = runtime.run(Doors::open(config, shelf)).await;
+        // Not reached: nothing ends it.
+        let gone = || ServeError::Thread(std::io::Error::other("the Waku node's threads ended"));
+        Ok(Self { doors: opened.ok_or_else(gone)??, runtime })
+    }
+
+    /// Where the REST door listens.
+    pub fn rest_addr(&self) -> Option<SocketAddr> {
+        self.doors.rest.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Where peers reach it.
+    pub fn addresses(&self) -> Vec<String> {
+        self.doors.waku.addresses()
+    }
+
+    /// What its doors share.
+    pub(crate) fn shared(&self) -> Arc<Waku> {
+        Arc::clone(&self.doors.waku)
+    }
+
+    /// Serves until told to leave; what was taken by then is durable and answered.
+    pub(crate) async fn run(self, leaving: watch::Receiver<bool>) {
+        // A panic there has already been printed.
+        self.runtime.run(self.doors.serve(leaving)).await;
+    }
+}
+
+/// Threads of the node's own: a question may wait for the disk on them, and the relay's go on.
+struct Runtime(Option<tokio::runtime::Runtime>);
+
+impl Runtime {
+    /// What comes of `work`, unless it panics.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.0.as_ref()?.spawn(work).await.ok()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // Without waiting: this may be a thread of another runtime.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Doors {
+    async fn open(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
         let rest = match config.rest {
             None => None,
             Some(addr) => {
@@ -367,23 +459,7 @@ impl Node {
         })
     }
 
-    /// Where the REST door listens.
-    pub fn rest_addr(&self) -> Option<SocketAddr> {
-        self.rest.as_ref().and_then(|listener| listener.local_addr().ok())
-    }
-
-    /// Where peers reach it.
-    pub fn addresses(&self) -> Vec<String> {
-        self.waku.addresses()
-    }
-
-    /// What its doors share.
-    pub(crate) fn shared(&self) -> Arc<Waku> {
-        Arc::clone(&self.waku)
-    }
-
-    /// Serves until told to leave; what was taken by then is durable and answered.
-    pub(crate) async fn run(self, leaving: watch::Receiver<bool>) {
+    async fn serve(self, leaving: watch::Receiver<bool>) {
         let mut left = leaving.clone();
         #[cfg(feature = "libp2p")]
         let resume = resume::Resume::new(&self.waku);

@@ -66,7 +66,7 @@ impl World {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
         let mut out = Vec::new();
-        answer(&self.store, &bytes, u64::MAX, &mut out);
+        out.extend(answer(&bytes, &page_of(&self.store, &bytes, u64::MAX)));
         let response = Response::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
@@ -182,7 +182,7 @@ fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, 
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
     let mut out = Vec::new();
-    answer(store, &bytes, u64::MAX, &mut out);
+    out.extend(answer(&bytes, &page_of(store, &bytes, u64::MAX)));
     let response = Response::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
@@ -212,6 +212,6 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
         assert!(words.contains(said), "{words}");
     }
     let mut out = Vec::new();
-    answer(store, &[0x0a, 9], u64::MAX, &mut out);
+    out.extend(answer(&[0x0a, 9], &page_of(store, &[0x0a, 9], u64::MAX)));
     assert_eq!(Response::parse(&out).unwrap().status_code, Some(400));
 }

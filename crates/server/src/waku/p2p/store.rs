@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hark_codec::waku::store::{self, Status};
+use hark_codec::waku::store::Status;
 use hark_codec::waku::{ProtobufError, Response};
 use libp2p::{PeerId, StreamProtocol};
 use libp2p_stream::Control;
 use tokio::task::JoinHandle;
 
 use super::frame;
+use crate::waku::Waku;
+use crate::waku::history::{self, Refusal};
 use crate::waku::metrics::Asker;
-use crate::waku::{Waku, history};
 
 const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
 /// Bytes of a request, at most: 1,000 hashes and 1,000 topics.
@@ -33,44 +34,26 @@ pub(super) fn serve(
         let waku = Arc::clone(&waku);
         async move {
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
-            let answer = match asked.await {
-                Ok(Ok(Some(request))) => waku.answer(request).await,
+            let (request, page) = match asked.await {
+                Ok(Ok(Some(request))) => {
+                    let page = waku.page(request.clone()).await;
+                    (request, page)
+                }
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    let mut out = Vec::new();
-                    let words = format!("BAD_REQUEST: {error}");
-                    store::put_answer(&mut out, "", Status::BadRequest, &words, None);
-                    waku.metrics.queries.of(Asker::Peer).of(Status::BadRequest.into()).add(1);
-                    out
+                    (Vec::new(), Err(Refusal::Length(error.to_string())))
                 }
                 // It is gone, or never asks: the stream is reset.
                 _ => return,
             };
+            let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
+            waku.metrics.queries.of(Asker::Peer).of(status.into()).add(1);
+            let answer = history::answer(&request, &page);
             // Whether the peer takes it is its own affair.
             if frame::write(&mut stream, &answer).await.is_ok() {
                 let _ = frame::end(&mut stream).await;
             }
         }
     })
-}
-
-impl Waku {
-    /// The answer to a request's bytes.
-    async fn answer(&self, request: Vec<u8>) -> Vec<u8> {
-        let asked = self.ask(move |store, rows_max| {
-            let mut out = Vec::new();
-            let (status, told) = history::answer(store, &request, rows_max, &mut out);
-            (out, status, told)
-        });
-        let (out, status, told) = asked.await.unwrap_or_else(|| {
-            let mut out = Vec::new();
-            let words = "the node is going down";
-            store::put_answer(&mut out, "", Status::Unavailable, words, None);
-            (out, Status::Unavailable, 0)
-        });
-        self.metrics.queries.of(Asker::Peer).of(status.into()).add(1);
-        self.metrics.told.add(told);
-        out
-    }
 }
 
 /// Asks a peer. Says why there is no answer, or gives its bytes, which are one.

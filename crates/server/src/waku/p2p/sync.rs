@@ -210,7 +210,7 @@ async fn load(waku: &Arc<Waku>, payload: &Payload) -> Result<Vec<Place>, String>
     let (from, order, limit) = (payload.start, Order::OldestFirst, ITEMS_MAX + 1);
     let mut query = Query { labels, from, to: end, order, limit, ..Query::default() };
     query.normalise();
-    let loaded = waku.ask(move |store, _| {
+    let loaded = waku.ask(move |store| {
         let mut items = Vec::new();
         each(store, &query, &mut |record| items.push((record.time(), *record.id())))?;
         Ok::<_, String>(items)
@@ -246,7 +246,7 @@ async fn send(
     let mut sent = 0;
     for some in hashes.chunks(AT_ONCE) {
         let query = Query { ids: Some(some.to_vec()), ..Query::default() };
-        let found = waku.ask(move |store, _| {
+        let found = waku.ask(move |store| {
             let mut frames = Vec::new();
             each(store, &query, &mut |record| {
                 let record = MessageRecord::new(*record);

@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Router, body};
+use hark_codec::waku::store::Status;
 use hyper::body::Incoming;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
@@ -18,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::Waku;
+use super::history::Refusal;
 use super::metrics::{Answered, Asker};
 use super::poll::Topic;
 use crate::http::{self, Bounds};
@@ -139,20 +141,10 @@ async fn history(State(waku): Shared, RawQuery(query): RawQuery) -> Answer {
             Err(why) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, why),
         };
     }
-    let asked =
-        waku.ask(move |store, rows_max| store::messages(store, &parameters, rows_max)).await;
-    let (answer, told) = asked.unwrap_or_else(|| {
-        let words = "the question could not be asked: the node is going down";
-        (Answer::words(StatusCode::SERVICE_UNAVAILABLE, words), 0)
-    });
-    let answered = match answer.status {
-        StatusCode::OK => Answered::Success,
-        StatusCode::BAD_REQUEST => Answered::BadRequest,
-        _ => Answered::Unavailable,
-    };
-    waku.metrics.queries.of(Asker::Client).of(answered).add(1);
-    waku.metrics.told.add(told);
-    answer
+    let page = waku.page(parameters.request()).await;
+    let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
+    waku.metrics.queries.of(Asker::Client).of(status.into()).add(1);
+    store::answer(&page, parameters.include_data)
 }
 
 async fn publish(State(waku): Shared, Path(topic): Path<String>, body: body::Bytes) -> Answer {

@@ -1,13 +1,14 @@
 //! `GET /store/v3/messages` as nwaku has it: the parameters as a request, a page as JSON.
 
 use axum::http::StatusCode;
-use hark_archive::{Record, Store};
+use hark_archive::Record;
 use hark_codec::record::Id;
+use hark_codec::waku::store::Status;
 use hark_codec::waku::{MessageRecord, Request, Response};
 use percent_encoding::percent_decode_str;
 
 use super::Answer;
-use crate::waku::history::{self, Page, Refusal};
+use crate::waku::history::{Page, Refusal};
 use crate::waku::json::{put_element, put_hash, put_kept, read_hash};
 
 /// What is asked, owned.
@@ -15,7 +16,7 @@ use crate::waku::json::{put_element, put_hash, put_kept, read_hash};
 pub(super) struct Parameters {
     /// The address of a peer whose store is meant, and not this one.
     pub(super) peer_addr: Option<String>,
-    include_data: bool,
+    pub(super) include_data: bool,
     pubsub_topic: Option<String>,
     content_topics: Vec<String>,
     time_start: Option<i64>,
@@ -26,19 +27,21 @@ pub(super) struct Parameters {
     limit: Option<u64>,
 }
 
-/// Answers what is asked, visiting so many rows at most. With how many messages were told.
-pub(super) fn messages(store: &dyn Store, parameters: &Parameters, rows_max: u64) -> (Answer, u64) {
-    let refused = match parameters.page(store, rows_max) {
-        Ok(page) => {
-            let told = page.records.len() as u64;
-            return (Answer::json(json(&page, parameters.include_data)), told);
-        }
-        Err(refusal @ Refusal::Archive(_)) => {
-            Answer::words(StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
-        }
-        Err(refusal) => Answer::refused(refusal.to_string()),
-    };
-    (refused, 0)
+/// The answer to what was asked.
+pub(super) fn answer(page: &Result<Page, Refusal>, include_data: bool) -> Answer {
+    match page {
+        Ok(page) => Answer::json(json(page, include_data)),
+        Err(refusal) => Answer::words(status(refusal.status()), refusal.to_string()),
+    }
+}
+
+fn status(status: Status) -> StatusCode {
+    match status {
+        Status::Success => StatusCode::OK,
+        Status::BadResponse | Status::BadRequest => StatusCode::BAD_REQUEST,
+        Status::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+        Status::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+    }
 }
 
 /// The same from another store's answer.
@@ -102,7 +105,7 @@ impl Parameters {
         Ok(all)
     }
 
-    /// As a request on the wire.
+    /// As a request on the wire, so that both doors mean the same.
     pub(super) fn request(&self) -> Vec<u8> {
         let request = Request {
             request_id: "REST",
@@ -121,14 +124,6 @@ impl Parameters {
         request.write(topics, hashes, &mut bytes);
         bytes
     }
-
-    fn page(&self, store: &dyn Store, rows_max: u64) -> Result<Page, Refusal> {
-        // By way of the wire's own form, so that both doors mean the same.
-        let bytes = self.request();
-        let request =
-            Request::parse(&bytes).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        history::page(store, &request, rows_max)
-    }
 }
 
 /// What an answer begins with.
@@ -146,7 +141,10 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
 
 /// A page as nwaku writes it.
 fn json(page: &Page, include_data: bool) -> Vec<u8> {
-    let mut out = HEAD.to_vec();
+    // Base64 takes four bytes for three.
+    let bytes: usize = page.records.iter().map(|record| record.len() / 3 * 4 + 400).sum();
+    let mut out = Vec::with_capacity(HEAD.len() + if include_data { bytes } else { 100 * 100 });
+    out.extend_from_slice(HEAD);
     let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
     for (at, record) in records.map(MessageRecord::new).enumerate() {
         if at > 0 {
@@ -160,14 +158,15 @@ fn json(page: &Page, include_data: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use hark_archive::Write;
     use hark_archive::admission::KeepAll;
     use hark_archive::store::memory::MemoryStore;
+    use hark_archive::{Store as _, Write};
     use hark_codec::hex;
     use hark_codec::waku::{Encoder, Message};
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::waku::history::page_of;
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
 
@@ -192,15 +191,18 @@ mod tests {
         (store, hashes)
     }
 
-    fn answer(store: &MemoryStore, query: &str) -> Answer {
+    fn answered(store: &MemoryStore, query: &str) -> Answer {
         match Parameters::parse(query) {
-            Ok(parameters) => messages(store, &parameters, u64::MAX).0,
+            Ok(parameters) => {
+                let page = page_of(store, &parameters.request(), u64::MAX);
+                answer(&page, parameters.include_data)
+            }
             Err(words) => Answer::refused(words),
         }
     }
 
     fn ask(store: &MemoryStore, query: &str) -> Value {
-        let answer = answer(store, query);
+        let answer = answered(store, query);
         assert_eq!(
             answer.status,
             StatusCode::OK,
@@ -281,7 +283,7 @@ mod tests {
             ("startTime=5&endTime=4", "INVALID_QUERY"),
             (&format!("cursor={}", "07".repeat(32)), "cursor not found"),
         ] {
-            let answer = answer(&store, query);
+            let answer = answered(&store, query);
             let words = String::from_utf8(answer.body).unwrap();
             assert!(
                 answer.status == StatusCode::BAD_REQUEST && words.contains(said),
