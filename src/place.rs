@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use hark_archive::admission::nostr::NostrRules;
 use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::{Outcome, Query, Store, Write};
+use hark_codec::waku::topic;
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_server::nostr::admit::OwnUrls;
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
@@ -140,6 +141,9 @@ impl Place {
             Network::Waku => hark_store_postgres::Options {
                 part_s: self.config.waku.part_days.saturating_mul(86_400),
                 units_per_s: 1_000_000_000,
+                one_kind: true,
+                // There are few shards.
+                common_labels: &[topic::PUBSUB],
                 ..common
             },
         }

@@ -62,6 +62,11 @@ pub struct Options {
     pub parts_max: usize,
     /// How many of the network's units of time a second has.
     pub units_per_s: u64,
+    /// Whether all records are of kind 0, so that none has to be looked for.
+    pub one_kind: bool,
+    /// Names of labels whose values large parts of all records share: no search is driven by one of these
+    /// where there is another condition.
+    pub common_labels: &'static [u8],
     /// Whether missing migrations are applied.
     pub migrate: bool,
 }
@@ -78,6 +83,8 @@ impl Default for Options {
             parts_from_s: 1_577_836_800,
             parts_max: 1_000,
             units_per_s: 1,
+            one_kind: false,
+            common_labels: &[],
             migrate: true,
         }
     }
@@ -124,12 +131,20 @@ pub(crate) struct Inner {
     pub(crate) terms: Terms,
     pub(crate) grid: Grid,
     pub(crate) units_per_s: u64,
+    pub(crate) nature: Nature,
     parts: RwLock<Arc<Parts>>,
     /// Searches see puts up to this number.
     seen: AtomicI64,
     known: Mutex<Known>,
     /// The database's number of the connection that commits.
     pub(crate) writer_process: AtomicI32,
+}
+
+/// What is known beforehand of a shelf's records; see [`Options`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Nature {
+    pub(crate) one_kind: bool,
+    pub(crate) common_labels: &'static [u8],
 }
 
 /// Ids that were kept of late, in two generations.
@@ -165,7 +180,7 @@ impl Inner {
     }
 
     fn asked(&self, query: &Query) -> Asked {
-        Asked::new(query, &self.terms, self.seen())
+        Asked::new(query, &self.terms, self.nature, self.seen())
     }
 }
 
@@ -223,6 +238,7 @@ impl PostgresStore {
                 max: options.parts_max,
             },
             units_per_s: options.units_per_s,
+            nature: Nature { one_kind: options.one_kind, common_labels: options.common_labels },
             parts: RwLock::new(Arc::new(parts)),
             seen: AtomicI64::new(seq),
             known: Mutex::default(),

@@ -150,7 +150,6 @@ impl Form {
             Self::AuthorKinds => kinds("author bytea", "record"),
             Self::TermSize => size("term bigint", "tag"),
             Self::AuthorSize => size("author bytea", "record"),
-            // Found by their times: those of an answer lie close together there, and not by id.
             // Found by their times: those of an answer lie close together there, and not by id. To
             // go through the table of all parts takes as long again as to find the record.
             Self::Bodies(part) => {

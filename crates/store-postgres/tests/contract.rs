@@ -28,11 +28,19 @@ impl Schema {
     }
 
     fn open(&mut self) {
-        let (shelf, units_per_s) = match self.flavour {
-            Flavour::Nostr => ("nostr", 1),
-            Flavour::Labels => ("labels", 1_000_000_000),
+        let common = Options { part_s: 600, ..Options::default() };
+        let (shelf, options) = match self.flavour {
+            Flavour::Nostr => ("nostr", common),
+            Flavour::Labels => (
+                "labels",
+                Options {
+                    units_per_s: 1_000_000_000,
+                    one_kind: true,
+                    common_labels: b"p",
+                    ..common
+                },
+            ),
         };
-        let options = Options { part_s: 600, units_per_s, ..Options::default() };
         self.store = None;
         let opened = PostgresStore::open(&self.database.url, shelf, rules(self.flavour), &options);
         self.store = Some(opened.expect("the shelf opens"));

@@ -13,12 +13,12 @@ use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::Inner;
 use crate::replica::Reading;
 use crate::session::{Fault, Session};
 use crate::sql::Form;
 use crate::terms::Terms;
 use crate::time::Key;
+use crate::{Inner, Nature};
 use walk::{Gathered, Pages, Walk};
 
 mod plan;
@@ -38,13 +38,18 @@ pub(crate) struct Asked {
     pub(crate) query: Query,
     /// Of each label condition, the terms of its values; none where no index has them.
     pub(crate) terms: Vec<Option<Vec<i64>>>,
+    /// Of each label condition, whether large parts of all records meet it.
+    pub(crate) common: Vec<bool>,
     /// Numbers above this are not seen.
     pub(crate) seq: i64,
 }
 
 impl Asked {
-    pub(crate) fn new(query: &Query, terms: &Terms, seq: i64) -> Self {
+    pub(crate) fn new(query: &Query, terms: &Terms, nature: Nature, seq: i64) -> Self {
         let mut query = query.clone();
+        if nature.one_kind {
+            query.kinds.get_or_insert_with(|| vec![0]);
+        }
         query.normalise();
         let author = match query.authors.as_deref() {
             Some([one]) => Some(*one),
@@ -57,7 +62,9 @@ impl Asked {
                 .collect::<Option<Vec<i64>>>()
         };
         let terms = query.labels.iter().map(of).collect();
-        Self { query, terms, seq }
+        let common = query.labels.iter().map(|set| nature.common_labels.contains(&set.name));
+        let common = common.collect();
+        Self { query, terms, common, seq }
     }
 
     /// Of the label conditions but `driver`, the one that is cheapest to compare in the database.

@@ -163,8 +163,12 @@ fn values(asked: &Asked, set: Set) -> Option<Values<'_>> {
 /// The condition with an index that fewest records meet.
 fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Option<Set>, Fault> {
     let labels = (0..asked.terms.len()).map(Set::Label);
-    let sets: Vec<(Set, Values<'_>)> =
+    let mut sets: Vec<(Set, Values<'_>)> =
         labels.chain([Set::Authors]).filter_map(|set| Some((set, values(asked, set)?))).collect();
+    let is_common = |set: &Set| matches!(set, Set::Label(at) if asked.common[*at]);
+    if sets.iter().any(|(set, _)| !is_common(set)) {
+        sets.retain(|(set, _)| !is_common(set));
+    }
     if sets.len() < 2 {
         return Ok(sets.first().map(|(set, _)| *set));
     }

@@ -323,7 +323,10 @@ impl Walk {
     /// As pages, where there are few runs and every record of theirs is wanted.
     pub(super) fn pages(&self, asked: &Asked) -> Option<Pages> {
         let few = (1..=PAGE_RUNS_MAX).contains(&self.runs.len()) && self.known.is_empty();
-        let conditions = asked.terms.len() + usize::from(asked.query.authors.is_some());
+        // What is common is nearly always met, so hardly any record comes in vain.
+        let labels =
+            (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
+        let conditions = labels.count() + usize::from(asked.query.authors.is_some());
         let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
         (few && self.instead.is_none() && conditions == driven).then(|| Pages {
             runs: self.runs.iter().map(|run| (run.value, run.kind)).collect(),
