@@ -1,7 +1,8 @@
-//! Waku's messages, requests and answers: what is read is written and read again the same, and a message
-//! becomes a record that says the same.
+//! Waku's messages, requests, answers and what stores compare: what is read is written and read again the
+//! same, and a message becomes a record that says the same.
 
 use hark_codec::record::Record;
+use hark_codec::waku::sync::Payload;
 use hark_codec::waku::{Encoder, Message, MessageRecord, Request, Response};
 
 const PUBSUB: &str = "/waku/2/rs/1/0";
@@ -33,6 +34,14 @@ pub fn check(bytes: &[u8]) {
             (again.request_id, again.cursor, again.limit, again.forward),
             (request.request_id, request.cursor, request.limit, request.forward)
         );
+    }
+    if let Ok(Some(payload)) = Payload::parse(bytes) {
+        let mut out = Vec::new();
+        payload.write(&mut out);
+        // One that has nothing to say is a single byte.
+        if out.len() > 1 {
+            assert_eq!(Payload::parse(&out), Ok(Some(payload)));
+        }
     }
     if let Ok(response) = Response::parse(bytes) {
         // All of them were read once.

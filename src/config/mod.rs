@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hark_archive::limits::Limits;
+use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::Policy;
 use hark_server::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
@@ -67,6 +67,7 @@ pub(crate) struct Waku {
     pub(crate) shards: Vec<u16>,
     pub(crate) message_bytes_max: usize,
     pub(crate) window_s: Option<u64>,
+    pub(crate) queries: Option<Rate>,
     pub(crate) query_rows_max: u64,
     pub(crate) retention: Retention,
     pub(crate) part_days: u64,
@@ -92,6 +93,7 @@ impl Default for Waku {
             shards: node.shards,
             message_bytes_max: node.bounds.message_bytes_max,
             window_s: node.bounds.window_ns.map(|ns| ns / NS_PER_S),
+            queries: node.queries,
             query_rows_max: node.query_rows_max,
             retention: Retention::default(),
             part_days: 1,
@@ -337,6 +339,7 @@ impl Config {
                 message_bytes_max: self.waku.message_bytes_max,
                 window_ns: self.waku.window_s.map(|s| s.saturating_mul(NS_PER_S)),
             },
+            queries: self.waku.queries,
             query_rows_max: self.waku.query_rows_max,
             queries_at_once: 0,
             store_is_near: true,

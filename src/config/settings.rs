@@ -220,6 +220,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "shards" waku.shards: "Those of them that are served.";
             "message_bytes_max" waku.message_bytes_max: "Bytes of a message. A longer one is refused.";
             "window_s" waku.window_s: "How far a message's time may lie from now when it is published, before and after. 0: any time.";
+            "queries" waku.queries: "How fast one peer, or one client of the REST door, may ask: [so many a minute, so many at once after a rest].\nFaster is answered with 429. [0, 0]: any.";
             "query_rows_max" waku.query_rows_max: "Rows that one question may visit. Above it, it is refused.";
             "retention" waku.retention: "What is kept, in nwaku's words: time:SECONDS, size:10GB, capacity:MESSAGES, several with ; between them,\nof which each holds. Empty: everything. [retention] says how often and in what steps.";
             "part_days" waku.part_days: "Days that one part of the tables holds in PostgreSQL. Counts when the tables are made.";

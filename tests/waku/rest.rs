@@ -94,6 +94,19 @@ fn what_is_no_message_is_refused_and_says_why() {
 }
 
 #[test]
+fn who_asks_too_fast_is_told_so() {
+    let node = Node::start("rate", &[("queries", "[6, 2]")]);
+    let status = || node.ask("GET", "/store/v3/messages", "").0;
+    assert_eq!([status(), status(), status()], [200, 200, 429]);
+    // By its own store nobody else is held up.
+    let other = Node::start("rate-other", &[]);
+    let path = format!("/store/v3/messages?peerAddr={}", node.peers[0]);
+    let asked = [0; 3].map(|_| other.ask("GET", &path, ""));
+    assert_eq!(asked.each_ref().map(|(status, _)| *status), [200, 200, 502]);
+    assert!(asked[2].1.contains("429 TOO_MANY_REQUESTS"), "{}", asked[2].1);
+}
+
+#[test]
 fn an_export_is_imported_and_exported_alike() {
     let mut node = Node::start("export", &[]);
     let now = now_ns();

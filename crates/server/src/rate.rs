@@ -99,7 +99,7 @@ impl Buckets {
     }
 
     /// Takes one, or says how long it takes until there is one.
-    fn take(&self, meter: Meter, rate: Rate) -> Result<(), Duration> {
+    pub(crate) fn take(&self, meter: Meter, rate: Rate) -> Result<(), Duration> {
         let wait = self.wait(meter, rate);
         if wait > Duration::ZERO {
             return Err(wait);

@@ -27,7 +27,7 @@ pub enum Refusal {
     #[error("BAD_REQUEST: {0}")]
     Length(String),
     /// There are too many.
-    #[error("too many requests")]
+    #[error("TOO_MANY_REQUESTS")]
     TooMany,
     /// The node goes down.
     #[error("the node is going down")]
@@ -98,7 +98,9 @@ pub fn answer(request: &[u8], page: &Result<Page, Refusal>) -> Vec<u8> {
         Ok(page) => page,
         Err(refusal) => {
             let mut out = Vec::new();
-            store::put_answer(&mut out, "", refusal.status(), &refusal.to_string(), None);
+            // As nwaku has it: the request was not looked at.
+            let id = if matches!(refusal, Refusal::TooMany) { "N/A" } else { "" };
+            store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
             return out;
         }
     };

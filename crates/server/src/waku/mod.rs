@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use hark_archive::limits::Rate;
 use hark_archive::retention::{Keeper, Policy};
 use hark_archive::writer::{self, Writer};
 use hark_archive::{CommitError, Outcome, Record, Store, Write};
@@ -16,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::admin::http::trouble;
+use crate::rate::{Buckets, Meter, Source};
 use crate::{ServeError, Shelf};
 use history::{Page, Refusal};
 use metrics::{Fate, Metrics, Origin};
@@ -65,6 +67,8 @@ pub struct Config {
     pub shards: Vec<u16>,
     /// Bounds of messages.
     pub bounds: admit::Bounds,
+    /// How fast one peer, or one client of the REST door, may ask; none is without end.
+    pub queries: Option<Rate>,
     /// Rows that a question may visit.
     pub query_rows_max: u64,
     /// Questions that may wait for the store at a time; others wait for them. 0 takes the number of cores.
@@ -86,6 +90,7 @@ impl Default for Config {
             shards_in_cluster: 8,
             shards: (0..8).collect(),
             bounds: admit::Bounds::default(),
+            queries: None,
             query_rows_max: 5_000_000,
             queries_at_once: 0,
             store_is_near: true,
@@ -111,6 +116,7 @@ pub(crate) struct Waku {
     room: Arc<Semaphore>,
     /// Questions that may be asked now.
     turns: Arc<Semaphore>,
+    buckets: Buckets,
     #[cfg(feature = "libp2p")]
     network: Option<p2p::Handle>,
     config: Config,
@@ -250,9 +256,14 @@ impl Waku {
         drop((pubsub_topic, message));
     }
 
-    /// A page of history, and notes how long it took.
-    async fn page(&self, request: Vec<u8>) -> Result<Page, Refusal> {
+    /// A page of history for whoever asks, and notes how long it took.
+    async fn page(&self, from: Source, request: Vec<u8>) -> Result<Page, Refusal> {
         let began = Instant::now();
+        if let Some(rate) = self.config.queries
+            && self.buckets.take(Meter::Questions(from), rate).is_err()
+        {
+            return Err(Refusal::TooMany);
+        }
         let page = self.find(request).await;
         self.metrics.query.note(began.elapsed());
         if let Ok(page) = &page {
@@ -429,6 +440,7 @@ impl Doors {
             metrics: Metrics::default(),
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
             turns: Arc::new(Semaphore::new(turns)),
+            buckets: Buckets::default(),
             #[cfg(feature = "libp2p")]
             network: handle,
             config,

@@ -1,5 +1,6 @@
 //! `/vac/waku/store-query/3.0.0` (RFC 13/WAKU2-STORE): one request, one answer, then the stream ends.
 
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use libp2p_stream::Control;
 use tokio::task::JoinHandle;
 
 use super::frame;
+use crate::rate::Source;
 use crate::waku::Waku;
 use crate::waku::history::{self, Refusal};
 use crate::waku::metrics::Asker;
@@ -30,13 +32,13 @@ pub(super) fn serve(
     waku: Arc<Waku>,
     connections_max: u32,
 ) -> JoinHandle<()> {
-    super::serve(control, PROTOCOL, connections_max, move |_, mut stream| {
+    super::serve(control, PROTOCOL, connections_max, move |peer, mut stream| {
         let waku = Arc::clone(&waku);
         async move {
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
             let (request, page) = match asked.await {
                 Ok(Ok(Some(request))) => {
-                    let page = waku.page(request.clone()).await;
+                    let page = waku.page(source(peer), request.clone()).await;
                     (request, page)
                 }
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
@@ -54,6 +56,13 @@ pub(super) fn serve(
             }
         }
     })
+}
+
+/// A peer, as what it does is measured.
+fn source(peer: PeerId) -> Source {
+    let mut hash = std::hash::DefaultHasher::new();
+    peer.hash(&mut hash);
+    Source::Connection(hash.finish())
 }
 
 /// Asks a peer. Says why there is no answer, or gives its bytes, which are one.

@@ -86,6 +86,8 @@ impl Pair {
     }
 
     async fn stream(&mut self, protocol: &'static str) -> Stream {
+        // The library drops one that comes while the one before it was not taken up yet.
+        tokio::time::sleep(Duration::from_millis(50)).await;
         self.control.open_stream(self.peer, StreamProtocol::new(protocol)).await.unwrap()
     }
 

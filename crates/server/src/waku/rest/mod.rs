@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -23,6 +23,7 @@ use super::history::Refusal;
 use super::metrics::{Answered, Asker};
 use super::poll::Topic;
 use crate::http::{self, Bounds};
+use crate::rate::Source;
 
 mod relay;
 mod store;
@@ -76,7 +77,8 @@ pub(super) async fn serve(listener: TcpListener, leaving: watch::Receiver<bool>,
     let bounds =
         Bounds { connections_max: CONNECTIONS_MAX, head_timeout: REST_MAX, connection_max: None };
     let service = TowerToHyperService::new(routes(waku));
-    let answer = move |_: IpAddr, request: hyper::Request<Incoming>| {
+    let answer = move |peer: IpAddr, mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         let answer = service.call(request);
         async move {
             match tokio::time::timeout(REQUEST_MAX, answer).await {
@@ -127,7 +129,11 @@ fn routes(waku: Arc<Waku>) -> Router {
         .with_state(waku)
 }
 
-async fn history(State(waku): Shared, RawQuery(query): RawQuery) -> Answer {
+async fn history(
+    State(waku): Shared,
+    Extension(peer): Extension<IpAddr>,
+    RawQuery(query): RawQuery,
+) -> Answer {
     let parameters = match store::Parameters::parse(&query.unwrap_or_default()) {
         Ok(parameters) => parameters,
         Err(words) => {
@@ -141,7 +147,7 @@ async fn history(State(waku): Shared, RawQuery(query): RawQuery) -> Answer {
             Err(why) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, why),
         };
     }
-    let page = waku.page(parameters.request()).await;
+    let page = waku.page(Source::Address(peer.into()), parameters.request()).await;
     let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
     waku.metrics.queries.of(Asker::Client).of(status.into()).add(1);
     store::answer(&page, parameters.include_data)
