@@ -150,19 +150,24 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// One request on a connection of its own.
 pub(crate) fn http(addr: &str, method: &str, path: &str, body: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(addr).expect("is accepted");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    try_http(addr, method, path, body).expect("is answered")
+}
+
+/// The same where the node may be gone.
+fn try_http(addr: &str, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\nContent-Type: \
          application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(head.as_bytes()).expect("is sent");
+    stream.write_all(head.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("is answered");
+    stream.read_to_string(&mut answer)?;
     let status = answer.get(9..12).and_then(|status| status.parse().ok());
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    (status.expect("a status"), body.expect("a body"))
+    status.zip(body).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
 }
 
 /// Now, in nanoseconds since 1970.

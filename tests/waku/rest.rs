@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Node, http, message, now_ns, text};
+use super::{Node, http, message, now_ns, text, try_http};
 use crate::served::hark;
 
 #[test]
@@ -91,6 +91,49 @@ fn what_is_no_message_is_refused_and_says_why() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
     }
+}
+
+#[test]
+fn every_message_that_got_its_200_is_there_after_kill_9() {
+    let mut node = Node::start("kill", &[]);
+    let start = now_ns();
+    let rest = node.rest.clone();
+    let publish = |thread: u64| {
+        let mut kept = Vec::new();
+        for at in 0.. {
+            let timestamp = start + at * 4 + thread;
+            let body = message("kill", "AAAA", timestamp).to_string();
+            match try_http(&rest, "POST", "/relay/v1/auto/messages", &body) {
+                Ok((200, _)) => kept.push(timestamp),
+                // It is gone.
+                _ => break,
+            }
+        }
+        kept
+    };
+    let kept: Vec<u64> = std::thread::scope(|scope| {
+        let publishers = [0, 1, 2, 3].map(|thread| scope.spawn(move || publish(thread)));
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        node.kill();
+        publishers.into_iter().flat_map(|thread| thread.join().expect("ends")).collect()
+    });
+    assert!(kept.len() > 100, "{} got their 200", kept.len());
+    let node = Node::on(std::mem::take(&mut node.data), &[]);
+    let topic = "/kill/1/chat/proto";
+    let shard = hark_codec::waku::Shard::of(topic, 1, 8).expect("a topic").to_string();
+    let there: std::collections::HashSet<String> = node.hashes("").into_iter().collect();
+    for timestamp in &kept {
+        let message = hark_codec::waku::Message {
+            payload: &[0; 3],
+            content_topic: topic,
+            timestamp: i64::try_from(*timestamp).ok(),
+            ..hark_codec::waku::Message::default()
+        };
+        let hash = hark_codec::hex::encode_32(&message.hash(&shard));
+        let hash = format!("0x{}", String::from_utf8_lossy(&hash));
+        assert!(there.contains(&hash), "{timestamp} of {} is lost", kept.len());
+    }
+    println!("{} messages got their 200, none is lost", kept.len());
 }
 
 #[test]
