@@ -11,6 +11,7 @@ use hark_archive::{Outcome, Query, Store, Write};
 use hark_codec::waku::topic;
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_server::nostr::admit::OwnUrls;
+use hark_server::waku::NS_PER_S;
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 use hark_store_postgres::PostgresStore;
 
@@ -37,6 +38,14 @@ impl Network {
         match self {
             Self::Nostr => "nostr",
             Self::Waku => "waku",
+        }
+    }
+
+    /// How many of its units of time a second has.
+    pub(crate) fn units_per_s(self) -> u64 {
+        match self {
+            Self::Nostr => 1,
+            Self::Waku => NS_PER_S,
         }
     }
 
@@ -134,13 +143,13 @@ impl Place {
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
             part_s: config.part_days.saturating_mul(86_400),
+            units_per_s: self.network.units_per_s(),
             ..hark_store_postgres::Options::default()
         };
         match self.network {
             Network::Nostr => common,
             Network::Waku => hark_store_postgres::Options {
                 part_s: self.config.waku.part_days.saturating_mul(86_400),
-                units_per_s: 1_000_000_000,
                 one_kind: true,
                 // There are few shards.
                 common_labels: &[topic::PUBSUB],

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hark_testkit::disk::scratch;
 use serde_json::{Value, json};
 
 use crate::served::{PATIENCE, hark};
@@ -36,9 +37,7 @@ impl Drop for Node {
 
 /// An empty directory.
 fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("hark-waku-{name}-{}", std::process::id()));
-    // There may be none.
-    let _ = std::fs::remove_dir_all(&path);
+    let path = scratch(&format!("waku-{name}"));
     std::fs::create_dir_all(&path).expect("is made");
     path
 }

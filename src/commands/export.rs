@@ -28,8 +28,7 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     if args.filters.is_empty() {
         queries.push(Query { now, ..Query::default() });
     }
-    let units_per_s = if of_waku { 1_000_000_000 } else { 1 };
-    let time = |s: u64| s.saturating_mul(units_per_s);
+    let time = |s: u64| s.saturating_mul(place.network.units_per_s());
     for query in &mut queries {
         query.from = query.from.max(time(args.since.unwrap_or(0)));
         query.to = query.to.min(args.until.map_or(u64::MAX, time));

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::Policy;
+use hark_server::waku::NS_PER_S;
 use hark_server::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
 
@@ -134,9 +135,6 @@ impl Waku {
         })
     }
 }
-
-/// Waku's times are in nanoseconds.
-const NS_PER_S: u64 = 1_000_000_000;
 
 /// How an archive in a database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]

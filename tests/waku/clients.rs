@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use hark_codec::waku::{Message, Shard};
 use serde_json::{Value, json};
 
@@ -39,7 +41,7 @@ fn messages() -> Vec<(Value, Value)> {
             let kept = json!({
                 "pubsubTopic": topic,
                 "message": {
-                    "payload": base64(&payload), "contentTopic": content_topic,
+                    "payload": BASE64_STANDARD.encode(&payload), "contentTopic": content_topic,
                     "timestamp": timestamp,
                 },
             });
@@ -50,20 +52,6 @@ fn messages() -> Vec<(Value, Value)> {
             (kept, expected)
         })
         .collect()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for three in bytes.chunks(3) {
-        let bits = three.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte));
-        let bits = bits << (8 * (3 - three.len()));
-        for at in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
-            out.push(if at <= three.len() { char::from(digit) } else { '=' });
-        }
-    }
-    out
 }
 
 #[test]

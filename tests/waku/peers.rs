@@ -40,7 +40,6 @@ fn a_node_is_the_same_after_a_restart() {
     node.stop();
     let node = Node::on(std::mem::take(&mut node.data), &[]);
     assert_eq!(id(&node), before);
-    drop(folder("key"));
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use hark_codec::waku::Message;
 use hark_codec::waku::message::META_MAX;
 
+use super::NS_PER_S;
+
 /// Bounds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -48,7 +50,7 @@ impl Bounds {
     pub fn admit(&self, message: &Message<'_>, bytes: usize, now_ns: u64) -> Result<(), Refusal> {
         let time = self.admit_old(message, bytes)?;
         let Some(window) = self.window_ns else { return Ok(()) };
-        let window_s = window / 1_000_000_000;
+        let window_s = window / NS_PER_S;
         match time {
             time if time < now_ns.saturating_sub(window) => Err(Refusal::TooOld(window_s)),
             time if time > now_ns.saturating_add(window) => Err(Refusal::TooFar(window_s)),

@@ -154,15 +154,13 @@ impl Question {
             limit => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
         };
         let mut query = Query::default();
+        if let Some(pubsub_topic) = request.pubsub_topic {
+            query.labels.push(LabelSet::one(topic::PUBSUB, pubsub_topic.as_bytes()));
+        }
         let topics = request.content_topics();
         if few(topics.clone().count(), "content topics")? {
             let values = topics.map(|topic| topic.as_bytes().into()).collect();
             query.labels.push(LabelSet { name: topic::CONTENT, values });
-        }
-        // Behind them: where a store cannot tell which condition fewer messages meet, it takes the first,
-        // and there are fewer shards than content topics.
-        if let Some(pubsub_topic) = request.pubsub_topic {
-            query.labels.push(LabelSet::one(topic::PUBSUB, pubsub_topic.as_bytes()));
         }
         let hashes = request.message_hashes();
         if few(hashes.clone().count(), "message hashes")? {

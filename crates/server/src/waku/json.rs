@@ -13,16 +13,13 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnedMessage {
-    #[serde(deserialize_with = "base64")]
-    payload: Vec<u8>,
+    payload: Base64,
     content_topic: String,
     version: Option<u32>,
     /// See [`Message::timestamp`].
     pub timestamp: Option<i64>,
-    #[serde(default, deserialize_with = "some_base64")]
-    meta: Option<Vec<u8>>,
-    #[serde(default, deserialize_with = "some_base64")]
-    proof: Option<Vec<u8>>,
+    meta: Option<Base64>,
+    proof: Option<Base64>,
     ephemeral: Option<bool>,
 }
 
@@ -30,26 +27,26 @@ impl OwnedMessage {
     /// The message.
     pub fn message(&self) -> Message<'_> {
         Message {
-            payload: &self.payload,
+            payload: &self.payload.0,
             content_topic: &self.content_topic,
             version: self.version,
             timestamp: self.timestamp,
-            meta: self.meta.as_deref(),
-            proof: self.proof.as_deref(),
+            meta: self.meta.as_ref().map(|meta| &meta.0[..]),
+            proof: self.proof.as_ref().map(|proof| &proof.0[..]),
             ephemeral: self.ephemeral,
         }
     }
 }
 
-fn base64<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
-    let text = std::borrow::Cow::<'d, str>::deserialize(from)?;
-    BASE64_STANDARD.decode(&*text).map_err(|error| D::Error::custom(format!("no base64: {error}")))
-}
+/// Bytes that JSON has as base64.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Base64(Vec<u8>);
 
-fn some_base64<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
-    let bytes = BASE64_STANDARD.decode(text);
-    bytes.map(Some).map_err(|error| D::Error::custom(format!("no base64: {error}")))
+impl<'d> Deserialize<'d> for Base64 {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        let bytes = BASE64_STANDARD.decode(String::deserialize(from)?);
+        bytes.map(Self).map_err(|error| D::Error::custom(format!("no base64: {error}")))
+    }
 }
 
 /// A message with its hash and its pubsub topic: an element of an answer, or a line of an export.

@@ -45,6 +45,9 @@ const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Messages that wait to be durable, at most.
 const INTAKE_MAX: usize = 4_096;
 
+/// Waku's unit of time.
+pub const NS_PER_S: u64 = 1_000_000_000;
+
 /// Why no peer can be asked.
 const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
@@ -155,8 +158,7 @@ impl Waku {
             .is_ok_and(|shard| self.config.served().any(|served| served == shard))
     }
 
-    /// Takes a message in: on return it is durable, if it is to be kept at all. `bytes` is its length
-    /// on the wire.
+    /// Takes a message in, if it may be: see [`Waku::admit`] and [`Waku::keep`].
     pub(crate) async fn take(
         &self,
         origin: Origin,
@@ -164,8 +166,34 @@ impl Waku {
         bytes: usize,
         pubsub_topic: &str,
     ) -> Result<Taken, NotTaken> {
+        self.admit(origin, message, bytes)?;
+        self.keep(origin, message, pubsub_topic).await
+    }
+
+    /// Whether a message of so many bytes may come in. One that may not is counted.
+    fn admit(
+        &self,
+        origin: Origin,
+        message: &Message<'_>,
+        bytes: usize,
+    ) -> Result<(), admit::Refusal> {
+        let bounds = &self.config.bounds;
+        let admitted = match origin {
+            Origin::Store => bounds.admit_old(message, bytes).map(drop),
+            _ => bounds.admit(message, bytes, now_ns()),
+        };
+        admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
+    }
+
+    /// Takes in a message that may be: on return it is durable, if it is to be kept at all.
+    async fn keep(
+        &self,
+        origin: Origin,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<Taken, NotTaken> {
         let began = Instant::now();
-        let taken = self.keep(origin, message, bytes, pubsub_topic).await;
+        let taken = self.store(message, pubsub_topic).await;
         let fate = match &taken {
             Ok(Taken::Stored) => {
                 self.metrics.insert.note(began.elapsed());
@@ -173,24 +201,17 @@ impl Waku {
             }
             Ok(Taken::Duplicate) => Fate::Duplicate,
             Ok(Taken::Ephemeral) => Fate::Ephemeral,
-            Err(NotTaken::Refused(refusal)) => (*refusal).into(),
             Err(_) => Fate::Insert,
         };
-        self.metrics.messages.of(origin).of(fate).add(1);
+        self.count(origin, fate);
         taken
     }
 
-    async fn keep(
-        &self,
-        origin: Origin,
-        message: &Message<'_>,
-        bytes: usize,
-        pubsub_topic: &str,
-    ) -> Result<Taken, NotTaken> {
-        match origin {
-            Origin::Store => drop(self.config.bounds.admit_old(message, bytes)?),
-            _ => self.config.bounds.admit(message, bytes, now_ns())?,
-        }
+    fn count(&self, origin: Origin, fate: Fate) {
+        self.metrics.messages.of(origin).of(fate).add(1);
+    }
+
+    async fn store(&self, message: &Message<'_>, pubsub_topic: &str) -> Result<Taken, NotTaken> {
         if message.ephemeral == Some(true) {
             // Nobody waits for the disk.
             let mut wire = Vec::new();
@@ -257,7 +278,7 @@ impl Waku {
     }
 
     /// A page of history for whoever asks, and notes how long it took.
-    async fn page(&self, from: Source, request: Vec<u8>) -> Result<Page, Refusal> {
+    async fn page(&self, from: Source, request: &[u8]) -> Result<Page, Refusal> {
         let began = Instant::now();
         if let Some(rate) = self.config.queries
             && self.buckets.take(Meter::Questions(from), rate).is_err()
@@ -272,15 +293,16 @@ impl Waku {
         page
     }
 
-    async fn find(&self, request: Vec<u8>) -> Result<Page, Refusal> {
+    async fn find(&self, request: &[u8]) -> Result<Page, Refusal> {
         let rows_max = self.config.query_rows_max;
         if self.config.store_is_near {
             // To change the thread would take longer than nearly all questions do.
-            let page = history::page_of(&*self.store, &request, rows_max.min(ROWS_AT_ONCE));
+            let page = history::page_of(&*self.store, request, rows_max.min(ROWS_AT_ONCE));
             if rows_max <= ROWS_AT_ONCE || !matches!(page, Err(Refusal::TooDear)) {
                 return page;
             }
         }
+        let request = request.to_vec();
         let asked = self.ask(move |store| history::page_of(store, &request, rows_max)).await;
         asked.unwrap_or(Err(Refusal::Down))
     }

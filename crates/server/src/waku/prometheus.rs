@@ -41,23 +41,21 @@ pub(crate) fn write(page: &mut Page, waku: &Waku) {
         "Time to answer a question, with waiting for its turn.",
         &metrics.query,
     );
+    let answered = |status: Answered| -> u64 {
+        metrics.queries.all().map(|(_, by)| by.of(status).get()).sum()
+    };
+    let asked: u64 = Answered::ALL.iter().map(|(status, _)| answered(*status)).sum();
+    let refused = answered(Answered::TooManyRequests) + answered(Answered::Unavailable);
     page.head("waku_store_queries_total", "counter", "Questions.");
-    let all = metrics.queries.all();
-    let asked: u64 = all.flat_map(|(_, by)| by.all().map(|(_, count)| count.get())).sum();
     page.line("waku_store_queries_total", "", asked);
-    let unread: u64 = metrics.queries.all().map(|(_, by)| by.of(Answered::BadRequest).get()).sum();
     page.head("waku_store_errors_total", "counter", "Questions that could not be read.");
+    let unread = answered(Answered::BadRequest);
     page.line("waku_store_errors_total", "{type=\"decode_rpc_failure\"}", unread);
     page.head(
         "waku_service_requests_total",
         "counter",
         "Questions, by whether they were answered.",
     );
-    let refused: u64 = metrics
-        .queries
-        .all()
-        .map(|(_, by)| by.of(Answered::TooManyRequests).get() + by.of(Answered::Unavailable).get())
-        .sum();
     for (state, count) in [("served", asked - refused), ("rejected", refused)] {
         let labels = format!("{{service=\"/vac/waku/store-query/3.0.0\",state=\"{state}\"}}");
         page.line("waku_service_requests_total", &labels, count);

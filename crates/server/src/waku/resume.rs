@@ -16,7 +16,7 @@ use libp2p::Multiaddr;
 use tokio::sync::watch;
 
 use super::metrics::Origin;
-use super::{NotTaken, Taken, Waku, now_ns};
+use super::{NS_PER_S, NotTaken, Taken, Waku, now_ns};
 
 /// How often the file is written, and peers are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -24,7 +24,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
 /// How much earlier than the time in the file fetching begins: clocks differ, and messages take time.
 const OVERLAP_NS: u64 = 60 * NS_PER_S;
-const NS_PER_S: u64 = 1_000_000_000;
 /// Time to the next try after all stores have failed.
 const RETRY: Duration = Duration::from_secs(10);
 

@@ -2,6 +2,8 @@
 
 use hark_archive::retention::{Policy, Rule};
 
+use super::NS_PER_S;
+
 /// A policy and the text that it was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -20,7 +22,7 @@ impl Default for Retention {
 }
 
 fn for_ever() -> Policy {
-    Policy { spared_kinds: Vec::new(), units_per_s: 1_000_000_000, ..Policy::default() }
+    Policy { spared_kinds: Vec::new(), units_per_s: NS_PER_S, ..Policy::default() }
 }
 
 impl std::fmt::Display for Retention {

@@ -65,8 +65,7 @@ impl World {
     ) -> (Vec<Kept>, Option<Id>) {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
-        let mut out = Vec::new();
-        out.extend(answer(&bytes, &page_of(&self.store, &bytes, u64::MAX)));
+        let out = answer(&bytes, &page_of(&self.store, &bytes, u64::MAX));
         let response = Response::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
@@ -181,8 +180,7 @@ fn a_cursor_at_the_end_gives_an_empty_page() {
 fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
-    let mut out = Vec::new();
-    out.extend(answer(&bytes, &page_of(store, &bytes, u64::MAX)));
+    let out = answer(&bytes, &page_of(store, &bytes, u64::MAX));
     let response = Response::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
@@ -211,7 +209,6 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
         assert_eq!(status, code, "{words}");
         assert!(words.contains(said), "{words}");
     }
-    let mut out = Vec::new();
-    out.extend(answer(&[0x0a, 9], &page_of(store, &[0x0a, 9], u64::MAX)));
+    let out = answer(&[0x0a, 9], &page_of(store, &[0x0a, 9], u64::MAX));
     assert_eq!(Response::parse(&out).unwrap().status_code, Some(400));
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use hark_codec::waku::protobuf::put_varint;
+use hark_codec::waku::protobuf::{put_varint, varint};
 use libp2p::Stream;
 
 /// How long the rest of a message may take once it has begun, and how long a peer may take to take one.
@@ -17,20 +17,15 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
         return Ok(None);
     }
     in_time(async {
-        let (mut len, mut byte, mut shift) = (0_u64, first[0], 0);
-        loop {
-            len |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                break;
-            }
-            shift += 7;
-            if shift > 28 {
+        let (mut head, mut used) = ([first[0], 0, 0, 0, 0], 1);
+        while head[used - 1] >= 0x80 {
+            let Some(next) = head.get_mut(used..=used) else {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a length too long"));
-            }
-            let mut next = [0];
-            stream.read_exact(&mut next).await?;
-            byte = next[0];
+            };
+            stream.read_exact(next).await?;
+            used += 1;
         }
+        let len = varint(&mut &head[..used]).map_err(io::Error::other)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > bytes_max {
             let words = format!("a message of {len} bytes, where {bytes_max} are allowed");

@@ -55,11 +55,12 @@ fn make(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hark_testkit::disk::scratch;
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_key_is_made_once_and_for_its_owner() {
-        let folder = std::env::temp_dir().join(format!("hark-key-{}", std::process::id()));
+        let folder = scratch("key");
         let path = folder.join("waku.key");
         let first = load(&path).unwrap();
         assert_eq!(load(&path).unwrap().public(), first.public());

@@ -118,7 +118,6 @@ enum Order {
 }
 
 /// The other doors' end.
-#[derive(Clone)]
 pub(super) struct Handle {
     orders: mpsc::Sender<Order>,
     control: libp2p_stream::Control,
@@ -257,6 +256,9 @@ impl Network {
                         Accepted::Broken => MessageAcceptance::Reject,
                     },
                 );
+                if accepted != Accepted::Yes {
+                    return;
+                }
                 let Ok(slot) = Arc::clone(taking).acquire_owned().await else { return };
                 let waku = Arc::clone(waku);
                 tokio::spawn(async move {
@@ -297,6 +299,7 @@ async fn left(leaving: &mut watch::Receiver<bool>) {
     let _ = leaving.wait_for(|leaving| *leaving).await;
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Accepted {
     Yes,
     /// Not of this time or of these shards: nobody's fault.
@@ -310,19 +313,18 @@ fn accept(waku: &Waku, gossip: &gossipsub::Message) -> Accepted {
         return Accepted::Old;
     }
     let Ok(message) = Message::parse(&gossip.data) else { return Accepted::Broken };
-    match waku.config.bounds.admit(&message, gossip.data.len(), super::now_ns()) {
+    match waku.admit(Origin::Relay, &message, gossip.data.len()) {
         Ok(()) => Accepted::Yes,
         Err(Refusal::TooOld(_) | Refusal::TooFar(_) | Refusal::NoTime) => Accepted::Old,
         Err(_) => Accepted::Broken,
     }
 }
 
-/// Takes in what gossip has brought.
+/// Takes in what gossip has brought and [`accept`] let in.
 async fn take(waku: &Waku, gossip: &gossipsub::Message) {
     let Ok(message) = Message::parse(&gossip.data) else { return };
-    let (bytes, topic) = (gossip.data.len(), gossip.topic.as_str());
-    let taken = waku.take(Origin::Relay, &message, bytes, topic).await;
-    if let Err(error) = taken {
+    let topic = gossip.topic.as_str();
+    if let Err(error) = waku.keep(Origin::Relay, &message, topic).await {
         tracing::debug!(%error, topic, "a message of a peer was not taken");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libp2p::multiaddr::Protocol;
+use libp2p::swarm::DialError;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use tokio::sync::oneshot;
@@ -24,6 +25,16 @@ pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
         Some(Protocol::P2p(peer)) => Some(peer),
         _ => None,
     }
+}
+
+/// Dials a peer, unless that is under way already.
+fn dial(
+    swarm: &mut Swarm<Behaviour>,
+    peer: PeerId,
+    addrs: Vec<Multiaddr>,
+) -> Result<(), DialError> {
+    let opts = DialOpts::peer_id(peer).addresses(addrs);
+    swarm.dial(opts.condition(PeerCondition::DisconnectedAndNotDialing).build())
 }
 
 /// Peers to stay connected with, and those that somebody wants to ask.
@@ -68,10 +79,8 @@ impl Peers {
                 continue;
             }
             wanted.next = None;
-            let opts = DialOpts::peer_id(peer).addresses(wanted.addrs.clone());
-            let opts = opts.condition(PeerCondition::DisconnectedAndNotDialing).build();
             // A failure comes as an event.
-            let _ = swarm.dial(opts);
+            let _ = dial(swarm, peer, wanted.addrs.clone());
         }
     }
 
@@ -89,10 +98,8 @@ impl Peers {
             return;
         }
         self.asked.entry(peer).or_default().push(tell);
-        let opts = DialOpts::peer_id(peer).addresses(vec![addr]);
-        let opts = opts.condition(PeerCondition::DisconnectedAndNotDialing).build();
-        if let Err(error) = swarm.dial(opts)
-            && !matches!(error, libp2p::swarm::DialError::DialPeerConditionFalse(_))
+        if let Err(error) = dial(swarm, peer, vec![addr])
+            && !matches!(error, DialError::DialPeerConditionFalse(_))
         {
             self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));
         }

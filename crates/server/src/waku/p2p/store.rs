@@ -38,7 +38,7 @@ pub(super) fn serve(
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
             let (request, page) = match asked.await {
                 Ok(Ok(Some(request))) => {
-                    let page = waku.page(source(peer), request.clone()).await;
+                    let page = waku.page(source(peer), &request).await;
                     (request, page)
                 }
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {

@@ -21,7 +21,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Handle, frame, peers, reconcile};
 use crate::waku::metrics::Origin;
-use crate::waku::{Taken, Waku, now_ns};
+use crate::waku::{NS_PER_S, Taken, Waku, now_ns};
 
 const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
 const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
@@ -35,7 +35,6 @@ const ITEMS_MAX: usize = 500_000;
 const WAIT: Duration = Duration::from_secs(30);
 /// Messages that are read from the archive, or on their way into it, at a time.
 const AT_ONCE: usize = 100;
-const NS_PER_S: u64 = 1_000_000_000;
 
 /// How often what is compared.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@ use hark_archive::clock::Clock;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, writer};
 use hark_codec::waku::{Encoder, Request, Response};
+use hark_testkit::disk::scratch;
 use libp2p::Stream;
 use libp2p_stream::Control;
 
@@ -40,7 +41,7 @@ impl Pair {
         let topic = "/waku/2/rs/1/0";
         Encoder::default().encode(&message, topic, &message.hash(topic), &mut record);
         hark_archive::Store::commit(&store, &[Write::Put(record.into())]).unwrap();
-        let folder = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
+        let folder = scratch(name);
         let config = crate::waku::Config {
             p2p: Some(Config {
                 listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],

@@ -147,7 +147,7 @@ async fn history(
             Err(why) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, why),
         };
     }
-    let page = waku.page(Source::Address(peer.into()), parameters.request()).await;
+    let page = waku.page(Source::Address(peer.into()), &parameters.request()).await;
     let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
     waku.metrics.queries.of(Asker::Client).of(status.into()).add(1);
     store::answer(&page, parameters.include_data)
