@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hark_codec::record::Id;
@@ -18,8 +18,10 @@ use tokio::sync::watch;
 use super::metrics::Origin;
 use super::{NS_PER_S, NotTaken, Taken, Waku, now_ns};
 
-/// How often the file is written, and peers are looked for.
+/// How often peers are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the file is written, well within [`OVERLAP_NS`].
+const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How long gossip may take until it has found who passes messages on.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
 /// How much earlier than the time in the file fetching begins: clocks differ, and messages take time.
@@ -63,13 +65,16 @@ impl Resume {
     }
 
     async fn keep_up(&self, waku: &Waku) {
-        let mut complete = false;
+        let (mut complete, mut noted) = (false, Instant::now());
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             if waku.metrics.peers.get() == 0 {
                 complete = false;
             } else if complete {
-                self.note(now_ns());
+                if noted.elapsed() >= NOTE_EVERY {
+                    self.note(now_ns());
+                    noted = Instant::now();
+                }
             } else {
                 tokio::time::sleep(GOSSIP_WAIT).await;
                 let until = now_ns();

@@ -27,6 +27,8 @@ const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
 const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
 /// Bytes of a payload, at most.
 const PAYLOAD_MAX: usize = 4 << 20;
+/// Sessions that others have begun, at a time: each holds a list of its span. One more is reset.
+const SESSIONS_MAX: usize = 4;
 /// Payloads that a session may take.
 const ROUNDS_MAX: usize = 64;
 /// Messages of a session's span, at most.
@@ -61,9 +63,12 @@ pub(super) fn serve(
     connections_max: u32,
 ) -> JoinHandle<()> {
     let (waku, sending) = (Arc::clone(waku), control.clone());
+    let sessions = Arc::new(Semaphore::new(SESSIONS_MAX));
     super::serve(control, RECONCILIATION, connections_max, move |peer, mut stream| {
         let (waku, control) = (Arc::clone(&waku), sending.clone());
+        let sessions = Arc::clone(&sessions);
         async move {
+            let Ok(_session) = sessions.try_acquire_owned() else { return };
             let first = tokio::time::timeout(WAIT, frame::read(&mut stream, PAYLOAD_MAX));
             let Ok(Ok(Some(first))) = first.await else { return };
             if let Err(why) = session(&waku, control, peer, stream, Some(first)).await {
@@ -207,7 +212,8 @@ async fn load(waku: &Arc<Waku>, payload: &Payload) -> Result<Vec<Place>, String>
     }
     let end = payload.ranges.last().map_or(payload.start, |range| range.end.0);
     let (from, order, limit) = (payload.start, Order::OldestFirst, ITEMS_MAX + 1);
-    let mut query = Query { labels, from, to: end, order, limit, ..Query::default() };
+    let budget = waku.config.query_rows_max;
+    let mut query = Query { labels, from, to: end, order, limit, budget, ..Query::default() };
     query.normalise();
     let loaded = waku.ask(move |store| {
         let mut items = Vec::new();
@@ -229,8 +235,13 @@ fn each(store: &dyn Store, query: &Query, sink: &mut dyn FnMut(&Record<'_>)) -> 
         sink(record);
         ControlFlow::Continue(())
     };
-    while search.slice(u64::MAX, &mut sink).map_err(failed)? == Progress::Paused {}
-    Ok(())
+    loop {
+        match search.slice(u64::MAX, &mut sink).map_err(failed)? {
+            Progress::Paused => {}
+            Progress::Done { .. } => return Ok(()),
+            Progress::Exhausted => return Err("too much would have to be read".into()),
+        }
+    }
 }
 
 /// Sends messages, and says how many.
