@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     }
     // Last to go: the store closes before the lock does.
     let (held, shelf, taking) = open(args, place)?;
-    let waku = open_waku(args, place)?;
+    let waku = open_waku(place)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -63,6 +63,12 @@ fn open(
     place: &Place,
 ) -> anyhow::Result<(Option<Arc<Held>>, Shelf, Option<Taking>)> {
     let (writer, clock) = (place.config.batch, Clock::System);
+    if args.takeover && place.config.waku.serve {
+        bail!(
+            "a server with a Waku node can not be taken over yet, and goes on. Stop it first, or set \
+             [waku] serve = false"
+        )
+    }
     if let Some(url) = &place.database {
         if args.takeover {
             bail!(
@@ -86,18 +92,12 @@ fn open(
 }
 
 /// Waku's shelf and what to do with it, if there is to be a node. The archive's lock must be held.
-fn open_waku(args: &ServeArgs, place: &Place) -> anyhow::Result<Option<Waku>> {
+fn open_waku(place: &Place) -> anyhow::Result<Option<Waku>> {
     let Some(mut config) = place.config.waku(&place.data) else { return Ok(None) };
     if place.database.is_some() {
         // One waits for the database with each connection.
         config.queries_at_once = place.config.postgres.connections_max;
         config.store_is_near = false;
-    }
-    if args.takeover {
-        bail!(
-            "a server with a Waku node can not be taken over yet, and goes on. Stop it first, or set \
-             [waku] serve = false"
-        )
     }
     let place = place.of(Network::Waku);
     let store: Arc<dyn Store> = if let Some(url) = &place.database {

@@ -306,7 +306,7 @@ impl Plain for u16 {
 
 impl Plain for Retention {
     fn read(value: &Value) -> Result<Self, String> {
-        String::read(value)?.parse().or_else(|fault: String| wanted(&fault, value))
+        String::read(value)?.parse().map_err(|fault: String| format!("cannot be read: {fault}"))
     }
 
     fn show(&self) -> String {

@@ -61,9 +61,17 @@ pub enum ServeError {
         /// What the system says.
         cause: std::io::Error,
     },
+    /// The address for Waku's REST interface can not be had.
+    #[error("cannot listen on {addr}: {cause}; choose another with `rest` in [waku]")]
+    Rest {
+        /// Which.
+        addr: SocketAddr,
+        /// What the system says.
+        cause: std::io::Error,
+    },
     /// The Waku node's network can not be started.
     #[cfg(feature = "libp2p")]
-    #[error("the Waku node: {0}")]
+    #[error(transparent)]
     Waku(#[from] waku::p2p::NetworkError),
     /// A thread can not be started.
     #[error("cannot start a thread: {0}")]

@@ -431,7 +431,7 @@ impl Doors {
         let rest = match config.rest {
             None => None,
             Some(addr) => {
-                let failed = |cause| ServeError::Listen { addr, cause };
+                let failed = |cause| ServeError::Rest { addr, cause };
                 Some(TcpListener::bind(addr).await.map_err(failed)?)
             }
         };

@@ -91,7 +91,7 @@ pub enum NetworkError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// An address can not be listened on.
-    #[error("cannot listen on {0}: {1}")]
+    #[error("cannot listen on {0}: {1}; choose another with `listen` in [waku]")]
     Listen(Multiaddr, String),
     /// An address of a peer lacks its id.
     #[error("the address of a peer ends with /p2p/ and its id, but {0} does not")]
@@ -336,7 +336,7 @@ async fn listen(
     listening: &mut Vec<Multiaddr>,
 ) -> Result<(), NetworkError> {
     let failed = |error: String| NetworkError::Listen(addr.clone(), error);
-    let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(error.to_string()))?;
+    let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(root(&error)))?;
     loop {
         match swarm.select_next_some().await {
             SwarmEvent::NewListenAddr { listener_id, address } if listener_id == listener => {
@@ -344,12 +344,21 @@ async fn listen(
                 return Ok(());
             }
             SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
-                let why = reason.err().map_or("it was closed".into(), |error| error.to_string());
+                let why = reason.err().map_or("it was closed".into(), |error| root(&error));
                 return Err(failed(why));
             }
             _ => {}
         }
     }
+}
+
+/// What is at the root of an error: the layers of transports say nothing of their own.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut root = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root.to_string()
 }
 
 async fn swarm(
