@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+#[cfg(feature = "libp2p")]
+use libp2p::Multiaddr;
 
 use crate::codec::CodecArgs;
 use crate::report::Report;
@@ -46,8 +48,8 @@ pub(crate) enum Bench {
     Sql(SqlArgs),
     /// Ask and insert at the same time, each at a rate, and see how long both take
     Hammer(HammerArgs),
-    /// Publish to a Waku node and ask for its history at the same time, through its REST API
-    Store(StoreArgs),
+    /// Publish to a Waku node, by REST or gossip, and ask for its history at the same time
+    Store(Box<StoreArgs>),
     /// Fill a database as nostream does, to try `hark adopt` on
     Nostream(NostreamArgs),
     /// Measure what one message costs to read, write, hash, verify and store; needs no relay
@@ -82,33 +84,33 @@ pub(crate) struct GenArgs {
     pub(crate) unsigned: bool,
 }
 
-/// Which relay.
+/// What is measured.
 #[derive(Debug, Args)]
 pub(crate) struct TargetArgs {
     /// The relay to measure
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:7777")]
     pub(crate) url: Url,
 
-    /// The relay's process on this machine, for its CPU and memory; give it for each if there are several
+    /// Its process on this machine, for CPU and memory; give it for each if there are several
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
 }
 
-/// Another relay, measured in turns with the first one.
+/// What is measured, and another of the kind, in turns with the first.
 #[derive(Debug, Args)]
 pub(crate) struct AgainstArgs {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// Measure this relay too, in turns with the first, and show its figures and the ratios to them
+    /// Measure this one too, in turns with the first, and show its figures and the ratios to them
     #[arg(long, value_name = "URL", conflicts_with = "baseline")]
     against: Option<Url>,
 
-    /// The other relay's process
+    /// The other one's process
     #[arg(long, value_name = "PID", requires = "against")]
     against_pid: Vec<u32>,
 
-    /// What to call the other relay in tables
+    /// What to call the other one in tables
     #[arg(long, value_name = "NAME", default_value = "other", requires = "against")]
     against_name: String,
 }
@@ -140,7 +142,7 @@ impl TargetArgs {
 }
 
 impl AgainstArgs {
-    /// The relay, and the other one if there is one.
+    /// The first, and the other one if there is one.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
         let mut targets = vec![self.target.target()?];
         if let Some(url) = &self.against {
@@ -496,6 +498,12 @@ pub(crate) struct NostreamArgs {
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
+    mut_arg("url", |arg| {
+        arg.help("The node to measure, by the address of its REST API")
+            .default_value("http://127.0.0.1:8645")
+            .value_parser(Url::http)
+    }),
+    mut_arg("against", |arg| arg.value_parser(Url::http)),
     after_help = "\
 Examples:
   hark bench store --readers 0                       publish only: 9,000 messages of 1,400 bytes
@@ -503,21 +511,37 @@ Examples:
   hark bench store --messages 0 --seconds 30 --shape '1 topic'
   hark bench store --publish-rate 100 --query-rate 50 --against http://127.0.0.1:8646 \\
       --against-name postgres
+  hark bench store --publish-by gossip --pubsub-topic /waku/2/rs/1/0 --publish-rate 100
   hark bench store gen week.jsonl --messages 1000000
 
 Any node with nwaku's REST API will do. Readers go from page to page by the cursor; topics, times
 and hashes to ask for are learned from the node first. At a rate, publications and questions are due
 at times that do not wait for those before them, and their times count from then; else each begins
-when the one before it is answered. In the end every message that was taken must be stored, or the
-run fails. A node takes only what was made just now: for a history that is days long, bring in a
-file of `gen` beforehand."
+when the one before it is answered. Gossip answers nothing: there, times are until the node gives a
+message back. In the end every message that was taken must be stored, or the run fails. A node takes
+only what was made just now: for a history that is days long, bring in a file of `gen` beforehand."
 )]
 pub(crate) struct StoreArgs {
     #[command(subcommand)]
     pub(crate) command: Option<StoreCommand>,
 
     #[command(flatten)]
-    pub(crate) nodes: NodeArgs,
+    pub(crate) nodes: AgainstArgs,
+
+    /// How messages get into the node
+    #[arg(long, value_name = "DOOR", value_enum, default_value_t = PublishBy::Rest)]
+    pub(crate) publish_by: PublishBy,
+
+    /// The node's address for peers, as in /ip4/127.0.0.1/tcp/60000/p2p/16U... [default: the first for TCP
+    /// that its REST API tells]
+    #[cfg(feature = "libp2p")]
+    #[arg(long, value_name = "MULTIADDR", requires = "publish_by")]
+    pub(crate) peer: Option<Multiaddr>,
+
+    /// The other node's address for peers
+    #[cfg(feature = "libp2p")]
+    #[arg(long, value_name = "MULTIADDR", requires_all = ["against", "publish_by"])]
+    pub(crate) against_peer: Option<Multiaddr>,
 
     /// Connections that publish at the same time
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = at_least_one)]
@@ -536,8 +560,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub(crate) publish_rate: Option<f64>,
 
-    /// Publish under this pubsub topic [default: the one that the node chooses]
-    #[arg(long, value_name = "TOPIC")]
+    /// Publish under this pubsub topic, as in /waku/2/rs/1/0; gossip needs one [default: the one that the
+    /// node chooses]
+    #[arg(long, value_name = "TOPIC", required_if_eq("publish_by", "gossip"))]
     pub(crate) pubsub_topic: Option<String>,
 
     /// How long the node may take in the end to have stored what it has taken
@@ -568,40 +593,14 @@ pub(crate) struct StoreArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Which node, and another one, measured in turns with it.
-#[derive(Debug, Args)]
-pub(crate) struct NodeArgs {
-    /// The node to measure, by the address of its REST API
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8645",
-        value_parser = Url::http)]
-    url: Url,
-
-    /// The node's process on this machine, for its CPU and memory; give it for each if there are several
-    #[arg(long, value_name = "PID")]
-    pid: Vec<u32>,
-
-    /// Measure this node too, in turns with the first, and show its figures and the ratios to them
-    #[arg(long, value_name = "URL", value_parser = Url::http, conflicts_with = "baseline")]
-    against: Option<Url>,
-
-    /// The other node's process
-    #[arg(long, value_name = "PID", requires = "against")]
-    against_pid: Vec<u32>,
-
-    /// What to call the other node in tables
-    #[arg(long, value_name = "NAME", default_value = "other", requires = "against")]
-    pub(crate) against_name: String,
-}
-
-impl NodeArgs {
-    /// The node, and the other one if there is one.
-    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
-        let mut targets = vec![Target::new(&self.url, &self.pid)?];
-        if let Some(url) = &self.against {
-            targets.push(Target::new(url, &self.against_pid)?);
-        }
-        Ok(targets)
-    }
+/// How messages get into a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PublishBy {
+    /// By its REST API, which answers when a message is stored
+    Rest,
+    /// By gossip, each publisher as a peer of its own; nothing is answered
+    #[cfg(feature = "libp2p")]
+    Gossip,
 }
 
 #[derive(Debug, Subcommand)]

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde::de::IgnoredAny;
 
-use super::messages::{Draft, TOPICS, now_ns};
-use super::rest::{Answer, Client, encoded, page};
+use super::messages::{Draft, TOPICS};
+use super::publisher::Publisher;
+use super::rest::{Client, Refused, encoded, page};
+use super::watch::{Choice, watch};
 use crate::cli::StoreArgs;
 use crate::latency::Latencies;
 use crate::random::Random;
@@ -58,15 +60,21 @@ pub(super) struct Done {
 }
 
 impl Done {
-    fn answered(&mut self, due: Instant) {
+    /// Counts one that ended now; gives that time.
+    fn ended(&mut self) -> Instant {
         let now = Instant::now();
         self.count += 1;
-        self.times.add(now - due);
         self.ended = Some(now);
+        now
     }
 
-    fn refused(&mut self, what: &str, reason: &str) {
-        self.refusals.add(what, reason);
+    fn answered(&mut self, due: Instant) {
+        let now = self.ended();
+        self.times.add(now - due);
+    }
+
+    pub(super) fn refused(&mut self, refused: &Refused) {
+        self.refusals.add(&refused.what, &refused.reason);
         std::thread::sleep(REST);
     }
 
@@ -79,16 +87,28 @@ impl Done {
     }
 }
 
-/// Publishes and asks at the same time. Gives what came of it: of publications, which messages were
-/// taken, and of each question.
+/// What came of it.
+pub(super) struct Driven {
+    /// Of publications. Without times where somebody watches.
+    pub(super) published: Done,
+    pub(super) taken: Vec<Taken>,
+    /// Of each question.
+    pub(super) answers: Vec<Done>,
+    /// See [`watch`].
+    pub(super) watched: Option<Done>,
+}
+
+/// Publishes and asks at the same time. Through a door that answers nothing, a client to watch with says
+/// how long it took.
 pub(super) fn drive(
     args: &StoreArgs,
     bytes: usize,
     start: Instant,
-    publishers: Vec<Client>,
+    publishers: &mut [Publisher],
+    watcher: Option<Client>,
     readers: Vec<Client>,
     questions: &[Question],
-) -> anyhow::Result<(Done, Vec<Taken>, Vec<Done>)> {
+) -> anyhow::Result<Driven> {
     let publishing = Schedule::new(start, args.publish_rate).most(args.messages);
     let seconds = args.seconds.or((args.messages == 0).then_some(SECONDS));
     let mut asking = Schedule::new(start, args.query_rate);
@@ -96,12 +116,24 @@ pub(super) fn drive(
         asking = asking.until(start + Duration::from_secs_f64(seconds));
     }
     let begun = AtomicUsize::new(0);
-    let (published, asked) = std::thread::scope(|scope| {
+    let settle = Duration::from_secs_f64(args.settle);
+    let pubsub_topic = args.pubsub_topic.clone().unwrap_or_default();
+    let (published, asked, mut watched) = std::thread::scope(|scope| {
         let (publishing, asking, begun) = (&publishing, &asking, &begun);
+        let watching = watcher.map(|client| {
+            let (choice, chosen) = Choice::new(pubsub_topic, start);
+            (choice, scope.spawn(move || watch(client, &chosen, settle)))
+        });
+        let (choice, watching) = watching.unzip();
         let publishers: Vec<_> = (0..)
             .zip(publishers)
-            .map(|(at, client)| scope.spawn(move || publish(args, client, publishing, at, bytes)))
+            .map(|(at, publisher)| {
+                let choice = choice.clone();
+                scope.spawn(move || publish(publisher, publishing, choice.as_ref(), at, bytes))
+            })
             .collect();
+        // It is over for who watches when it is for all who publish.
+        drop(choice);
         let readers: Vec<_> = readers
             .into_iter()
             .map(|client| scope.spawn(move || ask(client, asking, questions, begun, args.pages)))
@@ -110,51 +142,59 @@ pub(super) fn drive(
         if seconds.is_none() || published.is_err() {
             asking.stop();
         }
-        let asked = join(readers);
-        anyhow::Ok((published?, asked?))
+        let (asked, watched) = (join(readers), join(watching));
+        anyhow::Ok((published?, asked?, watched?))
     })?;
-    let (mut publications, mut taken) = (Done::default(), Vec::new());
-    for (done, some) in published {
-        publications.add(done);
-        taken.extend(some);
+    let mut driven = Driven {
+        published: Done::default(),
+        taken: Vec::new(),
+        answers: questions.iter().map(|_| Done::default()).collect(),
+        watched: watched.pop(),
+    };
+    for (done, taken) in published {
+        driven.published.add(done);
+        driven.taken.extend(taken);
     }
-    let mut answers: Vec<Done> = questions.iter().map(|_| Done::default()).collect();
     for done in asked {
-        answers.iter_mut().zip(done).for_each(|(sum, done)| sum.add(done));
+        driven.answers.iter_mut().zip(done).for_each(|(sum, done)| sum.add(done));
     }
-    Ok((publications, taken, answers))
+    Ok(driven)
 }
 
-fn join<T>(threads: Vec<ScopedJoinHandle<'_, anyhow::Result<T>>>) -> anyhow::Result<Vec<T>> {
+fn join<'scope, T: 'scope>(
+    threads: impl IntoIterator<Item = ScopedJoinHandle<'scope, anyhow::Result<T>>>,
+) -> anyhow::Result<Vec<T>> {
     threads.into_iter().map(|thread| thread.join().ok().context("a thread has panicked")?).collect()
 }
 
 /// One publisher of several, with all that was taken from it.
 fn publish(
-    args: &StoreArgs,
-    mut client: Client,
+    publisher: &mut Publisher,
     schedule: &Schedule,
-    publisher: u64,
+    choice: Option<&Choice>,
+    at: u64,
     bytes: usize,
 ) -> anyhow::Result<(Done, Vec<Taken>)> {
-    let path = match &args.pubsub_topic {
-        Some(topic) => format!("/relay/v1/messages/{}", encoded(topic)),
-        None => "/relay/v1/auto/messages".into(),
-    };
     let (mut done, mut taken) = (Done::default(), Vec::new());
     for number in 0.. {
-        let seed = publisher << 32 | number;
+        let seed = at << 32 | number;
         let draft = draft(seed, bytes);
-        let mut json = Vec::with_capacity(bytes * 4 / 3 + 200);
         let Some((_, due)) = schedule.next() else { break };
-        let time_ns = now_ns()?;
-        draft.write_json(time_ns, &mut json);
-        match client.post(&path, json)? {
-            Answer::Body(_) => {
-                done.answered(due);
+        let is_chosen = choice.is_some_and(|choice| choice.takes(due));
+        match publisher.publish(&draft)? {
+            Ok(time_ns) => {
+                match choice {
+                    Some(choice) => {
+                        done.ended();
+                        if is_chosen {
+                            choice.watch(&draft, time_ns, due);
+                        }
+                    }
+                    None => done.answered(due),
+                }
                 taken.push(Taken { seed, time_ns });
             }
-            Answer::Refused { what, reason } => done.refused(&what, &reason),
+            Err(refused) => done.refused(&refused),
         }
     }
     Ok((done, taken))
@@ -183,7 +223,7 @@ fn ask(
         });
         let done = &mut all[at];
         match client.messages(&format!("{query}{cursor}"))? {
-            Answer::Body(body) => {
+            Ok(body) => {
                 done.answered(due);
                 let page = page::<IgnoredAny>(&body)?;
                 done.messages += page.messages.len() as u64;
@@ -192,7 +232,7 @@ fn ask(
                     .filter(|_| pages + 1 < pages_max)
                     .map(|cursor| (at, query, pages + 1, format!("&cursor={}", encoded(&cursor))));
             }
-            Answer::Refused { what, reason } => done.refused(&what, &reason),
+            Err(refused) => done.refused(&refused),
         }
     }
     Ok(all)

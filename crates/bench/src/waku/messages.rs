@@ -51,15 +51,19 @@ impl Draft {
         let _ = write!(out, "\",\"version\":0,\"timestamp\":{time_ns},\"ephemeral\":false}}");
     }
 
-    /// Its hash, as nodes write it.
-    pub(crate) fn hash(&self, time_ns: i64, pubsub_topic: &str) -> String {
-        let message = Message {
+    /// From this time, in ns since 1970.
+    pub(crate) fn message(&self, time_ns: i64) -> Message<'_> {
+        Message {
             payload: &self.payload,
             content_topic: &self.topic,
             timestamp: Some(time_ns),
             ..Message::default()
-        };
-        let hash = hex::encode_32(&message.hash(pubsub_topic));
+        }
+    }
+
+    /// Its hash, as nodes write it.
+    pub(crate) fn hash(&self, time_ns: i64, pubsub_topic: &str) -> String {
+        let hash = hex::encode_32(&self.message(time_ns).hash(pubsub_topic));
         format!("0x{}", String::from_utf8_lossy(&hash))
     }
 }

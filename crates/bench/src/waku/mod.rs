@@ -1,13 +1,17 @@
-//! `hark bench store`: publishes to a Waku node and asks for its history at the same time, through its
-//! REST API; then it looks whether all that was published is there.
+//! `hark bench store`: publishes to a Waku node, through its REST API or by gossip, and asks for its
+//! history at the same time; then it looks whether all that was published is there.
 
+#[cfg(feature = "libp2p")]
+mod gossip;
 mod load;
 mod messages;
+mod publisher;
 mod questions;
 mod rest;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,10 +24,11 @@ use crate::report::{Column, Curve, Report};
 use crate::shapes::choose;
 use crate::target::{Target, describe_machine};
 use crate::words::{figure, number};
-use load::{Done, Question, drive};
+use load::{Done, Driven, Question, drive};
 pub(crate) use messages::TOPICS;
+use publisher::Door;
 use questions::{SHAPES, Sample, Shape};
-use rest::{Answer, Client};
+use rest::Client;
 use stored::missing;
 
 const COLUMNS: [Column; 9] = [
@@ -46,16 +51,16 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
         bail!("with --messages 0 and --readers 0 there is nothing to measure");
     }
     let shapes = choose(&SHAPES, |shape| shape.name, &args.shapes)?;
-    let targets = args.nodes.targets()?;
-    let mut runs: Vec<Vec<Report>> = targets.iter().map(|_| Vec::new()).collect();
+    let sides = Side::all(args)?;
+    let mut runs: Vec<Vec<Report>> = sides.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.output.runs.max(1) {
         let mut reports =
-            targets.iter().map(|target| begin(args, target)).collect::<anyhow::Result<Vec<_>>>()?;
+            sides.iter().map(|side| begin(args, side)).collect::<anyhow::Result<Vec<_>>>()?;
         // In turns, so that what else the machine does meets both alike.
         for bytes in &args.payload_bytes {
-            for (target, report) in targets.iter().zip(&mut reports) {
-                measure(args, &shapes, target, *bytes, report)
-                    .with_context(|| target.url.text.clone())?;
+            for (side, report) in sides.iter().zip(&mut reports) {
+                measure(args, &shapes, side, *bytes, report)
+                    .with_context(|| side.target.url.text.clone())?;
             }
         }
         for (runs, report) in runs.iter_mut().zip(reports) {
@@ -65,7 +70,7 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
     let mut medians = runs.into_iter().filter_map(Report::median);
     let mut report = medians.next().context("there was no run")?;
     if let Some(other) = medians.next() {
-        let name = &args.nodes.against_name;
+        let name = args.nodes.against_name();
         for note in other.notes() {
             report.note(format!("{name}: {note}"));
         }
@@ -78,15 +83,33 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
     args.output.publish(report)
 }
 
-fn begin(args: &StoreArgs, target: &Target) -> anyhow::Result<Report> {
+/// One of the nodes that are compared.
+struct Side {
+    target: Target,
+    /// By which messages get into it.
+    door: Door,
+}
+
+impl Side {
+    fn all(args: &StoreArgs) -> anyhow::Result<Vec<Self>> {
+        let targets = args.nodes.targets()?;
+        let doors = Door::all(args, &targets)?;
+        let sides = targets.into_iter().zip(doors);
+        Ok(sides.map(|(target, door)| Self { target, door }).collect())
+    }
+}
+
+fn begin(args: &StoreArgs, side: &Side) -> anyhow::Result<Report> {
+    let url = &side.target.url;
     let mut report = Report::new("store", &COLUMNS);
-    report.setting("url", target.url.text.clone());
-    let version = match Client::open(&target.url)?.get("/debug/v1/version")? {
-        Answer::Body(body) => String::from_utf8_lossy(&body).trim().trim_matches('"').to_owned(),
-        Answer::Refused { .. } => "unknown".into(),
+    report.setting("url", url.text.clone());
+    let version = match Client::open(url)?.get("/debug/v1/version")? {
+        Ok(body) => String::from_utf8_lossy(&body).trim().trim_matches('"').to_owned(),
+        Err(_) => "unknown".into(),
     };
     report.setting("node", version);
     describe_machine(&mut report);
+    report.setting("publish_to", side.door.addr());
     report.setting("publishers", args.publishers);
     report.setting("messages", args.messages);
     report.setting("payload_bytes", args.payload_bytes.clone());
@@ -103,32 +126,48 @@ fn begin(args: &StoreArgs, target: &Target) -> anyhow::Result<Report> {
 fn measure(
     args: &StoreArgs,
     shapes: &[&Shape],
-    target: &Target,
+    side: &Side,
     bytes: usize,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    let Side { target, door } = side;
     let several = args.payload_bytes.len() > 1;
     let name = |name: &str| if several { format!("{bytes} B: {name}") } else { name.to_owned() };
     let open = |count| (0..count).map(|_| Client::open(&target.url)).collect::<Result<Vec<_>, _>>();
+    let publishes = args.messages > 0;
     let mut client = Client::open(&target.url)?;
     let questions =
         if args.readers > 0 { questions(&mut client, shapes, bytes)? } else { Vec::new() };
-    let publishers = open(if args.messages > 0 { args.publishers } else { 0 })?;
+    // Connected to the end: what was handed to gossip may still be on its way.
+    let mut publishers = door.open(if publishes { args.publishers } else { 0 })?;
+    let watcher = open(usize::from(publishes && !door.answers()))?.pop();
     let readers = open(args.readers)?;
 
     let used = target.start()?;
     let start = Instant::now();
-    let (publications, taken, answers) =
-        drive(args, bytes, start, publishers, readers, &questions)?;
+    let driven = drive(args, bytes, start, &mut publishers, watcher, readers, &questions)?;
     let spent = target.stop(&used)?;
 
+    let Driven { mut published, taken, answers, watched } = driven;
     let mut all = Done::default();
-    if args.messages > 0 {
+    if publishes {
         let name = name("publish");
-        row(report, &name, &publications, start, None);
-        report.curve(publications.times.curve(&name));
-        keeps_up(report, &name, &publications, start, args.publish_rate);
-        all.add(publications);
+        if let Some(watched) = watched {
+            published.times.merge(&watched.times);
+            watched.refusals.tell(report, &format!("{name}, watched"));
+            report.note(format!(
+                "{name}: times are from when a message was due until the node gave it back; {} of {} were \
+                 watched, which took {} of all requests.",
+                number(watched.messages),
+                number(published.count),
+                number(watched.count)
+            ));
+            all.add(watched);
+        }
+        row(report, &name, &published, start, None);
+        report.curve(published.times.curve(&name));
+        keeps_up(report, &name, &published, start, args.publish_rate);
+        all.add(published);
     }
     let mut queries = Done::default();
     for (question, done) in questions.iter().zip(answers) {
@@ -156,7 +195,7 @@ fn measure(
     if let Some(driver) = spent.driver {
         report.note(name(&format!("driver: {} ms of CPU a request.", figure(each_ms(driver)))));
     }
-    if args.messages > 0 {
+    if publishes {
         let missing = missing(args, &mut client, &taken, bytes)?;
         let (of, stored) = (taken.len(), taken.len() - missing.len());
         let (of, stored) = (number(of as u64), number(stored as u64));
@@ -222,7 +261,7 @@ fn questions(client: &mut Client, shapes: &[&Shape], seed: usize) -> anyhow::Res
         let sent = Instant::now();
         let answer = client.messages(first)?;
         // One that is refused now will be refused, and counted, below.
-        let first = matches!(answer, Answer::Body(_)).then(|| sent.elapsed());
+        let first = answer.is_ok().then(|| sent.elapsed());
         let Shape { name, may_be_empty, .. } = **shape;
         questions.push(Question { name, may_be_empty, queries, first });
     }

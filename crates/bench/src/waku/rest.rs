@@ -29,12 +29,14 @@ pub(crate) struct Client {
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// What became of a request.
-pub(crate) enum Answer {
-    /// Status 200, and this.
-    Body(Bytes),
-    /// Another status, or an answer that has no end; and what is known of the reason.
-    Refused { what: String, reason: String },
+/// What became of a request: what came with status 200, or why nothing did.
+pub(crate) type Answer = Result<Bytes, Refused>;
+
+/// Another status, or an answer that has no end; and what is known of the reason.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) what: String,
+    pub(crate) reason: String,
 }
 
 /// Messages of an answer, as far as `T` tells of them.
@@ -97,8 +99,8 @@ impl Client {
     /// The same, where nothing but an answer will do.
     pub(crate) fn page<T: DeserializeOwned>(&mut self, query: &str) -> anyhow::Result<Page<T>> {
         match self.messages(query)? {
-            Answer::Body(body) => page(&body),
-            Answer::Refused { what, reason } => bail!("{query:.100}: {what}: {reason}"),
+            Ok(body) => page(&body),
+            Err(Refused { what, reason }) => bail!("{query:.100}: {what}: {reason}"),
         }
     }
 
@@ -128,14 +130,14 @@ impl Client {
                 Ok(Ok((status, body))) => {
                     *sender = Some(open);
                     if status == 200 {
-                        return Ok(Answer::Body(body));
+                        return Ok(Ok(body));
                     }
                     let words = String::from_utf8_lossy(&body);
                     let words = words.trim().chars().take(REASON_MAX).collect();
                     (format!("status {}", status.as_u16()), words)
                 }
             };
-            Ok(Answer::Refused { what, reason })
+            Ok(Err(Refused { what, reason }))
         })
     }
 }

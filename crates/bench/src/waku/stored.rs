@@ -1,4 +1,4 @@
-//! Whether what a node has taken is stored.
+//! Whether what a node has taken is stored: asked by its hash.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -10,15 +10,27 @@ use super::rest::{Client, Stored, encoded};
 use crate::cli::StoreArgs;
 
 /// Hashes that are looked for at once: a page.
-const HASHES: usize = 100;
+pub(super) const HASHES: usize = 100;
 /// How soon it is looked again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A message of which no more than its hash is told.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+pub(super) struct Named {
     message_hash: String,
+}
+
+impl Named {
+    /// As [`Draft::hash`](super::messages::Draft::hash) has it.
+    pub(super) fn hash(&self) -> String {
+        self.message_hash.to_ascii_lowercase()
+    }
+}
+
+/// Asks which of these are stored.
+pub(super) fn by_hash(hashes: &[String]) -> String {
+    format!("includeData=false&hashes={}&pageSize={HASHES}", hashes.join(","))
 }
 
 /// Hashes of what was taken and is not stored, even after a while.
@@ -41,10 +53,8 @@ pub(super) fn missing(
     loop {
         let mut found = HashSet::new();
         for hashes in missing.chunks(HASHES) {
-            let hashes = hashes.join(",");
-            let query = format!("includeData=false&hashes={hashes}&pageSize={HASHES}");
-            let named = client.page::<Named>(&query)?.messages;
-            found.extend(named.into_iter().map(|named| named.message_hash.to_ascii_lowercase()));
+            let named = client.page::<Named>(&by_hash(hashes))?.messages;
+            found.extend(named.iter().map(Named::hash));
         }
         missing.retain(|hash| !found.contains(hash));
         if missing.is_empty() || Instant::now() >= until {

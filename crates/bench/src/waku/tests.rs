@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cli::{Bench, BenchArgs};
+use crate::websocket::Url;
 
 const PUBSUB: &str = "/waku/2/rs/1/5";
 
@@ -150,7 +151,7 @@ struct Cli {
 fn parse(args: &[&str]) -> Result<StoreArgs, String> {
     let parsed = Cli::try_parse_from([&["bench", "store"], args].concat());
     match parsed.map_err(|error| error.to_string())?.bench.bench {
-        Bench::Store(args) => Ok(args),
+        Bench::Store(args) => Ok(*args),
         other => panic!("{other:?}"),
     }
 }
@@ -159,10 +160,10 @@ fn parse(args: &[&str]) -> Result<StoreArgs, String> {
 fn report(args: &[&str]) -> Report {
     let args = parse(args).unwrap();
     let shapes = choose(&SHAPES, |shape| shape.name, &args.shapes).unwrap();
-    let target = args.nodes.targets().unwrap().remove(0);
-    let mut report = begin(&args, &target).unwrap();
+    let side = Side::all(&args).unwrap().remove(0);
+    let mut report = begin(&args, &side).unwrap();
     for bytes in &args.payload_bytes {
-        measure(&args, &shapes, &target, *bytes, &mut report).unwrap();
+        measure(&args, &shapes, &side, *bytes, &mut report).unwrap();
     }
     report
 }
@@ -177,6 +178,7 @@ fn what_is_typed_is_what_is_meant() {
     assert_eq!(args.payload_bytes, [1_400, 10_240]);
     assert_eq!(args.nodes.targets().unwrap()[1].url.authority, "b:80");
     assert!(parse(&["--url", "ws://a"]).is_err_and(|said| said.contains("http://")));
+    assert!(parse(&["--against", "ws://a"]).is_err_and(|said| said.contains("http://")));
     assert!(parse(&["--payload-bytes", "0"]).is_err_and(|said| said.contains("at least 1")));
     let made = parse(&["gen", "week.jsonl", "--to", "5"]).unwrap();
     let Some(StoreCommand::Gen(made)) = made.command else { panic!("no gen") };
@@ -216,6 +218,38 @@ fn all_that_is_published_is_counted_asked_for_and_found() {
 }
 
 #[test]
+fn what_is_watched_is_found_or_given_up() {
+    let url = Url::http(&Node::default().serve()).unwrap();
+    let client = Client::open(&url).unwrap();
+    let door = Door::Rest { url, path: format!("/relay/v1/messages/{}", rest::encoded(PUBSUB)) };
+    let mut publisher = door.open(1).unwrap().remove(0);
+    let start = Instant::now();
+    let (choice, chosen) = watch::Choice::new(PUBSUB.into(), start);
+    let mut random = Random::new(1);
+    // Due at such times, in ms: the second is too close to the first. The last one is lost.
+    for (due_ms, is_lost) in [(0, false), (5, false), (20, false), (40, true)] {
+        let draft = messages::Draft::draw(&mut random, 10, 50);
+        let time_ns = if is_lost {
+            messages::now_ns().unwrap()
+        } else {
+            publisher.publish(&draft).unwrap().unwrap()
+        };
+        let due = start + Duration::from_millis(due_ms);
+        if choice.takes(due) {
+            choice.watch(&draft, time_ns, due);
+        }
+    }
+    drop(choice);
+    let done = watch::watch(client, &chosen, Duration::from_millis(100)).unwrap();
+    assert_eq!(done.messages, 2);
+    assert!(done.count >= 2 && done.times.at_ms(1.0).is_some());
+    let mut report = Report::new("store", &COLUMNS);
+    done.refusals.tell(&mut report, "publish, watched");
+    let lost = "publish, watched: refused 1 times with no such message: 0.1 s after the last one";
+    assert_eq!(report.faults(), [lost]);
+}
+
+#[test]
 fn what_is_lost_or_refused_is_a_fault() {
     let url = Node { loses_one_in: Some(50), ..Node::default() }.serve();
     let small = ["--messages", "100", "--readers", "0", "--settle", "0.2"];
@@ -226,9 +260,9 @@ fn what_is_lost_or_refused_is_a_fault() {
     // No node, but a server.
     let elsewhere = format!("{url}elsewhere");
     let args = parse(&["--url", &elsewhere, "--messages", "1", "--readers", "0"]).unwrap();
-    let target = args.nodes.targets().unwrap().remove(0);
-    let mut report = begin(&args, &target).unwrap();
-    measure(&args, &[], &target, 10, &mut report).unwrap();
+    let side = Side::all(&args).unwrap().remove(0);
+    let mut report = begin(&args, &side).unwrap();
+    measure(&args, &[], &side, 10, &mut report).unwrap();
     assert_eq!(
         report.faults(),
         ["publish: refused 1 times with status 404: what?", "publish: none was done"]
@@ -236,8 +270,8 @@ fn what_is_lost_or_refused_is_a_fault() {
 
     let empty = Node::default().serve();
     let args = parse(&["--url", &empty, "--messages", "0"]).unwrap();
-    let target = args.nodes.targets().unwrap().remove(0);
-    let mut report = begin(&args, &target).unwrap();
-    let error = measure(&args, &[&SHAPES[0]], &target, 10, &mut report).unwrap_err();
+    let side = Side::all(&args).unwrap().remove(0);
+    let mut report = begin(&args, &side).unwrap();
+    let error = measure(&args, &[&SHAPES[0]], &side, 10, &mut report).unwrap_err();
     assert!(error.to_string().contains("--readers 0"), "{error}");
 }

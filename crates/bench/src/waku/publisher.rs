@@ -1,0 +1,98 @@
+//! The doors by which messages get into a node, and who publishes through them.
+
+#[cfg(feature = "libp2p")]
+use super::gossip;
+use super::messages::{Draft, now_ns};
+use super::rest::{Client, Refused, encoded};
+use crate::cli::{PublishBy, StoreArgs};
+use crate::target::Target;
+use crate::websocket::Url;
+
+/// A way into a node.
+pub(super) enum Door {
+    /// Its REST API, and the path there.
+    Rest { url: Url, path: String },
+    /// A connection between peers.
+    #[cfg(feature = "libp2p")]
+    Gossip(gossip::Door),
+}
+
+/// Who publishes, over a connection of its own.
+pub(super) enum Publisher {
+    Rest {
+        client: Client,
+        path: String,
+    },
+    #[cfg(feature = "libp2p")]
+    Gossip(gossip::Peer),
+}
+
+impl Door {
+    /// That of each node, as is wanted.
+    pub(super) fn all(args: &StoreArgs, targets: &[Target]) -> anyhow::Result<Vec<Self>> {
+        match args.publish_by {
+            PublishBy::Rest => {
+                let path = match &args.pubsub_topic {
+                    Some(topic) => format!("/relay/v1/messages/{}", encoded(topic)),
+                    None => "/relay/v1/auto/messages".into(),
+                };
+                let door =
+                    |target: &Target| Self::Rest { url: target.url.clone(), path: path.clone() };
+                Ok(targets.iter().map(door).collect())
+            }
+            #[cfg(feature = "libp2p")]
+            PublishBy::Gossip => {
+                let given = [&args.peer, &args.against_peer];
+                let doors = targets.iter().zip(given).map(|(target, given)| {
+                    Ok(Self::Gossip(gossip::Door::new(args, &target.url, given.as_ref())?))
+                });
+                doors.collect()
+            }
+        }
+    }
+
+    /// Whether it says when a message is stored.
+    pub(super) fn answers(&self) -> bool {
+        matches!(self, Self::Rest { .. })
+    }
+
+    /// Where it is.
+    pub(super) fn addr(&self) -> String {
+        match self {
+            Self::Rest { url, .. } => url.text.clone(),
+            #[cfg(feature = "libp2p")]
+            Self::Gossip(door) => door.addr.to_string(),
+        }
+    }
+
+    /// Connects so many publishers.
+    pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<Publisher>> {
+        match self {
+            Self::Rest { url, path } => (0..count)
+                .map(|_| {
+                    let client = Client::open(url)?;
+                    Ok(Publisher::Rest { client, path: path.clone() })
+                })
+                .collect(),
+            #[cfg(feature = "libp2p")]
+            Self::Gossip(door) => {
+                Ok(door.open(count)?.into_iter().map(Publisher::Gossip).collect())
+            }
+        }
+    }
+}
+
+impl Publisher {
+    /// Publishes a message as one that was made just now. Gives that time if it was taken.
+    pub(super) fn publish(&mut self, draft: &Draft) -> anyhow::Result<Result<i64, Refused>> {
+        match self {
+            Self::Rest { client, path } => {
+                let (time_ns, mut json) = (now_ns()?, Vec::new());
+                draft.write_json(time_ns, &mut json);
+                Ok(client.post(path, json)?.map(|_| time_ns))
+            }
+            #[cfg(feature = "libp2p")]
+            Self::Gossip(peer) => peer.publish(draft),
+        }
+    }
+}
