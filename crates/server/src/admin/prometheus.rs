@@ -278,16 +278,31 @@ impl Page {
 
     /// A histogram's lines. `labels` ends with a comma, or is empty.
     fn classes(&mut self, name: &str, labels: &str, times: &Times) {
+        self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
+    }
+
+    /// The same of numbers in any unit, told in one that is so many times as large. `classes` has one
+    /// more than `bounds`, for what is above them.
+    pub(crate) fn buckets(
+        &mut self,
+        name: &str,
+        labels: &str,
+        bounds: &[u64],
+        classes: &[u64],
+        sum: u64,
+        unit: f64,
+    ) {
         let mut count = 0;
-        for (bound_ns, class) in BOUNDS_NS.iter().zip(&times.classes) {
+        for (bound, class) in bounds.iter().zip(classes) {
             count += class;
-            let bound_s = *bound_ns as f64 / 1e9;
-            let _ = writeln!(self.0, "{name}_bucket{{{labels}le=\"{bound_s}\"}} {count}");
+            let bound = *bound as f64 / unit;
+            let _ = writeln!(self.0, "{name}_bucket{{{labels}le=\"{bound}\"}} {count}");
         }
-        let _ = writeln!(self.0, "{name}_bucket{{{labels}le=\"+Inf\"}} {}", times.count());
+        let count: u64 = classes.iter().sum();
+        let _ = writeln!(self.0, "{name}_bucket{{{labels}le=\"+Inf\"}} {count}");
         let labels = labels.trim_end_matches(',');
         let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-        self.line(&format!("{name}_sum"), &labels, times.sum_ns as f64 / 1e9);
-        self.line(&format!("{name}_count"), &labels, times.count());
+        self.line(&format!("{name}_sum"), &labels, sum as f64 / unit);
+        self.line(&format!("{name}_count"), &labels, count);
     }
 }

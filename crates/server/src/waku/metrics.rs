@@ -1,5 +1,8 @@
 //! What the Waku node has done since it started.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use hark_archive::meter::{Count, Histogram};
 use hark_codec::waku::store::Status;
 
@@ -56,6 +59,38 @@ labels! {
         /// 503.
         Unavailable = "503",
     }
+
+    /// How this node gets what other stores have.
+    CatchUp {
+        /// It fetches what came while it was away.
+        Resume = "resume",
+        /// It begins a comparison.
+        Sync = "sync",
+    }
+
+    /// Whether that got to its end.
+    Outcome {
+        /// It did.
+        Done = "done",
+        /// It did not.
+        Failed = "failed",
+    }
+
+    /// Protocols of Waku Store Sync.
+    SyncProtocol {
+        /// Stores compare.
+        Reconciliation = "reconciliation",
+        /// One sends what the other lacks.
+        Transfer = "transfer",
+    }
+
+    /// Which way something goes.
+    Direction {
+        /// To a peer.
+        Sent = "sent",
+        /// From a peer.
+        Received = "receive",
+    }
 }
 
 impl Fate {
@@ -85,19 +120,159 @@ impl From<Status> for Answered {
     }
 }
 
+/// How often a number was how large.
+#[derive(Debug)]
+pub struct Tally {
+    /// Upper bounds of the classes, ascending.
+    pub bounds: &'static [u64],
+    /// One for each bound; last, one for what is above them.
+    classes: Box<[Count]>,
+    sum: Count,
+}
+
+impl Tally {
+    fn new(bounds: &'static [u64]) -> Self {
+        let classes = (0..=bounds.len()).map(|_| Count::default()).collect();
+        Self { bounds, classes, sum: Count::default() }
+    }
+
+    /// Notes a number.
+    pub fn note(&self, number: u64) {
+        self.classes[self.bounds.partition_point(|bound| *bound < number)].add(1);
+        self.sum.add(number);
+    }
+
+    /// How many were in each class.
+    pub fn classes(&self) -> Vec<u64> {
+        self.classes.iter().map(Count::get).collect()
+    }
+
+    /// All of them together.
+    pub fn sum(&self) -> u64 {
+        self.sum.get()
+    }
+}
+
+/// Bounds of a message's payload, in bytes. Like those below, they are nwaku's.
+const PAYLOAD_BYTES: [u64; 13] = [
+    0, 1_000, 3_000, 5_000, 15_000, 50_000, 75_000, 100_000, 125_000, 150_000, 500_000, 700_000,
+    1_000_000,
+];
+/// Bounds of the payloads heard in a comparison.
+const ROUND_TRIPS: [u64; 6] = [1, 2, 3, 5, 8, 13];
+/// Bounds of the messages that only one of two stores has.
+const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
+
+/// Comparisons with other stores, whoever began them, and what followed.
+#[derive(Debug)]
+pub struct Sync {
+    /// Payloads heard in each.
+    pub round_trips: Tally,
+    /// Messages found in each that only one side has.
+    pub differences: Tally,
+    /// Bytes of what was said.
+    pub bytes: By<SyncProtocol, By<Direction>>,
+    /// Messages that went over.
+    pub messages: By<Direction>,
+}
+
 /// All of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     /// Messages that came in.
     pub messages: By<Origin, By<Fate>>,
     /// Time from a message's coming until it was durable.
     pub insert: Histogram,
+    /// Bytes of the payloads that came by gossip or from clients.
+    pub payload_bytes: Tally,
+    /// Messages stored, by the shards that are served, ascending.
+    stored: Box<[(u16, Count)]>,
     /// Questions.
     pub queries: By<Asker, By<Answered>>,
     /// Time to answer one.
     pub query: Histogram,
+    /// That of the last one, in nanoseconds.
+    last_query_ns: AtomicU64,
     /// Messages told in answers.
     pub told: Count,
     /// Peers that are connected.
     pub peers: Count,
+    /// See [`CatchUp`].
+    pub caught_up: By<CatchUp, By<Outcome>>,
+    /// See [`Sync`].
+    pub sync: Sync,
+}
+
+impl Metrics {
+    /// For a node that serves these shards.
+    pub fn new(shards: &[u16]) -> Self {
+        let mut shards = shards.to_vec();
+        shards.sort_unstable();
+        shards.dedup();
+        Self {
+            messages: By::default(),
+            insert: Histogram::default(),
+            payload_bytes: Tally::new(&PAYLOAD_BYTES),
+            stored: shards.into_iter().map(|shard| (shard, Count::default())).collect(),
+            queries: By::default(),
+            query: Histogram::default(),
+            last_query_ns: AtomicU64::default(),
+            told: Count::default(),
+            peers: Count::default(),
+            caught_up: By::default(),
+            sync: Sync {
+                round_trips: Tally::new(&ROUND_TRIPS),
+                differences: Tally::new(&DIFFERENCES),
+                bytes: By::default(),
+                messages: By::default(),
+            },
+        }
+    }
+
+    /// A message of a shard was stored.
+    pub fn stored(&self, shard: u16) {
+        if let Ok(at) = self.stored.binary_search_by_key(&shard, |(shard, _)| *shard) {
+            self.stored[at].1.add(1);
+        }
+    }
+
+    /// Messages stored by shard.
+    pub fn stored_by_shard(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.stored.iter().map(|(shard, count)| (*shard, count.get()))
+    }
+
+    /// A question took so long.
+    pub fn asked(&self, time: Duration) {
+        self.query.note(time);
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.last_query_ns.store(time_ns, Ordering::Relaxed);
+    }
+
+    /// How long the last one took.
+    pub fn last_query(&self) -> Duration {
+        Duration::from_nanos(self.last_query_ns.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_counted_in_the_first_class_that_holds_it() {
+        let tally = Tally::new(&[0, 10, 20]);
+        for number in [0, 1, 10, 11, 20, 21, 1_000] {
+            tally.note(number);
+        }
+        assert_eq!((tally.classes(), tally.sum()), (vec![1, 2, 2, 2], 1_063));
+    }
+
+    #[test]
+    fn shards_are_counted_once_each_and_no_others_are() {
+        let metrics = Metrics::new(&[7, 2, 7]);
+        for shard in [2, 7, 7, 3, 0] {
+            metrics.stored(shard);
+        }
+        assert_eq!(metrics.stored_by_shard().collect::<Vec<_>>(), [(2, 1), (7, 2)]);
+    }
 }

@@ -1,16 +1,31 @@
 //! The Waku node's part of the page for Prometheus, under nwaku's names.
 
 use super::Waku;
-use super::metrics::{Answered, Fate, Origin};
+use super::metrics::{Answered, Fate, Metrics, Tally};
 use crate::admin::prometheus::Page;
 use crate::metrics::Label;
 
 /// Writes it.
 pub(crate) fn write(page: &mut Page, waku: &Waku) {
+    page.head("waku_version", "gauge", "Version of this server.");
+    let version = concat!("{version=\"hark-v", env!("CARGO_PKG_VERSION"), "\"}");
+    page.line("waku_version", version, 1);
+    messages(page, waku);
+    questions(page, &waku.metrics);
+    sync(page, &waku.metrics);
+    page.gauge("waku_connected_peers", "Peers connected now.", waku.metrics.peers.get());
+}
+
+fn messages(page: &mut Page, waku: &Waku) {
     let (metrics, stats) = (&waku.metrics, waku.store.stats());
     page.head("waku_archive_messages", "gauge", "Messages kept.");
     page.line("waku_archive_messages", "{type=\"stored\"}", stats.records);
     page.gauge("waku_archive_bytes", "Bytes on disk.", stats.bytes);
+    page.head("waku_archive_messages_per_shard", "gauge", "Messages stored since the start.");
+    for (shard, count) in metrics.stored_by_shard() {
+        let labels = format!("{{shard=\"{shard}\"}}");
+        page.line("waku_archive_messages_per_shard", &labels, count);
+    }
     page.head(
         "waku_messages_total",
         "counter",
@@ -22,9 +37,20 @@ pub(crate) fn write(page: &mut Page, waku: &Waku) {
             page.line("waku_messages_total", &labels, count.get());
         }
     }
-    let relayed: u64 = metrics.messages.of(Origin::Relay).all().map(|(_, count)| count.get()).sum();
-    page.head("waku_node_messages_total", "counter", "Messages that came by gossip.");
+    page.head(
+        "waku_node_messages_total",
+        "counter",
+        "Messages that came by gossip or were published here, and are valid.",
+    );
+    let relayed: u64 = metrics.payload_bytes.classes().iter().sum();
     page.line("waku_node_messages_total", "{type=\"relay\"}", relayed);
+    tally(
+        page,
+        "waku_histogram_message_size",
+        "Their payloads, in kB.",
+        &metrics.payload_bytes,
+        1e3,
+    );
     page.head("waku_archive_errors_total", "counter", "Messages that were not kept, by why.");
     for fate in Fate::FAILED {
         let count: u64 = metrics.messages.all().map(|(_, fates)| fates.of(fate).get()).sum();
@@ -36,11 +62,17 @@ pub(crate) fn write(page: &mut Page, waku: &Waku) {
         "Time from a message's coming until it was durable.",
         &metrics.insert,
     );
+}
+
+fn questions(page: &mut Page, metrics: &Metrics) {
     page.histogram(
         "waku_archive_query_duration_seconds",
         "Time to answer a question, with waiting for its turn.",
         &metrics.query,
     );
+    page.head("waku_store_time_seconds", "gauge", "Time to answer the last question.");
+    let last_s = metrics.last_query().as_secs_f64();
+    page.line("waku_store_time_seconds", "{phase=\"query-db-time\"}", last_s);
     let answered = |status: Answered| -> u64 {
         metrics.queries.all().map(|(_, by)| by.of(status).get()).sum()
     };
@@ -68,5 +100,58 @@ pub(crate) fn write(page: &mut Page, waku: &Waku) {
         }
     }
     page.counter("waku_store_messages_told_total", "Messages told in answers.", &metrics.told);
-    page.gauge("waku_connected_peers", "Peers connected now.", metrics.peers.get());
+}
+
+/// What is exchanged with other stores. nwaku's names of it have no prefix.
+fn sync(page: &mut Page, metrics: &Metrics) {
+    page.head(
+        "waku_catch_ups_total",
+        "counter",
+        "Fetches after an absence (resume) and comparisons (sync) that this node began, by whether they \
+         got to their end.",
+    );
+    for (by, outcomes) in metrics.caught_up.all() {
+        for (outcome, count) in outcomes.all() {
+            let labels = format!("{{by=\"{by}\",result=\"{outcome}\"}}");
+            page.line("waku_catch_ups_total", &labels, count.get());
+        }
+    }
+    let sync = &metrics.sync;
+    tally(
+        page,
+        "reconciliation_roundtrips",
+        "Payloads heard in a comparison with another store.",
+        &sync.round_trips,
+        1.0,
+    );
+    tally(
+        page,
+        "reconciliation_differences",
+        "Messages found in a comparison that only one side has.",
+        &sync.differences,
+        1.0,
+    );
+    page.head(
+        "total_bytes_exchanged_total",
+        "counter",
+        "Bytes of comparisons with other stores, and of the messages that followed.",
+    );
+    for (protocol, directions) in sync.bytes.all() {
+        for (direction, count) in directions.all() {
+            let labels = format!("{{protocol=\"{protocol}\",direction=\"{direction}\"}}");
+            page.line("total_bytes_exchanged_total", &labels, count.get());
+        }
+    }
+    page.counters(
+        "total_transfer_messages_exchanged_total",
+        "Messages that followed comparisons with other stores.",
+        "direction",
+        &sync.messages,
+    );
+}
+
+/// A histogram of numbers, told in a unit so many times as large.
+fn tally(page: &mut Page, name: &str, help: &str, tally: &Tally, unit: f64) {
+    page.head(name, "histogram", help);
+    page.buckets(name, "", tally.bounds, &tally.classes(), tally.sum(), unit);
 }

@@ -15,7 +15,7 @@ use hark_codec::waku::{Message, Request, Response};
 use libp2p::Multiaddr;
 use tokio::sync::watch;
 
-use super::metrics::Origin;
+use super::metrics::{CatchUp, Origin, Outcome};
 use super::{NS_PER_S, NotTaken, Taken, Waku, now_ns};
 
 /// How often peers are looked for.
@@ -106,9 +106,11 @@ impl Resume {
     async fn fetch(&self, waku: &Waku, until: u64) -> bool {
         let earliest = until.saturating_sub(self.max_ns);
         let from = self.online().unwrap_or(0).saturating_sub(OVERLAP_NS).max(earliest);
+        let count = waku.metrics.caught_up.of(CatchUp::Resume);
         for store in &self.stores {
             match pages(waku, store, from, until).await {
                 Ok(fetched) => {
+                    count.of(Outcome::Done).add(1);
                     tracing::info!(
                         %store,
                         back_s = (until - from) / NS_PER_S,
@@ -120,7 +122,10 @@ impl Resume {
                     );
                     return true;
                 }
-                Err(why) => tracing::warn!(%store, why, "history could not be fetched"),
+                Err(why) => {
+                    count.of(Outcome::Failed).add(1);
+                    tracing::warn!(%store, why, "history could not be fetched");
+                }
             }
         }
         false

@@ -9,10 +9,20 @@ const ITEMS_MAX: usize = 100;
 /// How many parts.
 const PARTS: u64 = 8;
 
-/// Answers a payload. `own` are this store's messages of its topics, in order. With the hashes of those
-/// that the other store lacks, as far as that is known by now.
-pub(super) fn answer(own: &[Place], said: &Payload) -> (Vec<Range>, Vec<Id>) {
+/// What follows from a payload.
+pub(super) struct Answer {
+    /// What to say next.
+    pub(super) ranges: Vec<Range>,
+    /// Hashes of the messages that the other store lacks, as far as that is known by now.
+    pub(super) lacks: Vec<Id>,
+    /// How many messages this store lacks, of those that the other one has told.
+    pub(super) missed: usize,
+}
+
+/// Answers a payload. `own` are this store's messages of its topics, in order.
+pub(super) fn answer(own: &[Place], said: &Payload) -> Answer {
     let (mut ranges, mut lacks) = (Vec::with_capacity(said.ranges.len()), Vec::new());
+    let mut missed = 0;
     let mut start = (said.start, [0; 32]);
     for Range { end, said } in &said.ranges {
         let here = &own[place(own, start)..place(own, *end).max(place(own, start))];
@@ -22,16 +32,20 @@ pub(super) fn answer(own: &[Place], said: &Payload) -> (Vec<Range>, Vec<Id>) {
             Said::Fingerprint(_) if here.len() <= ITEMS_MAX => ranges.push(items(here, *end)),
             Said::Fingerprint(_) => divide(here, start.0, *end, &mut ranges),
             Said::Items(theirs, told) => {
-                lacks.extend(
-                    here.iter().filter(|own| theirs.binary_search(own).is_err()).map(|own| own.1),
-                );
+                lacks.extend(only(here, theirs).map(|own| own.1));
+                missed += only(theirs, here).count();
                 let said = if *told { Said::Skip } else { Said::Items(here.to_vec(), true) };
                 ranges.push(Range { end: *end, said });
             }
         }
         start = *end;
     }
-    (ranges, lacks)
+    Answer { ranges, lacks, missed }
+}
+
+/// What is in the one list and not in the other.
+fn only<'a>(one: &'a [Place], other: &[Place]) -> impl Iterator<Item = &'a Place> {
+    one.iter().filter(|item| other.binary_search(item).is_err())
 }
 
 /// The first of `own` that is not before a place.
@@ -115,15 +129,16 @@ mod tests {
                 ..Payload::default()
             };
             let mut sent: [BTreeSet<Id>; 2] = Default::default();
-            let mut rounds = 0;
+            let (mut rounds, mut missed) = (0, [0; 2]);
             loop {
                 let mut bytes = Vec::new();
                 payload.write(&mut bytes);
                 let Some(heard) = Payload::parse(&bytes).unwrap() else { break };
                 let who = (rounds + 1) % 2;
-                let (ranges, lacks) = answer(&lists[who], &heard);
-                sent[who].extend(lacks);
-                payload = Payload { ranges, ..heard };
+                let answer = answer(&lists[who], &heard);
+                sent[who].extend(answer.lacks);
+                missed[who] += answer.missed;
+                payload = Payload { ranges: answer.ranges, ..heard };
                 rounds += 1;
                 assert!(rounds < 32, "{count} of {span}");
             }
@@ -132,6 +147,12 @@ mod tests {
             };
             assert_eq!(sent[0], ids(&one, &two), "{count} of {span}");
             assert_eq!(sent[1], ids(&two, &one), "{count} of {span}");
+            // Who says that it has nothing is not told what it lacks.
+            let lost = [sent[1].len(), sent[0].len()];
+            assert!(missed[0] <= lost[0] && missed[1] <= lost[1], "{missed:?} of {lost:?}");
+            if count == 50 {
+                assert_eq!(missed, lost);
+            }
         }
     }
 }
