@@ -22,6 +22,10 @@ use crate::config::Config;
 pub(crate) const LOOK_AT_DATABASE: &str =
     "look at the address, and whether the database runs and lets you in";
 
+/// Logs of an archive that is bounded in bytes, at least, and bytes of one, whichever makes fewer.
+const LOGS_MIN: u64 = 40;
+const LOG_BYTES_MIN: u64 = 256 << 10;
+
 /// The networks whose messages are kept, each on a shelf of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Network {
@@ -38,6 +42,14 @@ impl Network {
         match self {
             Self::Nostr => "nostr",
             Self::Waku => "waku",
+        }
+    }
+
+    /// What its records are.
+    pub(crate) fn records(self) -> &'static str {
+        match self {
+            Self::Nostr => "events",
+            Self::Waku => "messages",
         }
     }
 
@@ -118,9 +130,15 @@ impl Place {
 
     /// How the store is opened.
     pub(crate) fn options(&self) -> Options {
+        let bytes_max = match self.network {
+            Network::Nostr => self.config.retention().bytes_max,
+            Network::Waku => self.config.waku.retention.policy.bytes_max,
+        };
+        // A log is given back as a whole, so a bound of bytes is met to within one.
+        let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
         Options {
             seal_records: self.config.seal_records,
-            log_bytes_max: self.config.log_bytes_max,
+            log_bytes_max: self.config.log_bytes_max.min(share),
             ..Options::default()
         }
     }

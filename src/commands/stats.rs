@@ -7,7 +7,7 @@ use hark_server::words::date;
 use serde_json::{Value, json};
 
 use crate::cli::StatsArgs;
-use crate::place::Place;
+use crate::place::{Network, Place};
 use crate::print;
 
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -49,15 +49,19 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
         },
         if served { ", a server is running" } else { "" }
     ))?;
+    let of_time = match place.network {
+        Network::Nostr => "seconds since 1970",
+        Network::Waku => "nanoseconds since 1970",
+    };
     print::line(&print::table(&[
-        ("events", print::number(stats.records), plain()),
+        (place.network.records(), print::number(stats.records), plain()),
         ("deleted, not given back", print::number(stats.dead), print::bytes(stats.dead_bytes)),
-        ("on disk", print::bytes(stats.bytes), format!("{average} bytes an event")),
+        ("on disk", print::bytes(stats.bytes), format!("{average} bytes each")),
         ("  log", print::bytes(stats.log_bytes), plain()),
         ("  indices", print::bytes(stats.index_bytes), plain()),
         ("segments", print::number(stats.segments), plain()),
         ("not in a segment yet", print::number(stats.head_records), plain()),
-        ("oldest", time(stats.oldest), "seconds since 1970".into()),
+        ("oldest", time(stats.oldest), of_time.into()),
         ("newest", time(stats.newest), plain()),
         ("found damaged", print::number(stats.damaged), plain()),
     ]))?;

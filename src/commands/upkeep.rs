@@ -57,8 +57,9 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
         print::line(&json.to_string())?;
     } else {
         print::line(&format!(
-            "{} events, {} deleted, {} segments, {} logs: {}",
+            "{} {}, {} deleted, {} segments, {} logs: {}",
             print::number(report.records),
+            place.network.records(),
             print::number(report.dead),
             report.segments,
             report.logs,
@@ -78,9 +79,9 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
     eprintln!(
         "hark: nothing was changed. {}",
         if mendable {
-            "The events are whole; `hark rebuild` makes the rest anew, with the server stopped"
+            "What is kept is whole; `hark rebuild` makes the rest anew, with the server stopped"
         } else {
-            "Events are damaged: restore the files from a backup, or begin a new archive from one \
+            "What is kept is damaged: restore the files from a backup, or begin a new archive from one \
              with `hark import`"
         }
     );
@@ -102,8 +103,9 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
         json!({ "records": rebuilt.records, "segments": rebuilt.segments }).to_string()
     } else {
         format!(
-            "{} events in {} segments, made anew from the log",
+            "{} {} in {} segments, made anew from the log",
             print::number(rebuilt.records),
+            place.network.records(),
             rebuilt.segments
         )
     };

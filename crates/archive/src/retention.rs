@@ -158,10 +158,8 @@ impl Policy {
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
         let Some(bytes_max) = self.bytes_max else { return above };
-        let (records, all) = (u128::from(stats.records), u128::from(stats.records + stats.dead));
-        // Whichever the store tells: bytes that will be freed, or only how many are dead.
-        let freed = u128::from(stats.bytes.saturating_sub(stats.dead_bytes));
-        let live_bytes = freed.min(u128::from(stats.bytes) * records / all);
+        let live_bytes = u128::from(stats.bytes.saturating_sub(stats.dead_bytes));
+        let records = u128::from(stats.records);
         let excess = live_bytes.saturating_sub(u128::from(bytes_max));
         above.max((excess * records).div_ceil(live_bytes.max(1)) as u64)
     }

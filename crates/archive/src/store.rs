@@ -160,7 +160,8 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Bytes of them that belong to indices (the segments).
     pub index_bytes: u64,
-    /// Bytes of the log that belong to deleted records and will be freed.
+    /// Bytes that belong to deleted records and will be freed, or used again; about, where a store knows
+    /// no more than how many there are.
     pub dead_bytes: u64,
     /// Records not sealed into a segment yet.
     pub head_records: u64,

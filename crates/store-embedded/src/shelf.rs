@@ -32,7 +32,7 @@ use crate::upkeep::{Signal, merge_due_records};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
-/// Bytes for which room is kept behind the end of the log.
+/// Bytes for which room is kept behind the end of the log, but for no more than it has.
 const AHEAD: u64 = 4 << 20;
 /// Heads that may wait to be sealed before the writer waits for them.
 pub(crate) const FROZEN_MAX: usize = 4;
@@ -153,7 +153,7 @@ impl Tail {
     fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
         let end = self.len + batch.len() as u64;
         if end > self.reserved {
-            self.reserved = end + AHEAD;
+            self.reserved = end + AHEAD.min(end);
             // A disk that cannot keep room may still have it; if not, the write says so.
             let _ = self.file.reserve(self.len, self.reserved);
         }
@@ -373,6 +373,11 @@ impl Shelf {
         let before = self.written_bytes.load(Ordering::Relaxed);
         self.flush(&mut writing, &view)?;
         done.bytes += self.written_bytes.load(Ordering::Relaxed) - before;
+        drop(writing);
+        if self.options.background && writes.iter().any(|write| matches!(write, Write::Erase(_))) {
+            // A log may have become one to rewrite, and nothing else may come for long.
+            self.call_upkeep();
+        }
         Ok(())
     }
 

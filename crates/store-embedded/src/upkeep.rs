@@ -163,6 +163,12 @@ impl Shelf {
         Ok(())
     }
 
+    /// Has upkeep look whether there is work.
+    pub(crate) fn call_upkeep(&self) {
+        lock(&self.signal).work = true;
+        self.signalled.notify_all();
+    }
+
     /// All that is due.
     pub(crate) fn upkeep_all(&self) -> Result<(), UpkeepError> {
         let _one_at_a_time = lock(&self.upkeep);
@@ -378,7 +384,16 @@ impl Shelf {
             purged: active.number,
             dead_bytes: 0,
         };
-        let moved = self.copy_live(segment, &manifest, old, &fresh)?;
+        let (moved, end) = self.copy_live(segment, &manifest, old, &fresh)?;
+        let entry = &segment.entry;
+        let covers = |log: &LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
+        let is_empty = end == log::HEADER;
+        if is_empty {
+            disk.remove(&log::path(&self.dir, number, fresh.generation))?;
+            if !manifest.logs.iter().any(|log| covers(log) && log.number != number) {
+                return self.let_go(segment, number);
+            }
+        }
         disk.sync_dir(&self.dir.join("log"))?;
         let addresses = (0..segment.file.rows).map(|row| {
             let address = segment.address(row);
@@ -396,7 +411,9 @@ impl Shelf {
         let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
         let mut manifest = lock(&self.manifest);
         let mut next = manifest.clone();
-        if let Some(log) = next.logs.iter_mut().find(|log| log.number == number) {
+        if is_empty {
+            next.logs.retain(|log| log.number != number);
+        } else if let Some(log) = next.logs.iter_mut().find(|log| log.number == number) {
             *log = fresh;
         }
         let Some(line) = next.segments.iter_mut().find(|s| s.number == segment.entry.number) else {
@@ -441,22 +458,43 @@ impl Shelf {
         tracing::info!(
             log = number,
             bytes_before = written(segment),
-            bytes = written(&renewed),
+            bytes = written(&renewed).unwrap_or(0),
             ms = started.wall.elapsed().as_millis(),
             "a log was written anew without its deleted records"
         );
         Ok(())
     }
 
+    /// Takes away a segment of which nothing is left, with its last log.
+    fn let_go(&self, segment: &Segment, log: u32) -> Result<(), UpkeepError> {
+        let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
+        let mut manifest = lock(&self.manifest);
+        let mut next = manifest.clone();
+        next.logs.retain(|entry| entry.number != log);
+        next.segments.retain(|entry| entry.number != segment.entry.number);
+        next.write(&*self.options.disk, &self.dir)?;
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        self.update_view(|view| {
+            let mut segments = view.segments.clone();
+            segments.retain(|known| known.entry.number != segment.entry.number);
+            View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new)?;
+        tracing::info!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
+        Ok(())
+    }
+
     /// Copies the frames of a log that still count into its next generation; gives the new offsets
-    /// of the records.
+    /// of the records, and the file's length.
     fn copy_live(
         &self,
         segment: &Segment,
         manifest: &Manifest,
         old: &LogEntry,
         fresh: &LogEntry,
-    ) -> Result<std::collections::HashMap<u32, u32>, UpkeepError> {
+    ) -> Result<(std::collections::HashMap<u32, u32>, u64), UpkeepError> {
         let disk = &*self.options.disk;
         let live: std::collections::HashSet<u32> = (0..segment.file.rows)
             .filter(|&row| !segment.dead.dead.get(row))
@@ -512,7 +550,7 @@ impl Shelf {
         file.sync()?;
         disk.rename(&aside, &whole)?;
         self.note_written(end);
-        Ok(moved)
+        Ok((moved, end))
     }
 
     fn take_segment_number(&self) -> u32 {

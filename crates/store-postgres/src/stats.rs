@@ -56,12 +56,15 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         statements: inner.pool.door().taken.read(),
     };
     let number = |at: usize| row.get::<_, i64>(at).max(0).cast_unsigned();
+    let (records, bytes, dead) = (number(0), number(1), number(3));
+    let share_dead = dead as f64 / (records + dead).max(1) as f64;
     Stats {
-        records: number(0),
-        bytes: number(1),
+        records,
+        bytes,
         index_bytes: number(2),
-        log_bytes: number(1).saturating_sub(number(2)),
-        dead: number(3),
+        log_bytes: bytes.saturating_sub(number(2)),
+        dead,
+        dead_bytes: (bytes as f64 * share_dead) as u64,
         segments: inner.parts().len() as u64,
         oldest: row.get::<_, Option<i64>>(4).map(from_db),
         newest: row.get::<_, Option<i64>>(5).map(from_db),

@@ -149,8 +149,10 @@ impl Segment {
 
     /// Takes over how much is dead in the logs from `other`, but for the one numbered `except`.
     pub fn keep_dead_bytes(&self, other: &Self, except: u32) {
-        for (mine, theirs) in self.logs.iter().flatten().zip(other.logs.iter().flatten()) {
-            if mine.number != except {
+        for both in self.logs.iter().zip(&other.logs) {
+            if let (Some(mine), Some(theirs)) = both
+                && mine.number != except
+            {
                 mine.dead_bytes.store(theirs.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }

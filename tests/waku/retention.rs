@@ -1,0 +1,66 @@
+//! What is kept under a bound, while more comes.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Node, message, now_ns, wait_for};
+
+/// Bytes that a directory takes on the disk.
+fn on_disk(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).expect("is a directory");
+    let sizes = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        // A file that goes meanwhile takes none.
+        let found = entry.metadata().ok()?;
+        Some(if found.is_dir() { on_disk(&entry.path()) } else { found.blocks() * 512 })
+    });
+    sizes.sum()
+}
+
+/// Publishes so many messages of 10 KB from four clients at once, one a nanosecond.
+fn publish(node: &Node, count: u64, start: u64) {
+    std::thread::scope(|scope| {
+        for first in 0..4 {
+            scope.spawn(move || {
+                for at in (first..count).step_by(4) {
+                    node.publish(&message("kept", &"AAAA".repeat(3_400), start + at));
+                }
+            });
+        }
+    });
+}
+
+/// What is kept of them, as how many of the newest.
+fn newest(node: &Node, count: u64, start: u64) -> u64 {
+    let oldest: Value = node.get("/store/v3/messages?includeData=true&pageSize=1");
+    let oldest = oldest["messages"][0]["message"]["timestamp"].as_u64().expect("a time");
+    let kept = count - (oldest - start);
+    assert_eq!(node.hashes("").len() as u64, kept, "none but the oldest went");
+    kept
+}
+
+#[test]
+fn a_bound_of_bytes_is_met_on_the_disk() {
+    let every = ("HARK_RETENTION_EVERY_S", "1");
+    let node = Node::start("size", &[("retention", "size:16MB"), every]);
+    let (bound, start, count) = (16 << 20, now_ns(), 4_000);
+    publish(&node, count, start);
+    let folder = node.data.join("waku");
+    wait_for("the bound is met", || on_disk(&folder) as f64 <= f64::from(bound) * 1.05);
+    // 10.2 KB each: what is kept is as much as may be.
+    let kept = newest(&node, count, start);
+    assert!((1_400..1_650).contains(&kept), "{kept} are kept");
+    println!("{kept} of {count} are kept, {} of {bound} bytes on the disk", on_disk(&folder));
+}
+
+#[test]
+fn of_several_bounds_each_holds() {
+    let every = ("HARK_RETENTION_EVERY_S", "1");
+    let policy = "time:3600;size:1GB;capacity:500";
+    let node = Node::start("union", &[("retention", policy), every]);
+    let start = now_ns();
+    publish(&node, 1_500, start);
+    wait_for("the bound is met", || newest(&node, 1_500, start) == 500);
+}
