@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 
 use crate::served::{PATIENCE, hark};
 
+mod bench;
 mod clients;
+mod history;
+mod metrics;
 mod peers;
 mod rest;
+mod retention;
 
 /// A server with a Waku node.
 pub(crate) struct Node {
@@ -49,12 +53,18 @@ impl Node {
 
     /// On what is kept there, with these settings of `[waku]` beside the usual ones.
     pub(crate) fn on(data: PathBuf, settings: &[(&str, &str)]) -> Self {
+        Self::with(data, &[], settings)
+    }
+
+    /// With these arguments as well.
+    fn with(data: PathBuf, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited"]).args(args);
         command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
         command.env("HARK_WAKU_LISTEN", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/tcp/0/ws");
         for (name, value) in settings {
-            command.env(format!("HARK_WAKU_{}", name.to_uppercase()), value);
+            let of_waku = format!("HARK_WAKU_{}", name.to_uppercase());
+            command.env(if name.starts_with("HARK_") { *name } else { &*of_waku }, value);
         }
         let log = std::fs::File::create(data.join("log")).expect("is made");
         let mut child = command.stderr(log).spawn().expect("the binary runs");

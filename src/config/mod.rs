@@ -63,6 +63,7 @@ pub(crate) struct Waku {
     pub(crate) sync_range_s: u64,
     pub(crate) sync_jitter_s: u64,
     pub(crate) connections_max: u32,
+    pub(crate) connections_per_address_max: usize,
     pub(crate) cluster: u16,
     pub(crate) shards_in_cluster: u16,
     pub(crate) shards: Vec<u16>,
@@ -89,6 +90,7 @@ impl Default for Waku {
             sync_range_s: 3_600,
             sync_jitter_s: 20,
             connections_max: 2_000,
+            connections_per_address_max: 100,
             cluster: node.cluster,
             shards_in_cluster: node.shards_in_cluster,
             shards: node.shards,
@@ -121,6 +123,7 @@ impl Waku {
                 jitter_s: self.sync_jitter_s,
             },
             connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
         })
     }
 

@@ -215,6 +215,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "sync_range_s" waku.sync_range_s: "How far back messages are compared.";
             "sync_jitter_s" waku.sync_jitter_s: "The last messages, which may still be under way, are left out for so long.";
             "connections_max" waku.connections_max: "Connections of peers at a time. One more is closed.";
+            "connections_per_address_max" waku.connections_per_address_max: "Connections that peers at one address (of IPv6, at its first 64 bits) have opened. One more is closed.";
             "cluster" waku.cluster: "The cluster whose messages are kept: 1 is The Waku Network, 16 Status.";
             "shards_in_cluster" waku.shards_in_cluster: "How many shards the cluster has, for messages that name only their content topic.";
             "shards" waku.shards: "Those of them that are served.";

@@ -14,6 +14,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_io_timeout::TimeoutStream;
+
+/// How long a client may take none of an answer.
+const TAKE_MAX: Duration = Duration::from_secs(30);
 
 /// What one address takes.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +80,13 @@ async fn connection<F, A>(
         let answer = answer(request);
         async { Ok::<Response<Body>, Infallible>(answer.await) }
     });
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(TAKE_MAX));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_timeout)
         .max_buf_size(16 << 10)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Box::pin(stream)), service);
     tokio::pin!(connection);
     let over = async {
         match bounds.connection_max {

@@ -30,6 +30,7 @@ pub mod nostr;
 pub mod policy;
 mod rate;
 mod readers;
+mod seats;
 mod session;
 mod settings;
 pub mod socket;

@@ -194,7 +194,7 @@ impl Server {
             rates,
             metrics,
             info: config.relay,
-            connections: Arc::new(Connections::default()),
+            connections: Connections::default(),
             proxies: config.proxies,
             deflate: socket::Deflate::new(config.deflate_from_bytes),
             unlimited: config.unlimited,

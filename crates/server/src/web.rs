@@ -19,11 +19,12 @@ use tokio::sync::{mpsc, watch};
 
 use crate::address::Address;
 use crate::admin::http::Handles;
-use crate::connections::{Seat, farewell};
+use crate::connections::farewell;
 use crate::landing::{self, Landing};
 use crate::metrics::TurnedAway;
 use crate::nostr::{Relay, nip11};
 use crate::rate::Visitor;
+use crate::seats::Seat;
 use crate::session;
 use crate::socket::Handshake;
 
@@ -55,9 +56,9 @@ pub(crate) struct Place {
 /// An open connection, counted.
 pub(crate) struct Slot {
     relay: Arc<Relay>,
-    _among_all: Seat,
+    _among_all: Seat<()>,
     /// Among those of its address; none where a proxy is at the other end.
-    _of_address: Option<Seat>,
+    _of_address: Option<Seat<Address>>,
 }
 
 impl Slot {
@@ -80,7 +81,7 @@ impl Drop for Slot {
 }
 
 /// A seat among the connections of a client's address, if these are bounded.
-fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat>, TurnedAway> {
+fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat<Address>>, TurnedAway> {
     if !relay.settings().policy.serves(client) {
         return Err(TurnedAway::Denied);
     }
@@ -200,7 +201,7 @@ fn client(
     relay: &Relay,
     peer: IpAddr,
     headers: &HeaderMap,
-) -> Result<(Option<Address>, Option<Seat>), TurnedAway> {
+) -> Result<(Option<Address>, Option<Seat<Address>>), TurnedAway> {
     if relay.proxies.trust(peer) {
         let Some(client) = relay.proxies.client(headers) else { return Ok((None, None)) };
         return Ok((Some(client.into()), seat(relay, client)?));

@@ -49,7 +49,7 @@ pub(crate) struct Relay {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) slow: slow::SlowLog,
     pub(crate) info: RelayInfo,
-    pub(crate) connections: Arc<Connections>,
+    pub(crate) connections: Connections,
     pub(crate) proxies: Proxies,
     pub(crate) deflate: Deflate,
     /// Rate limits are off.

@@ -11,6 +11,8 @@ use hark_codec::waku::{MessageRecord, ProtobufError, Request, topic};
 
 /// Content topics and hashes of a request, each, at most.
 pub const VALUES_MAX: usize = 1_000;
+/// Bytes of a page's messages, at most: it has fewer messages where these are long.
+const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a request id, at most: it is sent back.
 const REQUEST_ID_MAX: usize = 256;
 
@@ -23,6 +25,9 @@ pub enum Refusal {
     /// It has no name to be answered by, or too long a one.
     #[error("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes")]
     RequestId,
+    /// All that may be told at a time is being told.
+    #[error("too much is being told; try again")]
+    Busy,
     /// It is longer than it may be.
     #[error("BAD_REQUEST: {0}")]
     Length(String),
@@ -52,7 +57,7 @@ impl Refusal {
         match self {
             Self::Unread(_) | Self::RequestId | Self::Length(_) => Status::BadRequest,
             Self::TooMany => Status::TooManyRequests,
-            Self::Archive(_) | Self::Down => Status::Unavailable,
+            Self::Archive(_) | Self::Down | Self::Busy => Status::Unavailable,
             _ => Status::BadResponse,
         }
     }
@@ -70,16 +75,37 @@ pub struct Page {
     pub cursor: Option<Id>,
 }
 
+impl Page {
+    /// Bytes of its records.
+    pub fn bytes(&self) -> usize {
+        self.records.iter().map(|record| record.len()).sum()
+    }
+}
+
 /// Answers a request, visiting so many rows at most.
 pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<Page, Refusal> {
     let mut question = Question::new(request, rows_max)?;
     if let Some(cursor) = cursor(request)? {
         question.after = Some(find(store, cursor)?.ok_or(Refusal::Cursor)?);
     }
-    let (records, more) =
+    let (mut records, mut more) =
         if request.forward { question.forward(store)? } else { question.backward(store)? };
-    let last = if request.forward { records.last() } else { records.first() };
-    let cursor = last.filter(|_| more).and_then(|last| Some(*Record::new(last).ok()?.id()));
+    let mut bytes = 0;
+    let fit = records.iter().take_while(|record| {
+        bytes += record.len();
+        bytes <= PAGE_BYTES_MAX
+    });
+    // One is told, however long it is.
+    let fit = fit.count().max(1);
+    if request.include_data && fit < records.len() {
+        records.truncate(fit);
+        more = true;
+    }
+    let last = records.last().filter(|_| more);
+    let cursor = last.and_then(|last| Some(*Record::new(last).ok()?.id()));
+    if !request.forward {
+        records.reverse();
+    }
     Ok(Page { records, cursor })
 }
 
@@ -93,7 +119,7 @@ pub fn page_of(store: &dyn Store, request: &[u8], rows_max: u64) -> Result<Page,
 }
 
 /// The bytes of an answer to a request.
-pub fn answer(request: &[u8], page: &Result<Page, Refusal>) -> Vec<u8> {
+pub fn answer(request: &[u8], page: Result<&Page, &Refusal>) -> Vec<u8> {
     let page = match page {
         Ok(page) => page,
         Err(refusal) => {
@@ -106,8 +132,8 @@ pub fn answer(request: &[u8], page: &Result<Page, Refusal>) -> Vec<u8> {
     };
     // It was read before, or there would be no page.
     let request = Request::parse(request).unwrap_or_default();
-    let bytes: usize = page.records.iter().map(|record| record.len()).sum();
-    let mut out = Vec::with_capacity(if request.include_data { bytes } else { 0 } + 4_096);
+    let bytes = if request.include_data { page.bytes() } else { 0 };
+    let mut out = Vec::with_capacity(bytes + 4_096);
     for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
         let record = MessageRecord::new(record);
         let data = (record.message(), record.pubsub_topic());
@@ -217,7 +243,7 @@ impl Question {
         Ok((records, more))
     }
 
-    /// The newest before the cursor, oldest first, and whether there are more.
+    /// The newest before the cursor, newest first, and whether there are more.
     fn backward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
         // One more than a page tells whether there are more.
         let (order, limit) = (Order::NewestFirst, self.limit + 1);
@@ -255,7 +281,6 @@ impl Question {
         }
         let more = records.len() == limit;
         records.truncate(self.limit);
-        records.reverse();
         Ok((records, more))
     }
 }

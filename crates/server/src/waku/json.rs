@@ -1,7 +1,7 @@
 //! Messages in nwaku's JSON: as its REST interface has them, and so `hark export` and `hark import`.
 
 use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use hark_codec::hex;
 use hark_codec::nostr::json::{write_string, write_u64};
 use hark_codec::record::Id;
@@ -69,10 +69,15 @@ impl Kept {
     }
 }
 
-/// Reads a hash: 64 hex digits, with or without 0x.
+/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and the
+/// older nwaku write it. A `+` that became a space on its way through a query is one.
 pub(super) fn read_hash(text: &str) -> Option<Id> {
-    let text = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
-    hex::decode_32(text.as_bytes())
+    let digits = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
+    if let Some(hash) = hex::decode_32(digits.as_bytes()) {
+        return Some(hash);
+    }
+    let text = text.trim_end_matches('=').replace(['-', ' '], "+").replace('_', "/");
+    <Id>::try_from(BASE64_STANDARD_NO_PAD.decode(text).ok()?).ok()
 }
 
 /// Appends a hash.
@@ -142,6 +147,30 @@ mod tests {
     use hark_codec::waku::Encoder;
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
+
+    #[test]
+    fn a_hash_is_read_in_every_form_that_clients_have() {
+        use base64::prelude::BASE64_URL_SAFE;
+        // All of it is + and /, or - and _.
+        let hash: Id = std::array::from_fn(|at| [0xfb, 0xef, 0xbe, 0xff, 0xff, 0xff][at % 6]);
+        let digits = String::from_utf8(hex::encode_32(&hash).into()).unwrap();
+        let (plain, url) = (BASE64_STANDARD.encode(hash), BASE64_URL_SAFE.encode(hash));
+        assert!(plain.contains("++") && plain.contains("//") && url.contains("--"));
+        for text in [
+            &format!("0x{}", digits.to_uppercase()),
+            &digits,
+            &plain,
+            plain.trim_end_matches('='),
+            &plain.replace('+', " "),
+            &url,
+            url.trim_end_matches('='),
+        ] {
+            assert_eq!(read_hash(text), Some(hash), "{text}");
+        }
+        for text in ["", "0x", &digits[1..], &plain[1..], &format!("{plain}AAAA"), "0x!"] {
+            assert_eq!(read_hash(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn what_is_written_is_read_again() {

@@ -14,7 +14,7 @@ use hark_archive::writer::{self, Writer};
 use hark_archive::{CommitError, Outcome, Record, Store, Write};
 use hark_codec::waku::{Encoder, Message, MessageRecord, Shard};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::admin::http::trouble;
 use crate::rate::{Buckets, Meter, Source};
@@ -44,6 +44,9 @@ const INTAKE_BYTES_MAX: usize = 64 << 20;
 const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Messages that wait to be durable, at most.
 const INTAKE_MAX: usize = 4_096;
+
+/// Bytes of answers that clients have not taken yet, at most.
+const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
 /// Waku's unit of time.
 pub const NS_PER_S: u64 = 1_000_000_000;
@@ -119,10 +122,18 @@ pub(crate) struct Waku {
     room: Arc<Semaphore>,
     /// Questions that may be asked now.
     turns: Arc<Semaphore>,
+    /// Bytes of answers that may be told now.
+    answers: Arc<Semaphore>,
     buckets: Buckets,
     #[cfg(feature = "libp2p")]
     network: Option<p2p::Handle>,
     config: Config,
+}
+
+/// A page, and room for the answer that it is told in.
+struct Told {
+    page: Page,
+    room: OwnedSemaphorePermit,
 }
 
 /// What became of a message that was taken.
@@ -192,11 +203,17 @@ impl Waku {
         message: &Message<'_>,
         pubsub_topic: &str,
     ) -> Result<Taken, NotTaken> {
+        if origin != Origin::Store {
+            self.metrics.payload_bytes.note(message.payload.len() as u64);
+        }
         let began = Instant::now();
         let taken = self.store(message, pubsub_topic).await;
         let fate = match &taken {
             Ok(Taken::Stored) => {
                 self.metrics.insert.note(began.elapsed());
+                if let Ok(shard) = pubsub_topic.parse::<Shard>() {
+                    self.metrics.stored(shard.index);
+                }
                 Fate::Stored
             }
             Ok(Taken::Duplicate) => Fate::Duplicate,
@@ -278,7 +295,7 @@ impl Waku {
     }
 
     /// A page of history for whoever asks, and notes how long it took.
-    async fn page(&self, from: Source, request: &[u8]) -> Result<Page, Refusal> {
+    async fn page(&self, from: Source, request: &[u8]) -> Result<Told, Refusal> {
         let began = Instant::now();
         if let Some(rate) = self.config.queries
             && self.buckets.take(Meter::Questions(from), rate).is_err()
@@ -286,11 +303,14 @@ impl Waku {
             return Err(Refusal::TooMany);
         }
         let page = self.find(request).await;
-        self.metrics.query.note(began.elapsed());
-        if let Ok(page) = &page {
-            self.metrics.told.add(page.records.len() as u64);
-        }
-        page
+        self.metrics.asked(began.elapsed());
+        let page = page?;
+        // As JSON it is a third longer than as it is kept.
+        let bytes = page.bytes() / 3 * 4 + 400 * page.records.len();
+        let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes as u32);
+        let room = room.map_err(|_| Refusal::Busy)?;
+        self.metrics.told.add(page.records.len() as u64);
+        Ok(Told { page, room })
     }
 
     async fn find(&self, request: &[u8]) -> Result<Page, Refusal> {
@@ -459,9 +479,10 @@ impl Doors {
             store: shelf.store,
             writer,
             poll,
-            metrics: Metrics::default(),
+            metrics: Metrics::new(&config.shards),
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
             turns: Arc::new(Semaphore::new(turns)),
+            answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
             buckets: Buckets::default(),
             #[cfg(feature = "libp2p")]
             network: handle,

@@ -65,7 +65,7 @@ impl World {
     ) -> (Vec<Kept>, Option<Id>) {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
-        let out = answer(&bytes, &page_of(&self.store, &bytes, u64::MAX));
+        let out = answer(&bytes, page_of(&self.store, &bytes, u64::MAX).as_ref());
         let response = Response::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
@@ -176,11 +176,50 @@ fn a_cursor_at_the_end_gives_an_empty_page() {
     assert_eq!(world.ask(&Request { limit: Some(5_000), ..request() }, &[], &[]).0.len(), 100);
 }
 
+#[test]
+fn long_messages_make_short_pages() {
+    let world = World::new(10);
+    let put = |at: u8| {
+        let message = Message {
+            payload: &vec![at; 150 << 10],
+            content_topic: CONTENT[0],
+            timestamp: Some(7 + i64::from(at)),
+            ..Message::default()
+        };
+        let (hash, mut record) = (message.hash(PUBSUB[0]), Vec::new());
+        Encoder::default().encode(&message, PUBSUB[0], &hash, &mut record);
+        world.store.commit(&[Write::Put(record.into())]).unwrap();
+        hash
+    };
+    let hashes: Vec<Id> = (0..60).map(put).collect();
+    for forward in [true, false] {
+        let (mut told, mut cursor, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let after = cursor.as_ref().map(|id: &Id| &id[..]);
+            let request = Request { forward, limit: Some(100), cursor: after, ..request() };
+            let page = page(&world.store, &request, u64::MAX).unwrap();
+            assert!(page.bytes() <= PAGE_BYTES_MAX);
+            let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
+            let at = if forward { told.len() } else { 0 };
+            told.splice(at..at, page_hashes);
+            pages += 1;
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert!(told == hashes && pages == 3, "{pages} pages");
+    }
+    // Of hashes alone there are as many as were asked for.
+    let request = Request { include_data: false, limit: Some(100), ..request() };
+    assert_eq!(page(&world.store, &request, u64::MAX).unwrap().records.len(), 60);
+}
+
 /// Asks with what is refused, and gives the status and its words.
 fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
-    let out = answer(&bytes, &page_of(store, &bytes, u64::MAX));
+    let out = answer(&bytes, page_of(store, &bytes, u64::MAX).as_ref());
     let response = Response::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
@@ -204,11 +243,12 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
             "INVALID_QUERY",
         ),
         (request(), &[&[1][..]], 300, "32 bytes"),
+        (request(), &[&unknown[..]; 1_001], 300, "more than 1000 message hashes"),
     ] {
         let (status, words) = refused(store, &request, hashes);
         assert_eq!(status, code, "{words}");
         assert!(words.contains(said), "{words}");
     }
-    let out = answer(&[0x0a, 9], &page_of(store, &[0x0a, 9], u64::MAX));
+    let out = answer(&[0x0a, 9], page_of(store, &[0x0a, 9], u64::MAX).as_ref());
     assert_eq!(Response::parse(&out).unwrap().status_code, Some(400));
 }

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hark_codec::waku::protobuf::{put_bytes, put_number, put_varint};
-use libp2p_stream::Control;
-use tokio::task::JoinHandle;
 
 use super::frame;
+use super::incoming::Incoming;
 use crate::waku::Waku;
 
-const PROTOCOL: &str = "/vac/waku/metadata/1.0.0";
+/// Its name.
+pub(super) const PROTOCOL: &str = "/vac/waku/metadata/1.0.0";
 /// Bytes of a request, at most, as nwaku has it.
 const REQUEST_MAX: usize = 1_024;
 /// How long a peer may take to ask.
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Answers whoever asks.
-pub(super) fn serve(control: &mut Control, waku: &Waku, connections_max: u32) -> JoinHandle<()> {
+pub(super) fn serve(incoming: &Incoming, waku: &Waku) {
     let answer = said(waku.config.cluster, &waku.config.shards);
     let answer: Arc<[u8]> = answer.into();
-    super::serve(control, PROTOCOL, connections_max, move |_, mut stream| {
+    incoming.serve(PROTOCOL, move |_, mut stream| {
         let answer = Arc::clone(&answer);
         async move {
             // What peers say of themselves makes no difference to a store.
@@ -31,7 +31,7 @@ pub(super) fn serve(control: &mut Control, waku: &Waku, connections_max: u32) ->
                 let _ = frame::end(&mut stream).await;
             }
         }
-    })
+    });
 }
 
 /// The cluster, and its shards twice: js-waku reads them from field 2, one by one, and nwaku from

@@ -1,8 +1,8 @@
 //! The door for peers (libp2p): messages come and go by gossip, history goes by streams.
 //!
 //! One task drives all connections; what it takes off gossip and off streams goes to tasks of their
-//! own, whose number is bounded. `frame` reads and writes what streams carry, `store` and `metadata`
-//! are what is asked on them, `peers` says whom this node looks for.
+//! own, whose number is bounded. `incoming` hands streams over, `frame` reads and writes what they
+//! carry, `store` and `metadata` are what is asked on them, `peers` says whom this node looks for.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
 use libp2p::{
-    Multiaddr, PeerId, StreamProtocol, Swarm, SwarmBuilder, connection_limits, identify, noise,
-    ping, tcp, yamux,
+    Multiaddr, PeerId, Swarm, SwarmBuilder, connection_limits, identify, noise, ping, tcp, yamux,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -24,9 +23,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use super::Waku;
 use super::admit::Refusal;
 use super::metrics::Origin;
+use incoming::Incoming;
 use peers::Peers;
 
 mod frame;
+mod incoming;
 mod key;
 mod metadata;
 mod peers;
@@ -39,6 +40,9 @@ pub use sync::SyncPlan;
 
 /// Gossip of messages (RFC 11/WAKU2-RELAY).
 const RELAY: &str = "/vac/waku/relay/2.0.0";
+/// What peers may open streams of.
+const PROTOCOLS: [&str; 4] =
+    [store::PROTOCOL, metadata::PROTOCOL, sync::RECONCILIATION, sync::TRANSFER];
 /// Room for what gossip has around a message.
 const RELAY_FRAME: usize = 64 << 10;
 /// Connections of one peer at a time.
@@ -71,6 +75,8 @@ pub struct Config {
     pub sync: SyncPlan,
     /// Connections at a time.
     pub connections_max: u32,
+    /// Connections of one address at a time, that it has opened.
+    pub connections_per_address_max: usize,
 }
 
 /// What is wrong with an address, if anything is. That of a peer has to end with its id.
@@ -107,6 +113,8 @@ struct Behaviour {
     gossip: gossipsub::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
+    incoming: Incoming,
+    /// Streams that this node opens.
     streams: libp2p_stream::Behaviour,
 }
 
@@ -160,7 +168,6 @@ pub(super) struct Network {
     peers: Peers,
     orders: mpsc::Receiver<Order>,
     addresses: watch::Sender<Vec<Multiaddr>>,
-    connections_max: u32,
 }
 
 impl Network {
@@ -171,7 +178,12 @@ impl Network {
         message_bytes_max: usize,
     ) -> Result<(Self, Handle), NetworkError> {
         let key = key::load(&config.key)?;
-        let mut swarm = swarm(key, message_bytes_max, config.connections_max).await?;
+        let bounds = Bounds {
+            message_bytes: message_bytes_max,
+            connections: config.connections_max,
+            per_address: config.connections_per_address_max,
+        };
+        let mut swarm = swarm(key, bounds).await?;
         for topic in topics {
             let topic = IdentTopic::new(topic);
             let joined = swarm.behaviour_mut().gossip.subscribe(&topic);
@@ -187,19 +199,16 @@ impl Network {
         let (order, orders) = mpsc::channel(QUEUE_MAX);
         let control = swarm.behaviour().streams.new_control();
         let handle = Handle { orders: order, control, addresses: seen };
-        let connections_max = config.connections_max;
-        Ok((Self { swarm, peers, orders, addresses, connections_max }, handle))
+        Ok((Self { swarm, peers, orders, addresses }, handle))
     }
 
     /// Serves until told to leave.
     pub(super) async fn run(mut self, waku: Arc<Waku>, mut leaving: watch::Receiver<bool>) {
-        let mut control = self.swarm.behaviour().streams.new_control();
-        let serving = [
-            store::serve(&mut control, Arc::clone(&waku), self.connections_max),
-            metadata::serve(&mut control, &waku, self.connections_max),
-            sync::serve(&mut control, &waku, self.connections_max),
-            sync::receive(&mut control, &waku, self.connections_max),
-        ];
+        let Behaviour { incoming, streams, .. } = self.swarm.behaviour();
+        store::serve(incoming, Arc::clone(&waku));
+        metadata::serve(incoming, &waku);
+        sync::serve(incoming, streams.new_control(), &waku);
+        sync::receive(incoming, &waku);
         let taking = Arc::new(Semaphore::new(TAKING_MAX));
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
@@ -209,9 +218,6 @@ impl Network {
                 Some(order) = self.orders.recv() => self.carry_out(order),
                 event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
             }
-        }
-        for serving in serving {
-            serving.abort();
         }
         // What was taken off gossip and is not durable yet.
         let _ = taking.acquire_many(TAKING_MAX as u32).await;
@@ -361,11 +367,15 @@ fn root(error: &dyn std::error::Error) -> String {
     root.to_string()
 }
 
-async fn swarm(
-    key: Keypair,
-    message_bytes_max: usize,
-    connections_max: u32,
-) -> Result<Swarm<Behaviour>, NetworkError> {
+/// Bounds of what peers do.
+#[derive(Clone, Copy)]
+struct Bounds {
+    message_bytes: usize,
+    connections: u32,
+    per_address: usize,
+}
+
+async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, NetworkError> {
     let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
     let muxers = || (yamux::Config::default, libp2p_mplex::Config::default);
     let swarm = SwarmBuilder::with_existing_identity(key)
@@ -377,7 +387,7 @@ async fn swarm(
         .with_websocket(noise::Config::new, muxers())
         .await
         .map_err(|error| failed(&error))?
-        .with_behaviour(|key| behaviour(key, message_bytes_max, connections_max))
+        .with_behaviour(|key| behaviour(key, bounds))
         .map_err(|error| failed(&error))?
         .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_MAX))
         .build();
@@ -386,22 +396,21 @@ async fn swarm(
 
 fn behaviour(
     key: &Keypair,
-    message_bytes_max: usize,
-    connections_max: u32,
+    bounds: Bounds,
 ) -> Result<Behaviour, Box<dyn std::error::Error + Send + Sync>> {
     let gossip = gossipsub::ConfigBuilder::default()
         .protocol_id(RELAY, gossipsub::Version::V1_1)
         .validation_mode(gossipsub::ValidationMode::Anonymous)
         .validate_messages()
         .message_id_fn(|message| Sha256::digest(&message.data).to_vec().into())
-        .max_transmit_size(message_bytes_max + RELAY_FRAME)
+        .max_transmit_size(bounds.message_bytes + RELAY_FRAME)
         .build()?;
     let gossip = gossipsub::Behaviour::new(gossipsub::MessageAuthenticity::Anonymous, gossip)?;
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
     let identify =
         identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());
     let limits = connection_limits::ConnectionLimits::default()
-        .with_max_established(Some(connections_max))
+        .with_max_established(Some(bounds.connections))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
         .with_max_pending_incoming(Some(PENDING_MAX));
     Ok(Behaviour {
@@ -409,34 +418,8 @@ fn behaviour(
         gossip,
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
+        incoming: Incoming::new(&PROTOCOLS, bounds.per_address),
         streams: libp2p_stream::Behaviour::new(),
-    })
-}
-
-/// Serves a protocol: each stream by a task of its own, so many of a peer at a time. One more is reset.
-fn serve<F, T>(
-    control: &mut libp2p_stream::Control,
-    protocol: &'static str,
-    connections_max: u32,
-    answer: F,
-) -> tokio::task::JoinHandle<()>
-where
-    F: Fn(PeerId, libp2p::Stream) -> T + Send + 'static,
-    T: Future<Output = ()> + Send + 'static,
-{
-    let incoming = control.accept(StreamProtocol::new(protocol));
-    let seats = peers::Seats::new(connections_max);
-    tokio::spawn(async move {
-        // Not reached: each protocol is registered once.
-        let Ok(mut incoming) = incoming else { return };
-        while let Some((peer, stream)) = incoming.next().await {
-            let Some(seat) = seats.take(peer) else { continue };
-            let answering = answer(peer, stream);
-            tokio::spawn(async move {
-                answering.await;
-                drop(seat);
-            });
-        }
     })
 }
 

@@ -1,8 +1,7 @@
-//! Whom this node looks for, and how many streams each peer has.
+//! Whom this node looks for.
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libp2p::multiaddr::Protocol;
@@ -16,8 +15,6 @@ use super::Behaviour;
 /// Time to the next try after the first failure, and at most: it doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_mins(1);
-/// Streams of one protocol that a peer may have.
-const STREAMS_PER_PEER_MAX: usize = 16;
 
 /// The id that an address ends with.
 pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
@@ -146,63 +143,9 @@ impl Peers {
     }
 }
 
-/// How many streams peers have: each so many, and all of them as many as there may be connections.
-#[derive(Clone)]
-pub(super) struct Seats {
-    max: usize,
-    of: Arc<Mutex<HashMap<PeerId, usize>>>,
-}
-
-/// A stream's place among its peer's: free again when it is dropped.
-pub(super) struct Seat {
-    seats: Seats,
-    peer: PeerId,
-}
-
-impl Seats {
-    pub(super) fn new(connections_max: u32) -> Self {
-        Self { max: connections_max as usize, of: Arc::default() }
-    }
-
-    /// A place, if the peer may have one more.
-    pub(super) fn take(&self, peer: PeerId) -> Option<Seat> {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        let peers = of.len();
-        let count = of.entry(peer).or_default();
-        if *count >= STREAMS_PER_PEER_MAX || (*count == 0 && peers > self.max) {
-            return None;
-        }
-        *count += 1;
-        Some(Seat { seats: self.clone(), peer })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut of = self.seats.of.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = of.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                of.remove(&self.peer);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_peer_has_so_many_streams_and_gets_them_back() {
-        let (seats, peer) = (Seats::new(10), PeerId::random());
-        let all: Vec<_> = (0..STREAMS_PER_PEER_MAX + 3).map_while(|_| seats.take(peer)).collect();
-        assert_eq!(all.len(), STREAMS_PER_PEER_MAX);
-        assert!(seats.take(PeerId::random()).is_some());
-        drop(all);
-        assert!(seats.take(peer).is_some());
-        assert!(seats.of.lock().unwrap().is_empty());
-    }
 
     #[test]
     fn an_address_without_an_id_comes_back() {

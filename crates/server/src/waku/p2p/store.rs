@@ -8,15 +8,16 @@ use hark_codec::waku::store::Status;
 use hark_codec::waku::{ProtobufError, Response};
 use libp2p::{PeerId, StreamProtocol};
 use libp2p_stream::Control;
-use tokio::task::JoinHandle;
 
 use super::frame;
+use super::incoming::Incoming;
 use crate::rate::Source;
 use crate::waku::Waku;
 use crate::waku::history::{self, Refusal};
 use crate::waku::metrics::Asker;
 
-const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
+/// Its name.
+pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
 /// Bytes of a request, at most: 1,000 hashes and 1,000 topics.
 const REQUEST_MAX: usize = 256 << 10;
 /// Bytes of another store's answer, at most: 100 messages of 150 KiB, and what is around them.
@@ -27,12 +28,8 @@ const REQUEST_WAIT: Duration = Duration::from_mins(30);
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 
 /// Answers whoever asks.
-pub(super) fn serve(
-    control: &mut Control,
-    waku: Arc<Waku>,
-    connections_max: u32,
-) -> JoinHandle<()> {
-    super::serve(control, PROTOCOL, connections_max, move |peer, mut stream| {
+pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
+    incoming.serve(PROTOCOL, move |peer, mut stream| {
         let waku = Arc::clone(&waku);
         async move {
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
@@ -49,13 +46,13 @@ pub(super) fn serve(
             };
             let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
             waku.metrics.queries.of(Asker::Peer).of(status.into()).add(1);
-            let answer = history::answer(&request, &page);
+            let answer = history::answer(&request, page.as_ref().map(|told| &told.page));
             // Whether the peer takes it is its own affair.
             if frame::write(&mut stream, &answer).await.is_ok() {
                 let _ = frame::end(&mut stream).await;
             }
         }
-    })
+    });
 }
 
 /// A peer, as what it does is measured.

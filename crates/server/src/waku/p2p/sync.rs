@@ -17,14 +17,17 @@ use hark_codec::waku::{Message, MessageRecord, topic};
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use libp2p_stream::Control;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
+use super::incoming::Incoming;
 use super::{Handle, frame, peers, reconcile};
-use crate::waku::metrics::Origin;
+use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
 use crate::waku::{NS_PER_S, Taken, Waku, now_ns};
 
-const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
-const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
+/// The name of comparing.
+pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
+/// The name of sending.
+pub(super) const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
 /// Bytes of a payload, at most.
 const PAYLOAD_MAX: usize = 4 << 20;
 /// Sessions that others have begun, at a time: each holds a list of its span. One more is reset.
@@ -57,14 +60,10 @@ impl Default for SyncPlan {
 }
 
 /// Answers those who compare.
-pub(super) fn serve(
-    control: &mut Control,
-    waku: &Arc<Waku>,
-    connections_max: u32,
-) -> JoinHandle<()> {
-    let (waku, sending) = (Arc::clone(waku), control.clone());
+pub(super) fn serve(incoming: &Incoming, sending: Control, waku: &Arc<Waku>) {
+    let waku = Arc::clone(waku);
     let sessions = Arc::new(Semaphore::new(SESSIONS_MAX));
-    super::serve(control, RECONCILIATION, connections_max, move |peer, mut stream| {
+    incoming.serve(RECONCILIATION, move |peer, mut stream| {
         let (waku, control) = (Arc::clone(&waku), sending.clone());
         let sessions = Arc::clone(&sessions);
         async move {
@@ -75,24 +74,20 @@ pub(super) fn serve(
                 tracing::debug!(%peer, why, "a comparison ended early");
             }
         }
-    })
+    });
 }
 
 /// Takes what configured peers send.
-pub(super) fn receive(
-    control: &mut Control,
-    waku: &Arc<Waku>,
-    connections_max: u32,
-) -> JoinHandle<()> {
+pub(super) fn receive(incoming: &Incoming, waku: &Arc<Waku>) {
     let waku = Arc::clone(waku);
-    super::serve(control, TRANSFER, connections_max, move |peer, stream| {
+    incoming.serve(TRANSFER, move |peer, stream| {
         let waku = Arc::clone(&waku);
         async move {
             if waku.knows(peer) {
                 take(&waku, stream).await;
             }
         }
-    })
+    });
 }
 
 /// Compares with each store in turn, until told to leave.
@@ -103,7 +98,10 @@ pub(in crate::waku) async fn run(waku: Arc<Waku>, mut leaving: watch::Receiver<b
         loop {
             tokio::time::sleep(every).await;
             for store in &config.stores {
-                if let Err(why) = compare(&waku, network, store).await {
+                let compared = compare(&waku, network, store).await;
+                let outcome = if compared.is_ok() { Outcome::Done } else { Outcome::Failed };
+                waku.metrics.caught_up.of(CatchUp::Sync).of(outcome).add(1);
+                if let Err(why) = compared {
                     tracing::warn!(%store, why, "could not compare with a store");
                 }
             }
@@ -133,24 +131,30 @@ async fn session(
     first: Option<Vec<u8>>,
 ) -> Result<(), String> {
     let broken = |error: std::io::Error| format!("the stream broke: {error}");
-    let mut lacks = Vec::new();
+    let counts = &waku.metrics.sync;
+    let bytes_of = counts.bytes.of(SyncProtocol::Reconciliation);
+    let (mut lacks, mut missed, mut round_trips) = (Vec::new(), 0, 0);
     let (mut heard, mut own) = (first, None);
     for _ in 0..ROUNDS_MAX {
         let (bytes, over) = if let Some(bytes) = heard.take() {
+            bytes_of.of(Direction::Received).add(bytes.len() as u64);
+            round_trips += 1;
             let payload = Payload::parse(&bytes).map_err(|error| error.to_string())?;
             let Some(payload) = payload else { break };
             if own.is_none() {
                 own = Some(load(waku, &payload).await?);
             }
-            let (ranges, more) = reconcile::answer(own.as_deref().unwrap_or_default(), &payload);
-            lacks.extend(more);
-            written(waku, payload.start, ranges)
+            let answer = reconcile::answer(own.as_deref().unwrap_or_default(), &payload);
+            lacks.extend(answer.lacks);
+            missed += answer.missed;
+            written(waku, payload.start, answer.ranges)
         } else {
             let (payload, items) = begin(waku).await?;
             own = Some(items);
             written(waku, payload.start, payload.ranges)
         };
         frame::write(&mut stream, &bytes).await.map_err(broken)?;
+        bytes_of.of(Direction::Sent).add(bytes.len() as u64);
         if over {
             break;
         }
@@ -167,6 +171,8 @@ async fn session(
     let _ = frame::end(&mut stream).await;
     lacks.sort_unstable();
     lacks.dedup();
+    counts.round_trips.note(round_trips);
+    counts.differences.note((lacks.len() + missed) as u64);
     if lacks.is_empty() {
         return Ok(());
     }
@@ -269,11 +275,19 @@ async fn send(
         });
         for message in found.await.ok_or("the node is going down")?? {
             frame::write(&mut stream, &message).await.map_err(|error| error.to_string())?;
+            transferred(waku, Direction::Sent, message.len());
             sent += 1;
         }
     }
     frame::end(&mut stream).await.map_err(|error| error.to_string())?;
     Ok(sent)
+}
+
+/// A message went over.
+fn transferred(waku: &Waku, direction: Direction, bytes: usize) {
+    let counts = &waku.metrics.sync;
+    counts.bytes.of(SyncProtocol::Transfer).of(direction).add(bytes as u64);
+    counts.messages.of(direction).add(1);
 }
 
 /// Takes messages in until there are no more.
@@ -285,6 +299,7 @@ async fn take(waku: &Arc<Waku>, mut stream: Stream) {
     while let Ok(Ok(Some(bytes))) =
         tokio::time::timeout(WAIT, frame::read(&mut stream, bytes_max)).await
     {
+        transferred(waku, Direction::Received, bytes.len());
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         let waku = Arc::clone(waku);
         taking.spawn(async move {

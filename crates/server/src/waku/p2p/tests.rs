@@ -10,7 +10,7 @@ use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, writer};
 use hark_codec::waku::{Encoder, Request, Response};
 use hark_testkit::disk::scratch;
-use libp2p::Stream;
+use libp2p::{Stream, StreamProtocol};
 use libp2p_stream::Control;
 
 use super::*;
@@ -22,6 +22,7 @@ const STORE: &str = "/vac/waku/store-query/3.0.0";
 /// A node with one message, and a peer of it.
 struct Pair {
     peer: PeerId,
+    addr: Multiaddr,
     control: Control,
     leave: watch::Sender<bool>,
     node: tokio::task::JoinHandle<()>,
@@ -52,6 +53,7 @@ impl Pair {
                 online: folder.join("waku.online"),
                 sync: SyncPlan::default(),
                 connections_max: 100,
+                connections_per_address_max: 3,
             }),
             ..crate::waku::Config::default()
         };
@@ -62,14 +64,14 @@ impl Pair {
             compact: None,
             handover: None,
         };
-        let node = Node::bind(config, shelf).await.unwrap();
+        let node = Box::pin(Node::bind(config, shelf)).await.unwrap();
         let addr: Multiaddr = node.addresses()[0].parse().unwrap();
         let (leave, leaving) = watch::channel(false);
         let node = tokio::spawn(node.run(leaving));
-        let mut swarm = swarm(Keypair::generate_secp256k1(), 1_000, 10).await.unwrap();
+        let mut swarm = stranger().await;
         let control = swarm.behaviour().streams.new_control();
         let peer = peers::id(&addr).unwrap();
-        swarm.dial(addr).unwrap();
+        swarm.dial(addr.clone()).unwrap();
         let (tell, mut told) = oneshot::channel();
         let client = tokio::spawn(async move {
             let mut tell = Some(tell);
@@ -83,35 +85,34 @@ impl Pair {
         tokio::time::timeout(Duration::from_secs(30), &mut told).await.unwrap().unwrap();
         // What was in it is all.
         let _ = std::fs::remove_dir_all(folder);
-        Self { peer, control, leave, node, client }
+        Self { peer, addr, control, leave, node, client }
     }
 
-    async fn stream(&mut self, protocol: &'static str) -> Stream {
-        // The library drops one that comes while the one before it was not taken up yet.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        self.control.open_stream(self.peer, StreamProtocol::new(protocol)).await.unwrap()
+    async fn stream(&self, protocol: &'static str) -> Stream {
+        let mut control = self.control.clone();
+        control.open_stream(self.peer, StreamProtocol::new(protocol)).await.unwrap()
     }
 
-    /// The answer to these bytes: status, words and how many messages.
-    async fn say(&mut self, bytes: &[u8]) -> (u32, String, usize) {
+    /// The answer to these bytes: status, words and how many messages. Fails if the stream is reset.
+    async fn try_say(&self, bytes: &[u8]) -> std::io::Result<(u32, String, usize)> {
         let mut stream = self.stream(STORE).await;
-        stream.write_all(bytes).await.unwrap();
-        stream.flush().await.unwrap();
-        let answer = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
+        stream.write_all(bytes).await?;
+        stream.flush().await?;
+        let answer = frame::read(&mut stream, 1 << 20).await?;
+        let answer = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
         let answer = Response::parse(&answer).unwrap();
         // Then it ends.
-        assert_eq!(frame::read(&mut stream, 1).await.unwrap(), None);
+        assert_eq!(frame::read(&mut stream, 1).await?, None);
         let words = answer.status_desc.unwrap().to_owned();
-        (answer.status_code.unwrap(), words, answer.messages().count())
+        Ok((answer.status_code.unwrap(), words, answer.messages().count()))
     }
 
-    async fn ask(&mut self, request: &Request<'_>) -> (u32, String, usize) {
-        let mut bytes = Vec::new();
-        request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
-        let mut framed = Vec::new();
-        hark_codec::waku::protobuf::put_varint(&mut framed, bytes.len() as u64);
-        framed.extend_from_slice(&bytes);
-        self.say(&framed).await
+    async fn say(&self, bytes: &[u8]) -> (u32, String, usize) {
+        self.try_say(bytes).await.unwrap()
+    }
+
+    async fn ask(&self, request: &Request<'_>) -> (u32, String, usize) {
+        self.say(&framed(request)).await
     }
 
     async fn end(self) {
@@ -121,13 +122,28 @@ impl Pair {
     }
 }
 
+/// A peer with a key of its own.
+async fn stranger() -> Swarm<Behaviour> {
+    let bounds = Bounds { message_bytes: 1_000, connections: 10, per_address: 10 };
+    Box::pin(swarm(Keypair::generate_secp256k1(), bounds)).await.unwrap()
+}
+
+/// A request as it goes over a stream.
+fn framed(request: &Request<'_>) -> Vec<u8> {
+    let (mut bytes, mut framed) = (Vec::new(), Vec::new());
+    request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
+    hark_codec::waku::protobuf::put_varint(&mut framed, bytes.len() as u64);
+    framed.extend_from_slice(&bytes);
+    framed
+}
+
 fn good() -> Request<'static> {
     Request { request_id: "1", include_data: true, forward: true, ..Request::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_answered_in_the_protocols_terms() {
-    let mut pair = Pair::start("wrong").await;
+    let pair = Pair::start("wrong").await;
     assert_eq!(pair.ask(&good()).await, (200, "OK".into(), 1));
     for (bytes, said) in [
         // A field that reaches beyond the end, a type that is none, and nothing at all.
@@ -156,7 +172,7 @@ async fn what_is_wrong_is_answered_in_the_protocols_terms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_rest_are_bounded_and_hold_nobody_up() {
-    let mut pair = Pair::start("rest").await;
+    let pair = Pair::start("rest").await;
     let mut resting = Vec::new();
     for _ in 0..15 {
         let mut stream = pair.stream(STORE).await;
@@ -172,9 +188,48 @@ async fn streams_that_rest_are_bounded_and_hold_nobody_up() {
     let answer = tokio::time::timeout(Duration::from_secs(10), frame::read(&mut reset, 1)).await;
     assert!(!matches!(answer, Ok(Ok(Some(_))) | Err(_)), "it is neither answered nor left open");
     drop((one, resting));
-    let served = async {
-        while tokio::time::timeout(Duration::from_secs(1), pair.ask(&good())).await.is_err() {}
-    };
+    let served = async { while pair.try_say(&framed(&good())).await.is_err() {} };
     tokio::time::timeout(Duration::from_secs(30), served).await.unwrap();
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_streams_of_a_burst_are_answered() {
+    let pair = Pair::start("burst").await;
+    for _ in 0..20 {
+        let answers =
+            futures_util::future::join_all((0..16).map(|_| async { pair.ask(&good()).await.0 }));
+        assert_eq!(answers.await, [200; 16]);
+    }
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_has_so_many_connections_and_gets_them_back() {
+    let pair = Pair::start("address").await;
+    // Whether one more gets in beside the one that is there.
+    let enters = async || {
+        let mut swarm = stranger().await;
+        swarm.dial(pair.addr.clone()).unwrap();
+        let told = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                match swarm.select_next_some().await {
+                    SwarmEvent::ConnectionEstablished { .. } => return true,
+                    SwarmEvent::OutgoingConnectionError { .. } => return false,
+                    _ => {}
+                }
+            }
+        });
+        (told.await.unwrap(), swarm)
+    };
+    let (second, third, fourth) = (enters().await, enters().await, enters().await);
+    assert_eq!([second.0, third.0, fourth.0], [true, true, false]);
+    drop((second, third));
+    let entered = async {
+        while !enters().await.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), entered).await.unwrap();
     pair.end().await;
 }

@@ -5,23 +5,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Router, body};
 use hark_codec::waku::store::Status;
 use hyper::body::Incoming;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::Waku;
 use super::history::Refusal;
 use super::metrics::{Answered, Asker};
 use super::poll::Topic;
+use super::{Told, Waku};
 use crate::http::{self, Bounds};
 use crate::rate::Source;
 
@@ -43,16 +44,16 @@ const OPENAPI: &str = include_str!("openapi.json");
 struct Answer {
     status: StatusCode,
     content_type: &'static str,
-    body: Vec<u8>,
+    body: Bytes,
 }
 
 impl Answer {
-    fn json(body: impl Into<Vec<u8>>) -> Self {
+    fn json(body: impl Into<Bytes>) -> Self {
         Self { status: StatusCode::OK, content_type: "application/json", body: body.into() }
     }
 
     fn words(status: StatusCode, words: impl Into<String>) -> Self {
-        Self { status, content_type: "text/plain", body: words.into().into_bytes() }
+        Self { status, content_type: "text/plain", body: words.into().into() }
     }
 
     fn ok() -> Self {
@@ -67,6 +68,18 @@ impl Answer {
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
         (self.status, [(CONTENT_TYPE, self.content_type)], self.body).into_response()
+    }
+}
+
+/// An answer, with its room for as long as it is there.
+struct Held {
+    json: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.json
     }
 }
 
@@ -98,10 +111,10 @@ fn routes(waku: Arc<Waku>) -> Router {
     // Base64 takes four bytes for three, and there is JSON around it.
     let body_max = waku.config.bounds.message_bytes_max * 2;
     let subscriptions = |auto: bool| {
-        let add = move |State(waku): Shared, body: body::Bytes| async move {
+        let add = move |State(waku): Shared, body: Bytes| async move {
             relay::subscribe(&waku, &body, auto)
         };
-        let remove = move |State(waku): Shared, body: body::Bytes| async move {
+        let remove = move |State(waku): Shared, body: Bytes| async move {
             relay::unsubscribe(&waku, &body, auto)
         };
         post(add).delete(remove)
@@ -147,17 +160,23 @@ async fn history(
             Err(why) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, why),
         };
     }
-    let page = waku.page(Source::Address(peer.into()), &parameters.request()).await;
-    let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
+    let told = waku.page(Source::Address(peer.into()), &parameters.request()).await;
+    let status = told.as_ref().map_or_else(Refusal::status, |_| Status::Success);
     waku.metrics.queries.of(Asker::Client).of(status.into()).add(1);
-    store::answer(&page, parameters.include_data)
+    match told {
+        Ok(Told { page, room }) => {
+            let json = store::json(&page, parameters.include_data);
+            Answer::json(Bytes::from_owner(Held { json, _room: room }))
+        }
+        Err(refusal) => store::refused(&refusal),
+    }
 }
 
-async fn publish(State(waku): Shared, Path(topic): Path<String>, body: body::Bytes) -> Answer {
+async fn publish(State(waku): Shared, Path(topic): Path<String>, body: Bytes) -> Answer {
     relay::publish(&waku, &body, Some(topic)).await
 }
 
-async fn publish_auto(State(waku): Shared, body: body::Bytes) -> Answer {
+async fn publish_auto(State(waku): Shared, body: Bytes) -> Answer {
     relay::publish(&waku, &body, None).await
 }
 

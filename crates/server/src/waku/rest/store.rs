@@ -27,12 +27,9 @@ pub(super) struct Parameters {
     limit: Option<u64>,
 }
 
-/// The answer to what was asked.
-pub(super) fn answer(page: &Result<Page, Refusal>, include_data: bool) -> Answer {
-    match page {
-        Ok(page) => Answer::json(json(page, include_data)),
-        Err(refusal) => Answer::words(status(refusal.status()), refusal.to_string()),
-    }
+/// The answer to what is not answered.
+pub(super) fn refused(refusal: &Refusal) -> Answer {
+    Answer::words(status(refusal.status()), refusal.to_string())
 }
 
 fn status(status: Status) -> StatusCode {
@@ -85,7 +82,10 @@ impl Parameters {
                 Ok(time) => Ok((time > 0).then_some(time)),
                 Err(_) => Err(wrong("a time in ns since 1970")),
             };
-            let hash = |text: &str| read_hash(text).ok_or_else(|| wrong("0x and 64 hex digits"));
+            let hash = |text: &str| {
+                read_hash(text)
+                    .ok_or_else(|| wrong("a message's hash: 0x and 64 hex digits, or base64"))
+            };
             match name {
                 "peerAddr" => all.peer_addr = Some(value.into_owned()),
                 "includeData" => all.include_data = flag()?,
@@ -140,9 +140,9 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
 }
 
 /// A page as nwaku writes it.
-fn json(page: &Page, include_data: bool) -> Vec<u8> {
+pub(super) fn json(page: &Page, include_data: bool) -> Vec<u8> {
     // Base64 takes four bytes for three.
-    let bytes: usize = page.records.iter().map(|record| record.len() / 3 * 4 + 400).sum();
+    let bytes = page.bytes() / 3 * 4 + 400 * page.records.len();
     let mut out = Vec::with_capacity(HEAD.len() + if include_data { bytes } else { 100 * 100 });
     out.extend_from_slice(HEAD);
     let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
@@ -193,10 +193,10 @@ mod tests {
 
     fn answered(store: &MemoryStore, query: &str) -> Answer {
         match Parameters::parse(query) {
-            Ok(parameters) => {
-                let page = page_of(store, &parameters.request(), u64::MAX);
-                answer(&page, parameters.include_data)
-            }
+            Ok(parameters) => match page_of(store, &parameters.request(), u64::MAX) {
+                Ok(page) => Answer::json(json(&page, parameters.include_data)),
+                Err(refusal) => refused(&refusal),
+            },
             Err(words) => Answer::refused(words),
         }
     }
@@ -284,7 +284,7 @@ mod tests {
             (&format!("cursor={}", "07".repeat(32)), "cursor not found"),
         ] {
             let answer = answered(&store, query);
-            let words = String::from_utf8(answer.body).unwrap();
+            let words = String::from_utf8(answer.body.into()).unwrap();
             assert!(
                 answer.status == StatusCode::BAD_REQUEST && words.contains(said),
                 "{query}: {words}"

@@ -1,0 +1,229 @@
+//! What peers open: connections, so many of one address, and streams, each of which goes to whoever
+//! serves its protocol.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use std::collections::HashMap;
+
+use libp2p::core::transport::PortUse;
+use libp2p::core::upgrade::{DeniedUpgrade, InboundUpgrade, UpgradeInfo};
+use libp2p::core::{Endpoint, Multiaddr};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm,
+    NetworkBehaviour, Stream, SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent,
+    ToSwarm,
+};
+use libp2p::{PeerId, StreamProtocol};
+
+use crate::address::Address;
+use crate::seats::{Seat, Seats};
+
+/// Streams of one protocol that a peer may have. One more is reset.
+const STREAMS_PER_PEER_MAX: usize = 16;
+
+/// Begins to serve a stream of a peer.
+type Serve = Box<dyn Fn(PeerId, Stream, Seat<PeerId>) + Send + Sync>;
+
+/// A protocol, and what is done with its streams once that is known.
+struct Served {
+    name: StreamProtocol,
+    seats: Seats<PeerId>,
+    serve: OnceLock<Serve>,
+}
+
+type Table = Arc<[Served]>;
+
+/// See the head of this file.
+pub(super) struct Incoming {
+    table: Table,
+    addresses: Seats<Address>,
+    per_address_max: usize,
+    /// Of connections that peers have opened.
+    seats: HashMap<ConnectionId, Seat<Address>>,
+}
+
+/// An address has as many connections as it may.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} has as many connections as it may")]
+struct Crowded(Address);
+
+impl Incoming {
+    /// For streams of these protocols, which are told to peers from the start.
+    pub(super) fn new(names: &[&'static str], per_address_max: usize) -> Self {
+        let served = names.iter().map(|name| Served {
+            name: StreamProtocol::new(name),
+            seats: Seats::default(),
+            serve: OnceLock::new(),
+        });
+        let (addresses, seats) = (Seats::default(), HashMap::new());
+        Self { table: served.collect(), addresses, per_address_max, seats }
+    }
+
+    /// Serves a protocol from now on, each stream by a task of its own.
+    pub(super) fn serve<F, T>(&self, name: &'static str, answer: F)
+    where
+        F: Fn(PeerId, Stream) -> T + Send + Sync + 'static,
+        T: Future<Output = ()> + Send + 'static,
+    {
+        let serve: Serve = Box::new(move |peer, stream, seat| {
+            let answering = answer(peer, stream);
+            tokio::spawn(async move {
+                answering.await;
+                drop(seat);
+            });
+        });
+        let served = self.table.iter().find(|served| served.name.as_ref() == name);
+        let first = served.is_some_and(|served| served.serve.set(serve).is_ok());
+        debug_assert!(first, "{name} is among those of `new`, and served once");
+    }
+}
+
+impl NetworkBehaviour for Incoming {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        let Some(address) = address(remote) else { return Ok(()) };
+        let seat = self.addresses.take(address, self.per_address_max);
+        let seat = seat.ok_or_else(|| ConnectionDenied::new(Crowded(address)))?;
+        self.seats.insert(connection, seat);
+        Ok(())
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(Handler { peer, table: Arc::clone(&self.table) })
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(Handler { peer, table: Arc::clone(&self.table) })
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ConnectionClosed(closed) => {
+                self.seats.remove(&closed.connection_id);
+            }
+            FromSwarm::ListenFailure(failure) => {
+                self.seats.remove(&failure.connection_id);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        _: PeerId,
+        _: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+/// The IP address that it begins with.
+fn address(of: &Multiaddr) -> Option<Address> {
+    match of.iter().next()? {
+        Protocol::Ip4(ip) => Some(IpAddr::V4(ip).into()),
+        Protocol::Ip6(ip) => Some(IpAddr::V6(ip).into()),
+        _ => None,
+    }
+}
+
+/// Hands the streams of one connection over.
+pub(super) struct Handler {
+    peer: PeerId,
+    table: Table,
+}
+
+impl ConnectionHandler for Handler {
+    type FromBehaviour = Infallible;
+    type ToBehaviour = Infallible;
+    type InboundProtocol = Names;
+    type OutboundProtocol = DeniedUpgrade;
+    type InboundOpenInfo = ();
+    type OutboundOpenInfo = ();
+
+    fn listen_protocol(&self) -> SubstreamProtocol<Names> {
+        SubstreamProtocol::new(Names(Arc::clone(&self.table)), ())
+    }
+
+    fn poll(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<DeniedUpgrade, (), Infallible>> {
+        Poll::Pending
+    }
+
+    fn on_behaviour_event(&mut self, event: Infallible) {
+        match event {}
+    }
+
+    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Names, DeniedUpgrade>) {
+        let ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
+            protocol: (at, stream),
+            ..
+        }) = event
+        else {
+            return;
+        };
+        let Some(served) = self.table.get(at) else { return };
+        // One that comes before there is anybody to serve it, or too many, is reset.
+        let Some(serve) = served.serve.get() else { return };
+        if let Some(seat) = served.seats.take(self.peer, STREAMS_PER_PEER_MAX) {
+            serve(self.peer, stream, seat);
+        }
+    }
+}
+
+/// The protocols, from which a peer chooses one for its stream.
+pub(super) struct Names(Table);
+
+impl UpgradeInfo for Names {
+    type Info = StreamProtocol;
+    type InfoIter = std::vec::IntoIter<StreamProtocol>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        let names: Vec<_> = self.0.iter().map(|served| served.name.clone()).collect();
+        names.into_iter()
+    }
+}
+
+impl InboundUpgrade<Stream> for Names {
+    type Output = (usize, Stream);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_inbound(self, stream: Stream, chosen: StreamProtocol) -> Self::Future {
+        let at = self.0.iter().position(|served| served.name == chosen);
+        // Only what was offered is chosen.
+        ready(Ok((at.unwrap_or(usize::MAX), stream)))
+    }
+}

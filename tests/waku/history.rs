@@ -1,0 +1,312 @@
+//! Pages of history from every store and by both doors, beside what was put, by brute force; and what
+//! is refused, row by row.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use hark_codec::hex;
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::Random;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::{Node, folder, text};
+
+const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
+const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/\u{e4} \"&/proto", "/app/1/talk/proto"];
+const START: u64 = 1_700_000_000_000_000_000;
+
+/// A message as the test knows it, in the order that pages have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kept {
+    time: u64,
+    hash: String,
+    pubsub: String,
+    content: String,
+}
+
+impl Kept {
+    /// A random one, and its JSON: of few times, so that many share one.
+    fn draw(random: &mut Random) -> (Self, Value) {
+        let time = START + random.below(12) as u64;
+        let (pubsub, content) = (*random.pick(&PUBSUB), *random.pick(&CONTENT));
+        let payload = random.bits().to_le_bytes();
+        let message = hark_codec::waku::Message {
+            payload: &payload,
+            content_topic: content,
+            timestamp: i64::try_from(time).ok(),
+            ..hark_codec::waku::Message::default()
+        };
+        let hash = hex::encode_32(&message.hash(pubsub));
+        let hash = format!("0x{}", String::from_utf8_lossy(&hash));
+        let json = json!({
+            "payload": BASE64_STANDARD.encode(payload), "contentTopic": content, "timestamp": time,
+        });
+        (Self { time, hash, pubsub: pubsub.into(), content: content.into() }, json)
+    }
+
+    fn of(told: &Value) -> Self {
+        let message = &told["message"];
+        Self {
+            time: message["timestamp"].as_u64().expect("a time"),
+            hash: text(&told["messageHash"]),
+            pubsub: text(&told["pubsubTopic"]),
+            content: text(&message["contentTopic"]),
+        }
+    }
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// A node on one of the stores, and another that asks it as a peer.
+struct World {
+    name: &'static str,
+    node: Node,
+    asking: Node,
+    // Dropped after the node.
+    _database: Option<Database<'static>>,
+    /// Whatever may be stored, and what is.
+    sent: Mutex<BTreeSet<Kept>>,
+    kept: Mutex<BTreeSet<Kept>>,
+}
+
+impl World {
+    fn new(name: &'static str, database: Option<Database<'static>>) -> Self {
+        let store = database.as_ref().map_or("embedded", |database| &database.url);
+        let any_time = [("window_s", "0"), ("retention", "")];
+        let node = Node::with(folder(name), &["--store", store], &any_time);
+        let asking = Node::start(&format!("{name}-asking"), &[]);
+        Self {
+            name,
+            node,
+            asking,
+            _database: database,
+            sent: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// One in files and one in a database.
+    fn both() -> [Self; 2] {
+        let database = Cluster::shared().database("waku history");
+        [Self::new("history-files", None), Self::new("history-postgres", Some(database))]
+    }
+
+    fn publish(&self, random: &mut Random) {
+        let (one, message) = Kept::draw(random);
+        self.sent.lock().expect("is whole").insert(one.clone());
+        let path = format!("/relay/v1/messages/{}", encoded(&one.pubsub));
+        assert_eq!(self.node.ask("POST", &path, &message.to_string()), (200, "OK".into()));
+        self.kept.lock().expect("is whole").insert(one);
+    }
+
+    fn kept(&self) -> Vec<Kept> {
+        self.kept.lock().expect("is whole").iter().cloned().collect()
+    }
+
+    /// Asks by REST, or through the other node as a peer; status and body.
+    fn ask(&self, by_peer: bool, query: &str) -> (u16, String) {
+        let path = format!("/store/v3/messages?{query}");
+        if !by_peer {
+            return self.node.ask("GET", &path, "");
+        }
+        let path = format!("{path}&peerAddr={}", encoded(&self.node.peers[0]));
+        self.asking.ask("GET", &path, "")
+    }
+
+    /// A page, and the cursor of the next.
+    fn page(&self, by_peer: bool, query: &str) -> (Vec<Kept>, Option<String>) {
+        let (status, body) = self.ask(by_peer, &format!("includeData=true&{query}"));
+        assert_eq!(status, 200, "{}, {query}: {body}", self.name);
+        let page: Value = serde_json::from_str(&body).expect("JSON");
+        let told = page["messages"].as_array().expect("a list").iter().map(Kept::of).collect();
+        (told, page["paginationCursor"].as_str().map(Into::into))
+    }
+}
+
+/// Walks through all pages of a random question.
+fn walk(world: &World, random: &mut Random) {
+    let by_peer = random.once_in(2);
+    let times = [random.below(14), random.below(14)].map(|at| START + at as u64 - 1);
+    let start = random.once_in(2).then_some(times[0].min(times[1]));
+    let end = random.once_in(2).then_some(times[0].max(times[1]));
+    let pubsub = random.once_in(2).then(|| *random.pick(&PUBSUB));
+    let topics = &CONTENT[..random.below(4)];
+    let (forward, size) = (random.once_in(2), 5 + random.below(60));
+    let mut query = format!("ascending={forward}&pageSize={size}");
+    let list = topics.iter().map(|topic| encoded(topic)).collect::<Vec<_>>().join(",");
+    for (name, value) in [
+        ("pubsubTopic", pubsub.map(encoded)),
+        ("contentTopics", Some(list)),
+        ("startTime", start.map(|time| time.to_string())),
+        ("endTime", end.map(|time| time.to_string())),
+    ] {
+        query += &value.map_or_else(String::new, |value| format!("&{name}={value}"));
+    }
+    let holds = |one: &Kept| {
+        pubsub.is_none_or(|topic| topic == one.pubsub)
+            && (topics.is_empty() || topics.contains(&&*one.content))
+            && start.is_none_or(|start| start <= one.time)
+            && end.is_none_or(|end| one.time <= end)
+    };
+    let expected = world.kept();
+    let (mut told, mut cursor) = (Vec::<Kept>::new(), String::new());
+    loop {
+        let (page, next) = world.page(by_peer, &format!("{query}&cursor={cursor}"));
+        assert!(page.is_sorted() && page.len() <= size, "{query}: {page:?}");
+        let last = if forward { page.last() } else { page.first() };
+        assert!(next.is_none() || next.as_ref() == last.map(|one| &one.hash), "{query}: {next:?}");
+        let at = if forward { told.len() } else { 0 };
+        told.splice(at..at, page);
+        match next {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    assert!(told.is_sorted_by(|a, b| a < b), "{query}: not in order, or one came twice");
+    let sent = world.sent.lock().expect("is whole");
+    assert!(told.iter().all(|one| holds(one) && sent.contains(one)), "{query}: not asked for");
+    let there: BTreeSet<&Kept> = told.iter().collect();
+    for one in expected.iter().filter(|one| holds(one)) {
+        assert!(there.contains(one), "{}, {query}: left out {one:?}", world.name);
+    }
+}
+
+#[test]
+fn pages_leave_nothing_out_and_nothing_comes_twice_while_messages_arrive() {
+    for world in World::both() {
+        let mut random = Random::new(7);
+        for _ in 0..300 {
+            world.publish(&mut random);
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let arriving = scope.spawn(|| {
+                let mut random = Random::new(8);
+                while !over.load(Ordering::Relaxed) {
+                    world.publish(&mut random);
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+            });
+            for _ in 0..30 {
+                // What has arrived so far is not too much for a walk.
+                walk(&world, &mut random);
+                if arriving.is_finished() {
+                    break;
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let all = world.kept();
+        assert!(all.len() > 310, "{}: {} messages", world.name, all.len());
+        assert_eq!(world.node.hashes("").len(), all.len());
+    }
+}
+
+#[test]
+fn rows_hold_for_every_store_and_both_doors() {
+    for world in World::both() {
+        let mut random = Random::new(9);
+        for _ in 0..250 {
+            world.publish(&mut random);
+        }
+        let all = world.kept();
+        for by_peer in [false, true] {
+            rows(&world, by_peer, &all);
+        }
+        refusals(&world);
+    }
+}
+
+/// What is answered, beside all that is kept.
+fn rows(world: &World, by_peer: bool, all: &[Kept]) {
+    let (oldest, newest) = (&all[0], &all[249]);
+    let base64 = |hash: &str| {
+        let hash = hex::decode_32(&hash.as_bytes()[2..]).expect("a hash");
+        (BASE64_STANDARD.encode(hash), BASE64_URL_SAFE_NO_PAD.encode(hash))
+    };
+    let (plain, url) = base64(&all[9].hash);
+    let hashes = |count: usize| {
+        let hashes: Vec<&str> = all.iter().take(count).map(|one| &*one.hash).collect();
+        hashes.join(",")
+    };
+    let of_first = |topic: &str| -> Vec<Kept> {
+        all[..100].iter().filter(|one| one.content == topic).cloned().collect()
+    };
+    for (query, expected, more) in [
+        // Oldest first and twenty where nothing is said, a hundred at most.
+        (String::new(), &all[..20], true),
+        ("pageSize=0".into(), &all[..20], true),
+        ("pageSize=5000".into(), &all[..100], true),
+        // A page is in the same order in both directions.
+        ("ascending=false&pageSize=10".into(), &all[240..], true),
+        // Behind the last there is an empty page.
+        (format!("cursor={}", newest.hash), &[], false),
+        (format!("ascending=false&cursor={}", oldest.hash), &[], false),
+        // A cursor is not told again, whatever it is written in.
+        (format!("pageSize=3&cursor={}", all[9].hash), &all[10..13], true),
+        (format!("pageSize=3&cursor={}", encoded(&plain)), &all[10..13], true),
+        (format!("pageSize=3&cursor={plain}"), &all[10..13], true),
+        (format!("pageSize=3&cursor={url}"), &all[10..13], true),
+        (format!("pageSize=3&ascending=false&cursor={}", all[9].hash), &all[6..9], true),
+        // Both ends of a span belong to it, and times below 1 are none.
+        ("startTime=0&endTime=-5&pageSize=1".into(), &all[..1], true),
+        (format!("endTime={}", START - 1), &[], false),
+        // As many hashes as fit a page are no special case.
+        (format!("hashes={}&pageSize=100", hashes(100)), &all[..100], false),
+        (format!("hashes={}&pageSize=100", hashes(200)), &all[..100], true),
+        (
+            format!("hashes={}&pageSize=100&cursor={}", hashes(200), all[99].hash),
+            &all[100..200],
+            false,
+        ),
+        (format!("hashes={}", all[7].hash), &all[7..8], false),
+        // Hashes and topics hold together.
+        (
+            format!("hashes={}&contentTopics={}&pageSize=100", hashes(100), encoded(CONTENT[0])),
+            &of_first(CONTENT[0]),
+            false,
+        ),
+        (format!("hashes=0x{}", "07".repeat(32)), &[], false),
+        ("contentTopics=%2Fapp%2F1%2Fnone%2Fproto".into(), &[], false),
+        ("pubsubTopic=%2Fwaku%2F2%2Frs%2F1%2F7".into(), &[], false),
+    ] {
+        let (told, cursor) = world.page(by_peer, &query);
+        let place = format!("{}, by peer {by_peer}, {query}", world.name);
+        assert_eq!(told, expected, "{place}");
+        assert_eq!(cursor.is_some(), more, "{place}");
+    }
+    for time in [oldest.time, newest.time] {
+        let (told, _) =
+            world.page(by_peer, &format!("startTime={time}&endTime={time}&pageSize=100"));
+        let expected: Vec<Kept> = all.iter().filter(|one| one.time == time).cloned().collect();
+        assert_eq!(told, expected);
+    }
+    // Nothing but hashes unless more is wanted.
+    let (_, body) = world.ask(by_peer, "pageSize=1");
+    let page: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(page["messages"], json!([{ "messageHash": oldest.hash }]));
+}
+
+/// What is not.
+fn refusals(world: &World) {
+    for (query, said) in [
+        (format!("cursor=0x{}", "07".repeat(32)), "cursor not found"),
+        (format!("cursor=0x{}", "00".repeat(32)), "INVALID_QUERY"),
+        (format!("startTime={}&endTime={START}", START + 1), "INVALID_QUERY"),
+    ] {
+        let (status, words) = world.ask(false, &query);
+        assert!(status == 400 && words.contains(said), "{query:.80}: {status} {words}");
+        let (status, words) = world.ask(true, &query);
+        let right = status == 502 && words.contains("300") && words.contains(said);
+        assert!(right, "{query:.80}: {status} {words}");
+    }
+    for query in ["cursor=0x07", "hashes=0x07", "cursor=AAAA", "pageSize=ten", "ascending=up"] {
+        assert_eq!(world.ask(false, query).0, 400, "{query}");
+    }
+}
