@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use hark_codec::waku::{Message, Shard};
 use serde_json::{Value, json};
 
@@ -41,7 +39,7 @@ fn messages() -> Vec<(Value, Value)> {
             let kept = json!({
                 "pubsubTopic": topic,
                 "message": {
-                    "payload": BASE64_STANDARD.encode(&payload), "contentTopic": content_topic,
+                    "payload": base64_simd::STANDARD.encode_to_string(&payload), "contentTopic": content_topic,
                     "timestamp": timestamp,
                 },
             });

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base64::Engine as _;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use hark_codec::hex;
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::Random;
@@ -43,7 +41,7 @@ impl Kept {
         let hash = hex::encode_32(&message.hash(pubsub));
         let hash = format!("0x{}", String::from_utf8_lossy(&hash));
         let json = json!({
-            "payload": BASE64_STANDARD.encode(payload), "contentTopic": content, "timestamp": time,
+            "payload": base64_simd::STANDARD.encode_to_string(payload), "contentTopic": content, "timestamp": time,
         });
         (Self { time, hash, pubsub: pubsub.into(), content: content.into() }, json)
     }
@@ -228,7 +226,10 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
     let (oldest, newest) = (&all[0], &all[249]);
     let base64 = |hash: &str| {
         let hash = hex::decode_32(&hash.as_bytes()[2..]).expect("a hash");
-        (BASE64_STANDARD.encode(hash), BASE64_URL_SAFE_NO_PAD.encode(hash))
+        (
+            base64_simd::STANDARD.encode_to_string(hash),
+            base64_simd::URL_SAFE_NO_PAD.encode_to_string(hash),
+        )
     };
     let (plain, url) = base64(&all[9].hash);
     let hashes = |count: usize| {

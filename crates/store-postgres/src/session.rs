@@ -19,6 +19,9 @@ use tokio_postgres::{Client, Row, Statement};
 use crate::address::{Address, AddressError, ConnectError, with_cause};
 use crate::sql::Form;
 
+/// Statements that a session keeps prepared: those of one part are as many as there are parts.
+const STATEMENTS_MAX: usize = 256;
+
 /// Why a statement was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Fault {
@@ -222,6 +225,9 @@ impl Session {
     fn prepare(&mut self, form: Form) -> Result<Statement, Fault> {
         if let Some(statement) = self.statements.get(&form) {
             return Ok(statement.clone());
+        }
+        if self.statements.len() == STATEMENTS_MAX {
+            self.statements.clear();
         }
         let text = form.text();
         let statement = self.wait(self.client.prepare(&text))?;

@@ -15,8 +15,8 @@ pub(crate) enum Form {
     KindKeys(Order),
     /// Keys and authors of everything.
     TimeKeys(Order),
-    /// A page of so many runs of (term, kind), in order, with its records.
-    TermPage(Order, usize),
+    /// A page of so many runs of (term, kind), in order, with its records: of all parts, or of one.
+    TermPage(Order, usize, Option<i64>),
     /// A page of runs of (author, kind).
     AuthorPage(Order, usize),
     /// A page of runs of a kind.
@@ -124,11 +124,13 @@ impl Form {
                     behind.replace("v.time", "$1::bigint").replace("v.id", "$2::bytea")
                 )
             }
-            Self::TermPage(order, runs) => {
-                let keys = page(Some(("term", "bigint")), runs, order, "tag", "r.time, r.id", "");
+            Self::TermPage(order, runs, part) => {
+                let (term, tag) = (Some(("term", "bigint")), of_part("tag", part));
+                let (keys, record) =
+                    (page(term, runs, order, &tag, "r.time, r.id", ""), of_part("record", part));
                 format!(
                     "SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM ({keys}) t \
-                     LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time \
+                     LEFT JOIN LATERAL (SELECT r.id, r.body FROM {record} r WHERE r.time = t.time \
                      AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
                 )
             }
@@ -153,11 +155,11 @@ impl Form {
             // Found by their times: those of an answer lie close together there, and not by id. To
             // go through the table of all parts takes as long again as to find the record.
             Self::Bodies(part) => {
-                let part = part.map_or(String::new(), |number| format!("_{number}"));
+                let record = of_part("record", part);
                 format!(
                     "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
                      WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, \
-                     r.terms, r.body FROM record{part} r WHERE r.time = v.time AND r.id >= v.id \
+                     r.terms, r.body FROM {record} r WHERE r.time = v.time AND r.id >= v.id \
                      ORDER BY r.time DESC, r.id LIMIT 1) b \
                      WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
                 )
@@ -254,6 +256,11 @@ fn page(
     };
     let arms: Vec<String> = if runs == 0 { vec![arm(0)] } else { (1..=runs).map(arm).collect() };
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
+}
+
+/// A table of all parts, or of one.
+fn of_part(table: &str, part: Option<i64>) -> String {
+    part.map_or_else(|| table.into(), |number| format!("{table}_{number}"))
 }
 
 /// Of each run, the next keys in order.

@@ -1,26 +1,28 @@
-//! The load: threads that publish and threads that ask, each with a connection of its own.
+//! The load: threads that publish, each with a connection of its own, and threads that ask.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use serde::de::IgnoredAny;
+use futures_util::future::join_all;
+use tokio::runtime::Runtime;
 
 use super::messages::{Draft, TOPICS};
 use super::publisher::Publisher;
-use super::rest::{Client, Refused, encoded, page};
+use super::rest::{Client, Connection, Refused, encoded, glance, runtime};
 use super::watch::{Choice, watch};
 use crate::cli::StoreArgs;
 use crate::latency::Latencies;
 use crate::random::Random;
 use crate::schedule::Schedule;
 use crate::target::Refusals;
+use crate::websocket::Url;
 
 /// How long is asked where nothing is published and nobody says.
 const SECONDS: f64 = 10.0;
 /// Whoever is refused tries no faster for it.
-const REST: Duration = Duration::from_millis(50);
+pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// A shape with what is asked, and how long its first answer took.
 pub(super) struct Question {
@@ -75,7 +77,6 @@ impl Done {
 
     pub(super) fn refused(&mut self, refused: &Refused) {
         self.refusals.add(&refused.what, &refused.reason);
-        std::thread::sleep(REST);
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -106,7 +107,7 @@ pub(super) fn drive(
     start: Instant,
     publishers: &mut [Publisher],
     watcher: Option<Client>,
-    readers: Vec<Client>,
+    readers: Vec<Readers>,
     questions: &[Question],
 ) -> anyhow::Result<Driven> {
     let publishing = Schedule::new(start, args.publish_rate).most(args.messages);
@@ -136,7 +137,11 @@ pub(super) fn drive(
         drop(choice);
         let readers: Vec<_> = readers
             .into_iter()
-            .map(|client| scope.spawn(move || ask(client, asking, questions, begun, args.pages)))
+            .map(|readers| {
+                scope.spawn(move || {
+                    readers.ask(|reader| ask(reader, asking, questions, begun, args.pages))
+                })
+            })
             .collect();
         let published = join(publishers);
         if seconds.is_none() || published.is_err() {
@@ -155,10 +160,39 @@ pub(super) fn drive(
         driven.published.add(done);
         driven.taken.extend(taken);
     }
-    for done in asked {
+    for done in asked.into_iter().flatten() {
         driven.answers.iter_mut().zip(done).for_each(|(sum, done)| sum.add(done));
     }
     Ok(driven)
+}
+
+/// Readers of one thread.
+pub(super) struct Readers {
+    runtime: Runtime,
+    connections: Vec<Connection>,
+}
+
+impl Readers {
+    /// So many. At a rate each has a thread, as it waits until it is time; without, one thread is enough
+    /// for all, and leaves more of the processor to a node beside it.
+    pub(super) fn open(url: &Url, count: usize, rate: Option<f64>) -> anyhow::Result<Vec<Self>> {
+        let threads = if rate.is_some() { vec![1; count] } else { vec![count] };
+        let open = |count| {
+            let runtime = runtime()?;
+            let connections = (0..count).map(|_| runtime.block_on(Connection::open(url)));
+            Ok(Self { connections: connections.collect::<Result<_, _>>()?, runtime })
+        };
+        threads.into_iter().filter(|count| *count > 0).map(open).collect()
+    }
+
+    /// What each comes to.
+    fn ask<T, F>(self, ask: impl Fn(Connection) -> F) -> anyhow::Result<Vec<T>>
+    where
+        F: Future<Output = anyhow::Result<T>>,
+    {
+        let asked = self.runtime.block_on(join_all(self.connections.into_iter().map(ask)));
+        asked.into_iter().collect()
+    }
 }
 
 fn join<'scope, T: 'scope>(
@@ -194,7 +228,10 @@ fn publish(
                 }
                 taken.push(Taken { seed, time_ns });
             }
-            Err(refused) => done.refused(&refused),
+            Err(refused) => {
+                done.refused(&refused);
+                std::thread::sleep(REST);
+            }
         }
     }
     Ok((done, taken))
@@ -203,8 +240,8 @@ fn publish(
 /// One reader of several, with what it got of each question. It goes on with the next page of an answer
 /// until there is none, or it has asked for as many as it may; then it takes the next question that
 /// nobody has `begun`.
-fn ask(
-    mut client: Client,
+async fn ask(
+    mut reader: Connection,
     schedule: &Schedule,
     questions: &[Question],
     begun: &AtomicUsize,
@@ -222,17 +259,19 @@ fn ask(
             (at, &queries[(number / questions.len() + 1) % queries.len()], 0, String::new())
         });
         let done = &mut all[at];
-        match client.messages(&format!("{query}{cursor}"))? {
+        match reader.messages(&format!("{query}{cursor}")).await? {
             Ok(body) => {
                 done.answered(due);
-                let page = page::<IgnoredAny>(&body)?;
-                done.messages += page.messages.len() as u64;
-                following = page
-                    .cursor
+                let (messages, cursor) = glance(&body)?;
+                done.messages += messages;
+                following = cursor
                     .filter(|_| pages + 1 < pages_max)
                     .map(|cursor| (at, query, pages + 1, format!("&cursor={}", encoded(&cursor))));
             }
-            Err(refused) => done.refused(&refused),
+            Err(refused) => {
+                done.refused(&refused);
+                tokio::time::sleep(REST).await;
+            }
         }
     }
     Ok(all)

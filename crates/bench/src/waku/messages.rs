@@ -5,8 +5,6 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use hark_codec::hex;
 use hark_codec::waku::Message;
 
@@ -41,7 +39,7 @@ impl Draft {
 
     /// Appends it as JSON.
     pub(crate) fn write_json(&self, time_ns: i64, out: &mut Vec<u8>) {
-        let payload = BASE64_STANDARD.encode(&self.payload);
+        let payload = base64_simd::STANDARD.encode_to_string(&self.payload);
         // Nothing in it has to be escaped.
         out.extend_from_slice(b"{\"payload\":\"");
         out.extend_from_slice(payload.as_bytes());
@@ -162,7 +160,8 @@ mod tests {
         for line in lines.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n') {
             let found: Value = serde_json::from_slice(line).unwrap();
             let message = &found["message"];
-            let payload = BASE64_STANDARD.decode(message["payload"].as_str().unwrap()).unwrap();
+            let payload =
+                base64_simd::STANDARD.decode_to_vec(message["payload"].as_str().unwrap()).unwrap();
             assert_eq!(payload.len(), 33);
             let topic = message["contentTopic"].as_str().unwrap();
             assert!(topic.starts_with("/bench/1/t00") && topic.ends_with("/proto"), "{topic}");

@@ -24,7 +24,7 @@ use crate::report::{Column, Curve, Report};
 use crate::shapes::choose;
 use crate::target::{Target, describe_machine};
 use crate::words::{figure, number};
-use load::{Done, Driven, Question, drive};
+use load::{Done, Driven, Question, Readers, drive};
 pub(crate) use messages::TOPICS;
 use publisher::Door;
 use questions::{SHAPES, Sample, Shape};
@@ -141,7 +141,7 @@ fn measure(
     // Connected to the end: what was handed to gossip may still be on its way.
     let mut publishers = door.open(if publishes { args.publishers } else { 0 })?;
     let watcher = open(usize::from(publishes && !door.answers()))?.pop();
-    let readers = open(args.readers)?;
+    let readers = Readers::open(&target.url, args.readers, args.query_rate)?;
 
     let used = target.start()?;
     let start = Instant::now();

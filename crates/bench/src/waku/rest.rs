@@ -9,6 +9,7 @@ use hyper::Request;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper_util::rt::TokioIo;
+use memchr::memmem;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,10 +24,15 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const REASON_MAX: usize = 200;
 
 /// A connection to a node, for one request at a time; made again if the node has closed it.
-pub(crate) struct Client {
-    runtime: Runtime,
+pub(crate) struct Connection {
     url: Url,
     sender: Option<SendRequest<Full<Bytes>>>,
+}
+
+/// One that a thread has for itself.
+pub(crate) struct Client {
+    runtime: Runtime,
+    connection: Connection,
 }
 
 /// What became of a request: what came with status 200, or why nothing did.
@@ -71,29 +77,29 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
+/// What drives the connections of one thread.
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
 impl Client {
     pub(crate) fn open(url: &Url) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let sender = Some(runtime.block_on(connect(url))?);
-        Ok(Self { runtime, url: url.clone(), sender })
+        let runtime = runtime()?;
+        let connection = runtime.block_on(Connection::open(url))?;
+        Ok(Self { runtime, connection })
     }
 
     pub(crate) fn get(&mut self, path: &str) -> anyhow::Result<Answer> {
-        let request = Request::get(self.at(path)).header(HOST, &self.url.authority);
-        let request = request.body(Full::default())?;
-        self.send(request)
+        self.runtime.block_on(self.connection.get(path))
     }
 
     pub(crate) fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<Answer> {
-        let request = Request::post(self.at(path)).header(HOST, &self.url.authority);
-        let request = request.header(CONTENT_TYPE, "application/json");
-        let request = request.body(Full::from(json))?;
-        self.send(request)
+        self.runtime.block_on(self.connection.post(path, json))
     }
 
-    /// Asks for a page of history; `query` is what stands behind the question mark.
+    /// See [`Connection::messages`].
     pub(crate) fn messages(&mut self, query: &str) -> anyhow::Result<Answer> {
-        self.get(&format!("/store/v3/messages?{query}"))
+        self.runtime.block_on(self.connection.messages(query))
     }
 
     /// The same, where nothing but an answer will do.
@@ -103,42 +109,63 @@ impl Client {
             Err(Refused { what, reason }) => bail!("{query:.100}: {what}: {reason}"),
         }
     }
+}
+
+impl Connection {
+    pub(crate) async fn open(url: &Url) -> anyhow::Result<Self> {
+        Ok(Self { url: url.clone(), sender: Some(connect(url).await?) })
+    }
+
+    async fn get(&mut self, path: &str) -> anyhow::Result<Answer> {
+        let request = Request::get(self.at(path)).header(HOST, &self.url.authority);
+        let request = request.body(Full::default())?;
+        self.send(request).await
+    }
+
+    async fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<Answer> {
+        let request = Request::post(self.at(path)).header(HOST, &self.url.authority);
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let request = request.body(Full::from(json))?;
+        self.send(request).await
+    }
+
+    /// Asks for a page of history; `query` is what stands behind the question mark.
+    pub(crate) async fn messages(&mut self, query: &str) -> anyhow::Result<Answer> {
+        self.get(&format!("/store/v3/messages?{query}")).await
+    }
 
     fn at(&self, path: &str) -> String {
         format!("{}{path}", self.url.path.trim_end_matches('/'))
     }
 
-    fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
-        let Self { runtime, url, sender } = self;
-        runtime.block_on(async {
-            let kept = match sender.take() {
-                Some(mut kept) => kept.ready().await.is_ok().then_some(kept),
-                None => None,
-            };
-            let mut open = match kept {
-                Some(kept) => kept,
-                None => connect(url).await?,
-            };
-            let whole = async {
-                let answer = open.send_request(request).await?;
-                let status = answer.status();
-                hyper::Result::Ok((status, answer.into_body().collect().await?.to_bytes()))
-            };
-            let (what, reason) = match tokio::time::timeout(PATIENCE, whole).await {
-                Err(_) => ("no answer".into(), format!("in {} s", PATIENCE.as_secs())),
-                Ok(Err(error)) => ("a broken connection".into(), error.to_string()),
-                Ok(Ok((status, body))) => {
-                    *sender = Some(open);
-                    if status == 200 {
-                        return Ok(Ok(body));
-                    }
-                    let words = String::from_utf8_lossy(&body);
-                    let words = words.trim().chars().take(REASON_MAX).collect();
-                    (format!("status {}", status.as_u16()), words)
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+        let kept = match self.sender.take() {
+            Some(mut kept) => kept.ready().await.is_ok().then_some(kept),
+            None => None,
+        };
+        let mut open = match kept {
+            Some(kept) => kept,
+            None => connect(&self.url).await?,
+        };
+        let whole = async {
+            let answer = open.send_request(request).await?;
+            let status = answer.status();
+            hyper::Result::Ok((status, answer.into_body().collect().await?.to_bytes()))
+        };
+        let (what, reason) = match tokio::time::timeout(PATIENCE, whole).await {
+            Err(_) => ("no answer".into(), format!("in {} s", PATIENCE.as_secs())),
+            Ok(Err(error)) => ("a broken connection".into(), error.to_string()),
+            Ok(Ok((status, body))) => {
+                self.sender = Some(open);
+                if status == 200 {
+                    return Ok(Ok(body));
                 }
-            };
-            Ok(Err(Refused { what, reason }))
-        })
+                let words = String::from_utf8_lossy(&body);
+                let words = words.trim().chars().take(REASON_MAX).collect();
+                (format!("status {}", status.as_u16()), words)
+            }
+        };
+        Ok(Err(Refused { what, reason }))
     }
 }
 
@@ -154,6 +181,24 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
         anyhow::Ok(sender)
     };
     connect.await.with_context(|| format!("no connection to {}", url.text))
+}
+
+/// How many messages an answer has, and where the next page begins: all that a load needs to know, for
+/// little of the processor that the node runs on. Names in JSON have quotes around them, which its
+/// strings cannot hold.
+pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
+    if !(body.starts_with(b"{") && body.ends_with(b"}")) {
+        bail!("the node's answer is no page of messages");
+    }
+    let count = memmem::find_iter(body, b"\"messageHash\"").count() as u64;
+    const CURSOR: &[u8] = b"\"paginationCursor\"";
+    let Some(at) = memmem::rfind(body, CURSOR) else { return Ok((count, None)) };
+    let value = body[at + CURSOR.len()..].trim_ascii_start();
+    let value = value.strip_prefix(b":").unwrap_or(value);
+    let cursor = serde_json::Deserializer::from_slice(value).into_iter().next();
+    let cursor: Option<String> =
+        cursor.transpose().context("the node's cursor is no text")?.flatten();
+    Ok((count, cursor.filter(|cursor| !cursor.is_empty())))
 }
 
 /// Reads an answer.

@@ -4,8 +4,6 @@ use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use clap::Parser;
 use hark_codec::hex;
@@ -63,7 +61,8 @@ impl Node {
         if self.loses_one_in.is_some_and(|of| given.is_multiple_of(of)) {
             return;
         }
-        let payload = BASE64_STANDARD.decode(message["payload"].as_str().unwrap()).unwrap();
+        let payload =
+            base64_simd::STANDARD.decode_to_vec(message["payload"].as_str().unwrap()).unwrap();
         let parsed = Message {
             payload: &payload,
             content_topic: message["contentTopic"].as_str().unwrap(),

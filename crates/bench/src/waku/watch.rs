@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::load::Done;
+use super::load::{Done, REST};
 use super::messages::Draft;
 use super::rest::{Client, page};
 use super::stored::{HASHES, Named, by_hash};
@@ -92,7 +92,10 @@ pub(super) fn watch(
                     !is_there
                 });
             }
-            Err(refused) => done.refused(&refused),
+            Err(refused) => {
+                done.refused(&refused);
+                std::thread::sleep(REST);
+            }
         }
         if until.is_some_and(|until| Instant::now() >= until) {
             break;

@@ -9,8 +9,6 @@ use axum::http::header::{
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Response, StatusCode};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use sha1::{Digest as _, Sha1};
@@ -65,7 +63,7 @@ fn accept(key: &[u8]) -> String {
     let mut sha1 = Sha1::new();
     sha1.update(key);
     sha1.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    BASE64_STANDARD.encode(sha1.finalize())
+    base64_simd::STANDARD.encode_to_string(sha1.finalize())
 }
 
 #[test]

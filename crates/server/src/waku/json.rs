@@ -1,7 +1,5 @@
 //! Messages in nwaku's JSON: as its REST interface has them, and so `hark export` and `hark import`.
 
-use base64::Engine as _;
-use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use hark_codec::hex;
 use hark_codec::nostr::json::{write_string, write_u64};
 use hark_codec::record::Id;
@@ -44,7 +42,7 @@ struct Base64(Vec<u8>);
 
 impl<'d> Deserialize<'d> for Base64 {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
-        let bytes = BASE64_STANDARD.decode(String::deserialize(from)?);
+        let bytes = base64_simd::STANDARD.decode_to_vec(String::deserialize(from)?);
         bytes.map(Self).map_err(|error| D::Error::custom(format!("no base64: {error}")))
     }
 }
@@ -77,7 +75,7 @@ pub(super) fn read_hash(text: &str) -> Option<Id> {
         return Some(hash);
     }
     let text = text.trim_end_matches('=').replace(['-', ' '], "+").replace('_', "/");
-    <Id>::try_from(BASE64_STANDARD_NO_PAD.decode(text).ok()?).ok()
+    <Id>::try_from(base64_simd::STANDARD_NO_PAD.decode_to_vec(text).ok()?).ok()
 }
 
 /// Appends a hash.
@@ -133,10 +131,7 @@ pub(super) fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
 
 fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
-    let start = out.len();
-    out.resize(start + base64::encoded_len(bytes.len(), true).unwrap_or_default(), 0);
-    // It has the room that it needs.
-    let _ = BASE64_STANDARD.encode_slice(bytes, &mut out[start..]);
+    base64_simd::STANDARD.encode_append(bytes, out);
     out.push(b'"');
 }
 
@@ -150,11 +145,13 @@ mod tests {
 
     #[test]
     fn a_hash_is_read_in_every_form_that_clients_have() {
-        use base64::prelude::BASE64_URL_SAFE;
         // All of it is + and /, or - and _.
         let hash: Id = std::array::from_fn(|at| [0xfb, 0xef, 0xbe, 0xff, 0xff, 0xff][at % 6]);
         let digits = String::from_utf8(hex::encode_32(&hash).into()).unwrap();
-        let (plain, url) = (BASE64_STANDARD.encode(hash), BASE64_URL_SAFE.encode(hash));
+        let (plain, url) = (
+            base64_simd::STANDARD.encode_to_string(hash),
+            base64_simd::URL_SAFE.encode_to_string(hash),
+        );
         assert!(plain.contains("++") && plain.contains("//") && url.contains("--"));
         for text in [
             &format!("0x{}", digits.to_uppercase()),

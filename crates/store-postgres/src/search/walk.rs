@@ -152,7 +152,16 @@ impl Pages {
         // All ids lie behind an empty one.
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
-        let rows = self.read(asked, behind, wanted, session)?;
+        // To go through the tables of all parts takes as long again as to find the records.
+        let (first, last) = self.windows.now;
+        let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
+        let rows = match self.read(asked, behind, wanted, part, session) {
+            // It may have gone, or be unknown where a replica is behind.
+            Err(Fault::Missing(_)) if part.is_some() => {
+                self.read(asked, behind, wanted, None, session)?
+            }
+            rows => rows?,
+        };
         let key = |row: &Row| {
             let id: &[u8] = row.get(1);
             Key { time: row.get(0), id: id.try_into().unwrap_or_default() }
@@ -171,6 +180,7 @@ impl Pages {
         asked: &Asked,
         (time, id): (i64, &[u8]),
         wanted: usize,
+        part: Option<i64>,
         session: &mut Session,
     ) -> Result<Vec<Row>, Fault> {
         let (order, count) = (asked.query.order, self.runs.len());
@@ -193,7 +203,7 @@ impl Pages {
         let form = match self.runs[0].0 {
             Value::Term(_) => {
                 values.push(&terms);
-                Form::TermPage(order, count)
+                Form::TermPage(order, count, part)
             }
             Value::Author(_) => {
                 values.push(&authors);
