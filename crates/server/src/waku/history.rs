@@ -73,12 +73,14 @@ pub struct Page {
     pub records: Records,
     /// Where the next page begins, if there is one.
     pub cursor: Option<Id>,
+    /// Bytes of the records, where more is told of them than their hashes; else 0.
+    pub bytes: usize,
 }
 
 impl Page {
-    /// Bytes of its records.
-    pub fn bytes(&self) -> usize {
-        self.records.iter().map(|record| record.len()).sum()
+    /// Bytes of its answer, at most: in JSON, where base64 has four for three.
+    pub fn answer_bytes(&self) -> usize {
+        self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
     }
 }
 
@@ -90,23 +92,26 @@ pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<P
     }
     let (mut records, mut more) =
         if request.forward { question.forward(store)? } else { question.backward(store)? };
-    let mut bytes = 0;
-    let fit = records.iter().take_while(|record| {
-        bytes += record.len();
-        bytes <= PAGE_BYTES_MAX
-    });
-    // One is told, however long it is.
-    let fit = fit.count().max(1);
-    if request.include_data && fit < records.len() {
-        records.truncate(fit);
-        more = true;
+    let (mut bytes, mut fit) = (0, records.len());
+    if request.include_data {
+        fit = 0;
+        for record in &records {
+            // One is told, however long it is.
+            if fit > 0 && bytes + record.len() > PAGE_BYTES_MAX {
+                more = true;
+                break;
+            }
+            bytes += record.len();
+            fit += 1;
+        }
     }
+    records.truncate(fit);
     let last = records.last().filter(|_| more);
     let cursor = last.and_then(|last| Some(*Record::new(last).ok()?.id()));
     if !request.forward {
         records.reverse();
     }
-    Ok(Page { records, cursor })
+    Ok(Page { records, cursor, bytes })
 }
 
 /// The same for the bytes of a request.
@@ -132,8 +137,7 @@ pub fn answer(request: &[u8], page: Result<&Page, &Refusal>) -> Vec<u8> {
     };
     // It was read before, or there would be no page.
     let request = Request::parse(request).unwrap_or_default();
-    let bytes = if request.include_data { page.bytes() } else { 0 };
-    let mut out = Vec::with_capacity(bytes + 4_096);
+    let mut out = Vec::with_capacity(page.bytes + 4_096);
     for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
         let record = MessageRecord::new(record);
         let data = (record.message(), record.pubsub_topic());

@@ -305,9 +305,8 @@ impl Waku {
         let page = self.find(request).await;
         self.metrics.asked(began.elapsed());
         let page = page?;
-        // As JSON it is a third longer than as it is kept.
-        let bytes = page.bytes() / 3 * 4 + 400 * page.records.len();
-        let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes as u32);
+        let bytes = u32::try_from(page.answer_bytes()).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
         let room = room.map_err(|_| Refusal::Busy)?;
         self.metrics.told.add(page.records.len() as u64);
         Ok(Told { page, room })

@@ -198,7 +198,7 @@ fn long_messages_make_short_pages() {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
             let request = Request { forward, limit: Some(100), cursor: after, ..request() };
             let page = page(&world.store, &request, u64::MAX).unwrap();
-            assert!(page.bytes() <= PAGE_BYTES_MAX);
+            assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
             let at = if forward { told.len() } else { 0 };
             told.splice(at..at, page_hashes);

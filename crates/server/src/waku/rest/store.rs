@@ -141,9 +141,7 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
 
 /// A page as nwaku writes it.
 pub(super) fn json(page: &Page, include_data: bool) -> Vec<u8> {
-    // Base64 takes four bytes for three.
-    let bytes = page.bytes() / 3 * 4 + 400 * page.records.len();
-    let mut out = Vec::with_capacity(HEAD.len() + if include_data { bytes } else { 100 * 100 });
+    let mut out = Vec::with_capacity(page.answer_bytes());
     out.extend_from_slice(HEAD);
     let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
     for (at, record) in records.map(MessageRecord::new).enumerate() {
