@@ -187,11 +187,11 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
 /// little of the processor that the node runs on. Names in JSON have quotes around them, which its
 /// strings cannot hold.
 pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
+    const CURSOR: &[u8] = b"\"paginationCursor\"";
     if !(body.starts_with(b"{") && body.ends_with(b"}")) {
         bail!("the node's answer is no page of messages");
     }
     let count = memmem::find_iter(body, b"\"messageHash\"").count() as u64;
-    const CURSOR: &[u8] = b"\"paginationCursor\"";
     let Some(at) = memmem::rfind(body, CURSOR) else { return Ok((count, None)) };
     let value = body[at + CURSOR.len()..].trim_ascii_start();
     let value = value.strip_prefix(b":").unwrap_or(value);
