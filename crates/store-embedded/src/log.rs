@@ -18,6 +18,9 @@ pub const FRAME: usize = 9;
 /// Longest body; what says more is damage.
 pub const BODY_MAX: usize = 64 << 20;
 
+/// Bytes that most records do not exceed.
+const RECORD_BYTES: usize = 2048;
+
 /// What a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
@@ -217,6 +220,12 @@ impl Log {
     #[inline]
     pub fn prefetch(&self, offset: u32) {
         self.map.prefetch(offset as usize);
+    }
+
+    /// Has the record at `offset` read from the disk, as far as records reach as a rule.
+    pub fn read_ahead(&self, offset: u32) {
+        let at = offset as usize;
+        self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
     }
 
     /// Size of the frame at `offset`, 0 if there is none.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
 
+use super::pace::Pace;
 use super::plan::{Plan, Set, Size, plan};
 use super::prepared::Prepared;
 use super::source::Source;
@@ -101,6 +102,7 @@ pub struct Walk<S: Source> {
     /// is the first of them.
     block: Vec<(u32, S::Place, u32)>,
     next: usize,
+    pace: Pace,
     /// The row it stands at.
     here: Option<(u32, S::Place)>,
     time: u64,
@@ -210,6 +212,7 @@ impl<S: Source> Walk<S> {
             last: None,
             block: Vec::new(),
             next: 0,
+            pace: Pace::default(),
             here: None,
             time: 0,
             visited: 0,
@@ -219,12 +222,17 @@ impl<S: Source> Walk<S> {
     /// Takes the next rows that are alive and in every set that is cut with: one at first, twice as
     /// many each time, so that little is looked at in vain when a limit is reached.
     fn fill(&mut self, work: &mut u64) -> Step {
+        self.pace.note(self.block.len());
         let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
         self.block.clear();
         self.next = 0;
         let end = self.gather(room, work);
         if self.block.is_empty() {
             return end;
+        }
+        if self.pace.is_cold() {
+            // The disk reads many in not much more time than one.
+            self.block.iter().for_each(|(_, place, _)| self.source.read_ahead(*place));
         }
         for (_, place, _) in self.block.iter().take(AHEAD) {
             self.source.prefetch(*place);

@@ -8,6 +8,7 @@ use plan::Set;
 pub mod cursor;
 pub mod explain;
 pub mod merge;
+mod pace;
 pub mod plan;
 pub mod prepared;
 pub mod source;

@@ -83,6 +83,8 @@ pub trait Source: Send + Sync + 'static {
     /// Has a record brought closer without waiting for it: the memory answers many such requests at
     /// the same time, where as many reads would each wait for their own.
     fn prefetch(&self, place: Self::Place);
+    /// Has a record read from the disk without waiting for it. Costs a call to the system.
+    fn read_ahead(&self, place: Self::Place);
     /// The record of a row, which is at `place`; `None`, and noted, where it is damaged.
     fn read(&self, row: u32, place: Self::Place) -> Option<Record<'_>>;
     /// The record of a row.

@@ -231,6 +231,10 @@ impl Source for HeadView {
         self.head.log.prefetch(offset);
     }
 
+    fn read_ahead(&self, offset: u32) {
+        self.head.log.read_ahead(offset);
+    }
+
     #[inline]
     fn read(&self, _: u32, offset: u32) -> Option<Record<'_>> {
         self.head.record_at(offset)

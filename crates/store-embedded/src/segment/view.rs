@@ -473,6 +473,12 @@ impl Source for SegmentView {
         }
     }
 
+    fn read_ahead(&self, address: Address) {
+        if let Some(log) = self.segment.log(address) {
+            log.read_ahead(address.offset);
+        }
+    }
+
     fn read(&self, row: u32, address: Address) -> Option<Record<'_>> {
         self.segment.record_at(row, address)
     }

@@ -1,0 +1,57 @@
+//! Whether records are in memory or have to be read from the disk, as told by how long they take: to
+//! ask the system costs more than a record does.
+
+use std::time::{Duration, Instant};
+
+/// What a record takes at least that is read from the disk by itself.
+const FROM_DISK: Duration = Duration::from_micros(20);
+/// What a record takes at most that is in memory, with all that is done with it.
+const FROM_MEMORY: Duration = Duration::from_micros(4);
+
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    since: Option<Instant>,
+    is_cold: bool,
+}
+
+impl Pace {
+    /// So many records were looked for and read since this was said last.
+    pub(super) fn note(&mut self, records: usize) {
+        let now = Instant::now();
+        if let (Some(since), Ok(records @ 1..)) = (self.since.replace(now), u32::try_from(records))
+        {
+            self.judge(now.duration_since(since) / records);
+        }
+    }
+
+    fn judge(&mut self, each: Duration) {
+        // Many that are read at the same time take less each than one by itself.
+        self.is_cold = each >= if self.is_cold { FROM_MEMORY } else { FROM_DISK };
+    }
+
+    /// Whether the next ones should be read all at the same time.
+    pub(super) fn is_cold(&self) -> bool {
+        self.is_cold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_told_by_the_time_it_takes() {
+        let mut pace = Pace::default();
+        pace.note(0);
+        std::thread::sleep(FROM_DISK);
+        pace.note(0);
+        assert!(!pace.is_cold(), "nothing was read");
+        std::thread::sleep(FROM_DISK);
+        pace.note(1);
+        assert!(pace.is_cold());
+        for (micros, is_cold) in [(2, false), (10, false), (90, true), (10, true), (2, false)] {
+            pace.judge(Duration::from_micros(micros));
+            assert_eq!(pace.is_cold(), is_cold, "after {micros} us a record");
+        }
+    }
+}
