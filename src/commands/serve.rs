@@ -9,7 +9,7 @@ use hark_archive::Store;
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, Mirrored};
 use hark_server::control::Taking;
-use hark_server::waku::Node;
+use hark_server::waku::{Node, StoreAt};
 use hark_server::{Compact, Server, Shelf};
 use hark_store_embedded::Embedded;
 use tracing_subscriber::filter::Targets;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     }
     // Last to go: the store closes before the lock does.
     let (held, shelf, taking) = open(args, place)?;
-    let waku = open_waku(place)?;
+    let waku = open_waku(args, place)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -92,16 +92,24 @@ fn open(
 }
 
 /// Waku's shelf and what to do with it, if there is to be a node. The archive's lock must be held.
-fn open_waku(place: &Place) -> anyhow::Result<Option<Waku>> {
+fn open_waku(args: &ServeArgs, place: &Place) -> anyhow::Result<Option<Waku>> {
     let Some(mut config) = place.config.waku(&place.data) else { return Ok(None) };
-    if place.database.is_some() {
-        // One waits for the database with each connection.
-        config.queries_at_once = place.config.postgres.connections_max;
-        config.store_is_near = false;
+    #[cfg(feature = "libp2p")]
+    if let Some(p2p) = config.p2p.as_mut().filter(|_| args.unlimited) {
+        p2p.connections_per_address_max = usize::MAX;
     }
+    #[cfg(not(feature = "libp2p"))]
+    let _ = args;
     let place = place.of(Network::Waku);
     let store: Arc<dyn Store> = if let Some(url) = &place.database {
-        Arc::new(place.postgres(url, place.config.postgres.migrate)?)
+        let store = place.postgres(url, place.config.postgres.migrate)?;
+        let connections = place.config.postgres.connections_max;
+        config.store_at = if store.is_near() {
+            StoreAt::Machine(connections)
+        } else {
+            StoreAt::Elsewhere(connections)
+        };
+        Arc::new(store)
     } else {
         let store = place.open_store()?;
         for note in store.notes() {

@@ -342,8 +342,7 @@ impl Config {
             },
             queries: self.waku.queries,
             query_rows_max: self.waku.query_rows_max,
-            queries_at_once: 0,
-            store_is_near: true,
+            store_at: hark_server::waku::StoreAt::Process,
             retention: Policy {
                 every: Duration::from_secs(self.retention_every.0),
                 batch_max: self.retention.batch_max,

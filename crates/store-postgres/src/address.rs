@@ -2,6 +2,7 @@
 //! `sslcert` and `sslkey` as PostgreSQL's manual has them (libpq, "SSL Support").
 
 use std::error::Error as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
@@ -88,6 +89,19 @@ impl Address {
         self.config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),
             Host::Unix(path) => path.display().to_string(),
+        })
+    }
+
+    /// Whether the address itself says that the database is on this machine.
+    pub(crate) fn is_near(&self) -> bool {
+        let loopback = |address: &IpAddr| address.is_loopback();
+        let addresses = self.config.get_hostaddrs();
+        if !addresses.is_empty() {
+            return addresses.iter().all(loopback);
+        }
+        self.config.get_hosts().iter().all(|host| match host {
+            Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|one| loopback(&one)),
+            Host::Unix(_) => true,
         })
     }
 
@@ -291,6 +305,28 @@ mod tests {
         assert_eq!((rest.as_str(), wishes.mode), ("postgres://host/base", Some(SslMode::Disable)));
         let (_, wishes) = Wishes::take("postgres://host?sslmode=require&sslrootcert=a").unwrap();
         assert!(wishes.check == Check::Authority);
+    }
+
+    #[test]
+    fn a_database_on_this_machine_is_known_by_its_address() {
+        let is_near = |url| Address::read(url).unwrap().is_near();
+        for url in [
+            "postgres://localhost/b",
+            "postgres://me@127.0.0.1:5433/b",
+            "postgres://[::1]/b",
+            "host=/run/postgresql dbname=b",
+            "host=db.example hostaddr=127.0.0.1",
+        ] {
+            assert!(is_near(url), "{url}");
+        }
+        for url in [
+            "postgres://db.example/b",
+            "postgres://10.0.0.2/b",
+            "postgres://localhost,10.0.0.2/b",
+            "host=localhost hostaddr=10.0.0.2",
+        ] {
+            assert!(!is_near(url), "{url}");
+        }
     }
 
     #[test]

@@ -252,6 +252,15 @@ impl PostgresStore {
         self.inner.pool.door().name()
     }
 
+    /// Whether all databases that are asked are on this machine, as their addresses say.
+    pub fn is_near(&self) -> bool {
+        let replica = self.inner.replica.as_ref().map(|replica| &replica.pool);
+        [Some(&self.inner.pool), replica]
+            .into_iter()
+            .flatten()
+            .all(|pool| pool.door().address().is_near())
+    }
+
     fn writing(&self) -> MutexGuard<'_, Writing> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -23,6 +23,8 @@ use history::{Page, Refusal};
 use metrics::{Fate, Metrics, Origin};
 use poll::Poll;
 use retention::Retention;
+pub use turns::StoreAt;
+use turns::Turns;
 
 pub mod admit;
 pub mod history;
@@ -36,6 +38,7 @@ mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
 pub mod retention;
+mod turns;
 
 /// Bytes of messages that wait to be durable, at most; above it whoever brings more waits.
 const INTAKE_BYTES_MAX: usize = 64 << 20;
@@ -77,10 +80,8 @@ pub struct Config {
     pub queries: Option<Rate>,
     /// Rows that a question may visit.
     pub query_rows_max: u64,
-    /// Questions that may wait for the store at a time; others wait for them. 0 takes the number of cores.
-    pub queries_at_once: usize,
-    /// Whether the store is in this process, and questions seldom wait for it.
-    pub store_is_near: bool,
+    /// Where the store does its work.
+    pub store_at: StoreAt,
     /// What is not kept for ever.
     pub retention: Policy,
 }
@@ -98,8 +99,7 @@ impl Default for Config {
             bounds: admit::Bounds::default(),
             queries: None,
             query_rows_max: 5_000_000,
-            queries_at_once: 0,
-            store_is_near: true,
+            store_at: StoreAt::Process,
             retention: Retention::default().policy,
         }
     }
@@ -120,8 +120,7 @@ pub(crate) struct Waku {
     pub(crate) metrics: Metrics,
     /// Bytes of messages that may come in now.
     room: Arc<Semaphore>,
-    /// Questions that may be asked now.
-    turns: Arc<Semaphore>,
+    turns: Turns,
     /// Bytes of answers that may be told now.
     answers: Arc<Semaphore>,
     buckets: Buckets,
@@ -314,7 +313,7 @@ impl Waku {
 
     async fn find(&self, request: &[u8]) -> Result<Page, Refusal> {
         let rows_max = self.config.query_rows_max;
-        if self.config.store_is_near {
+        if self.config.store_at == StoreAt::Process {
             // To change the thread would take longer than nearly all questions do.
             let page = history::page_of(&*self.store, request, rows_max.min(ROWS_AT_ONCE));
             if rows_max <= ROWS_AT_ONCE || !matches!(page, Err(Refusal::TooDear)) {
@@ -331,14 +330,8 @@ impl Waku {
         &self,
         question: impl FnOnce(&dyn Store) -> T + Send + 'static,
     ) -> Option<T> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
         let store = Arc::clone(&self.store);
-        let asking = tokio::task::spawn_blocking(move || {
-            let answer = question(&*store);
-            drop(turn);
-            answer
-        });
-        asking.await.ok()
+        self.turns.run(move || question(&*store)).await
     }
 }
 
@@ -472,15 +465,13 @@ impl Doors {
         };
         let tell = Box::new(Tell(Arc::clone(&poll)));
         let writer = Arc::new(Writer::start(Arc::clone(&shelf.store), options, tell));
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let turns = if config.queries_at_once == 0 { cores } else { config.queries_at_once };
         let waku = Arc::new(Waku {
             store: shelf.store,
             writer,
             poll,
             metrics: Metrics::new(&config.shards),
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
-            turns: Arc::new(Semaphore::new(turns)),
+            turns: Turns::new(config.store_at),
             answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
             buckets: Buckets::default(),
             #[cfg(feature = "libp2p")]

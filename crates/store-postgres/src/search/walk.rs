@@ -25,7 +25,7 @@ const ASK_MAX: usize = 1_000;
 /// Keys of all runs together that are read at first: to read on in one of them is an exchange of its own.
 const ASK_ALL: usize = 2_048;
 /// Runs that are read as pages, at most.
-const PAGE_RUNS_MAX: usize = 8;
+const PAGE_RUNS_MAX: usize = 10;
 /// How much wider a window is than the one before it.
 const WIDEN: usize = 3;
 /// Walked before it is judged whether to go on walking past others' records.

@@ -1,0 +1,102 @@
+//! When questions are asked that wait for the store: so many at a time, in the order they came.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+/// How long a question counts as one of those that share the cores.
+const QUICK: Duration = Duration::from_millis(10);
+
+/// Where the store does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreAt {
+    /// In this process. Questions seldom wait for it.
+    Process,
+    /// In a database on this machine, over so many connections.
+    Machine(usize),
+    /// In a database elsewhere, over so many connections.
+    Elsewhere(usize),
+}
+
+pub(crate) struct Turns {
+    /// For questions that run.
+    all: Arc<Semaphore>,
+    /// For those of them that have not run for long.
+    quick: Semaphore,
+}
+
+impl Turns {
+    /// In a database on this machine a question runs on its side or on this one. One more at a time than there are
+    /// cores keeps all of them busy; each further one only has them change hands more often, by which all get
+    /// fewer answers and the slowest take twice as long. One that takes long waits for the disk, or
+    /// reads much, and holds the others up no more.
+    pub(crate) fn new(at: StoreAt) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let (all, quick) = match at {
+            StoreAt::Process => (cores, cores),
+            StoreAt::Machine(connections) => (connections, cores + 1),
+            StoreAt::Elsewhere(connections) => (connections, connections),
+        };
+        Self::of(all, quick)
+    }
+
+    fn of(all: usize, quick: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), quick: Semaphore::new(quick) }
+    }
+
+    /// Runs a question on a thread that may wait, when it is its turn; none if it panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.all).acquire_owned().await.ok()?;
+        let quick = self.quick.acquire().await.ok()?;
+        // It runs to its end, also if nobody waits for it any more.
+        let mut asking = tokio::task::spawn_blocking(move || {
+            let answer = question();
+            drop(turn);
+            answer
+        });
+        if let Ok(answer) = tokio::time::timeout(QUICK, &mut asking).await {
+            return answer.ok();
+        }
+        drop(quick);
+        asking.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_takes_long_leaves_its_turn_to_others() {
+        let turns = Turns::of(2, 1);
+        let (go, wait) = channel();
+        let long = turns.run(move || wait.recv().unwrap());
+        let short = async {
+            let answer = turns.run(|| 1).await;
+            go.send(2).unwrap();
+            answer
+        };
+        assert_eq!(tokio::join!(long, short), (Some(2), Some(1)));
+    }
+
+    #[tokio::test]
+    async fn no_more_run_than_there_are_connections() {
+        let turns = Turns::of(1, 1);
+        let (go, wait) = channel();
+        let long = turns.run(move || wait.recv().unwrap());
+        let waiting = async {
+            let early = tokio::time::timeout(QUICK * 5, turns.run(|| 1)).await;
+            go.send(2).unwrap();
+            early.is_err()
+        };
+        assert_eq!(tokio::join!(long, waiting), (Some(2), true));
+        assert_eq!(turns.run(|| 3).await, Some(3));
+    }
+}
