@@ -34,11 +34,15 @@ fn publish(node: &Node, count: u64, start: u64) {
 
 /// What is kept of them, as how many of the newest.
 fn newest(node: &Node, count: u64, start: u64) -> u64 {
-    let oldest: Value = node.get("/store/v3/messages?includeData=true&pageSize=1");
-    let oldest = oldest["messages"][0]["message"]["timestamp"].as_u64().expect("a time");
-    let kept = count - (oldest - start);
-    assert_eq!(node.hashes("").len() as u64, kept, "none but the oldest went");
-    kept
+    let kept = || node.hashes("").len() as u64;
+    let (mut before, mut oldest) = (kept(), 0);
+    wait_for("nothing is deleted meanwhile", || {
+        let page: Value = node.get("/store/v3/messages?includeData=true&pageSize=1");
+        oldest = page["messages"][0]["message"]["timestamp"].as_u64().expect("a time");
+        std::mem::replace(&mut before, kept()) == before
+    });
+    assert_eq!(before, count - (oldest - start), "none but the oldest went");
+    before
 }
 
 #[test]
