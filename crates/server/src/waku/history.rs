@@ -9,6 +9,10 @@ use hark_codec::record::Id;
 use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
 use hark_codec::waku::{MessageRecord, ProtobufError, Request, topic};
 
+pub use places::Places;
+
+mod places;
+
 /// Content topics and hashes of a request, each, at most.
 pub const VALUES_MAX: usize = 1_000;
 /// Bytes of a page's messages, at most: it has fewer messages where these are long.
@@ -85,10 +89,16 @@ impl Page {
 }
 
 /// Answers a request, visiting so many rows at most.
-pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<Page, Refusal> {
+pub fn page(
+    store: &dyn Store,
+    places: &Places,
+    request: &Request<'_>,
+    rows_max: u64,
+) -> Result<Page, Refusal> {
     let mut question = Question::new(request, rows_max)?;
     if let Some(cursor) = cursor(request)? {
-        question.after = Some(find(store, cursor)?.ok_or(Refusal::Cursor)?);
+        let at = places.get(&cursor).map_or_else(|| find(store, cursor), |at| Ok(Some(at)));
+        question.after = Some(at?.ok_or(Refusal::Cursor)?);
     }
     let (mut records, mut more) =
         if request.forward { question.forward(store)? } else { question.backward(store)? };
@@ -107,7 +117,11 @@ pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<P
     }
     records.truncate(fit);
     let last = records.last().filter(|_| more);
-    let cursor = last.and_then(|last| Some(*Record::new(last).ok()?.id()));
+    let last = last.and_then(|last| Some(position(&Record::new(last).ok()?)));
+    let cursor = last.map(|last| {
+        places.note(last);
+        last.id
+    });
     if !request.forward {
         records.reverse();
     }
@@ -115,12 +129,17 @@ pub fn page(store: &dyn Store, request: &Request<'_>, rows_max: u64) -> Result<P
 }
 
 /// The same for the bytes of a request.
-pub fn page_of(store: &dyn Store, request: &[u8], rows_max: u64) -> Result<Page, Refusal> {
+pub fn page_of(
+    store: &dyn Store,
+    places: &Places,
+    request: &[u8],
+    rows_max: u64,
+) -> Result<Page, Refusal> {
     let request = Request::parse(request)?;
     if request.request_id.is_empty() || request.request_id.len() > REQUEST_ID_MAX {
         return Err(Refusal::RequestId);
     }
-    page(store, &request, rows_max)
+    page(store, places, &request, rows_max)
 }
 
 /// The bytes of an answer to a request.
@@ -162,10 +181,14 @@ fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
     let query = Query { ids: Some(vec![hash]), limit: 1, ..Query::default() };
     let mut found = None;
     store.search(&query)?.slice(u64::MAX, &mut |record| {
-        found = Some(Position { time: record.time(), id: *record.id() });
+        found = Some(position(record));
         ControlFlow::Continue(())
     })?;
     Ok(found)
+}
+
+fn position(record: &Record<'_>) -> Position {
+    Position { time: record.time(), id: *record.id() }
 }
 
 /// What is asked, but for the direction.
@@ -254,6 +277,8 @@ impl Question {
         let mut query = Query { order, limit, ..self.query.clone() };
         let before = self.after;
         if let Some(before) = before {
+            // The message there comes once more.
+            query.limit += 1;
             query.to = query.to.min(before.time);
         }
         // Those of one time come lowest hash first, and here the highest is wanted first.
@@ -261,7 +286,7 @@ impl Question {
         let mut last: Option<Position> = None;
         loop {
             let more = self.search(store, &query, &mut |record| {
-                let here = Position { time: record.time(), id: *record.id() };
+                let here = position(record);
                 if last.is_some_and(|last| last.time != here.time) {
                     records.extend(same.drain(..).rev());
                 }
@@ -277,13 +302,14 @@ impl Question {
             if !more {
                 records.extend(same.drain(..).rev());
             }
-            if !more || records.len() >= limit {
+            // Of what follows a page it does not matter which comes first.
+            if !more || records.len() >= self.limit {
                 break;
             }
             // Others of the last time may follow.
             query.after = last;
         }
-        let more = records.len() == limit;
+        let more = records.len() + same.len() > self.limit;
         records.truncate(self.limit);
         Ok((records, more))
     }

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::admin::http::trouble;
 use crate::rate::{Buckets, Meter, Source};
 use crate::{ServeError, Shelf};
-use history::{Page, Refusal};
+use history::{Page, Places, Refusal};
 use metrics::{Fate, Metrics, Origin};
 use poll::Poll;
 use retention::Retention;
@@ -121,6 +121,7 @@ pub(crate) struct Waku {
     /// Bytes of messages that may come in now.
     room: Arc<Semaphore>,
     turns: Turns,
+    places: Arc<Places>,
     /// Bytes of answers that may be told now.
     answers: Arc<Semaphore>,
     buckets: Buckets,
@@ -315,13 +316,15 @@ impl Waku {
         let rows_max = self.config.query_rows_max;
         if self.config.store_at == StoreAt::Process {
             // To change the thread would take longer than nearly all questions do.
-            let page = history::page_of(&*self.store, request, rows_max.min(ROWS_AT_ONCE));
-            if rows_max <= ROWS_AT_ONCE || !matches!(page, Err(Refusal::TooDear)) {
+            let few = rows_max.min(ROWS_AT_ONCE);
+            let page = history::page_of(&*self.store, &self.places, request, few);
+            if few == rows_max || !matches!(page, Err(Refusal::TooDear)) {
                 return page;
             }
         }
-        let request = request.to_vec();
-        let asked = self.ask(move |store| history::page_of(store, &request, rows_max)).await;
+        let (request, places) = (request.to_vec(), Arc::clone(&self.places));
+        let asked =
+            self.ask(move |store| history::page_of(store, &places, &request, rows_max)).await;
         asked.unwrap_or(Err(Refusal::Down))
     }
 
@@ -472,6 +475,7 @@ impl Doors {
             metrics: Metrics::new(&config.shards),
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
             turns: Turns::new(config.store_at),
+            places: Arc::default(),
             answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
             buckets: Buckets::default(),
             #[cfg(feature = "libp2p")]

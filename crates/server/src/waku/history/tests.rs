@@ -21,7 +21,10 @@ struct Kept {
 }
 
 struct World {
+    /// How many different times messages have.
+    times: usize,
     store: MemoryStore,
+    places: Places,
     kept: Vec<Kept>,
     random: Random,
 }
@@ -29,13 +32,18 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let store = MemoryStore::new(KeepAll);
-        Self { store, kept: Vec::new(), random: Random::new(seed) }
+        Self {
+            times: 12,
+            store,
+            places: Places::default(),
+            kept: Vec::new(),
+            random: Random::new(seed),
+        }
     }
 
-    /// Few times, so that many messages share one.
     fn put(&mut self, count: usize) {
         for _ in 0..count {
-            let time = 1_700_000_000_000_000_000 + self.random.below(12) as u64;
+            let time = 1_700_000_000_000_000_000 + self.random.below(self.times) as u64;
             let (pubsub, content) = (*self.random.pick(&PUBSUB), *self.random.pick(&CONTENT));
             let payload = self.random.below(1 << 30).to_le_bytes();
             let timestamp = Some(time.cast_signed());
@@ -65,7 +73,7 @@ impl World {
     ) -> (Vec<Kept>, Option<Id>) {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
-        let out = answer(&bytes, page_of(&self.store, &bytes, u64::MAX).as_ref());
+        let out = answer(&bytes, page_of(&self.store, &self.places, &bytes, u64::MAX).as_ref());
         let response = Response::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
@@ -88,12 +96,15 @@ fn request() -> Request<'static> {
 
 #[test]
 fn pages_leave_nothing_out_and_nothing_comes_twice() {
-    for seed in 0..20 {
+    for seed in 0..12 {
         let mut world = World::new(seed);
+        // Many messages share a time, or few.
+        world.times = [12, 400][seed as usize % 2];
         world.put(150);
         for _ in 0..12 {
+            let times = world.times + 2;
             let time = |random: &mut Random| {
-                1_700_000_000_000_000_000 + (random.below(14) as u64).cast_signed() - 1
+                1_700_000_000_000_000_000 + (random.below(times) as u64).cast_signed() - 1
             };
             let (a, b) = (time(&mut world.random), time(&mut world.random));
             let pubsub = (world.random.below(2) == 0).then(|| *world.random.pick(&PUBSUB));
@@ -177,6 +188,40 @@ fn a_cursor_at_the_end_gives_an_empty_page() {
 }
 
 #[test]
+fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() {
+    for forward in [true, false] {
+        let mut world = World::new(9);
+        world.times = 1 << 40;
+        world.put(60);
+        let one = Request { forward, ..request() };
+        let (_, cursor) = world.ask(&one, &[], &[]);
+        let cursor = cursor.unwrap();
+        let gone = Query { ids: Some(vec![cursor]), ..Query::default() };
+        world.store.commit(&[Write::Erase(gone.into())]).unwrap();
+        let one = Request { cursor: Some(&cursor), ..one };
+        assert_eq!(world.ask(&one, &[], &[]).0, world.kept[20..40]);
+        // Nobody else knows where it was.
+        world.places = Places::default();
+        let page = page(&world.store, &world.places, &one, u64::MAX);
+        assert!(matches!(page, Err(Refusal::Cursor)), "{page:?}");
+    }
+}
+
+#[test]
+fn a_page_visits_hardly_more_than_it_tells() {
+    let mut world = World::new(10);
+    world.times = 1 << 40;
+    world.put(300);
+    for forward in [true, false] {
+        let one = Request { forward, limit: Some(100), ..request() };
+        let first = page(&world.store, &world.places, &one, 110).unwrap();
+        let one = Request { cursor: first.cursor.as_ref().map(|id| &id[..]), ..one };
+        let second = page(&world.store, &world.places, &one, 110).unwrap();
+        assert_eq!((first.records.len(), second.records.len()), (100, 100));
+    }
+}
+
+#[test]
 fn long_messages_make_short_pages() {
     let world = World::new(10);
     let put = |at: u8| {
@@ -197,7 +242,7 @@ fn long_messages_make_short_pages() {
         loop {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
             let request = Request { forward, limit: Some(100), cursor: after, ..request() };
-            let page = page(&world.store, &request, u64::MAX).unwrap();
+            let page = page(&world.store, &world.places, &request, u64::MAX).unwrap();
             assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
             let at = if forward { told.len() } else { 0 };
@@ -212,14 +257,14 @@ fn long_messages_make_short_pages() {
     }
     // Of hashes alone there are as many as were asked for.
     let request = Request { include_data: false, limit: Some(100), ..request() };
-    assert_eq!(page(&world.store, &request, u64::MAX).unwrap().records.len(), 60);
+    assert_eq!(page(&world.store, &world.places, &request, u64::MAX).unwrap().records.len(), 60);
 }
 
 /// Asks with what is refused, and gives the status and its words.
 fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
-    let out = answer(&bytes, page_of(store, &bytes, u64::MAX).as_ref());
+    let out = answer(&bytes, page_of(store, &Places::default(), &bytes, u64::MAX).as_ref());
     let response = Response::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
@@ -249,6 +294,6 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
         assert_eq!(status, code, "{words}");
         assert!(words.contains(said), "{words}");
     }
-    let out = answer(&[0x0a, 9], page_of(store, &[0x0a, 9], u64::MAX).as_ref());
+    let out = answer(&[0x0a, 9], page_of(store, &Places::default(), &[0x0a, 9], u64::MAX).as_ref());
     assert_eq!(Response::parse(&out).unwrap().status_code, Some(400));
 }

@@ -164,7 +164,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::waku::history::page_of;
+    use crate::waku::history::{Places, page_of};
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
 
@@ -191,10 +191,12 @@ mod tests {
 
     fn answered(store: &MemoryStore, query: &str) -> Answer {
         match Parameters::parse(query) {
-            Ok(parameters) => match page_of(store, &parameters.request(), u64::MAX) {
-                Ok(page) => Answer::json(json(&page, parameters.include_data)),
-                Err(refusal) => refused(&refusal),
-            },
+            Ok(parameters) => {
+                match page_of(store, &Places::default(), &parameters.request(), u64::MAX) {
+                    Ok(page) => Answer::json(json(&page, parameters.include_data)),
+                    Err(refusal) => refused(&refusal),
+                }
+            }
             Err(words) => Answer::refused(words),
         }
     }

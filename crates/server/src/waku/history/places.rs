@@ -1,0 +1,53 @@
+//! Where the messages stood that pages ended with lately. The next page is asked for by their hashes,
+//! and the archive need not look them up, nor still have them.
+
+use std::sync::{Mutex, PoisonError};
+
+use hark_archive::Position;
+use hark_codec::record::Id;
+
+/// Messages known, at most: each has one place to be, which another may take.
+const PLACES: usize = 4_096;
+
+/// Times of messages, by hash.
+#[derive(Debug)]
+pub struct Places(Mutex<Box<[Position]>>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self(Mutex::new(vec![Position { time: 0, id: [0; 32] }; PLACES].into()))
+    }
+}
+
+impl Places {
+    pub(super) fn note(&self, at: Position) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[slot(&at.id)] = at;
+    }
+
+    pub(super) fn get(&self, hash: &Id) -> Option<Position> {
+        let there = self.0.lock().unwrap_or_else(PoisonError::into_inner)[slot(hash)];
+        (there.id == *hash).then_some(there)
+    }
+}
+
+fn slot(hash: &Id) -> usize {
+    usize::from(u16::from_le_bytes([hash[0], hash[1]])) % PLACES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_takes_the_place_of_another_is_not_taken_for_it() {
+        let (places, first, second) = (Places::default(), [7; 32], [[7; 16], [8; 16]].concat());
+        let second: Id = second.try_into().unwrap();
+        assert_eq!(slot(&first), slot(&second));
+        assert_eq!(places.get(&first), None);
+        let at = |time, id| Position { time, id };
+        places.note(at(1, first));
+        assert_eq!((places.get(&first), places.get(&second)), (Some(at(1, first)), None));
+        places.note(at(2, second));
+        assert_eq!((places.get(&first), places.get(&second)), (None, Some(at(2, second))));
+    }
+}
