@@ -1,4 +1,4 @@
-//! `hark export`: events as JSONL, oldest first, streamed from one snapshot.
+//! `hark export`: events, or messages, as JSONL, oldest first, streamed from one snapshot.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,7 +46,8 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::SUCCESS);
     };
     let mut meter = Meter::start("export", 0, Unit::Records);
-    let written = to_file(path, &mut answer, &mut meter).with_context(|| {
+    let records = place.network.records();
+    let written = to_file(path, &mut answer, (&mut meter, records)).with_context(|| {
         format!(
             "{} could not be written; there is nothing under this name that was not before. Make \
              room or choose another file, and run the export again",
@@ -54,52 +55,52 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
         )
     });
     meter.finish();
-    eprintln!("{} events written to {}", print::number(written?), path.display());
+    eprintln!("{} {records} written to {}", print::number(written?), path.display());
     Ok(ExitCode::SUCCESS)
 }
 
 fn write(
     answer: &mut Answer,
     out: &mut dyn Write,
-    mut meter: Option<&mut Meter>,
+    mut progress: Option<(&mut Meter, &str)>,
 ) -> anyhow::Result<u64> {
-    let mut events = 0;
+    let mut records = 0;
     while let Some(found) = answer.next()? {
         out.write_all(&found.json)?;
         out.write_all(b"\n")?;
-        events += 1;
-        if events % METER_EVERY == 0
-            && let Some(meter) = &mut meter
+        records += 1;
+        if records % METER_EVERY == 0
+            && let Some((meter, what)) = &mut progress
         {
-            meter.at(events, 0, &format!("{} events", print::number(events)));
+            meter.at(records, 0, &format!("{} {what}", print::number(records)));
         }
     }
-    Ok(events)
+    Ok(records)
 }
 
 /// Writes beside `path` and gives the file its name once it is whole and on disk.
-fn to_file(path: &Path, answer: &mut Answer, meter: &mut Meter) -> anyhow::Result<u64> {
+fn to_file(path: &Path, answer: &mut Answer, progress: (&mut Meter, &str)) -> anyhow::Result<u64> {
     let unfinished = unfinished(path);
     let whole = (|| {
         let file = File::create(&unfinished)?;
         let out = BufWriter::with_capacity(256 << 10, file);
-        let (events, out) = match path.extension().and_then(|ending| ending.to_str()) {
+        let (records, out) = match path.extension().and_then(|ending| ending.to_str()) {
             Some("gz") => {
                 let mut out = flate2::write::GzEncoder::new(out, flate2::Compression::default());
-                (write(answer, &mut out, Some(meter))?, out.finish()?)
+                (write(answer, &mut out, Some(progress))?, out.finish()?)
             }
             Some("zst") => {
                 let mut out = zstd::stream::write::Encoder::new(out, 0)?;
-                (write(answer, &mut out, Some(meter))?, out.finish()?)
+                (write(answer, &mut out, Some(progress))?, out.finish()?)
             }
             _ => {
                 let mut out = out;
-                (write(answer, &mut out, Some(meter))?, out)
+                (write(answer, &mut out, Some(progress))?, out)
             }
         };
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         std::fs::rename(&unfinished, path)?;
-        anyhow::Ok(events)
+        anyhow::Ok(records)
     })();
     if whole.is_err() {
         // The failure is what gets reported; what is left over says what it is by its name.

@@ -70,7 +70,7 @@ impl<'a> Worker<'a> {
         for line in chunk.bytes.split_inclusive(|&byte| byte == b'\n') {
             let event = line.trim_ascii();
             if !event.is_empty() {
-                done.tally.events += 1;
+                done.tally.records += 1;
                 let checked = match self.terms.network {
                     Network::Nostr => self.event(event),
                     Network::Waku => self.message(event),
@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
             done.tally.lines += 1;
         }
         if chunk.overlong {
-            done.tally.events += 1;
+            done.tally.records += 1;
             done.tally.refuse(Reason::TooLarge, done.tally.lines, "");
             done.tally.lines += 1;
         }

@@ -80,11 +80,11 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     let complete = failed.is_none() && !stopped;
     let cost = hand.own_store().map(|store| Cost::of(&store.stats().upkeep, &memory));
     if args.json {
-        let mut report = total.to_json(started.elapsed(), args.trusted, complete);
+        let mut report = total.to_json(place.network, started.elapsed(), args.trusted, complete);
         report["cost"] = cost.map(|cost| cost.to_json()).into();
         print::line(&report.to_string())?;
     } else {
-        print::line(&total.to_text(started.elapsed(), args.trusted))?;
+        print::line(&total.to_text(place.network, started.elapsed(), args.trusted))?;
         if let Some(cost) = cost {
             print::line(&cost.to_text(total.stored))?;
         }
@@ -130,6 +130,7 @@ fn file(
     };
     let mut intake = Intake {
         hand,
+        network: terms.network,
         batch_records,
         tally,
         memory,
@@ -212,6 +213,7 @@ struct Batch {
 /// The writing end.
 struct Intake<'a> {
     hand: &'a mut Hand,
+    network: Network,
     batch_records: usize,
     tally: &'a mut Tally,
     memory: &'a mut Memory,
@@ -257,10 +259,11 @@ impl Intake<'_> {
         self.batch.lines.extend(checked.lines.iter().map(|line| first_line + line));
         self.tally.append(checked.tally);
         self.memory.look();
-        let rate = self.tally.events as f64 / self.started.elapsed().as_secs_f64().max(0.001);
+        let rate = self.tally.records as f64 / self.started.elapsed().as_secs_f64().max(0.001);
         let words = format!(
-            "{} events, {}/s",
-            print::number(self.tally.events),
+            "{} {}, {}/s",
+            print::number(self.tally.records),
+            self.network.records(),
             print::number(rate as u64)
         );
         self.meter.at(checked.read_to, self.size, &words);

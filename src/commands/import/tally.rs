@@ -6,6 +6,7 @@ use std::time::Duration;
 use hark_archive::Outcome;
 
 use crate::commands::refusal::Reason;
+use crate::place::Network;
 use crate::print;
 
 /// Of each reason, its name and words for people.
@@ -28,7 +29,7 @@ pub(super) struct Tally {
     /// Lines read, empty ones too.
     pub(super) lines: u64,
     /// Lines that are not empty.
-    pub(super) events: u64,
+    pub(super) records: u64,
     pub(super) stored: u64,
     refused: [Count; ALL.len()],
 }
@@ -76,7 +77,7 @@ impl Tally {
             }
         }
         self.lines += behind.lines;
-        self.events += behind.events;
+        self.records += behind.records;
         self.stored += behind.stored;
     }
 
@@ -89,17 +90,21 @@ impl Tally {
             }
         }
         self.lines += of.lines;
-        self.events += of.events;
+        self.records += of.records;
         self.stored += of.stored;
     }
 
     /// The report for people.
-    pub(super) fn to_text(&self, spent: Duration, trusted: bool) -> String {
-        let rate = self.events as f64 / spent.as_secs_f64().max(0.001);
-        let how = if trusted { "read, ids and signatures NOT checked" } else { "read and checked" };
+    pub(super) fn to_text(&self, network: Network, spent: Duration, trusted: bool) -> String {
+        let rate = self.records as f64 / spent.as_secs_f64().max(0.001);
+        let how = match network {
+            Network::Nostr if trusted => "read, ids and signatures NOT checked",
+            _ => "read and checked",
+        };
         let head = format!(
-            "{} events {how} in {:.1} s, {} a second",
-            print::number(self.events),
+            "{} {} {how} in {:.1} s, {} a second",
+            print::number(self.records),
+            network.records(),
             spent.as_secs_f64(),
             print::number(rate as u64)
         );
@@ -119,6 +124,7 @@ impl Tally {
     /// The report for programs.
     pub(super) fn to_json(
         &self,
+        network: Network,
         spent: Duration,
         trusted: bool,
         complete: bool,
@@ -138,7 +144,7 @@ impl Tally {
         }
         serde_json::json!({
             "lines": self.lines,
-            "events": self.events,
+            (network.records()): self.records,
             "stored": self.stored,
             "refused": refused,
             "first": first,

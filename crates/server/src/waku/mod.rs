@@ -263,11 +263,9 @@ impl Waku {
     }
 
     /// Where peers reach this node.
+    #[cfg(feature = "libp2p")]
     pub(crate) fn addresses(&self) -> Vec<String> {
-        #[cfg(feature = "libp2p")]
-        return self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default();
-        #[cfg(not(feature = "libp2p"))]
-        Vec::new()
+        self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default()
     }
 
     /// Asks the store of a peer: the bytes of its answer, or why there is none.
@@ -278,22 +276,31 @@ impl Waku {
         network.ask(addr, request).await
     }
 
-    /// The same where there are no peers.
-    #[cfg(not(feature = "libp2p"))]
+    /// Passes a message on to peers.
+    #[cfg(feature = "libp2p")]
+    async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
+        if let Some(network) = &self.network {
+            network.publish(pubsub_topic, message).await;
+        }
+    }
+}
+
+/// The same where there are no peers.
+#[cfg(not(feature = "libp2p"))]
+#[expect(clippy::unused_self, clippy::unused_async, reason = "as with peers")]
+impl Waku {
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
         Err(NO_PEERS.into())
     }
 
-    /// Passes a message on to peers.
-    async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
-        #[cfg(feature = "libp2p")]
-        if let Some(network) = &self.network {
-            network.publish(pubsub_topic, message).await;
-        }
-        #[cfg(not(feature = "libp2p"))]
-        drop((pubsub_topic, message));
-    }
+    async fn pass_on(&self, _: String, _: Vec<u8>) {}
+}
 
+impl Waku {
     /// A page of history for whoever asks, and notes how long it took.
     async fn page(&self, from: Source, request: &[u8]) -> Result<Told, Refusal> {
         let began = Instant::now();
