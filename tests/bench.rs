@@ -169,7 +169,7 @@ fn refusals_are_said_and_no_figure_is_made_of_them() {
     let file = events(&place, "1000");
     let config = place.file(
         "hark.toml",
-        b"[rates]\nevents_per_address = [1, 100]\nquestions_per_address = [60, 40]\n",
+        b"[rates]\nevents_per_address = [1, 100]\nquestions_per_address = [1, 5]\n",
     );
     let server = place.serve_with(&["--config", &config]);
     let url = url(&server);
