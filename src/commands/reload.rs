@@ -1,22 +1,18 @@
 //! A running server's settings, read again when their files change or on SIGHUP. What cannot be used
 //! changes nothing, and the log says why.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use hark_server::{Reload, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::Config;
+use crate::config::{Config, Seen};
 use crate::notify;
 
 /// How often the files are looked at. One that has changed is read when it has come to rest for as
 /// long, so that none is read half written.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// What tells that a file has changed.
-type Stamps = Vec<Option<(SystemTime, u64)>>;
 
 /// Watches one configuration.
 pub(crate) struct Watch {
@@ -36,19 +32,19 @@ impl Watch {
 
     /// Never ends.
     pub(crate) async fn run(mut self) {
-        let mut read = stamps(&self.config.files);
+        let mut read = self.config.files.clone();
         let mut seen = read.clone();
         loop {
             let asked = tokio::select! {
                 _ = self.hangup.recv() => true,
                 () = tokio::time::sleep(LOOK_EVERY) => false,
             };
-            let now = stamps(&self.config.files);
+            let now: Vec<Seen> = read.iter().map(Seen::again).collect();
             if asked || now != read && now == seen {
                 notify::reloading();
-                self.read_again();
+                // What is refused is not read again until it changes.
+                read = if self.read_again() { self.config.files.clone() } else { now };
                 notify::reloaded();
-                read = stamps(&self.config.files);
                 seen.clone_from(&read);
             } else {
                 seen = now;
@@ -56,7 +52,8 @@ impl Watch {
         }
     }
 
-    fn read_again(&mut self) {
+    /// Whether the settings can be used.
+    fn read_again(&mut self) -> bool {
         let config = match Config::load(self.config.file.as_deref()) {
             Ok(config) => config,
             Err(faults) => return refused(&faults.to_string()),
@@ -74,17 +71,11 @@ impl Watch {
             }
         }
         self.config = config;
+        true
     }
 }
 
-fn refused(why: &str) {
+fn refused(why: &str) -> bool {
     tracing::error!("the new configuration is refused, and the old one stays in force: {why}");
-}
-
-fn stamps(files: &[PathBuf]) -> Stamps {
-    let stamp = |file: &Path| {
-        let meta = std::fs::metadata(file).ok()?;
-        Some((meta.modified().ok()?, meta.len()))
-    };
-    files.iter().map(|file| stamp(file)).collect()
+    false
 }

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::Policy;
@@ -38,8 +38,8 @@ pub(crate) struct Config {
     pub(crate) policy: hark_server::policy::Policy,
     /// The file that was given.
     pub(crate) file: Option<PathBuf>,
-    /// All files that were read.
-    pub(crate) files: Vec<PathBuf>,
+    /// All files that were read, as they were before.
+    pub(crate) files: Vec<Seen>,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) info: RelayInfo,
     retention: Policy,
@@ -246,11 +246,36 @@ impl std::fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
+/// A file at a look, so that another look tells whether it has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    file: PathBuf,
+    /// When it was written last and how long it is; none if it is not there.
+    state: Option<(SystemTime, u64)>,
+}
+
+impl Seen {
+    fn new(file: PathBuf) -> Self {
+        let state = |file: &Path| {
+            let meta = std::fs::metadata(file).ok()?;
+            Some((meta.modified().ok()?, meta.len()))
+        };
+        Self { state: state(&file), file }
+    }
+
+    /// Another look at it.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.file.clone())
+    }
+}
+
 impl Config {
     /// Defaults, the file if there is one, the environment.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let mut typed = Vec::new();
+        // Looked at before it is read: what changes meanwhile is noticed.
+        let mut files: Vec<Seen> = file.map(|file| Seen::new(file.into())).into_iter().collect();
         if let Some(path) = file {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 Faults(vec![format!("{} could not be read: {error}", path.display())])
@@ -272,8 +297,8 @@ impl Config {
             faults.extend(config.contradictions());
             let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
             config.file = file.map(Path::to_path_buf);
-            config.files = file.into_iter().map(Path::to_path_buf).collect();
-            config.files.extend(config.lists.files(folder));
+            files.extend(config.lists.files(folder).into_iter().map(Seen::new));
+            config.files = files;
             match config.lists.read(folder) {
                 Ok(policy) => config.policy = policy,
                 Err(new) => faults.extend(new),
