@@ -13,6 +13,7 @@ use hark_archive::admission::Rules;
 use hark_archive::query::explain::Explanation;
 use hark_archive::store::{Numbered, Stats};
 use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
+use tokio::sync::Semaphore;
 
 pub use address::{Address, AddressError, ConnectError};
 use commit::Writing;
@@ -136,6 +137,8 @@ pub(crate) struct Inner {
     /// Searches see puts up to this number.
     seen: AtomicI64,
     known: Mutex<Known>,
+    /// Bytes of records that searches may keep while they rest, beside the few that each keeps.
+    pub(crate) room: Arc<Semaphore>,
     /// The database's number of the connection that commits.
     pub(crate) writer_process: AtomicI32,
 }
@@ -241,6 +244,7 @@ impl PostgresStore {
             nature: Nature { one_kind: options.one_kind, common_labels: options.common_labels },
             parts: RwLock::new(Arc::new(parts)),
             seen: AtomicI64::new(seq),
+            room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
             writer_process: AtomicI32::new(0),
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hark_archive::query::plan::Set;
 use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -28,8 +29,14 @@ mod walk;
 const FETCH_MAX: usize = 500;
 /// Parts that records are fetched from one by one, at most.
 const FETCH_PARTS_MAX: usize = 4;
-/// Bytes of records that a search keeps while it rests. The others are fetched again.
+/// Records fetched at a time at least, however long they are.
+const FETCH_MIN: usize = 16;
+/// Bytes of records that a search keeps while it rests; more if there is room. The others are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
+/// As far as there is room.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Room for that, of all searches together.
+pub(crate) const KEPT_ALL_BYTES: usize = 64 << 20;
 /// Values of a label that are also compared in the database, so that what does not match is not sent.
 const CUT_VALUES_MAX: usize = 64;
 
@@ -111,6 +118,10 @@ pub(crate) struct Finder {
     keys: VecDeque<Key>,
     /// Records that come before those.
     bodies: VecDeque<Box<[u8]>>,
+    /// Room that they have while it rests.
+    room: Option<OwnedSemaphorePermit>,
+    /// Records that are fetched at a time, as long as they have turned out to be.
+    fetch_max: usize,
     told: usize,
     visited: u64,
     driver: Option<Set>,
@@ -125,6 +136,8 @@ impl Finder {
             stage: Stage::Start,
             keys: VecDeque::new(),
             bodies: VecDeque::new(),
+            room: None,
+            fetch_max: FETCH_MAX,
             told: 0,
             visited: 0,
             driver: None,
@@ -173,7 +186,7 @@ impl Finder {
                 Ok(true)
             }
             Stage::Pages(pages) => {
-                let (before, wanted) = (pages.visited, wanted.clamp(1, FETCH_MAX));
+                let (before, wanted) = (pages.visited, wanted.clamp(1, self.fetch_max));
                 let page = pages.next(&self.asked, &inner.parts(), wanted, session)?;
                 self.visited += pages.visited - before;
                 match page {
@@ -188,7 +201,7 @@ impl Finder {
 
     /// Fetches records of the next keys.
     fn fetch(&mut self, inner: &Inner, session: &mut Session) -> Result<(), Fault> {
-        let count = self.wanted().clamp(1, FETCH_MAX).min(self.keys.len());
+        let count = self.wanted().clamp(1, self.fetch_max).min(self.keys.len());
         let keys: Vec<Key> = self.keys.iter().take(count).copied().collect();
         let parts = inner.parts();
         let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
@@ -251,6 +264,7 @@ impl Finder {
         if self.asked.query.is_void() {
             return Ok(Progress::Done { more: false });
         }
+        self.room = None;
         let start = self.visited;
         let mut handed = 0;
         loop {
@@ -259,7 +273,7 @@ impl Finder {
                     return Ok(Progress::Done { more: true });
                 }
                 if handed >= work.max(1) {
-                    return Ok(self.rest());
+                    return Ok(self.rest(inner));
                 }
                 let Ok(record) = Record::new(body) else {
                     self.bodies.pop_front();
@@ -270,14 +284,14 @@ impl Finder {
                 let stop = sink(&record).is_break();
                 self.bodies.pop_front();
                 if stop {
-                    return Ok(self.rest());
+                    return Ok(self.rest(inner));
                 }
             }
             if self.visited >= self.asked.query.budget {
                 return Ok(Progress::Exhausted);
             }
             if self.visited - start >= work.max(1) {
-                return Ok(self.rest());
+                return Ok(self.rest(inner));
             }
             if !sessions.with(|session| self.step(inner, session))? {
                 return Ok(Progress::Done { more: false });
@@ -286,13 +300,17 @@ impl Finder {
     }
 
     /// Lets go of records that are too much to keep until the next slice.
-    fn rest(&mut self) -> Progress {
-        let mut bytes = 0;
-        let kept = self.bodies.iter().take_while(|body| {
-            bytes += body.len();
-            bytes <= KEPT_BYTES
-        });
-        let kept = kept.count();
+    fn rest(&mut self, inner: &Inner) -> Progress {
+        let (mut kept, bytes) = self.first(KEPT_BYTES_MAX);
+        if bytes > KEPT_BYTES {
+            self.room = Arc::clone(&inner.room).try_acquire_many_owned(bytes as u32).ok();
+            if self.room.is_none() {
+                kept = self.first(KEPT_BYTES).0;
+            }
+        }
+        if kept < self.bodies.len() {
+            self.fetch_max = kept.clamp(FETCH_MIN, FETCH_MAX);
+        }
         for body in self.bodies.drain(kept..).rev() {
             if let Ok(record) = Record::new(&body) {
                 let time = crate::time::to_db(record.time());
@@ -300,6 +318,17 @@ impl Finder {
             }
         }
         Progress::Paused
+    }
+
+    /// How many of the records come next that have so many bytes at most, and how many they have.
+    fn first(&self, bytes_max: usize) -> (usize, usize) {
+        let mut bytes = 0;
+        let within = self.bodies.iter().take_while(|body| {
+            let fits = bytes + body.len() <= bytes_max;
+            bytes += if fits { body.len() } else { 0 };
+            fits
+        });
+        (within.count(), bytes)
     }
 }
 
