@@ -123,6 +123,9 @@ pub(crate) struct Finder {
     /// Records that are fetched at a time, as long as they have turned out to be.
     fetch_max: usize,
     told: usize,
+    /// Keys whose records were fetched, and how many of these belong to the answer.
+    fetched: usize,
+    matched: usize,
     visited: u64,
     driver: Option<Set>,
     /// Whether it has turned out that walking past others' records is dear.
@@ -139,6 +142,8 @@ impl Finder {
             room: None,
             fetch_max: FETCH_MAX,
             told: 0,
+            fetched: 0,
+            matched: 0,
             visited: 0,
             driver: None,
             by_value: false,
@@ -158,13 +163,19 @@ impl Finder {
         (self.asked.query.limit - self.told).saturating_add(1).saturating_sub(self.bodies.len())
     }
 
+    /// Keys to look at, so that as many of their records as are wanted belong to the answer if it goes on
+    /// as before.
+    fn reach(&self) -> usize {
+        self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1)
+    }
+
     /// Takes a step towards the next record. False if there is none.
     fn step(&mut self, inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
         if !self.keys.is_empty() {
             self.fetch(inner, session)?;
             return Ok(true);
         }
-        let wanted = self.wanted();
+        let (wanted, reach) = (self.wanted(), self.reach());
         match &mut self.stage {
             Stage::Start => {
                 self.stage = self.plan(session)?;
@@ -173,7 +184,7 @@ impl Finder {
             Stage::Walk(walk) => {
                 let before = walk.visited;
                 let parts = inner.parts();
-                let gathered = walk.gather(&self.asked, &parts, wanted, &mut self.keys, session)?;
+                let gathered = walk.gather(&self.asked, &parts, reach, &mut self.keys, session)?;
                 self.visited += walk.visited - before;
                 match gathered {
                     Gathered::Some => {}
@@ -201,7 +212,7 @@ impl Finder {
 
     /// Fetches records of the next keys.
     fn fetch(&mut self, inner: &Inner, session: &mut Session) -> Result<(), Fault> {
-        let count = self.wanted().clamp(1, self.fetch_max).min(self.keys.len());
+        let count = self.reach().clamp(1, self.fetch_max).min(self.keys.len());
         let keys: Vec<Key> = self.keys.iter().take(count).copied().collect();
         let parts = inner.parts();
         let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
@@ -213,6 +224,7 @@ impl Finder {
             rows.iter().map(|(place, row)| (*place, row.get(1))).collect();
         found.sort_unstable_by_key(|(place, _)| *place);
         let found = matching(&self.asked, found.into_iter().map(|(_, body)| body))?;
+        (self.fetched, self.matched) = (self.fetched + count, self.matched + found.len());
         self.bodies.extend(found);
         self.keys.drain(..count);
         Ok(())
