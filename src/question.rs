@@ -145,7 +145,7 @@ impl Running {
             let Self { search, ready, .. } = self;
             let mut bytes = 0;
             let progress = search.slice(SLICE_ROWS, &mut |record| {
-                let position = Position { time: record.time(), id: *record.id() };
+                let position = Position::of(record);
                 bytes += record.wire().len();
                 ready.push_back(Found { position, json: json(record) });
                 if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

@@ -94,7 +94,7 @@ impl<T> Side<T> {
             let Self { search, ready, .. } = self;
             let mut taken = 0;
             let progress = search.slice(SLICE_ROWS, &mut |record| {
-                let position = Position { time: record.time(), id: *record.id() };
+                let position = Position::of(record);
                 taken += size(record.bytes());
                 ready.push_back((position, keep(record.bytes())));
                 if taken < ready_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

@@ -471,7 +471,7 @@ impl Shelf {
         // same batch as the deletes it causes.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
-            let here = Position { time: record.time(), id: *record.id() };
+            let here = Position::of(record);
             let holder = self.find(writing, view, slot, 1)?;
             if holder.first().is_some_and(|at| Order::NewestFirst.compare(at, &here).is_lt()) {
                 return Ok(Outcome::Superseded);
@@ -527,7 +527,7 @@ fn find(
     let head: Arc<dyn Part> = Arc::new(head);
     let mut search = Merged::new(&view.writing, &head, query, 0);
     search.slice(u64::MAX, &mut |record| {
-        found.push(Position { time: record.time(), id: *record.id() });
+        found.push(Position::of(record));
         ControlFlow::Continue(())
     })?;
     Ok(found)

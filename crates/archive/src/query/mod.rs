@@ -32,6 +32,13 @@ pub struct Position {
     pub id: Id,
 }
 
+impl Position {
+    /// Where a record stands.
+    pub fn of(record: &Record<'_>) -> Self {
+        Self { time: record.time(), id: *record.id() }
+    }
+}
+
 impl Order {
     /// How two positions stand to each other in this order.
     pub fn compare(self, a: &Position, b: &Position) -> std::cmp::Ordering {

@@ -53,8 +53,7 @@ fn view(bytes: &[u8]) -> Record<'_> {
 }
 
 fn position(bytes: &[u8]) -> Position {
-    let record = view(bytes);
-    Position { time: record.time(), id: *record.id() }
+    Position::of(&view(bytes))
 }
 
 impl State {

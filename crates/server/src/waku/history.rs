@@ -117,7 +117,7 @@ pub fn page(
     }
     records.truncate(fit);
     let last = records.last().filter(|_| more);
-    let last = last.and_then(|last| Some(position(&Record::new(last).ok()?)));
+    let last = last.and_then(|last| Some(Position::of(&Record::new(last).ok()?)));
     let cursor = last.map(|last| {
         places.note(last);
         last.id
@@ -181,14 +181,10 @@ fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
     let query = Query { ids: Some(vec![hash]), limit: 1, ..Query::default() };
     let mut found = None;
     store.search(&query)?.slice(u64::MAX, &mut |record| {
-        found = Some(position(record));
+        found = Some(Position::of(record));
         ControlFlow::Continue(())
     })?;
     Ok(found)
-}
-
-fn position(record: &Record<'_>) -> Position {
-    Position { time: record.time(), id: *record.id() }
 }
 
 /// What is asked, but for the direction.
@@ -286,7 +282,7 @@ impl Question {
         let mut last: Option<Position> = None;
         loop {
             let more = self.search(store, &query, &mut |record| {
-                let here = position(record);
+                let here = Position::of(record);
                 if last.is_some_and(|last| last.time != here.time) {
                     records.extend(same.drain(..).rev());
                 }
