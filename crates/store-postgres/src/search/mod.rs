@@ -334,13 +334,14 @@ impl Finder {
 
     /// How many of the records come next that have so many bytes at most, and how many they have.
     fn first(&self, bytes_max: usize) -> (usize, usize) {
-        let mut bytes = 0;
-        let within = self.bodies.iter().take_while(|body| {
-            let fits = bytes + body.len() <= bytes_max;
-            bytes += if fits { body.len() } else { 0 };
-            fits
-        });
-        (within.count(), bytes)
+        let (mut count, mut bytes) = (0, 0);
+        for body in &self.bodies {
+            if bytes + body.len() > bytes_max {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + body.len());
+        }
+        (count, bytes)
     }
 }
 
