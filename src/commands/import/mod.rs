@@ -41,11 +41,13 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let mut hand = place.write()?;
+    // A message is named by its hash, which is made in any case.
+    let trusted = args.trusted && place.network == Network::Nostr;
     // It saves checks, and there are none.
     let known = if args.trusted { None } else { known_ids(&hand, place) };
     let terms = Terms {
         store: known.as_deref(),
-        trusted: args.trusted,
+        trusted,
         event_bytes_max: match place.network {
             Network::Nostr => place.config.limits.event_bytes_max,
             // Base64 takes four bytes for three.
@@ -56,7 +58,7 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
         own_urls: place.own_urls(),
         now_s: when::now_s(),
     };
-    if args.trusted {
+    if trusted {
         eprintln!(
             "ids and signatures are not checked (--trusted): anything in these files is taken"
         );
@@ -80,11 +82,11 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     let complete = failed.is_none() && !stopped;
     let cost = hand.own_store().map(|store| Cost::of(&store.stats().upkeep, &memory));
     if args.json {
-        let mut report = total.to_json(place.network, started.elapsed(), args.trusted, complete);
+        let mut report = total.to_json(place.network, started.elapsed(), trusted, complete);
         report["cost"] = cost.map(|cost| cost.to_json()).into();
         print::line(&report.to_string())?;
     } else {
-        print::line(&total.to_text(place.network, started.elapsed(), args.trusted))?;
+        print::line(&total.to_text(place.network, started.elapsed(), trusted))?;
         if let Some(cost) = cost {
             print::line(&cost.to_text(total.stored))?;
         }

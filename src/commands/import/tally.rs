@@ -97,10 +97,7 @@ impl Tally {
     /// The report for people.
     pub(super) fn to_text(&self, network: Network, spent: Duration, trusted: bool) -> String {
         let rate = self.records as f64 / spent.as_secs_f64().max(0.001);
-        let how = match network {
-            Network::Nostr if trusted => "read, ids and signatures NOT checked",
-            _ => "read and checked",
-        };
+        let how = if trusted { "read, ids and signatures NOT checked" } else { "read and checked" };
         let head = format!(
             "{} {} {how} in {:.1} s, {} a second",
             print::number(self.records),
