@@ -25,6 +25,8 @@ pub(crate) const LOOK_AT_DATABASE: &str =
 /// Logs of an archive that is bounded in bytes, at least, and bytes of one, whichever makes fewer.
 const LOGS_MIN: u64 = 40;
 const LOG_BYTES_MIN: u64 = 256 << 10;
+/// The part of a bound of bytes that deleted records may take up for good.
+const DEAD_SHARE: u64 = 20;
 
 /// The networks whose messages are kept, each on a shelf of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -139,6 +141,8 @@ impl Place {
         Options {
             seal_records: self.config.seal_records,
             log_bytes_max: self.config.log_bytes_max.min(share),
+            // Room that deleted records take is room that others cannot have.
+            dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
             ..Options::default()
         }
     }

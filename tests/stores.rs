@@ -16,6 +16,8 @@ struct Shelf {
     store: Option<Embedded>,
 }
 
+mod room;
+
 mod tempdir {
     //! A directory that goes when it is dropped.
     use std::path::PathBuf;

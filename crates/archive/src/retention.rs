@@ -20,7 +20,7 @@ use crate::writer::Writer;
 pub struct Policy {
     /// Each is carried out by itself.
     pub rules: Vec<Rule>,
-    /// Bytes on disk above which the oldest records go. What is deleted but not yet given back
+    /// Bytes on disk above which the oldest records go. What is deleted and about to be given back
     /// counts as gone, so that a slow compaction does not cost records.
     pub bytes_max: Option<u64>,
     /// Records above which the oldest go.
@@ -158,10 +158,11 @@ impl Policy {
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
         let Some(bytes_max) = self.bytes_max else { return above };
-        let live_bytes = u128::from(stats.bytes.saturating_sub(stats.dead_bytes));
+        // What stays on the disk though it is deleted counts, or the bound would never be met.
+        let kept_bytes = u128::from(stats.bytes.saturating_sub(stats.reclaimable_bytes));
         let records = u128::from(stats.records);
-        let excess = live_bytes.saturating_sub(u128::from(bytes_max));
-        above.max((excess * records).div_ceil(live_bytes.max(1)) as u64)
+        let excess = kept_bytes.saturating_sub(u128::from(bytes_max));
+        above.max((excess * records).div_ceil(kept_bytes.max(1)) as u64)
     }
 }
 

@@ -163,6 +163,9 @@ pub struct Stats {
     /// Bytes that belong to deleted records and will be freed, or used again; about, where a store knows
     /// no more than how many there are.
     pub dead_bytes: u64,
+    /// Bytes of `dead_bytes` that the store frees, or uses again, without another delete. The rest is
+    /// too thinly spread to be worth it yet.
+    pub reclaimable_bytes: u64,
     /// Records not sealed into a segment yet.
     pub head_records: u64,
     /// Sealed segments.

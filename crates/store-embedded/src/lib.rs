@@ -47,6 +47,9 @@ pub struct Options {
     pub segment_records_max: u64,
     /// Share of a sealed log that must be dead before it is rewritten.
     pub rewrite_dead_share: f64,
+    /// Dead bytes that may stay in sealed logs below that share, together. Above it the worst of those
+    /// logs are rewritten, too.
+    pub dead_bytes_max: u64,
     /// Whether sealing, merging and rewriting run on a thread of their own. Without, they run inside
     /// of the commit that calls for them: slower, but the same every time.
     pub background: bool,
@@ -62,6 +65,7 @@ impl Default for Options {
             merge_fan_in: 8,
             segment_records_max: 8 << 20,
             rewrite_dead_share: 0.3,
+            dead_bytes_max: u64::MAX,
             background: true,
             disk: Arc::new(disk::RealDisk),
         }

@@ -190,6 +190,11 @@ impl Log {
         self.end.store(len, Ordering::Release);
     }
 
+    /// Share of what is written that belongs to dead records.
+    pub fn dead_share(&self) -> f64 {
+        self.dead_bytes.load(Ordering::Relaxed) as f64 / self.written().max(1) as f64
+    }
+
     /// Bytes that it may grow to and still be read.
     pub(crate) fn room(&self) -> u64 {
         self.map.len() as u64

@@ -28,12 +28,13 @@ use crate::log::{self, BODY_MAX, Frame, Log};
 use crate::manifest::{LogEntry, Manifest};
 use crate::segment::view::{Segment, SegmentView};
 use crate::term::Terms;
-use crate::upkeep::{Signal, merge_due_records};
+use crate::upkeep::{Dead, Signal, merge_due_records};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
-/// Bytes for which room is kept behind the end of the log, but for no more than it has.
-const AHEAD: u64 = 4 << 20;
+/// Bytes for which room is kept behind the end of the log: a quarter of what it has, within these.
+const AHEAD_MIN: u64 = 64 << 10;
+const AHEAD_MAX: u64 = 4 << 20;
 /// Heads that may wait to be sealed before the writer waits for them.
 pub(crate) const FROZEN_MAX: usize = 4;
 
@@ -153,7 +154,7 @@ impl Tail {
     fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
         let end = self.len + batch.len() as u64;
         if end > self.reserved {
-            self.reserved = end + AHEAD.min(end);
+            self.reserved = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
             // A disk that cannot keep room may still have it; if not, the write says so.
             let _ = self.file.reserve(self.len, self.reserved);
         }
@@ -621,8 +622,11 @@ impl Store for Embedded {
 
     fn stats(&self) -> Stats {
         let view = self.shelf.view.load_full();
+        let dead = Dead::of(&view, &self.shelf.options);
         let mut stats = Stats {
             segments: view.segments.len() as u64,
+            dead_bytes: dead.all,
+            reclaimable_bytes: dead.reclaimable(&self.shelf.options),
             written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
             heads_waiting: view.frozen.len() as u64,
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
@@ -644,7 +648,6 @@ impl Store for Embedded {
             stats.head_records += rows - dead;
             stats.dead += dead;
             stats.log_bytes += head.log.written();
-            stats.dead_bytes += head.log.dead_bytes.load(Ordering::Relaxed);
             span(&mut stats, Source::span(&HeadView::published(head)));
         }
         for segment in &view.segments {
@@ -656,7 +659,6 @@ impl Store for Embedded {
             stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
             for log in segment.logs.iter().flatten() {
                 stats.log_bytes += log.written();
-                stats.dead_bytes += log.dead_bytes.load(Ordering::Relaxed);
             }
             let oldest = (rows > 0).then_some((segment.file.oldest, segment.file.newest));
             span(&mut stats, oldest);

@@ -12,7 +12,7 @@ use hark_archive::CommitError;
 use hark_archive::store::{Job, Upkeep};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::log::{self, Frame, LogError};
+use crate::log::{self, Frame, Log, LogError};
 use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::open::{OpenError, open_segment};
 use crate::segment::seal::DROPPED;
@@ -71,6 +71,42 @@ pub struct Compacted {
     pub bytes_before: u64,
     /// Bytes on disk after.
     pub bytes_after: u64,
+}
+
+/// Bytes of deleted records in the logs of a shelf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dead {
+    /// In all logs.
+    pub all: u64,
+    /// In logs that are rewritten for it, now or once their head is sealed.
+    pub due: u64,
+    /// In other sealed logs.
+    pub spread: u64,
+}
+
+impl Dead {
+    /// Counts them.
+    pub(crate) fn of(view: &View, options: &crate::Options) -> Self {
+        let mut dead = Self::default();
+        let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
+        for log in view.segments.iter().flat_map(|segment| segment.logs.iter().flatten()) {
+            let bytes = log.dead_bytes.load(Ordering::Relaxed);
+            dead.all += bytes;
+            *(if is_due(log) { &mut dead.due } else { &mut dead.spread }) += bytes;
+        }
+        for head in &view.frozen {
+            let bytes = head.log.dead_bytes.load(Ordering::Relaxed);
+            dead.all += bytes;
+            dead.due += if is_due(&head.log) { bytes } else { 0 };
+        }
+        dead.all += view.active.log.dead_bytes.load(Ordering::Relaxed);
+        dead
+    }
+
+    /// Those that are given back without another delete.
+    pub(crate) fn reclaimable(&self, options: &crate::Options) -> u64 {
+        self.due + self.spread.saturating_sub(options.dead_bytes_max)
+    }
 }
 
 /// When a job was begun.
@@ -188,6 +224,9 @@ impl Shelf {
             }
         }
         while !stop() && self.rewrite_next(self.options.rewrite_dead_share)? {}
+        let spread_too_far =
+            || Dead::of(&self.view.load(), &self.options).spread > self.options.dead_bytes_max;
+        while !stop() && spread_too_far() && self.rewrite_next(0.0)? {}
         Ok(())
     }
 
@@ -207,11 +246,10 @@ impl Shelf {
                 .map(|(_, &new)| new)
                 .collect()
         };
-        let dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
         self.install(&entry, &died, &|manifest, entry| {
             manifest.segments.push(entry);
             if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
-                entry.dead_bytes = dead_bytes;
+                entry.dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
             }
         })?;
         let records = u64::from(written.count);
@@ -304,6 +342,8 @@ impl Shelf {
         for row in died(&view) {
             fresh.kill_row(row);
         }
+        // More may have died since the logs were opened.
+        fresh.set_dead_bytes(&next.logs);
         let fresh = Arc::new(fresh);
         let mut segments = Vec::new();
         for line in &mut next.segments {
@@ -356,8 +396,7 @@ impl Shelf {
         let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
         for segment in &view.segments {
             for log in segment.logs.iter().flatten() {
-                let dead =
-                    log.dead_bytes.load(Ordering::Relaxed) as f64 / log.written().max(1) as f64;
+                let dead = log.dead_share();
                 let free = log.number < followed_from;
                 if free && dead > share && worst.is_none_or(|(most, ..)| dead > most) {
                     worst = Some((dead, segment, log.number));
@@ -707,8 +746,17 @@ impl Embedded {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU8;
+
+    use hark_archive::admission::KeepAll;
+    use hark_archive::{Head, Query, Store as _, Write};
+
     use super::*;
     use crate::Options;
+    use crate::disk::{Disk, DiskFile, RealDisk};
+    use crate::map::Map;
 
     /// Seals heads of one size and merges what is due: what is left, and rows that were merged.
     fn grow(seals: u32, options: &Options) -> (Vec<u32>, u64) {
@@ -742,5 +790,78 @@ mod tests {
         assert_eq!(due(&[100, 300, 300, 300], &options), Some(1..4));
         assert_eq!(due(&[900, 100, 100], &options), None);
         assert_eq!(due(&[], &options), None);
+    }
+
+    /// A disk that has something done before a file is mapped.
+    struct Meddling(Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
+
+    impl Disk for Meddling {
+        fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+            RealDisk.create(path)
+        }
+
+        fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+            RealDisk.append(path, sure, len)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            RealDisk.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            RealDisk.remove(path)
+        }
+
+        fn create_dir(&self, path: &Path) -> io::Result<()> {
+            RealDisk.create_dir(path)
+        }
+
+        fn sync_dir(&self, path: &Path) -> io::Result<()> {
+            RealDisk.sync_dir(path)
+        }
+
+        fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
+            if path.extension().is_some_and(|ending| ending == "addr") {
+                self.0.get().inspect(|meddle| meddle());
+            }
+            RealDisk.map(path, reserve)
+        }
+    }
+
+    /// What is deleted while a segment is opened counts like all else: or its log would never be
+    /// rewritten, and other records would go in its place.
+    #[test]
+    fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
+        let dir = hark_testkit::disk::scratch("deleted-meanwhile");
+        let meddle = Arc::new(OnceLock::new());
+        let options = Options {
+            seal_records: 20,
+            merge_fan_in: 2,
+            rewrite_dead_share: 1.0,
+            background: false,
+            disk: Arc::new(Meddling(Arc::clone(&meddle))),
+            ..Options::default()
+        };
+        let store = Arc::new(Embedded::open(&dir, Box::new(KeepAll), options).unwrap());
+        let id = |number: u8| [number; 32];
+        let put = |number: u8| {
+            let head = Head { id: id(number), time: 1, author: None, kind: 0, expires: None };
+            Write::Put(hark_testkit::random::encode(&head, &[]))
+        };
+        let frame_bytes = 9 + if let Write::Put(record) = put(0) { record.len() as u64 } else { 0 };
+        let (weak, next) = (Arc::downgrade(&store), AtomicU8::new(0));
+        let deletes = move || {
+            let ids = Some(vec![id(next.fetch_add(1, Ordering::Relaxed))]);
+            let delete = Write::Erase(Box::new(Query { limit: 1, ids, ..Query::default() }));
+            weak.upgrade().unwrap().commit(&[delete]).unwrap();
+        };
+        assert!(meddle.set(Box::new(deletes)).is_ok());
+        for number in 0..200 {
+            store.commit(&[put(number)]).unwrap();
+        }
+        let stats = store.stats();
+        assert!(stats.upkeep.sealing.records > 0 && stats.upkeep.merging.records > 0, "{stats:?}");
+        assert_eq!(stats.dead_bytes, (200 - stats.records) * frame_bytes);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

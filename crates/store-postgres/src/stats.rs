@@ -58,13 +58,16 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
     let number = |at: usize| row.get::<_, i64>(at).max(0).cast_unsigned();
     let (records, bytes, dead) = (number(0), number(1), number(3));
     let share_dead = dead as f64 / (records + dead).max(1) as f64;
+    let dead_bytes = (bytes as f64 * share_dead) as u64;
     Stats {
         records,
         bytes,
         index_bytes: number(2),
         log_bytes: bytes.saturating_sub(number(2)),
         dead,
-        dead_bytes: (bytes as f64 * share_dead) as u64,
+        dead_bytes,
+        // Vacuuming makes room for other rows of it.
+        reclaimable_bytes: dead_bytes,
         segments: inner.parts().len() as u64,
         oldest: row.get::<_, Option<i64>>(4).map(from_db),
         newest: row.get::<_, Option<i64>>(5).map(from_db),

@@ -12,7 +12,7 @@ use super::file::{SegmentFile, partition, partition_near};
 use super::sidecar::Words;
 use crate::bits::{Bits, DeadRows};
 use crate::log::Log;
-use crate::manifest::SegmentEntry;
+use crate::manifest::{LogEntry, SegmentEntry};
 use crate::term::Terms;
 
 /// An open segment.
@@ -144,6 +144,15 @@ impl Segment {
             dead: Arc::clone(&self.dead),
             kinds: Arc::clone(&self.kinds),
             rare: Arc::clone(&self.rare),
+        }
+    }
+
+    /// Sets how much is dead in its logs to what these lines of a manifest say.
+    pub fn set_dead_bytes(&self, lines: &[LogEntry]) {
+        for log in self.logs.iter().flatten() {
+            if let Some(line) = lines.iter().find(|line| line.number == log.number) {
+                log.dead_bytes.store(line.dead_bytes, Ordering::Relaxed);
+            }
         }
     }
 
