@@ -212,3 +212,61 @@ fn a_server_takes_in_what_nostream_publishes_until_it_is_cut_over() {
     assert!(Path::new(&place.data().join("adopt.json")).exists());
     assert!(place.hark(&["export"]).text() == expected(&file, "adopt-follow-expected"));
 }
+
+#[test]
+fn what_comes_with_an_old_date_is_followed_as_well() {
+    let place = Place::new("adopt-late");
+    let file = events(&place, "1000");
+    let ahead = event(1, when() + 600, 1, &[], "from the future");
+    let present = event(2, when(), 1, &[], "from the present");
+    let lines = fs::read_to_string(&file).unwrap() + &ahead + &present;
+    fs::write(&file, lines).unwrap();
+    let database = Cluster::shared().database("adoptlate");
+    fill(&database, &file, &[]);
+    let (ahead, present) = (field(&ahead, "id"), field(&present, "id"));
+    database.sql(&format!(
+        "CREATE TABLE present AS SELECT * FROM events WHERE event_id = '\\x{present}';
+         CREATE TABLE late AS SELECT * FROM events WHERE event_kind = 1
+             AND event_id <> '\\x{ahead}' AND event_id <> '\\x{present}'
+             ORDER BY event_created_at LIMIT 20;
+         DELETE FROM events WHERE event_id IN (
+             SELECT event_id FROM late UNION SELECT event_id FROM present)"
+    ));
+    let server = place.serve();
+    let child = place.start(&["adopt", "nostream", &database.url, "--follow", "--json"]);
+    let rows: u64 = database.sql("SELECT count(*) FROM events").parse().unwrap();
+    let count = || place.hark(&["count", "{}"]).text().trim().parse::<u64>().unwrap();
+    let until = Instant::now() + Duration::from_mins(1);
+    let wait_for = |events: u64| {
+        while count() < events {
+            assert!(Instant::now() < until, "{} of {events}", count());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait_for(rows);
+    database.sql("INSERT INTO events SELECT * FROM present");
+    database.sql("INSERT INTO events SELECT * FROM late ORDER BY event_id LIMIT 19");
+    // As nostream puts a newer version of a replaceable event into the row of the one before.
+    database.sql(
+        "UPDATE events AS row SET event_id = new.event_id, event_pubkey = new.event_pubkey,
+             event_created_at = new.event_created_at, event_content = new.event_content,
+             event_tags = new.event_tags, event_signature = new.event_signature
+         FROM (SELECT * FROM late ORDER BY event_id DESC LIMIT 1) AS new
+         WHERE row.event_id = (SELECT event_id FROM events WHERE event_kind = 1
+             AND event_id NOT IN (SELECT event_id FROM late) ORDER BY event_created_at LIMIT 1)",
+    );
+    wait_for(rows + 21);
+    crate::cli::support::signal(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(done["ids"]["clean"] == true && done["ids"]["late"] == 0, "{done}");
+    assert_eq!(server.terminate().0, 0);
+    assert!(place.hark(&["export"]).text() == expected(&file, "adopt-late-expected"));
+}
+
+/// Seconds since 1970.
+fn when() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap().as_secs()
+}

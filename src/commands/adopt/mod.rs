@@ -3,9 +3,10 @@
 //! A thread reads rows in the order of their time, a batch at a time, and makes records of them; this
 //! one puts them and remembers how far it is. A batch that was put and not yet remembered is put
 //! again after a crash, which changes nothing: an id is kept once. What comes late, with a time that
-//! was passed already, is found at the end by comparing all ids.
+//! was passed already, is found by `late` while it follows, and at the end by comparing all ids.
 
 mod convert;
+mod late;
 mod progress;
 mod source;
 mod sweep;
@@ -20,8 +21,9 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use self::convert::{Convert, Terms};
+use self::late::Late;
 use self::progress::Progress;
-use self::source::{Cursor, Source};
+use self::source::{Cursor, Row, Source};
 use self::sweep::Swept;
 use self::tally::Tally;
 use crate::cli::AdoptNostreamArgs;
@@ -43,6 +45,9 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     let mut hand = place.write()?;
     std::fs::create_dir_all(&place.data)?;
     let mut progress = Progress::open(place, &source.name())?;
+    // One that lies ahead is of another database of the same name.
+    let transaction = source.transaction()?;
+    progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
     if progress.at > Cursor::default() {
         let events = print::number(progress.events);
         eprintln!("hark: goes on where an earlier run was, after {events} events");
@@ -172,26 +177,64 @@ impl Adoption<'_> {
              nostream before that, and nothing is missing",
             print::number(progress.events)
         );
+        let mut late = Late::new(progress.since.unwrap_or_default());
+        let mut from = behind(progress.at);
         while !self.stopped() {
-            let mut at = progress.at.before(OVERLAP_S);
+            let mut at = from;
             loop {
                 let rows = source.after(&at, self.args.batch)?;
                 let Some(last) = rows.last() else { break };
                 at = last.cursor();
-                let converted = self.terms.convert(&rows, when::now_s());
-                let mut tally = Tally::default();
-                put(hand, converted, &mut tally)?;
-                progress.events += tally.stored;
+                self.bring(hand, progress, &rows)?;
                 progress.at = progress.at.max(at);
-                self.pace(tally.stored);
-                self.tally.stored += tally.stored;
             }
+            // What is older than this the next look does not see, and `late` has to.
+            from = behind(progress.at);
+            progress.since = Some(late.since());
             progress.save()?;
             let until = Instant::now() + FOLLOW_EVERY;
             while !self.stopped() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(50));
+                if late.is_due() {
+                    self.bring_late(source, hand, progress, (&mut late, from.created_at))?;
+                } else {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Brings what one piece of nostream's table has of times before this one.
+    fn bring_late(
+        &mut self,
+        source: &Source,
+        hand: &mut Hand,
+        progress: &mut Progress,
+        (late, created_at): (&mut Late, i64),
+    ) -> anyhow::Result<()> {
+        for ids in late.read(source, created_at)?.chunks(self.args.batch.max(1) as usize) {
+            if self.stopped() {
+                return Ok(());
+            }
+            self.bring(hand, progress, &source.of_ids(ids)?)?;
+        }
+        late.pass();
+        Ok(())
+    }
+
+    /// Puts rows that were published meanwhile. Some of them may be here.
+    fn bring(
+        &mut self,
+        hand: &mut Hand,
+        progress: &mut Progress,
+        rows: &[Row],
+    ) -> anyhow::Result<()> {
+        let converted = self.terms.convert(rows, when::now_s());
+        let mut tally = Tally::default();
+        put(hand, converted, &mut tally)?;
+        progress.events += tally.stored;
+        self.tally.stored += tally.stored;
+        self.pace(tally.stored);
         Ok(())
     }
 
@@ -225,6 +268,13 @@ impl Adoption<'_> {
         rows.extend(swept.map_or_else(|| self.tally.rows(), Swept::rows));
         print::line(&print::table(&rows))
     }
+}
+
+/// Where a look for what was published begins. An event may come from the future, and those of the
+/// present come after it.
+fn behind(newest: Cursor) -> Cursor {
+    let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
+    Cursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)
 }
 
 /// Makes records durable and counts what became of them.

@@ -19,13 +19,17 @@ pub(super) struct Progress {
     pub(super) at: Cursor,
     /// Rows that were looked at for it.
     pub(super) events: u64,
+    /// Rows that this transaction of the source's or a later one has written may have come with an
+    /// earlier time. None if that was never looked for.
+    pub(super) since: Option<u64>,
 }
 
 impl Progress {
     /// Reads what an earlier run of this source has left.
     pub(super) fn open(place: &Place, source: &str) -> anyhow::Result<Self> {
         let file = place.data.join("adopt.json");
-        let mut progress = Self { file, source: source.into(), at: Cursor::default(), events: 0 };
+        let (source, at) = (source.into(), Cursor::default());
+        let mut progress = Self { file, source, at, events: 0, since: None };
         match fs::read(&progress.file) {
             Ok(text) => progress.read(&text).with_context(|| {
                 format!(
@@ -52,6 +56,7 @@ impl Progress {
                 id: id.context("no id")?,
             };
             self.events = found["events"].as_u64().context("no events")?;
+            self.since = found["transaction"].as_u64();
         }
         Ok(())
     }
@@ -64,6 +69,7 @@ impl Progress {
             "created_at": self.at.created_at,
             "id": String::from_utf8_lossy(&id),
             "events": self.events,
+            "transaction": self.since,
         });
         let unfinished = self.file.with_extension("unfinished");
         let saved = (|| {

@@ -1,6 +1,7 @@
 //! nostream's database: rows of `events`, by keyset, in short statements.
 
 use std::error::Error;
+use std::ops::Range;
 
 use anyhow::{Context as _, bail};
 use hark_archive::Id;
@@ -21,6 +22,10 @@ const COLUMNS: [&str; 7] = [
 ];
 /// Rows of a random place that a sample looks at.
 const NEAR: i64 = 1;
+
+/// What is said when a question gets no answer.
+const LOST: &str = "nostream's database stopped answering; what was brought over is safe. Run the \
+                    adoption again: it goes on where it was";
 
 /// A place in the order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +93,8 @@ pub(super) struct Source {
     address: Address,
     /// Rows that nostream itself would give out.
     alive: &'static str,
+    /// Whether a range of pages can be read without the rest of the table: since PostgreSQL 14.
+    pub(super) reads_pages: bool,
 }
 
 impl Source {
@@ -106,7 +113,7 @@ impl Source {
         )?;
         // Its end is told by the next question.
         runtime.spawn(connection);
-        let mut source = Self { runtime, client, address, alive: "true" };
+        let mut source = Self { runtime, client, address, alive: "true", reads_pages: false };
         source.look()?;
         Ok(source)
     }
@@ -128,6 +135,8 @@ impl Source {
         if has("deleted_at") {
             self.alive = "deleted_at IS NULL";
         }
+        let sql = "SELECT current_setting('server_version_num')::int >= 140000";
+        self.reads_pages = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
         // The order is that of an index; sorting the whole table for each batch would be worse than any
         // other plan. And a reader that holds no locks waits for none.
         self.runtime.block_on(self.client.batch_execute(
@@ -169,6 +178,44 @@ impl Source {
         self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])
     }
 
+    /// The oldest transaction that had not ended: all that this database does not show yet is of this
+    /// one or of later ones.
+    pub(super) fn transaction(&self) -> anyhow::Result<u64> {
+        let sql = "SELECT txid_snapshot_xmin(txid_current_snapshot())";
+        let transaction: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
+        Ok(transaction.unsigned_abs())
+    }
+
+    /// How many pages the table has.
+    pub(super) fn pages(&self) -> anyhow::Result<u64> {
+        let sql = "SELECT pg_relation_size('events') / current_setting('block_size')::bigint";
+        let pages: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
+        Ok(pages.unsigned_abs())
+    }
+
+    /// Ids of rows on these pages that have a time before `created_at` and were written by transaction
+    /// `since` or a later one.
+    pub(super) fn written(
+        &self,
+        since: u64,
+        pages: Range<u64>,
+        created_at: i64,
+    ) -> anyhow::Result<Vec<Id>> {
+        let page = |page: u64| page.min(u32::MAX.into());
+        // A row has the low half of its transaction's number, of which the first three are none. A row
+        // so old that its number seems to lie ahead is none of these.
+        let since = (since & u64::from(u32::MAX)).max(3);
+        let sql = format!(
+            "SELECT event_id FROM events \
+             WHERE ctid >= '({},0)'::tid AND ctid < '({},0)'::tid \
+             AND age(xmin) BETWEEN 0 AND age('{since}'::xid) AND event_created_at < $1::bigint",
+            page(pages.start),
+            page(pages.end),
+        );
+        let rows = self.runtime.block_on(self.client.query(&sql, &[&created_at])).context(LOST)?;
+        Ok(rows.iter().map(|row| id(row.get(0))).collect())
+    }
+
     /// The rows of these ids.
     pub(super) fn of_ids(&self, ids: &[Id]) -> anyhow::Result<Vec<Row>> {
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
@@ -199,10 +246,7 @@ impl Source {
              event_tags, event_signature FROM events WHERE {} AND {rest}",
             self.alive
         );
-        let rows = self.runtime.block_on(self.client.query(&sql, values)).context(
-            "nostream's database stopped answering; what was brought over is safe. Run the adoption \
-             again: it goes on where it was",
-        )?;
+        let rows = self.runtime.block_on(self.client.query(&sql, values)).context(LOST)?;
         let row = |row: &tokio_postgres::Row| Row {
             id: row.get(0),
             pubkey: row.get(1),
