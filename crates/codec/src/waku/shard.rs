@@ -38,7 +38,13 @@ impl FromStr for Shard {
     fn from_str(text: &str) -> Result<Self, TopicError> {
         let numbers = text.strip_prefix("/waku/2/rs/").and_then(|rest| rest.split_once('/'));
         let (cluster, index) = numbers.ok_or(TopicError::Pubsub)?;
-        let number = |text: &str| text.parse().map_err(|_| TopicError::Pubsub);
+        // Only as it is written: another spelling would be another topic.
+        let is_plain = |text: &str| {
+            text.bytes().all(|byte| byte.is_ascii_digit())
+                && (text == "0" || !text.starts_with('0'))
+        };
+        let number =
+            |text: &str| text.parse().ok().filter(|_| is_plain(text)).ok_or(TopicError::Pubsub);
         Ok(Self { cluster: number(cluster)?, index: number(index)? })
     }
 }
@@ -75,7 +81,17 @@ mod tests {
         let shard = Shard { cluster: 16, index: 32 };
         assert_eq!(shard.to_string(), "/waku/2/rs/16/32");
         assert_eq!("/waku/2/rs/16/32".parse(), Ok(shard));
-        for text in ["", "/waku/2/rs/16", "/waku/2/rs/16/", "/waku/2/rs/16/x", "/waku/2/rs/1/2/3"] {
+        assert_eq!("/waku/2/rs/0/0".parse(), Ok(Shard { cluster: 0, index: 0 }));
+        for text in [
+            "",
+            "/waku/2/rs/16",
+            "/waku/2/rs/16/",
+            "/waku/2/rs/16/x",
+            "/waku/2/rs/1/2/3",
+            "/waku/2/rs/1/+2",
+            "/waku/2/rs/01/2",
+            "/waku/2/rs/1/70000",
+        ] {
             assert_eq!(text.parse::<Shard>(), Err(TopicError::Pubsub), "{text}");
         }
     }
