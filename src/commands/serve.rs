@@ -163,7 +163,8 @@ async fn serve(
     let mut waku_at = Vec::new();
     let server = match waku {
         None => server,
-        Some((config, shelf)) => {
+        Some((mut config, shelf)) => {
+            config.clients = server.clients();
             let node = Node::bind(config, shelf).await.context("the Waku node could not start")?;
             waku_at.extend(node.rest_addr().map(|addr| format!("waku rest on http://{addr}")));
             waku_at.extend(node.addresses().iter().map(|addr| format!("waku peer on {addr}")));

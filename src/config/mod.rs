@@ -55,6 +55,7 @@ pub(crate) struct Waku {
     /// Whether there is one.
     pub(crate) serve: bool,
     pub(crate) rest: Option<SocketAddr>,
+    pub(crate) access: hark_server::waku::Access,
     pub(crate) listen: Vec<String>,
     pub(crate) peers: Vec<String>,
     pub(crate) stores: Vec<String>,
@@ -81,6 +82,7 @@ impl Default for Waku {
         Self {
             serve: false,
             rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
+            access: node.access,
             listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
             peers: Vec::new(),
             stores: Vec::new(),
@@ -356,6 +358,7 @@ impl Config {
         let _ = data;
         self.waku.serve.then(|| hark_server::waku::Config {
             rest,
+            access: self.waku.access.clone(),
             #[cfg(feature = "libp2p")]
             p2p: self.waku.p2p(data),
             cluster,
@@ -373,6 +376,8 @@ impl Config {
                 batch_max: self.retention.batch_max,
                 ..self.waku.retention.policy.clone()
             },
+            // The server's own, once there is one.
+            clients: hark_server::Clients::default(),
         })
     }
 

@@ -207,6 +207,10 @@ pub(crate) static SECTIONS: &[Section] = &[
         settings: settings! {
             "serve" waku.serve: "Whether there is one.";
             "rest" waku.rest: "Address and port of nwaku's REST interface; /openapi.json there describes it. Empty: none. Whoever reaches\nit may publish.";
+            "rest_allow_origin" waku.access.allow_origin: "Web pages that may ask there, as nwaku's --rest-allow-origin has them: [\"http://localhost:*\", \"app.example\"];\n\"*\" is all of them. A browser lets any page that it shows ask any address, so others are refused.";
+            "rest_hosts" waku.access.hosts: "Names that lead there, beside localhost and IP addresses, e.g. [\"waku.example\"]. A request to another name is\nrefused, as a web page may let its own name lead here. \"*\": any name.";
+            "rest_any_peer" waku.access.any_peer: "Whether peerAddr there may name any address. If not, it names configured peers or addresses of the internet.";
+            "rest_admin" waku.access.admin: "Whether /admin/v1 is there: the node's peers, and connecting to others. Whoever reaches it may do so.";
             "listen" waku.listen: "Addresses for peers (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws. Empty: none.\nThe node's key, by which peers know it, is in waku.key in the archive's directory.";
             "peers" waku.peers: "Peers to stay connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
             "stores" waku.stores: "Peers whose stores are asked for what came while this node was away; it stays connected with them as well.";

@@ -19,6 +19,7 @@ use network::Network;
 mod address;
 mod admin;
 mod bell;
+mod clients;
 mod connections;
 mod http;
 mod landing;
@@ -41,6 +42,7 @@ pub mod words;
 pub use address::Proxies;
 pub use admin::control;
 use admin::control::Handover;
+pub use clients::Clients;
 pub use listen::{ServeError, Server};
 pub use settings::{Reload, Settings};
 

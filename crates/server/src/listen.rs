@@ -37,7 +37,7 @@ use crate::readers::Readers;
 use crate::settings::{Reload, Settings, Shared};
 use crate::waku;
 use crate::web::{self, Place, Slot, Web};
-use crate::{Config, MetricsDoor, Shelf, admin, socket};
+use crate::{Clients, Config, MetricsDoor, Shelf, admin, socket};
 
 /// Connections that are told at a time why they are turned away. More are closed without a word.
 const TURNED_AWAY_MAX: usize = 64;
@@ -291,6 +291,11 @@ impl Server {
     pub fn reload(&self) -> Reload {
         let shared = Arc::clone(&self.relay.settings);
         Reload { shared, unlimited: self.relay.unlimited }
+    }
+
+    /// Whose connections it takes, for doors that are opened beside it.
+    pub fn clients(&self) -> Clients {
+        Clients::new(Arc::clone(&self.relay.settings), self.relay.proxies.clone())
     }
 
     /// Serves until `shutdown`, then drains.

@@ -42,7 +42,9 @@ struct Base64(Vec<u8>);
 
 impl<'d> Deserialize<'d> for Base64 {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
-        let bytes = base64_simd::STANDARD.decode_to_vec(String::deserialize(from)?);
+        // As nwaku reads it, the padding may be left out.
+        let text = String::deserialize(from)?;
+        let bytes = base64_simd::STANDARD_NO_PAD.decode_to_vec(text.trim_end_matches('='));
         bytes.map(Self).map_err(|error| D::Error::custom(format!("no base64: {error}")))
     }
 }
@@ -99,7 +101,8 @@ pub(super) fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &st
         && let Ok(message) = Message::parse(message)
     {
         out.extend_from_slice(b",\"message\":");
-        put_message(out, &message);
+        let proof = message.proof.filter(|proof| !proof.is_empty());
+        put_message(out, &Message { proof, ..message });
         out.extend_from_slice(b",\"pubsubTopic\":");
         write_string(out, pubsub_topic);
     }
@@ -122,11 +125,12 @@ pub(super) fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
     // What is taken in is not older than 1970.
     write_u64(out, message.timestamp.unwrap_or_default().max(0).cast_unsigned());
     let ephemeral = message.ephemeral == Some(true);
-    out.extend_from_slice(if ephemeral {
-        b",\"ephemeral\":true}"
-    } else {
-        b",\"ephemeral\":false}"
-    });
+    out.extend_from_slice(if ephemeral { b",\"ephemeral\":true" } else { b",\"ephemeral\":false" });
+    if let Some(proof) = message.proof {
+        out.extend_from_slice(b",\"proof\":");
+        put_base64(out, proof);
+    }
+    out.push(b'}');
 }
 
 fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -18,10 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::admin::http::trouble;
 use crate::rate::{Buckets, Meter, Source};
-use crate::{ServeError, Shelf};
+use crate::{Clients, ServeError, Shelf};
 use history::{Page, Places, Refusal};
 use metrics::{Fate, Metrics, Origin};
 use poll::Poll;
+pub use rest::Access;
 use retention::Retention;
 pub use turns::StoreAt;
 use turns::Turns;
@@ -30,6 +31,7 @@ pub mod admit;
 pub mod history;
 pub mod json;
 pub mod metrics;
+mod neighbours;
 #[cfg(feature = "libp2p")]
 pub mod p2p;
 mod poll;
@@ -54,9 +56,6 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 /// Waku's unit of time.
 pub const NS_PER_S: u64 = 1_000_000_000;
 
-/// Why no peer can be asked.
-const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
-
 /// Rows that a question may visit on a thread that others wait for.
 const ROWS_AT_ONCE: u64 = 20_000;
 
@@ -65,6 +64,8 @@ const ROWS_AT_ONCE: u64 = 20_000;
 pub struct Config {
     /// Where the REST door listens, if there is one.
     pub rest: Option<SocketAddr>,
+    /// Which web pages may ask there, and what may be asked for.
+    pub access: Access,
     /// How peers reach the node, if they do.
     #[cfg(feature = "libp2p")]
     pub p2p: Option<p2p::Config>,
@@ -84,6 +85,8 @@ pub struct Config {
     pub store_at: StoreAt,
     /// What is not kept for ever.
     pub retention: Policy,
+    /// Whose connections are taken.
+    pub clients: Clients,
 }
 
 impl Default for Config {
@@ -91,6 +94,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             rest: None,
+            access: Access::default(),
             #[cfg(feature = "libp2p")]
             p2p: None,
             cluster: 1,
@@ -101,6 +105,7 @@ impl Default for Config {
             query_rows_max: 5_000_000,
             store_at: StoreAt::Process,
             retention: Retention::default().policy,
+            clients: Clients::default(),
         }
     }
 }
@@ -164,9 +169,12 @@ pub(crate) enum NotTaken {
 impl Waku {
     /// Whether messages under this topic are taken.
     fn serves(&self, pubsub_topic: &str) -> bool {
-        pubsub_topic
-            .parse::<Shard>()
-            .is_ok_and(|shard| self.config.served().any(|served| served == shard))
+        pubsub_topic.parse::<Shard>().is_ok_and(|shard| self.serves_shard(shard))
+    }
+
+    /// The same for its shard.
+    fn serves_shard(&self, shard: Shard) -> bool {
+        self.config.served().any(|served| served == shard)
     }
 
     /// Takes a message in, if it may be: see [`Waku::admit`] and [`Waku::keep`].
@@ -233,11 +241,11 @@ impl Waku {
             // Nobody waits for the disk.
             let mut wire = Vec::new();
             message.write(&mut wire);
-            self.poll.add(pubsub_topic, message.content_topic, &wire);
+            self.poll.add(pubsub_topic, message.content_topic, &wire, None);
             return Ok(Taken::Ephemeral);
         }
-        let mut record = Vec::new();
-        Encoder::default().encode(message, pubsub_topic, &message.hash(pubsub_topic), &mut record);
+        let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
+        Encoder::default().encode(message, pubsub_topic, &hash, &mut record);
         let share = record.len().clamp(INTAKE_BYTES_MIN, INTAKE_BYTES_MAX) as u32;
         let room = Arc::clone(&self.room).acquire_many_owned(share).await;
         let room = room.map_err(|_| NotTaken::Down)?;
@@ -248,8 +256,11 @@ impl Waku {
             let _ = tell.send(outcome);
         });
         let put = Write::Put(record.into());
+        let proof = self.poll.expect(hash, message.proof.unwrap_or_default());
         self.writer.try_submit(put, done).map_err(|_| NotTaken::Down)?;
-        match told.await {
+        let told = told.await;
+        drop(proof);
+        match told {
             Ok(Ok(Outcome::Duplicate)) => Ok(Taken::Duplicate),
             Ok(Ok(_)) => Ok(Taken::Stored),
             Ok(Err(error)) => Err(NotTaken::Store(error)),
@@ -262,45 +273,6 @@ impl Waku {
         trouble(&self.writer)
     }
 
-    /// Where peers reach this node.
-    #[cfg(feature = "libp2p")]
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default()
-    }
-
-    /// Asks the store of a peer: the bytes of its answer, or why there is none.
-    #[cfg(feature = "libp2p")]
-    async fn ask_peer(&self, addr: &str, request: &[u8]) -> Result<Vec<u8>, String> {
-        let network = self.network.as_ref().ok_or(NO_PEERS)?;
-        let addr = addr.parse().map_err(|error| format!("peerAddr is no address: {error}"))?;
-        network.ask(addr, request).await
-    }
-
-    /// Passes a message on to peers.
-    #[cfg(feature = "libp2p")]
-    async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
-        if let Some(network) = &self.network {
-            network.publish(pubsub_topic, message).await;
-        }
-    }
-}
-
-/// The same where there are no peers.
-#[cfg(not(feature = "libp2p"))]
-#[expect(clippy::unused_self, clippy::unused_async, reason = "as with peers")]
-impl Waku {
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, String> {
-        Err(NO_PEERS.into())
-    }
-
-    async fn pass_on(&self, _: String, _: Vec<u8>) {}
-}
-
-impl Waku {
     /// A page of history for whoever asks, and notes how long it took.
     async fn page(&self, from: Source, request: &[u8]) -> Result<Told, Refusal> {
         let began = Instant::now();
@@ -367,7 +339,7 @@ impl writer::Listener for Tell {
                 std::str::from_utf8(record.content_topic()),
             );
             if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
-                self.0.add(pubsub_topic, content_topic, record.message());
+                self.0.add(pubsub_topic, content_topic, record.message(), Some(record.hash()));
             }
         }
         answer();

@@ -4,11 +4,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hark_codec::record::Id;
+use hark_codec::waku::Message;
+
 /// Topics that may be subscribed to, in all.
 const TOPICS_MAX: usize = 128;
 /// Messages and bytes that wait under a topic, at most.
 const WAITING_MAX: usize = 50;
 const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a proof that is handed on. Those of rate limits have 300.
+const PROOF_BYTES_MAX: usize = 1_024;
 
 /// What a subscription names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +29,24 @@ pub(super) struct Full;
 
 /// All that waits.
 #[derive(Debug, Default)]
-pub(super) struct Poll(Mutex<HashMap<Topic, Waiting>>);
+pub(super) struct Poll(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    topics: HashMap<Topic, Waiting>,
+    /// Proofs of messages that are on their way to the disk, by the messages' hashes: the archive keeps
+    /// none.
+    proofs: HashMap<Id, Box<[u8]>>,
+}
+
+/// The proof of a message is remembered as long as this is there.
+pub(super) struct Expected<'a>(&'a Poll, Id);
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.0.inner().proofs.remove(&self.1);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -45,13 +67,22 @@ impl Waiting {
 }
 
 impl Poll {
-    fn topics(&self) -> MutexGuard<'_, HashMap<Topic, Waiting>> {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers the proof of a message that will be durable soon, if it has one.
+    pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<Expected<'_>> {
+        if proof.is_empty() || proof.len() > PROOF_BYTES_MAX {
+            return None;
+        }
+        self.inner().proofs.insert(hash, proof.into());
+        Some(Expected(self, hash))
     }
 
     /// From now on messages of these topics wait: of all of them, or of none.
     pub(super) fn subscribe(&self, topics: impl Iterator<Item = Topic>) -> Result<(), Full> {
-        let mut waiting = self.topics();
+        let waiting = &mut self.inner().topics;
         let new: Vec<_> = topics.filter(|topic| !waiting.contains_key(topic)).collect();
         if waiting.len() + new.len() > TOPICS_MAX {
             return Err(Full);
@@ -62,32 +93,47 @@ impl Poll {
 
     /// No longer.
     pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = Topic>) {
-        let mut waiting = self.topics();
+        let waiting = &mut self.inner().topics;
         for topic in topics {
             waiting.remove(&topic);
         }
     }
 
-    /// A message, under both of its topics.
-    pub(super) fn add(&self, pubsub_topic: &str, content_topic: &str, message: &[u8]) {
-        let mut waiting = self.topics();
-        if waiting.is_empty() {
+    /// A message, under both of its topics. With its hash, it gets its proof.
+    pub(super) fn add(
+        &self,
+        pubsub_topic: &str,
+        content_topic: &str,
+        message: &[u8],
+        hash: Option<&Id>,
+    ) {
+        let inner = &mut *self.inner();
+        if inner.topics.is_empty() {
             return;
         }
         let topics =
             [Topic::Pubsub(pubsub_topic.to_owned()), Topic::Content(content_topic.to_owned())];
         let mut shared = None;
         for topic in topics {
-            if let Some(waiting) = waiting.get_mut(&topic) {
-                waiting.add(shared.get_or_insert_with(|| message.into()));
+            if let Some(waiting) = inner.topics.get_mut(&topic) {
+                let proof = || inner.proofs.get(hash?).map(|proof| &**proof);
+                waiting.add(shared.get_or_insert_with(|| whole(message, proof())));
             }
         }
     }
 
     /// Takes what waits under a topic; none if nobody has subscribed to it.
     pub(super) fn take(&self, topic: &Topic) -> Option<VecDeque<Arc<[u8]>>> {
-        self.topics().get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
+        self.inner().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }
+}
+
+/// A message's bytes with its proof.
+fn whole(message: &[u8], proof: Option<&[u8]>) -> Arc<[u8]> {
+    let (Some(proof), Ok(parsed)) = (proof, Message::parse(message)) else { return message.into() };
+    let mut wire = Vec::with_capacity(message.len() + proof.len() + 8);
+    Message { proof: Some(proof), ..parsed }.write(&mut wire);
+    wire.into()
 }
 
 #[cfg(test)]
@@ -98,25 +144,42 @@ mod tests {
     fn what_waits_is_given_once_and_bounded() {
         let (pubsub, content) = (Topic::Pubsub("p".into()), Topic::Content("c".into()));
         let poll = Poll::default();
-        poll.add("p", "c", b"before");
+        poll.add("p", "c", b"before", None);
         poll.subscribe([pubsub.clone(), content.clone()].into_iter()).unwrap();
-        poll.add("p", "c", b"1");
-        poll.add("p", "other", b"2");
+        poll.add("p", "c", b"1", None);
+        poll.add("p", "other", b"2", None);
         let take = |topic| -> Vec<Vec<u8>> {
             poll.take(topic).unwrap().iter().map(|message| message.to_vec()).collect()
         };
         assert_eq!(take(&pubsub), [b"1", b"2"]);
         assert_eq!(take(&pubsub), Vec::<Vec<u8>>::new());
         for number in 0..60 {
-            poll.add("p", "c", &[number]);
+            poll.add("p", "c", &[number], None);
         }
         assert_eq!(take(&content), (10..60).map(|number| vec![number]).collect::<Vec<_>>());
         for _ in 0..3 {
-            poll.add("p", "c", &vec![0; WAITING_BYTES_MAX / 2]);
+            poll.add("p", "c", &vec![0; WAITING_BYTES_MAX / 2], None);
         }
         assert_eq!(take(&content).len(), 2);
         poll.unsubscribe([content.clone()].into_iter());
         assert_eq!(poll.take(&content), None);
+    }
+
+    #[test]
+    fn a_message_waits_with_its_proof() {
+        let poll = Poll::default();
+        poll.subscribe([Topic::Pubsub("p".into())].into_iter()).unwrap();
+        let message = Message { payload: b"m", content_topic: "c", ..Message::default() };
+        let (hash, mut wire) = (message.hash("p"), Vec::new());
+        message.write(&mut wire);
+        let expected = poll.expect(hash, b"proof");
+        poll.add("p", "c", &wire, Some(&hash));
+        drop(expected);
+        poll.add("p", "c", &wire, Some(&hash));
+        let told = poll.take(&Topic::Pubsub("p".into())).unwrap();
+        let proofs = told.iter().map(|bytes| Message::parse(bytes).unwrap().proof);
+        assert_eq!(proofs.collect::<Vec<_>>(), [Some(&b"proof"[..]), None]);
+        assert!(poll.expect(hash, b"").is_none() && poll.inner().proofs.is_empty());
     }
 
     #[test]

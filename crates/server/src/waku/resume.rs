@@ -134,7 +134,7 @@ impl Resume {
 
 /// All that a store has of a time.
 async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<Fetched, String> {
-    let network = waku.network.as_ref().ok_or(super::NO_PEERS)?;
+    let network = waku.network.as_ref().ok_or(super::neighbours::NO_PEERS)?;
     let mut fetched = Fetched::default();
     let mut cursor: Option<Id> = None;
     loop {

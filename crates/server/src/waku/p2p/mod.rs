@@ -23,14 +23,18 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use super::Waku;
 use super::admit::Refusal;
 use super::metrics::Origin;
+use super::neighbours::Peer;
 use incoming::Incoming;
+use known::Known;
 use peers::Peers;
 
 mod frame;
 mod incoming;
 mod key;
+mod known;
 mod metadata;
 mod peers;
+mod reach;
 mod reconcile;
 mod store;
 pub(super) mod sync;
@@ -122,7 +126,8 @@ struct Behaviour {
 #[derive(Debug)]
 enum Order {
     Publish(IdentTopic, Vec<u8>),
-    Connect(PeerId, Multiaddr, oneshot::Sender<Result<(), String>>),
+    Connect(PeerId, Vec<Multiaddr>, oneshot::Sender<Result<(), String>>),
+    Peers(oneshot::Sender<Vec<Peer>>),
 }
 
 /// The other doors' end.
@@ -130,6 +135,8 @@ pub(super) struct Handle {
     orders: mpsc::Sender<Order>,
     control: libp2p_stream::Control,
     addresses: watch::Receiver<Vec<Multiaddr>>,
+    /// Peers and stores that the configuration names.
+    configured: Vec<Multiaddr>,
 }
 
 impl Handle {
@@ -148,11 +155,24 @@ impl Handle {
     /// Connects to a peer, if it is not connected.
     async fn connect(&self, addr: Multiaddr) -> Result<PeerId, String> {
         let peer = peers::id(&addr).ok_or("the address must end with /p2p/ and the peer's id")?;
+        self.connect_to(peer, vec![addr]).await?;
+        Ok(peer)
+    }
+
+    /// The same for a peer that may be at one of these addresses.
+    async fn connect_to(&self, peer: PeerId, addrs: Vec<Multiaddr>) -> Result<(), String> {
         let (tell, told) = oneshot::channel();
         let down = "the node is going down";
-        self.orders.send(Order::Connect(peer, addr, tell)).await.map_err(|_| down)?;
-        told.await.map_err(|_| down)??;
-        Ok(peer)
+        self.orders.send(Order::Connect(peer, addrs, tell)).await.map_err(|_| down)?;
+        told.await.map_err(|_| down)?
+    }
+
+    /// All peers that are connected or wanted, by their ids.
+    pub(super) async fn peers(&self) -> Vec<Peer> {
+        let (tell, told) = oneshot::channel();
+        // A node that goes down has none.
+        let _ = self.orders.send(Order::Peers(tell)).await;
+        told.await.unwrap_or_default()
     }
 
     /// Asks the store of a peer, connecting to it if need be.
@@ -166,6 +186,7 @@ impl Handle {
 pub(super) struct Network {
     swarm: Swarm<Behaviour>,
     peers: Peers,
+    known: Known,
     orders: mpsc::Receiver<Order>,
     addresses: watch::Sender<Vec<Multiaddr>>,
 }
@@ -193,13 +214,13 @@ impl Network {
         for addr in config.listen {
             listen(&mut swarm, &addr, &mut listening).await?;
         }
-        let peers = config.peers.into_iter().chain(config.stores).collect();
-        let peers = Peers::new(peers).map_err(NetworkError::Peer)?;
+        let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
+        let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
         let (addresses, seen) = watch::channel(listening);
         let (order, orders) = mpsc::channel(QUEUE_MAX);
         let control = swarm.behaviour().streams.new_control();
-        let handle = Handle { orders: order, control, addresses: seen };
-        Ok((Self { swarm, peers, orders, addresses }, handle))
+        let handle = Handle { orders: order, control, addresses: seen, configured };
+        Ok((Self { swarm, peers, known: Known::default(), orders, addresses }, handle))
     }
 
     /// Serves until told to leave.
@@ -233,8 +254,12 @@ impl Network {
                     Err(error) => tracing::warn!(%error, "a message was not passed on to peers"),
                 }
             }
-            Order::Connect(peer, addr, tell) => {
-                self.peers.connect(&mut self.swarm, peer, addr, tell);
+            Order::Connect(peer, addrs, tell) => {
+                self.peers.connect(&mut self.swarm, peer, addrs, tell);
+            }
+            Order::Peers(tell) => {
+                // Who has asked may be gone.
+                let _ = tell.send(self.known.all(&self.swarm, &self.peers));
             }
         }
     }
@@ -278,14 +303,21 @@ impl Network {
                 let all = all.map(|addr| addr.with(Protocol::P2p(id))).collect();
                 self.addresses.send_replace(all);
             }
-            SwarmEvent::ConnectionEstablished { peer_id, num_established, .. } => {
+            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+                peer_id,
+                info,
+                ..
+            })) => self.known.identified(peer_id, info),
+            SwarmEvent::ConnectionEstablished { peer_id, num_established, endpoint, .. } => {
                 if num_established.get() == 1 {
                     waku.metrics.peers.add(1);
                 }
+                self.known.connected(peer_id, &endpoint);
                 self.peers.connected(peer_id);
             }
             SwarmEvent::ConnectionClosed { peer_id, num_established: 0, cause, .. } => {
                 waku.metrics.peers.sub(1);
+                self.known.gone(peer_id);
                 self.peers.gone(peer_id, cause.as_ref());
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {

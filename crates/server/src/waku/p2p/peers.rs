@@ -68,6 +68,13 @@ impl Peers {
         Ok(Self { wanted, asked: HashMap::new() })
     }
 
+    /// The peers to stay connected with: an address of each, and whether the last try failed.
+    pub(super) fn all(&self) -> impl Iterator<Item = (PeerId, &Multiaddr, bool)> {
+        self.wanted.iter().filter_map(|(&peer, wanted)| {
+            Some((peer, wanted.addrs.first()?, wanted.trouble.is_some()))
+        })
+    }
+
     /// Tries those that are due.
     pub(super) fn look(&mut self, swarm: &mut Swarm<Behaviour>) {
         let now = Instant::now();
@@ -81,12 +88,12 @@ impl Peers {
         }
     }
 
-    /// Connects to a peer that somebody wants to ask.
+    /// Connects to a peer that somebody wants to ask. Without an address it has to be connected.
     pub(super) fn connect(
         &mut self,
         swarm: &mut Swarm<Behaviour>,
         peer: PeerId,
-        addr: Multiaddr,
+        addrs: Vec<Multiaddr>,
         tell: Tell,
     ) {
         if swarm.is_connected(&peer) {
@@ -94,8 +101,12 @@ impl Peers {
             let _ = tell.send(Ok(()));
             return;
         }
+        if addrs.is_empty() {
+            let _ = tell.send(Err("the peer has no address that may be dialled".into()));
+            return;
+        }
         self.asked.entry(peer).or_default().push(tell);
-        if let Err(error) = dial(swarm, peer, vec![addr])
+        if let Err(error) = dial(swarm, peer, addrs)
             && !matches!(error, DialError::DialPeerConditionFalse(_))
         {
             self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));

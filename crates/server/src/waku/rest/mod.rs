@@ -10,6 +10,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hark_codec::waku::store::Status;
@@ -26,8 +27,14 @@ use super::{Told, Waku};
 use crate::http::{self, Bounds};
 use crate::rate::Source;
 
+mod admin;
+mod guard;
+mod health;
 mod relay;
 mod store;
+
+pub use guard::Access;
+use guard::Client;
 
 /// Connections at a time. One more is closed at once.
 const CONNECTIONS_MAX: usize = 2_048;
@@ -126,7 +133,7 @@ fn routes(waku: Arc<Waku>) -> Router {
         .route("/relay/v1/auto/messages/{topic}", get(poll_auto))
         .route("/relay/v1/subscriptions", subscriptions(false))
         .route("/relay/v1/auto/subscriptions", subscriptions(true))
-        .route("/health", get(health))
+        .route("/health", get(async |State(waku): Shared| health::health(&waku).await))
         .route("/info", get(info))
         .route("/debug/v1/info", get(info))
         .route("/version", get(version))
@@ -138,13 +145,15 @@ fn routes(waku: Arc<Waku>) -> Router {
                 "nothing is here; /openapi.json says what there is\n",
             )
         })
+        .merge(admin::routes(waku.config.access.admin))
         .layer(DefaultBodyLimit::max(body_max))
+        .layer(from_fn_with_state(Arc::clone(&waku), guard::guard))
         .with_state(waku)
 }
 
 async fn history(
     State(waku): Shared,
-    Extension(peer): Extension<IpAddr>,
+    Extension(Client(client)): Extension<Client>,
     RawQuery(query): RawQuery,
 ) -> Answer {
     let parameters = match store::Parameters::parse(&query.unwrap_or_default()) {
@@ -155,12 +164,9 @@ async fn history(
         }
     };
     if let Some(addr) = &parameters.peer_addr {
-        return match waku.ask_peer(addr, &parameters.request()).await {
-            Ok(answer) => store::from_peer(&answer),
-            Err(why) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, why),
-        };
+        return store::from_peer(waku.ask_peer(addr, &parameters.request()).await);
     }
-    let told = waku.page(Source::Address(peer.into()), &parameters.request()).await;
+    let told = waku.page(Source::Address(client.into()), &parameters.request()).await;
     let status = told.as_ref().map_or_else(Refusal::status, |_| Status::Success);
     waku.metrics.queries.of(Asker::Client).of(status.into()).add(1);
     match told {
@@ -186,16 +192,6 @@ async fn poll(State(waku): Shared, Path(topic): Path<String>) -> Answer {
 
 async fn poll_auto(State(waku): Shared, Path(topic): Path<String>) -> Answer {
     relay::poll(&waku, Topic::Content(topic))
-}
-
-/// As nwaku says how it is.
-async fn health(State(waku): Shared) -> Answer {
-    let (node, store) = match waku.trouble() {
-        None => ("READY", serde_json::json!({ "Store": "READY" })),
-        Some(why) => ("NOT_READY", serde_json::json!({ "Store": "NOT_READY", "desc": why })),
-    };
-    let health = serde_json::json!({ "nodeHealth": node, "protocolsHealth": [store] });
-    Answer::json(health.to_string())
 }
 
 async fn info(State(waku): Shared) -> Answer {

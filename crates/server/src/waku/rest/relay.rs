@@ -61,26 +61,48 @@ pub(super) fn poll(waku: &Waku, topic: Topic) -> Answer {
         if out.len() > 1 {
             out.push(b',');
         }
-        put_message(&mut out, &message);
+        // nwaku's always have one.
+        let proof = Some(message.proof.unwrap_or_default());
+        put_message(&mut out, &Message { proof, ..message });
     }
     out.push(b']');
     Answer::json(out)
 }
 
-/// The topics in a body: a list of strings.
-fn topics(body: &[u8], auto: bool) -> Result<impl Iterator<Item = Topic>, Answer> {
+/// The topics in a body: a list of strings, each of which names a shard or belongs to one.
+fn topics(waku: &Waku, body: &[u8], auto: bool) -> Result<Vec<(Topic, Shard)>, Answer> {
     let names: Vec<String> = serde_json::from_slice(body)
         .map_err(|error| Answer::refused(format!("the body is no list of topics: {error}")))?;
-    Ok(names.into_iter().map(if auto { Topic::Content } else { Topic::Pubsub }))
+    let topic = |name: String| {
+        let (cluster, shards) = (waku.config.cluster, waku.config.shards_in_cluster);
+        let shard = if auto { Shard::of(&name, cluster, shards) } else { name.parse() };
+        match shard {
+            Ok(shard) if auto => Ok((Topic::Content(name), shard)),
+            Ok(shard) => Ok((Topic::Pubsub(name), shard)),
+            Err(error) => Err(Answer::refused(format!("Invalid topic: {}: {error}", shown(&name)))),
+        }
+    };
+    names.into_iter().map(topic).collect()
 }
 
-/// From now on messages of these topics can be come for.
+/// The beginning of what a client has sent.
+fn shown(name: &str) -> String {
+    name.chars().take(200).collect()
+}
+
+/// From now on messages of these topics can be come for: of all of them, or of none.
 pub(super) fn subscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
-    let topics = match topics(body, auto) {
+    let topics = match topics(waku, body, auto) {
         Ok(topics) => topics,
         Err(refused) => return refused,
     };
-    match waku.poll.subscribe(topics) {
+    // It would wait for ever: only what is kept is polled.
+    if let Some((_, shard)) = topics.iter().find(|(_, shard)| !waku.serves_shard(*shard)) {
+        let words =
+            format!("Subscribe failed: this node does not serve {shard}; see [waku] shards");
+        return Answer::refused(words);
+    }
+    match waku.poll.subscribe(topics.into_iter().map(|(topic, _)| topic)) {
         Ok(()) => Answer::ok(),
         Err(full) => Answer::words(StatusCode::TOO_MANY_REQUESTS, full.to_string()),
     }
@@ -88,9 +110,9 @@ pub(super) fn subscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
 
 /// No longer.
 pub(super) fn unsubscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
-    match topics(body, auto) {
+    match topics(waku, body, auto) {
         Ok(topics) => {
-            waku.poll.unsubscribe(topics);
+            waku.poll.unsubscribe(topics.into_iter().map(|(topic, _)| topic));
             Answer::ok()
         }
         Err(refused) => refused,

@@ -10,6 +10,7 @@ use percent_encoding::percent_decode_str;
 use super::Answer;
 use crate::waku::history::{Page, Refusal};
 use crate::waku::json::{put_element, put_hash, put_kept, read_hash};
+use crate::waku::neighbours::{NO_PEERS, Unanswered};
 
 /// What is asked, owned.
 #[derive(Debug, Default)]
@@ -41,16 +42,42 @@ fn status(status: Status) -> StatusCode {
     }
 }
 
-/// The same from another store's answer.
-pub(super) fn from_peer(answer: &[u8]) -> Answer {
-    let Ok(answer) = Response::parse(answer) else {
-        return Answer::words(StatusCode::BAD_GATEWAY, "the peer's answer is none");
+/// The answer to what another store was asked, as nwaku has it: what went wrong beyond this node stands
+/// in the JSON.
+pub(super) fn from_peer(answer: Result<Vec<u8>, Unanswered>) -> Answer {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(Unanswered::NoPeers) => {
+            return Answer::words(StatusCode::SERVICE_UNAVAILABLE, NO_PEERS);
+        }
+        Err(Unanswered::Address(fault)) => {
+            return Answer::refused(format!("Failed parsing remote peer info: {fault}"));
+        }
+        Err(Unanswered::Forbidden) => {
+            return Answer::words(
+                StatusCode::FORBIDDEN,
+                "peerAddr may name configured peers and addresses of the internet only; [waku] \
+                 rest_any_peer allows all",
+            );
+        }
+        Err(Unanswered::Unreached) => {
+            return failed(504, "PEER_DIAL_FAILURE: the peer cannot be reached");
+        }
+        Err(Unanswered::Broken(why)) => return failed(300, &format!("BAD_RESPONSE: {why}")),
     };
-    let status = answer.status_code.unwrap_or_default();
-    if status != 200 {
-        let words =
-            format!("the peer refused: {status} {}", answer.status_desc.unwrap_or_default());
-        return Answer::words(StatusCode::BAD_GATEWAY, words);
+    let Ok(answer) = Response::parse(&answer) else {
+        return failed(300, "BAD_RESPONSE: decode_rpc_failure");
+    };
+    let said = answer.status_desc.unwrap_or_default();
+    match answer.status_code.unwrap_or_default() {
+        200 => {}
+        429 => {
+            let words = "Request rate limit reached";
+            return Answer::words(StatusCode::TOO_MANY_REQUESTS, words);
+        }
+        code @ 300 => return failed(code, &format!("BAD_RESPONSE: {said}")),
+        code @ 400 => return failed(code, &format!("BAD_REQUEST: {said}")),
+        code => return failed(code, said),
     }
     let mut out = HEAD.to_vec();
     for (at, one) in answer.messages().enumerate() {
@@ -62,6 +89,23 @@ pub(super) fn from_peer(answer: &[u8]) -> Answer {
     }
     end(&mut out, answer.cursor.and_then(|cursor| <Id>::try_from(cursor).ok()).as_ref());
     Answer::json(out)
+}
+
+/// An answer without messages.
+fn failed(code: u32, words: &str) -> Answer {
+    let answer = serde_json::json!({
+        "requestId": "", "statusCode": code, "statusDesc": words, "messages": [],
+    });
+    Answer::json(answer.to_string())
+}
+
+/// Reads a flag as nwaku does (Nim's `parseBool`): in small letters or capitals, and `_` is nothing.
+fn flag(text: &str) -> Option<bool> {
+    match &*text.replace('_', "").to_ascii_lowercase() {
+        "true" | "yes" | "on" | "y" | "1" => Some(true),
+        "false" | "no" | "off" | "n" | "0" => Some(false),
+        _ => None,
+    }
 }
 
 impl Parameters {
@@ -77,7 +121,7 @@ impl Parameters {
                 continue;
             }
             let wrong = |what: &str| format!("{name} must be {what}, not `{value}`");
-            let flag = || value.parse::<bool>().map_err(|_| wrong("true or false"));
+            let flag = || flag(&value).ok_or_else(|| wrong("true or false"));
             let time = || match value.parse::<i64>() {
                 Ok(time) => Ok((time > 0).then_some(time)),
                 Err(_) => Err(wrong("a time in ns since 1970")),
@@ -263,9 +307,33 @@ mod tests {
                 &[all[0].clone(), all[4].clone()],
             ),
             ("pubsubTopic=/waku/2/rs/1/9", &[]),
+            // The start may lie behind the end.
+            ("startTime=1700000000000000003&endTime=1700000000000000001", &[]),
             ("unknown=1", &all[..]),
         ] {
             assert_eq!(hashes(&ask(&store, query)), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn flags_are_read_as_nim_reads_them() {
+        let (store, all) = store();
+        for (on, off) in [
+            ("true", "false"),
+            ("True", "False"),
+            ("TRUE", "FALSE"),
+            ("1", "0"),
+            ("yes", "no"),
+            ("on", "off"),
+            ("Y", "N"),
+            ("t_r_u_e", "o_f_f"),
+        ] {
+            let last = ask(&store, &format!("ascending={off}&pageSize=1&includeData={on}"));
+            assert_eq!(hashes(&last), [&all[4]], "{on} {off}");
+            assert!(last["messages"][0]["message"].is_object(), "{on}");
+            let first = ask(&store, &format!("ascending={on}&pageSize=1&includeData={off}"));
+            assert_eq!(hashes(&first), [&all[0]], "{on} {off}");
+            assert!(first["messages"][0]["message"].is_null(), "{off}");
         }
     }
 
@@ -276,11 +344,10 @@ mod tests {
             ("pageSize=x", "pageSize must be a number, not `x`"),
             ("startTime=soon", "startTime"),
             ("includeData=2", "true or false"),
-            ("ascending=no", "true or false"),
+            ("ascending=banana", "true or false"),
             ("cursor=0x12", "64 hex digits"),
             ("hashes=0x12", "64 hex digits"),
             ("contentTopics=%ff", "UTF-8"),
-            ("startTime=5&endTime=4", "INVALID_QUERY"),
             (&format!("cursor={}", "07".repeat(32)), "cursor not found"),
         ] {
             let answer = answered(&store, query);

@@ -1,0 +1,89 @@
+//! Whose connections are taken. Every door of the Waku node asks here when somebody connects.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::http::HeaderMap;
+
+use crate::address::Proxies;
+use crate::settings::{Settings, Shared};
+
+/// The lists of addresses in force. A change of them holds from the next connection on.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    settings: Shared,
+    proxies: Arc<Proxies>,
+}
+
+/// What the address at the other end of a new connection is to this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// A client, which is served.
+    Client,
+    /// A trusted proxy. Its address says nothing about who its clients are.
+    Proxy,
+    /// A client that the policy does not let in.
+    Denied,
+}
+
+impl Clients {
+    pub(crate) fn new(settings: Shared, proxies: Proxies) -> Self {
+        Self { settings, proxies: Arc::new(proxies) }
+    }
+
+    /// What is known of an address.
+    pub(crate) fn standing(&self, peer: IpAddr) -> Standing {
+        if self.proxies.trust(peer) {
+            Standing::Proxy
+        } else if self.settings.load().policy.serves(peer) {
+            Standing::Client
+        } else {
+            Standing::Denied
+        }
+    }
+
+    /// Who asks over HTTP: whoever is at the other end, or the client that a trusted proxy there names.
+    /// None if the policy does not let them in.
+    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+        match self.standing(peer) {
+            Standing::Client => Some(peer),
+            Standing::Denied => None,
+            Standing::Proxy => {
+                let Some(client) = self.proxies.client(headers) else { return Some(peer) };
+                self.settings.load().policy.serves(client).then_some(client)
+            }
+        }
+    }
+}
+
+/// Everybody is served, and there is no proxy.
+impl Default for Clients {
+    fn default() -> Self {
+        let proxies = Proxies { trusted: Vec::new(), ..Proxies::default() };
+        Self::new(Arc::new(ArcSwap::from_pointee(Settings::default())), proxies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reload;
+
+    #[test]
+    fn a_change_of_the_lists_holds_from_the_next_connection_on() {
+        let one: IpAddr = "192.0.2.1".parse().unwrap();
+        let proxies =
+            Proxies { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Proxies::default() };
+        let shared: Shared = Arc::default();
+        let clients = Clients::new(Arc::clone(&shared), proxies);
+        assert_eq!(clients.standing(one), Standing::Client);
+        let mut settings = Settings::default();
+        settings.policy.deny_addresses =
+            vec!["192.0.2.0/24".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
+        Reload { shared, unlimited: false }.set(settings).unwrap();
+        assert_eq!(clients.standing(one), Standing::Denied);
+        assert_eq!(clients.standing("10.0.0.1".parse().unwrap()), Standing::Proxy);
+        assert_eq!(clients.standing("192.0.3.1".parse().unwrap()), Standing::Client);
+    }
+}

@@ -1,0 +1,107 @@
+//! What the REST door wants of the node's peers, whether it has any or is built without them.
+
+use super::Waku;
+#[cfg(feature = "libp2p")]
+use super::p2p;
+
+/// Why no peer can be asked.
+pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
+
+/// A peer that is connected, or that this node looks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) id: String,
+    /// With its id at the end.
+    pub(super) addr: String,
+    pub(super) protocols: Vec<String>,
+    pub(super) agent: String,
+    pub(super) standing: Standing,
+    /// Whether the configuration names it.
+    pub(super) is_configured: bool,
+    /// Shards whose messages it wants.
+    pub(super) shards: Vec<u16>,
+    /// Those of them whose messages it is passed as they come.
+    pub(super) mesh: Vec<u16>,
+}
+
+/// Whether a peer is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Connected,
+    NotConnected,
+    /// The last try to connect failed.
+    CannotConnect,
+}
+
+/// Why a peer gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "libp2p"), expect(dead_code, reason = "there are no peers"))]
+pub(super) enum Unanswered {
+    /// This node knows no peers.
+    NoPeers,
+    /// What was given is no address of a peer.
+    Address(String),
+    /// The address is none that may be asked.
+    Forbidden,
+    /// It was not reached. Why is not told: it would say which ports of other machines are open.
+    Unreached,
+    /// It is connected, and what it said is no answer.
+    Broken(String),
+}
+
+#[cfg(feature = "libp2p")]
+impl Waku {
+    /// Where peers reach this node.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default()
+    }
+
+    /// Asks the store of a peer: the bytes of its answer.
+    pub(super) async fn ask_peer(&self, addr: &str, request: &[u8]) -> Result<Vec<u8>, Unanswered> {
+        let network = self.network.as_ref().ok_or(Unanswered::NoPeers)?;
+        network.ask_for_client(addr, self.config.access.any_peer, request).await
+    }
+
+    /// Connects to a peer.
+    pub(super) async fn connect(&self, addr: &str) -> Result<(), Unanswered> {
+        let network = self.network.as_ref().ok_or(Unanswered::NoPeers)?;
+        network.reach(addr, true).await.map(drop)
+    }
+
+    /// All peers, by their ids; none if this node is not to have any.
+    pub(super) async fn peers(&self) -> Option<Vec<Peer>> {
+        match &self.network {
+            Some(network) => Some(network.peers().await),
+            None => None,
+        }
+    }
+
+    /// Passes a message on to peers.
+    pub(super) async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
+        if let Some(network) = &self.network {
+            network.publish(pubsub_topic, message).await;
+        }
+    }
+}
+
+#[cfg(not(feature = "libp2p"))]
+#[expect(clippy::unused_self, clippy::unused_async, reason = "as with peers")]
+impl Waku {
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    pub(super) async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, Unanswered> {
+        Err(Unanswered::NoPeers)
+    }
+
+    pub(super) async fn connect(&self, _: &str) -> Result<(), Unanswered> {
+        Err(Unanswered::NoPeers)
+    }
+
+    pub(super) async fn peers(&self) -> Option<Vec<Peer>> {
+        None
+    }
+
+    pub(super) async fn pass_on(&self, _: String, _: Vec<u8>) {}
+}

@@ -1,0 +1,225 @@
+//! Which addresses a client of the REST door may have this node connect to: those of the internet, and
+//! none of this machine or of its networks, whose ports are nobody's business.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use tokio::sync::Semaphore;
+
+use super::{Handle, peers, store};
+use crate::waku::neighbours::Unanswered;
+
+/// Names that are looked up at a time.
+static LOOK_UPS: Semaphore = Semaphore::const_new(16);
+
+impl Handle {
+    /// Asks the store of a peer for a client of the REST door.
+    pub(in crate::waku) async fn ask_for_client(
+        &self,
+        addr: &str,
+        any: bool,
+        request: &[u8],
+    ) -> Result<Vec<u8>, Unanswered> {
+        let peer = self.reach(addr, any).await?;
+        store::ask(self.control.clone(), peer, request).await.map_err(Unanswered::Broken)
+    }
+
+    /// Connects to a peer: one that the configuration names, or any if `any` may be named. Else its
+    /// address must be one of the internet, or the peer connected already.
+    pub(in crate::waku) async fn reach(&self, addr: &str, any: bool) -> Result<PeerId, Unanswered> {
+        let addr: Multiaddr =
+            addr.parse().map_err(|error| Unanswered::Address(format!("{error}")))?;
+        let without = || Unanswered::Address("it must end with /p2p/ and the peer's id".into());
+        let peer = peers::id(&addr).ok_or_else(without)?;
+        let addrs =
+            if any || self.configured.contains(&addr) { vec![addr] } else { public(&addr).await };
+        let may_dial = !addrs.is_empty();
+        match self.connect_to(peer, addrs).await {
+            Ok(()) => Ok(peer),
+            Err(_) if !may_dial => Err(Unanswered::Forbidden),
+            Err(error) => {
+                tracing::debug!(%peer, error, "a peer that a client wants to ask is not reached");
+                Err(Unanswered::Unreached)
+            }
+        }
+    }
+}
+
+/// The addresses to dial for this one, without those that are not of the internet. A name is looked up
+/// here, as it might lead elsewhere when it is looked up once more.
+pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
+    let mut parts = addr.iter();
+    let first = parts.next();
+    let rest: Vec<Protocol<'_>> = parts.collect();
+    let (Some(first), true) = (first, is_plain(&rest)) else { return Vec::new() };
+    let found = match &first {
+        Protocol::Ip4(ip) => vec![IpAddr::V4(*ip)],
+        Protocol::Ip6(ip) => vec![IpAddr::V6(*ip)],
+        // Its certificate is one of the name, so the name has to be dialled.
+        Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) if is_tls(&rest) => Vec::new(),
+        Protocol::Dns(name) => look_up(name, |_| true).await,
+        Protocol::Dns4(name) => look_up(name, IpAddr::is_ipv4).await,
+        Protocol::Dns6(name) => look_up(name, IpAddr::is_ipv6).await,
+        _ => Vec::new(),
+    };
+    let public = found.into_iter().filter(|ip| is_public(*ip));
+    public.map(|ip| std::iter::once(ip.into()).chain(rest.iter().cloned()).collect()).collect()
+}
+
+/// Whether what follows an IP address is a port of TCP, perhaps a WebSocket, and a peer.
+fn is_plain(rest: &[Protocol<'_>]) -> bool {
+    let [Protocol::Tcp(_), between @ .., Protocol::P2p(_)] = rest else { return false };
+    let of_web =
+        |part: &Protocol<'_>| matches!(part, Protocol::Ws(_) | Protocol::Wss(_) | Protocol::Tls);
+    between.iter().all(of_web)
+}
+
+fn is_tls(rest: &[Protocol<'_>]) -> bool {
+    rest.iter().any(|part| matches!(part, Protocol::Wss(_) | Protocol::Tls))
+}
+
+/// The addresses of a name; none if it has none.
+async fn look_up(name: &str, wanted: fn(&IpAddr) -> bool) -> Vec<IpAddr> {
+    let Ok(_turn) = LOOK_UPS.acquire().await else { return Vec::new() };
+    match tokio::net::lookup_host((name, 0)).await {
+        Ok(found) => found.map(|socket| socket.ip()).filter(wanted).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether an address is one of the internet.
+fn is_public(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+/// IANA's list of special addresses, without those that are reached from everywhere.
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let special = ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        // This network; multicast, what is reserved, and broadcast.
+        || a == 0
+        || a >= 224
+        // Networks of providers (CGNAT), benchmarks, and special services.
+        || (a == 100 && b & 0xc0 == 64)
+        || (a == 198 && b & 0xfe == 18)
+        || (a == 192 && b == 0 && c == 0)
+        // Relays of 6to4.
+        || (a == 192 && b == 88 && c == 99);
+    !special
+}
+
+/// All that providers are given is in 2000::/3. Addresses there that stand for others are left out.
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let [a, b, ..] = ip.segments();
+    let global = a & 0xe000 == 0x2000;
+    // Protocols (Teredo among them), documentation, 6to4.
+    let special =
+        (a == 0x2001 && (b < 0x200 || b == 0xdb8)) || (a == 0x3fff && b < 0x1000) || a == 0x2002;
+    global && !special
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_the_internet_are_public() {
+        for ip in [
+            "1.1.1.1",
+            "8.8.8.8",
+            "100.63.255.255",
+            "100.128.0.1",
+            "172.15.0.1",
+            "172.32.0.1",
+            "192.0.1.1",
+            "198.17.0.1",
+            "198.20.0.1",
+            "223.255.255.254",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "2001:4860::8888",
+            "::ffff:8.8.8.8",
+        ] {
+            assert!(is_public(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.255.0.1",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.19.0.1",
+            "198.51.100.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "239.1.1.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::127.0.0.1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "3fff::1",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_is_dialled_as_it_was_checked() {
+        let id = libp2p::PeerId::random();
+        let reached = async |text: &str| {
+            let addr: Multiaddr = format!("{text}/p2p/{id}").parse().unwrap();
+            public(&addr).await.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        for whole in ["/ip4/1.1.1.1/tcp/60000", "/ip6/2606:4700::1111/tcp/8000/ws"] {
+            assert_eq!(reached(whole).await, [format!("{whole}/p2p/{id}")]);
+        }
+        for refused in [
+            "/ip4/127.0.0.1/tcp/1",
+            "/ip6/::1/tcp/1/ws",
+            "/ip6/::ffff:127.0.0.1/tcp/1",
+            // A name of this machine, and one that is dialled by its name.
+            "/dns/localhost/tcp/1",
+            "/dns4/localhost/tcp/1/ws",
+            "/dns4/localhost/tcp/1/tls/ws",
+            "/dnsaddr/localhost",
+            "/ip4/1.1.1.1/udp/1",
+            "/ip4/1.1.1.1/tcp/1/ip4/127.0.0.1/tcp/1",
+            "/memory/1",
+            "/unix/a",
+        ] {
+            assert!(reached(refused).await.is_empty(), "{refused}");
+        }
+        let through = format!("/ip4/1.1.1.1/tcp/1/p2p/{id}/p2p-circuit");
+        assert!(reached(&through).await.is_empty());
+    }
+}

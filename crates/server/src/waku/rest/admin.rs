@@ -1,0 +1,218 @@
+//! `/admin/v1`: the node's peers, as nwaku's scripts and dashboards ask for them. It is there only if
+//! the configuration says so.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+
+use super::{Answer, Shared};
+use crate::waku::Waku;
+use crate::waku::neighbours::{Peer, Standing, Unanswered};
+
+/// What nwaku counts in its statistics, and lists peers of as a service's.
+const PROTOCOLS: [&str; 9] = [
+    "/vac/waku/relay/2.0.0",
+    "/vac/waku/filter-subscribe/2.0.0-beta1",
+    "/vac/waku/filter-push/2.0.0-beta1",
+    "/vac/waku/store-query/3.0.0",
+    "/vac/waku/store/2.0.0-beta4",
+    "/vac/waku/lightpush/3.0.0",
+    "/vac/waku/lightpush/2.0.0-beta1",
+    "/vac/waku/peer-exchange/2.0.0-alpha1",
+    "/vac/waku/reconciliation/1.0.0",
+];
+
+pub(super) fn routes(allowed: bool) -> Router<Arc<Waku>> {
+    if !allowed {
+        let away = async || {
+            Answer::words(
+                StatusCode::NOT_FOUND,
+                "/admin endpoints are not available; [waku] rest_admin = true opens them\n",
+            )
+        };
+        return Router::new().route("/admin/{*rest}", axum::routing::any(away));
+    }
+    Router::new()
+        .route(
+            "/admin/v1/peers",
+            get(async |waku: Shared| list(&waku, |_| true).await).post(connect),
+        )
+        .route("/admin/v1/peer/{id}", get(one))
+        .route(
+            "/admin/v1/peers/service",
+            get(async |waku: Shared| list(&waku, |peer| offered(peer).next().is_some()).await),
+        )
+        .route(
+            "/admin/v1/peers/connected",
+            get(async |waku: Shared| list(&waku, is_connected).await),
+        )
+        .route("/admin/v1/peers/connected/on/{shard}", get(connected_on))
+        .route("/admin/v1/peers/relay", get(async |waku: Shared| on_shards(&waku, relay).await))
+        .route("/admin/v1/peers/relay/on/{shard}", get(relay_on))
+        .route("/admin/v1/peers/mesh", get(async |waku: Shared| on_shards(&waku, mesh).await))
+        .route("/admin/v1/peers/mesh/on/{shard}", get(mesh_on))
+        .route("/admin/v1/peers/stats", get(stats))
+        .route(
+            "/admin/v1/filter/subscriptions",
+            get(async || Answer::refused("Error: Filter Protocol is not mounted to the node")),
+        )
+}
+
+/// The shards under which a peer hears of messages.
+type Of = fn(&Peer) -> &[u16];
+
+fn relay(peer: &Peer) -> &[u16] {
+    &peer.shards
+}
+
+fn mesh(peer: &Peer) -> &[u16] {
+    &peer.mesh
+}
+
+fn is_connected(peer: &Peer) -> bool {
+    peer.standing == Standing::Connected
+}
+
+/// Those of nwaku's protocols that a peer offers.
+fn offered(peer: &Peer) -> impl Iterator<Item = &'static str> {
+    PROTOCOLS.into_iter().filter(|name| peer.protocols.iter().any(|offered| offered == name))
+}
+
+async fn peers(waku: &Waku) -> Vec<Peer> {
+    waku.peers().await.unwrap_or_default()
+}
+
+/// A peer as nwaku writes it.
+fn json_of(peer: &Peer) -> Value {
+    let connected = match peer.standing {
+        Standing::Connected => "Connected",
+        Standing::NotConnected => "NotConnected",
+        Standing::CannotConnect => "CannotConnect",
+    };
+    json!({
+        "multiaddr": peer.addr,
+        "protocols": peer.protocols,
+        "shards": peer.shards,
+        "connected": connected,
+        "agent": peer.agent,
+        "origin": if peer.is_configured { "Static" } else { "UnknownOrigin" },
+    })
+}
+
+async fn list(waku: &Waku, wanted: impl Fn(&Peer) -> bool) -> Answer {
+    let peers = peers(waku).await;
+    let list: Vec<Value> = peers.iter().filter(|peer| wanted(peer)).map(json_of).collect();
+    Answer::json(Value::from(list).to_string())
+}
+
+async fn one(State(waku): Shared, Path(id): Path<String>) -> Answer {
+    match peers(&waku).await.iter().find(|peer| peer.id == id) {
+        Some(peer) => Answer::json(json_of(peer).to_string()),
+        None => Answer::words(StatusCode::NOT_FOUND, "no peer with this id is known"),
+    }
+}
+
+/// A shard with the peers that hear of its messages. This node scores nobody.
+fn on_shard(peers: &[Peer], shard: u16, of: Of) -> Value {
+    let there = peers.iter().filter(|peer| of(peer).contains(&shard)).map(|peer| {
+        let mut json = json_of(peer);
+        json["score"] = json!(0.0);
+        json
+    });
+    json!({ "shard": shard, "peers": there.collect::<Vec<_>>() })
+}
+
+async fn on_shards(waku: &Waku, of: Of) -> Answer {
+    let peers = peers(waku).await;
+    let all = waku.config.shards.iter().map(|shard| on_shard(&peers, *shard, of));
+    Answer::json(Value::from(all.collect::<Vec<_>>()).to_string())
+}
+
+fn shard(text: &str) -> Result<u16, Answer> {
+    text.parse().map_err(|_| Answer::refused("Invalid shardId: it is a number below 65536"))
+}
+
+async fn connected_on(State(waku): Shared, Path(text): Path<String>) -> Answer {
+    match shard(&text) {
+        Ok(shard) => list(&waku, |peer| is_connected(peer) && peer.shards.contains(&shard)).await,
+        Err(refused) => refused,
+    }
+}
+
+async fn relay_on(State(waku): Shared, Path(text): Path<String>) -> Answer {
+    one_shard(&waku, &text, relay).await
+}
+
+async fn mesh_on(State(waku): Shared, Path(text): Path<String>) -> Answer {
+    one_shard(&waku, &text, mesh).await
+}
+
+async fn one_shard(waku: &Waku, text: &str, of: Of) -> Answer {
+    match shard(text) {
+        Ok(shard) => Answer::json(on_shard(&peers(waku).await, shard, of).to_string()),
+        Err(refused) => refused,
+    }
+}
+
+/// Counts, under nwaku's names.
+async fn stats(State(waku): Shared) -> Answer {
+    let peers = peers(&waku).await;
+    let count = |of: &dyn Fn(&Peer) -> bool| peers.iter().filter(|peer| of(peer)).count();
+    let standing = |wanted: Standing| count(&|peer| peer.standing == wanted);
+    let by_shard = |of: Of, total: &str| {
+        let shards = &waku.config.shards;
+        let counted = |shard: &u16| (shard.to_string(), json!(count(&|p| of(p).contains(shard))));
+        let mut all: Map<String, Value> = shards.iter().map(counted).collect();
+        // It counts the shards there, too.
+        all.insert(total.into(), json!(shards.len()));
+        all
+    };
+    let by_protocol: Map<String, Value> = PROTOCOLS
+        .iter()
+        .map(|name| {
+            let has = |peer: &Peer| peer.protocols.iter().any(|offered| offered == name);
+            ((*name).to_owned(), json!(count(&has)))
+        })
+        .collect();
+    let stats = json!({
+        "Sum": { "Total peers": peers.len() },
+        "By Connectedness": {
+            "Connected": standing(Standing::Connected),
+            "NotConnected": standing(Standing::NotConnected),
+            "CannotConnect": standing(Standing::CannotConnect),
+            "CanConnect": 0,
+        },
+        "Relay peers": by_shard(relay, "Total relay peers"),
+        "Mesh peers": by_shard(mesh, "Total mesh peers"),
+        "By Protocols": by_protocol,
+    });
+    Answer::json(stats.to_string())
+}
+
+/// Connects to peers, one after another, up to the first that cannot be reached. They are not looked
+/// for again when they go.
+async fn connect(State(waku): Shared, body: Bytes) -> Answer {
+    let addrs: Vec<String> = match serde_json::from_slice(&body) {
+        Ok(addrs) => addrs,
+        Err(error) => return Answer::refused(format!("Failed to decode request: {error}")),
+    };
+    for (at, addr) in addrs.iter().enumerate() {
+        match waku.connect(addr).await {
+            Ok(()) => {}
+            Err(Unanswered::Address(fault)) => {
+                return Answer::refused(format!("Couldn't parse remote peer info: {fault}"));
+            }
+            Err(_) => {
+                return Answer::refused(format!(
+                    "Failed to connect to peer at index: {at} - {addr}"
+                ));
+            }
+        }
+    }
+    Answer::ok()
+}

@@ -1,0 +1,332 @@
+//! Who may ask the REST door, and which web pages may.
+//!
+//! A browser lets a page of anybody ask any address that the browser's machine reaches, this door among
+//! them. So a request that a page has caused is refused unless the operator has named the page's origin:
+//! it says `Origin` or `Sec-Fetch-Site`, or has come to a name that is not this door's (a page may let
+//! its own name lead here: DNS rebinding), or has a body of a type that a page may send without asking.
+//! Programs and scripts say none of that.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    CONTENT_TYPE, HOST, ORIGIN, VARY,
+};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use super::Answer;
+use crate::waku::Waku;
+
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// Which web pages may ask, and what they and programs may ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Origins whose pages may ask, as nwaku's `--rest-allow-origin` has them: `http://localhost:*`,
+    /// `app.example`, or `*` for all. `*` stands for any text, `?` for one letter or none.
+    pub allow_origin: Vec<String>,
+    /// Names under which the door is reached, beside `localhost` and addresses. `*` for any.
+    pub hosts: Vec<String>,
+    /// Whether `peerAddr` may name any address, also one of this machine and of private networks.
+    pub any_peer: bool,
+    /// Whether `/admin` is there.
+    pub admin: bool,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client(pub(super) IpAddr);
+
+/// Lets a request pass, or answers it.
+pub(super) async fn guard(
+    State(waku): State<Arc<Waku>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<IpAddr>().copied();
+    let peer = peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let Some(client) = waku.config.clients.client(peer, request.headers()) else {
+        let words = "blocked: this node does not serve your address\n";
+        return Answer::words(StatusCode::FORBIDDEN, words).into_response();
+    };
+    request.extensions_mut().insert(Client(client));
+    let access = &waku.config.access;
+    let page = match access.check(request.method(), request.uri(), request.headers()) {
+        Ok(page) => page,
+        Err(refused) => return refused.into_response(),
+    };
+    let is_preflight = *request.method() == Method::OPTIONS;
+    let mut answer =
+        if is_preflight { Answer::ok().into_response() } else { next.run(request).await };
+    if let Some(origin) = page {
+        let headers = answer.headers_mut();
+        if origin != "*" {
+            headers.insert(VARY, HeaderValue::from_static("Origin"));
+        }
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        let allowed = HeaderValue::from_static("Content-Type");
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+        if is_preflight {
+            let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
+            headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
+        }
+    }
+    answer
+}
+
+impl Access {
+    /// Whether a request may pass. One of a page may be read by pages of the origin that comes back.
+    fn check(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<HeaderValue>, Answer> {
+        let forbidden = |words: &str| Answer::words(StatusCode::FORBIDDEN, words);
+        let named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
+        if !named.chain(uri.authority().map(Authority::as_str)).all(|host| self.is_own(host)) {
+            return Err(forbidden(
+                "Host not allowed: use the address of this node, or set [waku] rest_hosts to the \
+                 names under which it is reached\n",
+            ));
+        }
+        let page = self.page(headers)?;
+        if page.is_none() && self.is_of_page(headers) {
+            return Err(forbidden(NOT_ALLOWED));
+        }
+        if [Method::POST, Method::DELETE].contains(method) {
+            let json = |value: &HeaderValue| {
+                let value = value.to_str().unwrap_or_default();
+                let essence = value.split(';').next().unwrap_or_default().trim();
+                essence.eq_ignore_ascii_case("application/json")
+            };
+            // Browsers always say a type, if there is a body.
+            if !headers.get_all(CONTENT_TYPE).iter().all(json) {
+                return Err(Answer::refused("Wrong Content-Type, expected application/json\n"));
+            }
+        }
+        Ok(page)
+    }
+
+    /// The origin that the request says it comes from, if it says so and may.
+    fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Answer> {
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let Some(origin) = origins.next() else { return Ok(None) };
+        if origins.next().is_some() {
+            return Err(Answer::refused("Only a single Origin header must be specified\n"));
+        }
+        if self.allows_all() {
+            return Ok(Some(HeaderValue::from_static("*")));
+        }
+        let text = origin.to_str().unwrap_or_default();
+        if self.allow_origin.iter().any(|pattern| is_origin(pattern, text)) {
+            return Ok(Some(origin.clone()));
+        }
+        Err(Answer::words(StatusCode::FORBIDDEN, NOT_ALLOWED))
+    }
+
+    fn allows_all(&self) -> bool {
+        self.allow_origin.iter().any(|pattern| pattern == "*")
+    }
+
+    /// Whether a page of another site has caused a request without an origin: pictures and links have
+    /// none. Browsers say this to addresses of their own machine and over TLS.
+    fn is_of_page(&self, headers: &HeaderMap) -> bool {
+        let own = |site: &HeaderValue| site == "none" || site == "same-origin";
+        !self.allows_all() && !headers.get_all(SEC_FETCH_SITE).iter().all(own)
+    }
+
+    /// Whether this door is reached under a name, with or without a port. An address is never a name
+    /// that somebody else could let lead here.
+    fn is_own(&self, host: &str) -> bool {
+        let name = without_port(host).trim_end_matches('.');
+        let of_v6 = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let is_address = match of_v6 {
+            Some(of_v6) => of_v6.parse::<Ipv6Addr>().is_ok(),
+            None => name.parse::<Ipv4Addr>().is_ok(),
+        };
+        let named = |known: &String| known == "*" || known.eq_ignore_ascii_case(name);
+        is_address || name.eq_ignore_ascii_case("localhost") || self.hosts.iter().any(named)
+    }
+}
+
+/// nwaku's words.
+const NOT_ALLOWED: &str = "Origin not allowed";
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Whether an origin is one of those that a pattern stands for. Without a scheme it stands for both.
+fn is_origin(pattern: &str, origin: &str) -> bool {
+    let (pattern, origin) = (pattern.to_ascii_lowercase(), origin.to_ascii_lowercase());
+    if pattern.contains("://") {
+        return fits(&pattern, &origin);
+    }
+    let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    rest.is_some_and(|rest| fits(&pattern, rest))
+}
+
+/// Whether all of `text` fits a pattern, in as many steps as the product of their lengths at most.
+fn fits(pattern: &str, text: &str) -> bool {
+    let pattern = pattern.as_bytes();
+    // Whether the text so far fits so many letters of the pattern.
+    let mut fitted = vec![false; pattern.len() + 1];
+    fitted[0] = true;
+    let skip = |fitted: &mut [bool]| {
+        for (at, letter) in pattern.iter().enumerate() {
+            fitted[at + 1] |= fitted[at] && b"*?".contains(letter);
+        }
+    };
+    skip(&mut fitted);
+    for letter in text.bytes() {
+        let mut next = vec![false; pattern.len() + 1];
+        for (at, wanted) in pattern.iter().enumerate() {
+            next[at] |= fitted[at] && *wanted == b'*';
+            next[at + 1] |= fitted[at] && (*wanted == b'?' || *wanted == letter);
+        }
+        skip(&mut next);
+        fitted = next;
+    }
+    fitted[pattern.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderName;
+
+    use super::*;
+
+    fn access(allow_origin: &[&str], hosts: &[&str]) -> Access {
+        let own = |list: &[&str]| list.iter().map(|&text| text.into()).collect();
+        Access { allow_origin: own(allow_origin), hosts: own(hosts), ..Access::default() }
+    }
+
+    /// What becomes of a request with these headers: its status, and the origin that may read it.
+    fn passes(access: &Access, method: &Method, said: &[(&str, &str)]) -> (u16, Option<String>) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in said {
+            let name: HeaderName = name.parse().unwrap();
+            headers.append(name, value.parse().unwrap());
+        }
+        match access.check(method, &Uri::from_static("/health"), &headers) {
+            Ok(page) => (200, page.map(|origin| origin.to_str().unwrap().to_owned())),
+            Err(answer) => (answer.status.as_u16(), None),
+        }
+    }
+
+    /// The cases that nwaku tests its own with.
+    #[test]
+    fn origins_are_allowed_as_nwaku_allows_them() {
+        let listed = access(
+            &["test.net:1234", "https://localhost:*", "http://127.0.0.1:?8", "?waku*.net:*80*"],
+            &[],
+        );
+        for origin in [
+            "http://test.net:1234",
+            "https://test.net:1234",
+            "https://localhost:8080",
+            "https://localhost:80",
+            "http://127.0.0.1:78",
+            "http://wakuTHE.net:8078",
+            "http://nwaku.main.net:1980",
+            "http://nwaku.main.net:80",
+        ] {
+            let passed = passes(&listed, &Method::GET, &[("origin", origin)]);
+            assert_eq!(passed, (200, Some(origin.into())));
+            let passed = passes(&access(&["*"], &[]), &Method::GET, &[("origin", origin)]);
+            assert_eq!(passed, (200, Some("*".into())), "{origin}");
+        }
+        for origin in [
+            "http://test.net:12334",
+            "http://test.net:12345",
+            "xhttp://test.net:1234",
+            "https://xtest.net:1234",
+            "http://localhost:8080",
+            "https://127.0.0.1:78",
+            "http://127.0.0.1:89",
+            "http://the.waku.net:8078",
+            "http://nwaku.main.net:1900",
+            "null",
+            "",
+        ] {
+            let passed = passes(&listed, &Method::GET, &[("origin", origin)]);
+            assert_eq!(passed, (403, None), "{origin}");
+        }
+        assert_eq!(passes(&listed, &Method::GET, &[]), (200, None));
+        let two = [("origin", "http://test.net:1234"), ("origin", "http://test.net:1234")];
+        assert_eq!(passes(&listed, &Method::GET, &two).0, 400);
+    }
+
+    #[test]
+    fn a_page_that_is_not_allowed_is_known_by_what_its_browser_says() {
+        let (none, all) = (access(&[], &[]), access(&["*"], &[]));
+        for (said, of_none, of_all) in [
+            (("origin", "null"), 403, 200),
+            (("origin", "http://127.0.0.1:8645"), 403, 200),
+            (("sec-fetch-site", "cross-site"), 403, 200),
+            (("sec-fetch-site", "same-site"), 403, 200),
+            (("sec-fetch-site", "none"), 200, 200),
+            (("accept", "*/*"), 200, 200),
+        ] {
+            assert_eq!(passes(&none, &Method::GET, &[said]).0, of_none, "{said:?}");
+            assert_eq!(passes(&all, &Method::GET, &[said]).0, of_all, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_its_own_is_refused() {
+        let access = access(&[], &["Node.example", "hark"]);
+        for (host, status) in [
+            ("127.0.0.1:8645", 200),
+            ("192.168.1.2", 200),
+            ("[::1]:8645", 200),
+            ("[2001:db8::1]", 200),
+            ("localhost:8645", 200),
+            ("LOCALHOST", 200),
+            ("node.EXAMPLE:80", 200),
+            ("node.example.", 200),
+            ("hark:8645", 200),
+            ("evil.example:8645", 403),
+            ("localhost.evil.example", 403),
+            ("127.0.0.1.evil.example", 403),
+            ("[evil]:80", 403),
+            ("evil.example@127.0.0.1", 403),
+            ("", 403),
+        ] {
+            assert_eq!(passes(&access, &Method::GET, &[("host", host)]).0, status, "{host}");
+        }
+        let two = [("host", "127.0.0.1"), ("host", "evil.example")];
+        assert_eq!(passes(&access, &Method::GET, &two).0, 403);
+        let any = self::access(&[], &["*"]);
+        assert_eq!(passes(&any, &Method::GET, &[("host", "evil.example")]).0, 200);
+        let uri = Uri::from_static("http://evil.example/health");
+        assert!(access.check(&Method::GET, &uri, &HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_body_is_json_or_of_no_type() {
+        let access = access(&[], &[]);
+        for (of, status) in [
+            ("application/json", 200),
+            ("Application/JSON; charset=utf-8", 200),
+            ("text/plain", 400),
+            ("application/x-www-form-urlencoded", 400),
+            ("multipart/form-data; boundary=application/json", 400),
+        ] {
+            for method in [Method::POST, Method::DELETE] {
+                assert_eq!(passes(&access, &method, &[("content-type", of)]).0, status, "{of}");
+            }
+            assert_eq!(passes(&access, &Method::GET, &[("content-type", of)]).0, 200, "{of}");
+        }
+        assert_eq!(passes(&access, &Method::POST, &[]).0, 200);
+    }
+}

@@ -1,0 +1,48 @@
+//! `/health`, as nwaku has it: scripts wait for `Relay` and `Store` to be ready.
+
+use serde_json::{Value, json};
+
+use super::Answer;
+use crate::waku::Waku;
+use crate::waku::neighbours::Peer;
+
+/// What nwaku lists before its store and behind it, and this node does not have.
+const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
+const BEHIND: [&str; 6] = [
+    "Legacy Store",
+    "Peer Exchange",
+    "Rendezvous",
+    "Mix",
+    "Lightpush Client",
+    "Legacy Lightpush Client",
+];
+const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
+
+/// How the node is, and each protocol.
+pub(super) async fn health(waku: &Waku) -> Answer {
+    let trouble = waku.trouble();
+    let mut protocols = vec![relay(waku.peers().await.as_deref())];
+    let not_mounted = |name: &&str| json!({ *name: "NOT_MOUNTED" });
+    protocols.extend(BEFORE.iter().map(not_mounted));
+    protocols.push(match &trouble {
+        None => json!({ "Store": "READY" }),
+        Some(why) => json!({ "Store": "NOT_READY", "desc": why }),
+    });
+    protocols.extend(BEHIND.iter().map(not_mounted));
+    protocols.push(json!({ "Store Client": "READY" }));
+    protocols.extend(LAST.iter().map(not_mounted));
+    let node = if trouble.is_none() { "READY" } else { "NOT_READY" };
+    let health = json!({ "nodeHealth": node, "protocolsHealth": protocols });
+    Answer::json(health.to_string())
+}
+
+/// Gossip is ready once somebody listens.
+fn relay(peers: Option<&[Peer]>) -> Value {
+    match peers {
+        None => json!({ "Relay": "NOT_MOUNTED" }),
+        Some(peers) if peers.iter().any(|peer| !peer.shards.is_empty()) => {
+            json!({ "Relay": "READY" })
+        }
+        Some(_) => json!({ "Relay": "NOT_READY", "desc": "No connected peers" }),
+    }
+}
