@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use hark_archive::vital;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Exit code of a command that was interrupted.
@@ -17,7 +18,7 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
         .build()
         .context("the system does not let Hark listen for signals")?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    std::thread::Builder::new().name("hark-signals".into()).spawn({
+    vital::spawn("hark-signals", {
         let flag = Arc::clone(&flag);
         move || {
             runtime.block_on(async {

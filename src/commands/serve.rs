@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use hark_archive::Store;
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, Mirrored};
+use hark_archive::{Store, vital};
 use hark_server::control::Taking;
 use hark_server::waku::{Node, StoreAt};
 use hark_server::{Compact, Server, Shelf};
@@ -46,7 +46,9 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
         .build()
         .context("the system does not let Hark start its threads")?;
     let (shelf, mirror) = mirrored(place, shelf)?;
-    let code = runtime.block_on(serve(args, place, (shelf, waku), taking))?;
+    // Whatever ends here is waited for by threads that wait for it.
+    let serving = serve(args, place, (shelf, waku), taking);
+    let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
     drop(mirror);
     drop(held);
@@ -172,7 +174,8 @@ async fn serve(
         }
     };
     // Ends with the runtime. Before anybody is told that the server is there, who may send it SIGHUP.
-    tokio::spawn(Watch::new(place.config.clone(), server.reload())?.run());
+    let watch = Watch::new(place.config.clone(), server.reload())?;
+    tokio::spawn(hark_server::vital("what reads the configuration again", watch.run()));
     let at = server.url();
     let metrics = server.metrics_addr().map(tracing::field::display);
     tracing::info!(at, metrics, data = %place.data.display(), "serving");

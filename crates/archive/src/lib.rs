@@ -14,6 +14,7 @@ pub mod mirror;
 pub mod query;
 pub mod retention;
 pub mod store;
+pub mod vital;
 pub mod writer;
 
 pub use hark_codec::record::{Head, Id, Key, Labels, Place, Record, RecordError};

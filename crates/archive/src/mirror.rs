@@ -22,6 +22,7 @@ use crate::query::explain::Explanation;
 use crate::store::{
     CommitError, Committed, Numbered, Outcome, Search, SearchError, Stats, Store, Write,
 };
+use crate::vital;
 
 /// How much may wait, and how long is waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,13 +146,11 @@ impl Mirrored {
             extra: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         });
-        let thread = std::thread::Builder::new()
-            .name("hark-mirror".into())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.run(&second, &tell)
-            })
-            .expect("the system starts a thread");
+        let thread = vital::spawn("hark-mirror", {
+            let shared = Arc::clone(&shared);
+            move || shared.run(&second, &tell)
+        })
+        .expect("the system starts a thread");
         Self { shared, thread: Some(thread) }
     }
 
@@ -179,7 +178,7 @@ impl Drop for Mirrored {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.grown.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; the next start finds what is missing.
+            // It does not panic: see `vital`.
             let _ = thread.join();
         }
     }

@@ -13,6 +13,7 @@ use hark_codec::record::Key;
 use crate::clock::Clock;
 use crate::query::{Order, Query};
 use crate::store::{CommitError, Outcome, SearchError, Store, Write};
+use crate::vital;
 use crate::writer::Writer;
 
 /// What is not kept for ever.
@@ -195,7 +196,7 @@ impl Keeper {
         mut report: impl FnMut(Result<Swept, RetentionError>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
-        let thread = std::thread::Builder::new().name("hark-keeper".into()).spawn(move || {
+        let thread = vital::spawn("hark-keeper", move || {
             let (mut pause, mut round) = (policy.every, Swept::default());
             // A short rest between the batches of a long round leaves the writer to others.
             let rest = Duration::from_millis(5);
@@ -222,7 +223,7 @@ impl Keeper {
     pub fn stop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has already been printed.
+            // It does not panic: see `vital`.
             let _ = thread.join();
         }
     }

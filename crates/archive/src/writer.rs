@@ -13,6 +13,7 @@ use hark_codec::record::Record;
 
 use crate::meter::{Count, Histogram};
 use crate::store::{CommitError, Committed, Outcome, Store, Write};
+use crate::vital;
 
 /// How batches are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,14 +132,12 @@ impl Writer {
     pub fn start(store: Arc<dyn Store>, options: Options, listener: Box<dyn Listener>) -> Self {
         let (jobs, queue) = sync_channel(options.queue_max.max(1));
         let counters = Arc::new(Counters::default());
-        let thread = std::thread::Builder::new()
-            .name("hark-writer".into())
-            .spawn({
-                let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
-                let commit = Box::new(move |writes: &[Write]| store.commit(writes));
-                move || run(Target { commit, listener }, options, &queue, &counters)
-            })
-            .expect("the system starts a thread");
+        let thread = vital::spawn("hark-writer", {
+            let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
+            let commit = Box::new(move |writes: &[Write]| store.commit(writes));
+            move || run(Target { commit, listener }, options, &queue, &counters)
+        })
+        .expect("the system starts a thread");
         Self { store, jobs: Some(jobs), thread: Some(thread), counters }
     }
 
@@ -209,7 +208,7 @@ impl Writer {
     pub fn close(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has already been printed, and nothing waits for an answer any more.
+            // It does not panic: see `vital`.
             let _ = thread.join();
         }
     }

@@ -35,6 +35,7 @@ mod seats;
 mod session;
 mod settings;
 pub mod socket;
+mod vital;
 pub mod waku;
 mod web;
 pub mod words;
@@ -45,6 +46,7 @@ use admin::control::Handover;
 pub use clients::Clients;
 pub use listen::{ServeError, Server};
 pub use settings::{Reload, Settings};
+pub use vital::vital;
 
 /// What to serve, and how much of it.
 #[derive(Clone, Debug)]

@@ -35,6 +35,7 @@ use crate::nostr::{Relay, auth};
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::settings::{Reload, Settings, Shared};
+use crate::vital::vital;
 use crate::waku;
 use crate::web::{self, Place, Slot, Web};
 use crate::{Clients, Config, MetricsDoor, Shelf, admin, socket};
@@ -305,15 +306,16 @@ impl Server {
         let (door, metrics_listener) = self.metrics;
         let waku_serving = self.waku.map(|node| {
             let shared = node.shared();
-            (shared, tokio::spawn(node.run(leaving.clone())))
+            (shared, tokio::spawn(vital("the Waku node", node.run(leaving.clone()))))
         });
         let (waku, waku_serving) = waku_serving.unzip();
         let relay = Arc::clone(&self.relay);
         let handles = Handles { relay, waku, leaving, allow: door.allow.into() };
         tokio::spawn(admin::report::run(Arc::clone(&self.relay), handles.leaving.clone()));
         let web = Web::new(handles.clone(), metrics_listener.is_none(), self.retention);
-        let metrics_serving =
-            metrics_listener.map(|listener| tokio::spawn(admin::http::serve(listener, handles)));
+        let metrics_serving = metrics_listener.map(|listener| {
+            tokio::spawn(vital("the metrics' door", admin::http::serve(listener, handles)))
+        });
         let mut role = self.role.subscribe();
         tokio::pin!(shutdown);
         let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
@@ -384,7 +386,7 @@ impl Server {
         let all_gone = async {
             all_gone.recv().await;
             if let Some(serving) = waku_serving {
-                // A panic there has already been printed.
+                // It does not panic: see `vital`.
                 let _ = serving.await;
             }
         };
@@ -397,7 +399,7 @@ impl Server {
             relay.intake.close();
             relay.readers.close();
             for thread in verifiers.into_iter().chain(readers) {
-                // A panic there has already been printed.
+                // It does not panic: see `vital`.
                 let _ = thread.join();
             }
             if let Some(relay) = last_owner(relay)

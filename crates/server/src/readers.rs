@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use hark_archive::vital;
+
 use crate::bell::Bell;
 use crate::line::Line;
 
@@ -81,7 +83,7 @@ impl Readers {
         let spawn = |n| {
             let readers = Arc::clone(&readers);
             let name = format!("hark-read-{n}");
-            std::thread::Builder::new().name(name).spawn(move || readers.run())
+            vital::spawn(&name, move || readers.run())
         };
         let handles = (0..threads.max(1)).map(spawn).collect::<Result<_, _>>()?;
         Ok((readers, handles))

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_archive::CommitError;
+use hark_archive::{CommitError, vital};
 use hark_archive::store::{Job, Upkeep};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -130,7 +131,7 @@ fn thread_cpu() -> Duration {
 pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
     lock(&shelf.signal).work = true;
-    std::thread::Builder::new().name("hark-upkeep".into()).spawn(move || {
+    vital::spawn("hark-upkeep", move || {
         loop {
             let mut signal = lock(&shelf.signal);
             while (!signal.work || signal.resting) && !signal.stop {

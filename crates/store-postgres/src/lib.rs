@@ -388,9 +388,8 @@ impl Store for PostgresStore {
 
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {
         let (inner, schema) = (Arc::downgrade(&self.inner), self.schema.clone());
-        let listening = std::thread::Builder::new()
-            .name("hark-listen".into())
-            .spawn(move || listen::run(&inner, &schema, &*wake));
+        let run = move || listen::run(&inner, &schema, &*wake);
+        let listening = hark_archive::vital::spawn("hark-listen", run);
         if let Err(error) = listening {
             tracing::error!(%error, "what other processes put is not told: no thread can be started");
         }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use hark_archive::Store;
+use hark_archive::{Store, vital};
 use hark_server::waku::admit::Bounds;
 
 use self::check::{Checked, Terms, Worker};
@@ -145,16 +145,22 @@ fn file(
     let halt = Arc::new(AtomicBool::new(false));
     let (jobs, queue) = sync_channel::<Job>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
-    let reader = std::thread::Builder::new().name("hark-reader".into()).spawn({
+    // How the reading ended, once it has.
+    let (ended, end) = sync_channel(1);
+    vital::spawn("hark-reader", {
         let halt = Arc::clone(&halt);
-        move || read(source, &jobs, &promises, &halt)
+        move || {
+            // Nobody asks where the import was stopped.
+            let _ = ended.send(read(source, &jobs, &promises, &halt));
+        }
     })?;
     let queue = Mutex::new(queue);
     let written = std::thread::scope(|scope| {
         for _ in 0..workers {
-            scope.spawn(|| work(&queue, terms, &halt));
+            scope.spawn(|| vital::run("a thread that checks", || work(&queue, terms, &halt)));
         }
-        let written = intake.take(&order, stop);
+        // The end of this scope waits for those, and they for the flag.
+        let written = vital::run("the import", || intake.take(&order, stop));
         halt.store(true, Ordering::Relaxed);
         written
     });
@@ -163,7 +169,7 @@ fn file(
     if stop.load(Ordering::Relaxed) {
         return Ok(());
     }
-    reader.join().unwrap_or_else(|_| Err(io::Error::other("the reader failed"))).with_context(|| {
+    end.recv().unwrap_or_else(|_| Err(io::Error::other("the reader failed"))).with_context(|| {
         format!(
             "{} could not be read to its end; what came before is stored. Mend the file and run \
              the import again: it goes on where it was",

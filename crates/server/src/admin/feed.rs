@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hark_archive::Record;
 use hark_archive::store::Mark;
+use hark_archive::{Record, vital};
 
 use super::handover::{Handover, Peer};
 use super::protocol::{self, EPHEMERAL, GROWN, mark_bytes};
@@ -97,7 +97,7 @@ impl Feed {
     ) -> io::Result<Self> {
         let (queue, queued) = channel();
         let waiting = Arc::new(Waiting::default());
-        std::thread::Builder::new().name("hark-feed".into()).spawn({
+        vital::spawn("hark-feed", {
             let waiting = Arc::clone(&waiting);
             move || run(&queued, &waiting, &outbox)
         })?;

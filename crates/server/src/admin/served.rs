@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use hark_archive::mirror::Lag;
 use hark_archive::store::Mark;
-use hark_archive::{CommitError, Outcome, Record, Write};
+use hark_archive::{CommitError, Outcome, Record, Write, vital};
 use hark_codec::nostr::Filter;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -68,7 +68,7 @@ impl Control {
         let stopping = Arc::new(AtomicBool::new(false));
         let connection = Connection { relay, compact, giving, stopping };
         let streams = Streams::default();
-        let accepting = std::thread::Builder::new().name("hark-control".into()).spawn({
+        let accepting = vital::spawn("hark-control", {
             let (listener, streams) = (Arc::clone(&listener), Arc::clone(&streams));
             let connection = connection.clone();
             move || accept(&listener, &streams, &connection)
@@ -115,7 +115,7 @@ impl Control {
         // What has been written since it was said where to begin.
         feed.grown();
         followers.send_modify(|count| *count += 1);
-        let thread = std::thread::Builder::new().name("hark-follower".into()).spawn(move || {
+        let thread = vital::spawn("hark-follower", move || {
             match connection.run(&ours, outbox, Some(&feed)) {
                 Ok(()) => tracing::info!("the server before this one has ended"),
                 Err(error) => tracing::warn!(%error, "the server before this one is gone"),

@@ -15,7 +15,7 @@ use std::time::Instant;
 use hark_archive::clock::Clock;
 use hark_archive::live::Live;
 use hark_archive::writer::{Busy, Writer};
-use hark_archive::{Record, Store, Write};
+use hark_archive::{Record, Store, Write, vital};
 use hark_codec::crypto::{Signature, Signed, Verifier};
 use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
 use hark_codec::record::{Id, Key};
@@ -124,7 +124,7 @@ impl Intake {
         let spawn = |n| {
             let (intake, parts) = (Arc::clone(&intake), Arc::clone(&parts));
             let name = format!("hark-verify-{n}");
-            std::thread::Builder::new().name(name).spawn(move || Worker::new(&parts).run(&intake))
+            vital::spawn(&name, move || Worker::new(&parts).run(&intake))
         };
         let handles = (0..threads).map(spawn).collect::<Result<_, _>>()?;
         Ok((intake, handles))

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::admin::http::trouble;
 use crate::rate::{Buckets, Meter, Source};
+use crate::vital::vital;
 use crate::{Clients, ServeError, Shelf};
 use history::{Page, Places, Refusal};
 use metrics::{Fate, Metrics, Origin};
@@ -393,8 +394,7 @@ impl Node {
 
     /// Serves until told to leave; what was taken by then is durable and answered.
     pub(crate) async fn run(self, leaving: watch::Receiver<bool>) {
-        // A panic there has already been printed.
-        self.runtime.run(self.doors.serve(leaving)).await;
+        self.runtime.run(vital("the Waku node", self.doors.serve(leaving))).await;
     }
 }
 
@@ -493,19 +493,28 @@ impl Doors {
         let resume = resume::Resume::new(&self.waku);
         let doors = [
             self.rest.map(|listener| {
-                tokio::spawn(rest::serve(listener, leaving.clone(), Arc::clone(&self.waku)))
+                let door = rest::serve(listener, leaving.clone(), Arc::clone(&self.waku));
+                tokio::spawn(vital("Waku's REST door", door))
             }),
             #[cfg(feature = "libp2p")]
-            resume.map(|resume| tokio::spawn(resume.run(Arc::clone(&self.waku), leaving.clone()))),
+            resume.map(|resume| {
+                let resume = resume.run(Arc::clone(&self.waku), leaving.clone());
+                tokio::spawn(vital("what asks other stores", resume))
+            }),
             #[cfg(feature = "libp2p")]
-            Some(tokio::spawn(p2p::sync::run(Arc::clone(&self.waku), leaving.clone()))),
+            Some(tokio::spawn(vital(
+                "Waku's sync",
+                p2p::sync::run(Arc::clone(&self.waku), leaving.clone()),
+            ))),
             #[cfg(feature = "libp2p")]
-            self.network.map(|network| tokio::spawn(network.run(self.waku, leaving))),
+            self.network.map(|network| {
+                tokio::spawn(vital("Waku's network", network.run(self.waku, leaving)))
+            }),
         ];
         // An error means that the server is gone.
         let _ = left.wait_for(|leaving| *leaving).await;
         for door in doors.into_iter().flatten() {
-            // A panic there has already been printed.
+            // None panics: see `vital`.
             let _ = door.await;
         }
         let keeper = self.keeper;

@@ -1,0 +1,89 @@
+//! Threads and tasks that others wait for: where one of them panics, the process ends.
+//!
+//! A panic is a mistake of ours. Where one connection or one question meets it, only that is given up;
+//! those who do such work catch it. Without its writer, though, or without what seals its heads, a
+//! process would go on half alive: it would accept connections and never answer an event. Nor is it
+//! known in what state the thread has left what it worked on. What was acknowledged is durable, and a
+//! start takes moments. So the process ends at once, without an attempt to tidy up, which could wait
+//! for the very thread that is gone; and systemd, or whatever watches it, starts it again.
+
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread that others wait for.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let own = name.to_owned();
+    Builder::new().name(name.into()).spawn(move || run(&own, work))
+}
+
+/// Does what others wait for. If it panics, the process ends.
+pub fn run<T>(name: &str, work: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| end(name))
+}
+
+/// Ends the process, as `name` has panicked and cannot be done without.
+pub fn end(name: &str) -> ! {
+    // There is nobody else to tell if this cannot be written.
+    let _ = writeln!(
+        io::stderr(),
+        "hark: {name} failed (a bug; what it said is above), and nothing works without it: the process \
+         ends. What was acknowledged is safe"
+    );
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use hark_codec::record::{self, Head, Place, Record};
+
+    use crate::admission::{Effects, Rules};
+    use crate::store::Write;
+    use crate::store::memory::MemoryStore;
+    use crate::writer::{Options, Writer};
+
+    struct Broken;
+
+    impl Rules for Broken {
+        fn forbids(&self, _: u32) -> bool {
+            false
+        }
+
+        fn effects(&self, _: &Record<'_>, _: &mut Effects) {
+            panic!("a bug")
+        }
+    }
+
+    /// Runs this test alone in a process of its own, in which the variable is set.
+    fn in_a_process_of_its_own(test: &str) -> std::process::Output {
+        let this = std::env::current_exe().expect("has a path");
+        let mut child = Command::new(this);
+        child.args(["--exact", test, "--nocapture"]).env(INNER, "1");
+        child.output().expect("runs")
+    }
+
+    const INNER: &str = "HARK_TEST_INNER";
+
+    #[test]
+    fn a_writer_that_panics_ends_the_process() {
+        if std::env::var_os(INNER).is_none() {
+            let child =
+                in_a_process_of_its_own("vital::tests::a_writer_that_panics_ends_the_process");
+            let said = String::from_utf8_lossy(&child.stderr).into_owned();
+            assert_eq!(child.status.signal(), Some(6), "{said}");
+            assert!(said.contains("hark-writer failed"), "{said}");
+            return;
+        }
+        let writer =
+            Writer::start(Arc::new(MemoryStore::new(Broken)), Options::default(), Box::new(()));
+        let head = Head { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, b"", std::iter::empty::<(u8, Place<'_>)>());
+        let outcome = writer.write(Write::Put(bytes.into()));
+        eprintln!("the process goes on: {outcome:?}, {:?}", writer.counters().stopped.get());
+    }
+}
