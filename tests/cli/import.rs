@@ -179,6 +179,25 @@ fn an_interrupt_ends_a_pipe_after_what_came() {
 }
 
 #[test]
+fn an_end_is_asked_for_once_also_where_a_pipe_has_said_nothing_yet() {
+    let place = Place::new("silent");
+    let mut child = place.start(&["import", "--json"]);
+    let input = child.stdin.take().unwrap();
+    // It listens for signals before it takes the archive.
+    while !place.data().join("nostr").join("MANIFEST").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    signal(&child, "TERM");
+    let (told, ended) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || told.send(child.wait_with_output().unwrap()));
+    let output = ended.recv_timeout(std::time::Duration::from_secs(30));
+    drop(input);
+    waiting.join().unwrap().unwrap();
+    let output = output.expect("it waits for its silent input");
+    assert_eq!(output.status.code(), Some(130));
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_failure() {
     let place = Place::new("pipe");
     place.hark_fed(&["import"], notes(2000).as_bytes()).text();

@@ -37,7 +37,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens `path`, or stdin for `-`, and looks at the first bytes for gzip and zstd.
+    /// Opens `path`, or stdin for `-`. Nothing is read before the first chunk is asked for: a pipe may
+    /// be silent for long.
     pub(super) fn open(path: &Path, line_bytes_max: usize) -> io::Result<Self> {
         let (raw, size): (Box<dyn Read + Send>, _) = if path.as_os_str() == "-" {
             (Box::new(io::stdin()), None)
@@ -51,9 +52,8 @@ impl Source {
         };
         let read = Arc::new(AtomicU64::new(0));
         let counted = Counted { from: raw, read: Arc::clone(&read) };
-        let from = decompressed(counted)?;
         Ok(Self {
-            from,
+            from: Box::new(Plain::new(counted)),
             read,
             size,
             live: size.is_none(),
@@ -121,6 +121,27 @@ impl Source {
     }
 }
 
+/// What stands in a source, compressed or not: its first bytes tell, once they are asked for.
+struct Plain {
+    raw: Option<Counted>,
+    from: Box<dyn Read + Send>,
+}
+
+impl Plain {
+    fn new(raw: Counted) -> Self {
+        Self { raw: Some(raw), from: Box::new(io::empty()) }
+    }
+}
+
+impl Read for Plain {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(raw) = self.raw.take() {
+            self.from = decompressed(raw)?;
+        }
+        self.from.read(into)
+    }
+}
+
 /// Counts what goes through.
 struct Counted {
     from: Box<dyn Read + Send>,
@@ -179,7 +200,7 @@ mod tests {
         let from = Box::new(Drip(Cursor::new(text.to_vec()), drip));
         let read = Arc::new(AtomicU64::new(0));
         let counted = Counted { from, read: Arc::clone(&read) };
-        let from = decompressed(counted).unwrap();
+        let from = Box::new(Plain::new(counted));
         let mut source =
             Source { from, read, size: None, live, line_bytes_max, rest: Vec::new(), ended: false };
         let (mut bytes, mut overlong) = (Vec::new(), 0);
