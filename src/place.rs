@@ -12,6 +12,7 @@ use hark_codec::waku::topic;
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_server::nostr::admit::OwnUrls;
 use hark_server::waku::NS_PER_S;
+use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 use hark_store_postgres::PostgresStore;
 
@@ -322,7 +323,7 @@ impl Place {
 
     /// Takes the archive's lock, which one process can hold.
     pub(crate) fn lock(&self) -> anyhow::Result<Lock> {
-        std::fs::create_dir_all(&self.data).with_context(|| {
+        make_dir(&RealDisk, &self.data).with_context(|| {
             format!(
                 "the archive's directory {} could not be made; name a writable one with --data",
                 self.data.display()

@@ -329,3 +329,30 @@ fn what_was_acknowledged_survives_any_crash_and_nothing_else_appears() {
     });
     println!("{seeds} seeds");
 }
+
+#[test]
+fn a_new_archive_is_there_after_a_power_cut_however_deep_its_directory_lies() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let disk = FaultyDisk::new(seed).expect("a directory for the disk");
+        let deep = |disk: &FaultyDisk| disk.root().join("srv/a/b/c/d/nostr");
+        let options = |disk: &FaultyDisk| Options {
+            background: false,
+            disk: std::sync::Arc::new(disk.clone()),
+            ..Options::default()
+        };
+        let open =
+            |disk: &FaultyDisk| Embedded::open(&deep(disk), rules(Flavour::Labels), options(disk));
+        // A first try may have ended anywhere in between.
+        disk.arm(Trouble::Once, random.below(24) as u64);
+        let _ = open(&disk).map(drop);
+        disk.calm();
+        let store = open(&disk).expect("opens");
+        let record = World::new(seed, Flavour::Labels).record();
+        store.commit(&[Write::Put(record)]).expect("commits");
+        drop(store);
+        let disk = disk.crash(&mut random).expect("room for another disk");
+        let store = open(&disk).expect("opens after the crash");
+        assert_eq!(everything(&store).len(), 1, "seed {seed}");
+    }
+}

@@ -68,6 +68,34 @@ pub trait Disk: Send + Sync {
     }
 }
 
+/// Makes a directory, with those above it that are missing. On return the names of all that were made
+/// are on the disk.
+pub fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.is_dir();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    let Some(first) = missing.last() else { return Ok(()) };
+    // The one that is there may have been made by a process that ended before its name was on the disk.
+    // Where this process may not read, it has made nothing.
+    match parent(first).map_or(Ok(()), |there| disk.sync_dir(folder_of(there))) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+        _ => {}
+    }
+    for dir in missing.into_iter().rev() {
+        disk.create_dir(dir)?;
+        disk.sync_dir(folder_of(dir))?;
+    }
+    Ok(())
+}
+
+fn parent(path: &Path) -> Option<&Path> {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty())
+}
+
+/// The directory that a name stands in.
+fn folder_of(path: &Path) -> &Path {
+    parent(path).unwrap_or_else(|| Path::new(if path.has_root() { "/" } else { "." }))
+}
+
 /// The machine's disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;

@@ -6,6 +6,8 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use crate::disk::{RealDisk, make_dir};
+
 /// Held as long as it lives.
 #[derive(Debug)]
 pub struct Lock {
@@ -38,7 +40,7 @@ impl Lock {
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
         let path = data.join("LOCK");
         let io = |cause| LockError::Io { path: path.clone(), cause };
-        std::fs::create_dir_all(data).map_err(io)?;
+        make_dir(&RealDisk, data).map_err(io)?;
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)

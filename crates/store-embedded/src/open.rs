@@ -13,7 +13,7 @@ use hark_archive::query::prepared::Terms as _;
 use hark_archive::query::source::Source;
 
 use crate::Options;
-use crate::disk::{Disk, Wary};
+use crate::disk::{Disk, Wary, make_dir};
 use crate::head::{Head, HeadView};
 use crate::log::{self, Frame, Log, LogError};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
@@ -92,7 +92,7 @@ impl Embedded {
         options.disk = Arc::new(Wary::new(options.disk));
         let disk = Arc::clone(&options.disk);
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
-            disk.create_dir(dir).map_err(OpenError::io(dir))?;
+            make_dir(&*disk, dir).map_err(OpenError::io(dir))?;
         }
         let manifest = match read_manifest(&*disk, dir)? {
             Some(manifest) => {
