@@ -142,6 +142,7 @@ impl Place {
         Options {
             seal_records: self.config.seal_records,
             log_bytes_max: self.config.log_bytes_max.min(share),
+            head_bytes_max: self.config.head_bytes_max,
             // Room that deleted records take is room that others cannot have.
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
             ..Options::default()

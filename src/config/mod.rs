@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) seal_records: u32,
     pub(crate) log_bytes_max: u64,
     pub(crate) postgres: Postgres,
+    pub(crate) head_bytes_max: u64,
     pub(crate) limits: Limits,
     lists: policy::Lists,
     /// What the lists come to.
@@ -208,6 +209,7 @@ impl Default for Config {
             seal_records: store.seal_records,
             log_bytes_max: store.log_bytes_max,
             postgres: Postgres::default(),
+            head_bytes_max: store.head_bytes_max,
             limits: Limits::default(),
             lists: policy::Lists::default(),
             policy: hark_server::policy::Policy::default(),

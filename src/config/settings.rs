@@ -79,6 +79,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "queue_writes_max" batch.queue_max: "Events that may wait for the writer. Above it, senders wait.";
             "seal_records" seal_records: "Events that are indexed in memory before they become a segment.";
             "log_bytes_max" log_bytes_max: "Bytes of log after which they do, if that comes first.";
+            "head_bytes_max" head_bytes_max: "Bytes of memory after which they do, about: events with many tags take more. Up to four times as many are in use\nwhile events come faster than segments are made; then writers wait.";
         },
     },
     Section {

@@ -16,6 +16,8 @@ use hark_testkit::random::{Flavour, Random, World};
 
 /// Crashes and failures a seed.
 const ROUNDS: usize = 4;
+/// Bytes that a head may have: few records, some, and more than there are.
+const HEAD_BYTES: [u64; 3] = [8_000, 40_000, 64 << 20];
 
 struct Simulation {
     seed: u64,
@@ -73,6 +75,7 @@ impl Simulation {
             merge_fan_in: 2 + random.below(3),
             rewrite_dead_share: *random.pick(&[0.02, 0.3, 0.6]),
             segment_records_max: *random.pick(&[100, 1 << 20]),
+            head_bytes_max: *random.pick(&HEAD_BYTES),
             background: false,
             ..Options::default()
         };
@@ -108,6 +111,8 @@ impl Simulation {
 
     fn run(&mut self) {
         for _ in 0..ROUNDS {
+            // Where less is set than before, logs are divided at the start.
+            self.options.head_bytes_max = *self.random.pick(&HEAD_BYTES);
             self.arm();
             let store = match self.open() {
                 Ok(store) => Some(store),

@@ -268,6 +268,11 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// How many labels there are at most, told without reading them: none takes fewer than three bytes.
+    pub fn labels_max(&self) -> usize {
+        (self.wire - self.labels) as usize / 3
+    }
+
     fn flags(&self) -> u16 {
         u16::from_le_bytes([self.bytes[52], self.bytes[53]])
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use hark_archive::query::source::Source;
 use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
-use crate::log::{self, Frame};
+use crate::head::{Head, HeadView, ROWS_MAX};
+use crate::log::{self, Frame, Log};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::open::{OpenError, open_segment};
 use crate::rebuild::Deletes;
@@ -160,27 +162,46 @@ impl Check<'_> {
         let (mut live, mut dead, mut bad) = (0, 0, 0);
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
+        // What no segment covers is found by a head, which is made of it at every start.
+        let is_sealed = self.manifest.is_sealed(entry.number);
+        let mut head = (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms));
         let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
             let Frame::Put(bytes) = frame else { return };
             match Record::new(bytes) {
                 Ok(record) if record.check().is_ok() => {
                     let at = Address { log: entry.number, offset };
-                    if deletes.hit(record.id(), at) { dead += 1 } else { live += 1 }
+                    let is_dead = deletes.hit(record.id(), at);
+                    *if is_dead { &mut dead } else { &mut live } += 1;
+                    if let Some(Ok(head)) = &mut head {
+                        head.put(&record, offset, is_dead);
+                    }
                 }
                 _ => bad += 1,
             }
         });
+        let lost = match (head, &end) {
+            (Some(Ok(head)), Ok(end)) => head.lost(end.good),
+            // Told as what is wrong with the log.
+            _ => 0,
+        };
         self.report.logs += 1;
         self.report.records += live;
         self.report.dead += dead;
         self.live.insert(entry.number, live);
         match end {
-            Err(error) => self.fault(path.clone(), error.to_string(), false),
+            Err(error) => {
+                let mendable = matches!(error, log::LogError::TooLong { .. });
+                self.fault(path.clone(), error.to_string(), mendable);
+            }
             Ok(end) if end.good < end.len && last => self.report.torn_bytes = end.len - end.good,
             Ok(end) if end.good < end.len => {
                 self.fault(path.clone(), format!("damaged at byte {}", end.good), false);
             }
             Ok(_) => {}
+        }
+        if lost > 0 {
+            let what = format!("{lost} of its {live} live records are not found by their ids");
+            self.fault(path.clone(), what, false);
         }
         if bad > 0 {
             self.fault(path, format!("{bad} records cannot be read"), false);
@@ -193,7 +214,8 @@ impl Check<'_> {
         let segment = match opened {
             Ok(segment) => Arc::new(segment),
             Err(OpenError::Io { path, cause }) => {
-                let mendable = path.extension().is_none_or(|ending| ending != "log");
+                let mendable = path.extension().is_none_or(|ending| ending != "log")
+                    || cause.kind() == io::ErrorKind::FileTooLarge;
                 return self.fault(path, cause.to_string(), mendable);
             }
             Err(error) => return self.fault(path, error.to_string(), true),
@@ -324,6 +346,44 @@ impl Check<'_> {
             self.tell(told, "the list of expiries is out of order".into());
         }
         debug_assert_eq!(SECTIONS.len(), 10, "a new section needs its check here");
+    }
+}
+
+/// A log that no segment covers, as a start reads it.
+struct OpenLog {
+    head: Arc<Head>,
+    terms: Terms,
+    /// Ids of its live records.
+    live: Vec<Id>,
+    scratch: Vec<u64>,
+}
+
+impl OpenLog {
+    fn new(disk: &dyn Disk, dir: &Path, id: (u32, u32), terms: Terms) -> io::Result<Self> {
+        let log = Arc::new(Log::open(disk, dir, id, 0, true)?);
+        let head = Arc::new(Head::new(log, terms, 0, 0));
+        Ok(Self { head, terms, live: Vec::new(), scratch: Vec::new() })
+    }
+
+    fn put(&mut self, record: &Record<'_>, offset: u32, is_dead: bool) {
+        if (self.head.inserted() as usize) < ROWS_MAX {
+            self.head.insert(record, offset, &mut self.scratch);
+        }
+        if !is_dead {
+            self.live.push(*record.id());
+        }
+    }
+
+    /// How many live records a question for their ids would not give, where `bytes` of the log are good.
+    fn lost(&self, bytes: u64) -> usize {
+        self.head.log.grow(bytes);
+        self.head.publish();
+        let view = HeadView::published(&self.head);
+        let is_found = |id: &&Id| {
+            let row = view.find(id, self.terms.id(id));
+            row.and_then(|row| self.head.record(row)).is_some_and(|record| record.id() == *id)
+        };
+        self.live.len() - self.live.iter().filter(is_found).count()
     }
 }
 

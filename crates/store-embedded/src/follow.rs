@@ -12,7 +12,6 @@ use hark_archive::Record;
 use hark_archive::query::prepared::Terms as _;
 use hark_archive::store::Mark;
 
-use crate::head::Head;
 use crate::log::{self, Frame};
 use crate::open::{named, read_manifest};
 use crate::shelf::{Embedded, Shelf, Tail, Target, View, lock};
@@ -160,8 +159,7 @@ impl Embedded {
             }
             let log = shelf.open_growing(number + 1, 0, log::HEADER)?;
             let base = view.active.base + u64::from(view.active.inserted());
-            let rows = shelf.options.seal_records;
-            shelf.begin_head(&Arc::new(Head::new(log, shelf.terms, base, rows)));
+            shelf.begin_head(&shelf.new_head(log, base));
         }
     }
 }
@@ -189,11 +187,12 @@ impl Shelf {
         while (at as u64) < to {
             let salt = log.salt();
             let bytes = log.bytes();
-            let mut put = |offset, frame: Frame<'_>| match frame {
+            let mut put = |offset: u64, frame: Frame<'_>| match frame {
                 Frame::Batch(_) => {}
                 Frame::Put(bytes) => {
                     if let Ok(record) = Record::new(bytes) {
-                        head.insert(&record, offset, &mut terms);
+                        // Below the map's length, which is that of a log at most.
+                        head.insert(&record, offset as u32, &mut terms);
                     }
                 }
                 Frame::Delete { id, log } => {

@@ -18,6 +18,13 @@ pub const FRAME: usize = 9;
 /// Longest body; what says more is damage.
 pub const BODY_MAX: usize = 64 << 20;
 
+/// Most bytes of a log: addresses have 32 bits for a frame's place in it. Fewer in the tests of this
+/// crate, which would have to write as many else.
+pub const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
+/// Bytes at which a log is followed by the next one at the latest. The batch that reaches them has as
+/// much room again: a request to vanish can delete millions of records at once.
+pub const LOG_BYTES_MAX: u64 = BYTES_MAX.div_ceil(2);
+
 /// Bytes that most records do not exceed.
 const RECORD_BYTES: usize = 2048;
 
@@ -147,15 +154,20 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens a log of which `len` bytes are written; `reserve` leaves room to grow.
+    /// Opens a log of which `len` bytes are written. One that `grows` can be read as far as a log may
+    /// ever grow, whatever the settings were of whoever writes it.
     pub fn open(
         disk: &dyn Disk,
         shelf: &Path,
         (number, generation): (u32, u32),
         len: u64,
-        reserve: Option<usize>,
+        grows: bool,
     ) -> io::Result<Self> {
-        let map = disk.map(&path(shelf, number, generation), reserve)?;
+        let room = grows.then_some(BYTES_MAX as usize);
+        let map = disk.map(&path(shelf, number, generation), room)?;
+        if map.len() as u64 > BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, TOO_LONG));
+        }
         let Some(salt) = salt(&map, number, generation) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its header is damaged"));
         };
@@ -240,6 +252,10 @@ impl Log {
     }
 }
 
+/// What is wrong with a log of more than [`BYTES_MAX`].
+const TOO_LONG: &str = "it is longer than indices reach, so that its last records could not be \
+                        found: stop what writes the archive and run `hark rebuild`, which divides it";
+
 /// Why a log cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -254,6 +270,12 @@ pub enum LogError {
     /// The first bytes are not those of this log.
     #[error("{path} is not the log it should be")]
     Header {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// It has records that no index reaches.
+    #[error("{path}: {TOO_LONG}")]
+    TooLong {
         /// Which file.
         path: PathBuf,
     },
@@ -279,12 +301,31 @@ pub struct End {
 }
 
 /// Reads a log from front to back and hands out every frame of every whole batch with its offset. A
-/// torn batch at the end is left out; damage anywhere else is an error.
+/// torn batch at the end is left out; damage anywhere else is an error, and so is a log of more than
+/// [`BYTES_MAX`].
 pub fn replay(
     disk: &dyn Disk,
     path: &Path,
-    (number, generation): (u32, u32),
+    id: (u32, u32),
     each: &mut dyn FnMut(u32, Frame<'_>),
+) -> Result<End, LogError> {
+    let mut is_too_long = false;
+    let end = replay_any(disk, path, id, &mut |offset, frame| match u32::try_from(offset) {
+        Ok(offset) if u64::from(offset) < BYTES_MAX => each(offset, frame),
+        _ => is_too_long = true,
+    })?;
+    if is_too_long || end.good > BYTES_MAX {
+        return Err(LogError::TooLong { path: path.into() });
+    }
+    Ok(end)
+}
+
+/// The same for a log of any length.
+pub(crate) fn replay_any(
+    disk: &dyn Disk,
+    path: &Path,
+    (number, generation): (u32, u32),
+    each: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<End, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
     // A map of its own: the one that answers are read from expects random access and reads nothing
@@ -328,14 +369,14 @@ pub(crate) fn replay_batch(
     at: usize,
     salt: u32,
     frames: &mut Vec<usize>,
-    each: &mut dyn FnMut(u32, Frame<'_>),
+    each: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Option<usize> {
     let whole = batch(bytes.get(at..)?, salt, frames)?;
     let mut offset = at + Frame::BATCH_BYTES;
     for size in frames.iter() {
         if let Some(parsed) = Frame::parse(bytes[offset + 8], &bytes[offset + FRAME..offset + size])
         {
-            each(offset as u32, parsed);
+            each(offset as u64, parsed);
         }
         offset += size;
     }

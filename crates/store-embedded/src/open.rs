@@ -14,7 +14,8 @@ use hark_archive::query::source::Source;
 
 use crate::Options;
 use crate::disk::{Disk, Wary, make_dir};
-use crate::head::{Head, HeadView};
+use crate::divide::divide;
+use crate::head::{Head, HeadView, ROWS_MAX};
 use crate::log::{self, Frame, Log, LogError};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::rebuild::{Deletes, rebuild_segment};
@@ -207,42 +208,78 @@ impl Embedded {
         if remade {
             manifest.write(&*shelf.options.disk, dir).map_err(OpenError::io(dir))?;
         }
-        shelf.replay(&manifest, segments, notes)?;
+        if shelf.replay(&manifest, &segments, notes.as_deref_mut(), true)? {
+            return Ok(shelf);
+        }
+        let first = manifest.logs.iter().find(|log| !manifest.is_sealed(log.number));
+        let first = first.map_or(0, |log| log.number);
+        let divided = divide(dir, &shelf.options, &manifest, first)?;
+        let disk = &*shelf.options.disk;
+        for entry in divided.segments.iter().filter(|entry| entry.first_log >= first) {
+            segments.push(Arc::new(open_segment(disk, dir, entry, &divided, terms, None)?));
+        }
+        remove_orphans(disk, dir, &divided)?;
+        if let Some(notes) = &mut notes {
+            notes.push(format!(
+                "the records from log {first} on did not fit into memory at once; they were moved to \
+                 logs of a size that does"
+            ));
+        }
+        *lock(&shelf.manifest) = divided.clone();
+        shelf.replay(&divided, &segments, notes, false)?;
         Ok(shelf)
     }
 }
 
 impl Shelf {
-    /// Reads the logs that no segment covers into heads; the last of them goes on.
+    /// Reads the logs that no segment covers into heads; the last of them goes on. False where it is
+    /// opened for writing and `bounded`, and they would take more memory than they may: then nothing
+    /// was changed.
     fn replay(
         &mut self,
         manifest: &Manifest,
-        segments: Vec<Arc<Segment>>,
+        segments: &[Arc<Segment>],
         mut notes: Option<&mut Vec<String>>,
-    ) -> Result<(), OpenError> {
+        bounded: bool,
+    ) -> Result<bool, OpenError> {
+        let bounded = bounded && notes.is_some();
         let mut heads: Vec<Arc<Head>> = Vec::new();
         let mut terms = Vec::new();
-        let mut base = 0;
+        let (mut base, mut bytes_before) = (0, 0);
         for entry in manifest.logs.iter().filter(|entry| !manifest.is_sealed(entry.number)) {
             let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
             let path = log::path(&self.dir, entry.number, entry.generation);
             let io = OpenError::io(&path);
             let growing = self.open_growing(entry.number, entry.generation, 0).map_err(&io)?;
-            let head = Arc::new(Head::new(growing, self.terms, base, self.options.seal_records));
+            let head = self.new_head(growing, base);
+            let mut too_much = false;
             let disk = &*self.options.disk;
             let id = (entry.number, entry.generation);
             let end = log::replay(disk, &path, id, &mut |offset, frame| match frame {
                 Frame::Batch(_) => {}
+                Frame::Put(_) if too_much || head.inserted() as usize >= ROWS_MAX => {
+                    too_much = true;
+                }
                 Frame::Put(bytes) => {
                     if let Ok(record) = Record::new(bytes) {
                         head.log.grow(u64::from(offset) + (log::FRAME + bytes.len()) as u64);
                         head.insert(&record, offset, &mut terms);
+                        let bytes = bytes_before + head.bytes();
+                        too_much = bounded && self.options.are_too_many(bytes);
                     }
                 }
                 Frame::Delete { id, log } => {
-                    kill(&segments, heads.iter().chain([&head]), (&id, self.terms.id(&id)), log);
+                    kill(segments, heads.iter().chain([&head]), (&id, self.terms.id(&id)), log);
                 }
             })?;
+            if too_much {
+                return if bounded {
+                    Ok(false)
+                } else {
+                    Err(LogError::TooLong { path: path.clone() }.into())
+                };
+            }
+            bytes_before += head.bytes();
             if end.good < end.len && !last {
                 let offset = end.good;
                 return Err(LogError::Damaged { path: path.clone(), offset }.into());
@@ -266,8 +303,8 @@ impl Shelf {
             let cause = ManifestError::Damaged("it names no log that could go on");
             OpenError::Manifest { path: self.dir.clone(), cause }
         })?;
-        self.view = ArcSwap::from_pointee(View::new(segments, heads, active));
-        Ok(())
+        self.view = ArcSwap::from_pointee(View::new(segments.to_vec(), heads, active));
+        Ok(true)
     }
 }
 
@@ -407,7 +444,7 @@ pub(crate) fn open_segment(
 fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, OpenError> {
     let path = log::path(dir, entry.number, entry.generation);
     let id = (entry.number, entry.generation);
-    let log = Log::open(disk, dir, id, u64::MAX, None).map_err(OpenError::io(&path))?;
+    let log = Log::open(disk, dir, id, u64::MAX, false).map_err(OpenError::io(&path))?;
     log.dead_bytes.store(entry.dead_bytes, Ordering::Relaxed);
     Ok(log)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
+use crate::divide::{divide, too_long};
 use crate::log::{self, Frame, Log};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::open::OpenError;
@@ -88,7 +89,7 @@ pub(crate) fn rebuild_segment(
                 addresses.push((logs.len(), at));
             }
         })?;
-        let log = Log::open(disk, dir, id, u64::MAX, None).map_err(OpenError::io(&path))?;
+        let log = Log::open(disk, dir, id, u64::MAX, false).map_err(OpenError::io(&path))?;
         logs.push(Arc::new(log));
     }
     let records: Vec<_> = addresses
@@ -117,7 +118,8 @@ pub struct Rebuilt {
     pub manifest: bool,
 }
 
-/// Makes all segments of a shelf anew, and the manifest if it is missing. The caller holds the data
+/// Makes all segments of a shelf anew, and the manifest if it is missing; logs that are longer than
+/// indices reach are divided first. The caller holds the data
 /// directory's lock, and no process has the shelf open.
 pub fn rebuild(
     dir: &Path,
@@ -131,6 +133,11 @@ pub fn rebuild(
         .map_err(|cause| OpenError::Manifest { path: path.clone(), cause })?;
     rebuilt.manifest = found.is_none();
     let mut manifest = found.map_or_else(|| manifest_from_logs(disk, dir), Ok)?;
+    if let Some(long) = too_long(disk, dir, &manifest)? {
+        progress(Progress { what: "dividing logs", done: 0, total: 1 });
+        manifest = divide(dir, options, &manifest, long)?;
+        progress(Progress { what: "dividing logs", done: 1, total: 1 });
+    }
     let terms = Terms::new(&manifest.secret);
     let deletes = Deletes::read(disk, dir, &manifest, 0)?;
     let total = manifest.segments.len() as u64;

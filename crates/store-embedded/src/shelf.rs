@@ -23,7 +23,7 @@ use hark_archive::{
 
 use crate::Options;
 use crate::disk::DiskFile;
-use crate::head::{Head, HeadView, ROWS_MAX};
+use crate::head::{self, Head, HeadView, ROWS_MAX};
 use crate::log::{self, BODY_MAX, Frame, Log};
 use crate::manifest::{LogEntry, Manifest};
 use crate::segment::view::{Segment, SegmentView};
@@ -35,6 +35,8 @@ const SYNC_BYTES_MAX: usize = 32 << 20;
 /// Bytes for which room is kept behind the end of the log: a quarter of what it has, within these.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
+/// Records that are deleted with one sync where what deletes them is not put with them.
+const ERASE_MAX: usize = 65_536;
 /// Heads that may wait to be sealed before the writer waits for them.
 pub(crate) const FROZEN_MAX: usize = 4;
 
@@ -283,9 +285,13 @@ impl Shelf {
 
     /// Opens a log for reading that is being written.
     pub fn open_growing(&self, number: u32, generation: u32, len: u64) -> io::Result<Arc<Log>> {
-        let reserve = self.options.log_bytes_max as usize * 2 + SYNC_BYTES_MAX * 2 + BODY_MAX;
         let disk = &*self.options.disk;
-        Log::open(disk, &self.dir, (number, generation), len, Some(reserve)).map(Arc::new)
+        Log::open(disk, &self.dir, (number, generation), len, true).map(Arc::new)
+    }
+
+    /// An empty head for a log.
+    pub fn new_head(&self, log: Arc<Log>, base: u64) -> Arc<Head> {
+        Arc::new(Head::new(log, self.terms, base, self.options.rows_expected()))
     }
 
     /// Begins a new log and head. The old head is left for sealing.
@@ -305,8 +311,7 @@ impl Shelf {
             old.finish();
         }
         let base = view.active.base + u64::from(view.active.inserted());
-        let head = Arc::new(Head::new(log, self.terms, base, self.options.seal_records));
-        self.begin_head(&head);
+        self.begin_head(&self.new_head(log, base));
         Ok(())
     }
 
@@ -327,9 +332,8 @@ impl Shelf {
     /// Begins a new head if this one is full, and leaves the old one to upkeep.
     fn make_room(&self, mut writing: MutexGuard<'_, Writing>) -> Result<(), CommitError> {
         let view = self.view.load();
-        let full = view.active.inserted() >= self.options.seal_records
-            || writing.tail.as_ref().is_some_and(|tail| tail.len >= self.options.log_bytes_max);
-        if !full {
+        let (head, log_bytes) = (&view.active, writing.tail.as_ref().map_or(0, |tail| tail.len));
+        if !self.options.is_full(head.inserted(), head.bytes(), log_bytes) {
             return Ok(());
         }
         if let Err(error) = self.rotate(&mut writing) {
@@ -358,12 +362,15 @@ impl Shelf {
         writing.frames.clear();
         writing.targets.clear();
         for write in writes {
+            if writing.frames.len() >= SYNC_BYTES_MAX {
+                self.flush(&mut writing, &view)?;
+            }
             let outcome = match write {
                 Write::Put(bytes) => self.put(&mut writing, &view, bytes),
                 Write::Erase(query) => {
                     let mut query = Query::clone(query);
                     query.normalise();
-                    self.erase(&mut writing, &view, &query).map(Outcome::Erased)
+                    self.erase(&mut writing, &view, query).map(Outcome::Erased)
                 }
             };
             let outcome = outcome.inspect_err(|error| {
@@ -401,6 +408,12 @@ impl Shelf {
             return Ok(());
         }
         let Some(tail) = tail else { return Err(io::Error::other("not open for writing")) };
+        let end = tail.len + frames.len() as u64;
+        if end > log.room() {
+            // Not reached but by a record that deletes tens of millions of others. What was read back of
+            // it would not be what was written.
+            return Err(io::Error::other(format!("a batch would make it {end} bytes long")));
+        }
         start.clear();
         let inner = frames.len() - Frame::BATCH_BYTES;
         Frame::Batch(inner as u32).write(tail.salt, start);
@@ -491,10 +504,25 @@ impl Shelf {
         Ok(Outcome::Stored { seq: head.base + u64::from(row) + 1 })
     }
 
-    fn erase(&self, writing: &mut Writing, view: &View, query: &Query) -> Result<u64, CommitError> {
-        let found = self.find(writing, view, query, query.limit)?;
-        self.delete(writing, view, &found);
-        Ok(found.len() as u64)
+    /// Deletes what matches, in pieces: only what a record deletes must stand in one batch.
+    fn erase(
+        &self,
+        writing: &mut Writing,
+        view: &View,
+        mut query: Query,
+    ) -> Result<u64, CommitError> {
+        let mut erased = 0;
+        loop {
+            let wanted = (query.limit - erased).min(ERASE_MAX);
+            let found = self.find(writing, view, &query, wanted)?;
+            self.delete(writing, view, &found);
+            erased += found.len();
+            if found.len() < ERASE_MAX || erased >= query.limit {
+                return Ok(erased as u64);
+            }
+            query.after = found.last().copied();
+            self.flush(writing, view)?;
+        }
     }
 
     /// Gathers the deletion of what was found.
@@ -570,10 +598,14 @@ impl Store for Embedded {
         let mut done = Committed::default();
         let mut rest = writes;
         while !rest.is_empty() {
-            let mut bytes = 0;
+            let (mut bytes, mut head_bytes) = (0, 0);
+            let head_bytes_max = self.shelf.options.head_bytes_max / 4;
             let fits = rest.iter().take(ROWS_MAX / 2).take_while(|write| {
-                let fits = bytes < SYNC_BYTES_MAX;
-                bytes += if let Write::Put(record) = write { record.len() } else { 0 };
+                let fits = bytes < SYNC_BYTES_MAX && head_bytes <= head_bytes_max;
+                if let Write::Put(record) = write {
+                    bytes += record.len();
+                    head_bytes += head::bytes_of_record(record);
+                }
                 fits
             });
             let (piece, later) = rest.split_at(fits.count());

@@ -183,7 +183,7 @@ impl Shelf {
             let result = self.upkeep_all();
             // After a failure the head stays in memory and its log on disk; the next rotation tries
             // again, as long as there is room.
-            let full = self.view.load().frozen.len() >= FROZEN_MAX;
+            let full = self.must_seal_first();
             return result
                 .map_err(|error| stopped(error.to_string()))
                 .or_else(|error| if full { Err(error) } else { Ok(()) });
@@ -191,7 +191,7 @@ impl Shelf {
         let mut signal = lock(&self.signal);
         signal.work = true;
         self.signalled.notify_all();
-        while self.view.load().frozen.len() >= FROZEN_MAX {
+        while self.must_seal_first() {
             if let Some(error) = &signal.failed {
                 return Err(stopped(error.clone()));
             }
@@ -199,6 +199,13 @@ impl Shelf {
         }
         Ok(())
     }
+    /// Whether so many heads wait to be sealed, or such large ones, that writing waits for that.
+    fn must_seal_first(&self) -> bool {
+        let view = self.view.load();
+        let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
+        view.frozen.len() >= FROZEN_MAX || self.options.must_seal_first(bytes)
+    }
+
 
     /// Has upkeep look whether there is work.
     pub(crate) fn call_upkeep(&self) {

@@ -6,6 +6,7 @@ use std::cell::Cell;
 
 thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
+    static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 /// How often this thread has allocated or made something grow.
@@ -13,32 +14,43 @@ pub fn of_this_thread() -> usize {
     COUNT.with(Cell::get)
 }
 
+/// Bytes that this thread has allocated, less those that it has given back.
+pub fn bytes_of_this_thread() -> isize {
+    BYTES.with(Cell::get)
+}
+
 /// Counts, and leaves the work to another allocator. To be put under `#[global_allocator]`.
 pub struct Counting<A>(pub A);
 
-fn count() {
+fn count(bytes: isize) {
     // At the end of a thread there may be no counter left.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+    add(bytes);
+}
+
+fn add(bytes: isize) {
+    let _ = BYTES.try_with(|all| all.set(all.get().wrapping_add(bytes)));
 }
 
 // SAFETY: everything is handed to the other allocator as it is.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size().cast_signed());
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size().cast_signed());
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
+        count(size.cast_signed() - layout.size().cast_signed());
         unsafe { self.0.realloc(at, layout, size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        add(-layout.size().cast_signed());
         unsafe { self.0.dealloc(at, layout) }
     }
 }

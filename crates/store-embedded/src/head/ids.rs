@@ -27,6 +27,11 @@ impl Ids {
         Self { slots, tables: [const { OnceLock::new() }; ID_TABLES] }
     }
 
+    /// Memory of the first table.
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.slots as u64 * 4
+    }
+
     /// Rows that may have this hash, the latest table's first.
     pub(super) fn rows(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let tables = self.tables.iter().rev().filter_map(OnceLock::get);

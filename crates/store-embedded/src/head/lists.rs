@@ -45,6 +45,13 @@ struct Entry {
     rows: [AtomicU32; INLINE],
 }
 
+/// Memory of an entry, about, with its place in the chains.
+pub(super) const ENTRY_BYTES: u64 = 80;
+/// Memory of a long list without its rows, about.
+const LONG_BYTES: u64 = 200;
+/// Memory of a row in a list, about: where it is in a long one.
+pub(super) const POSTING_BYTES: u64 = 4;
+
 impl Entry {
     fn is(&self, term: u64) -> bool {
         self.term.load(Ordering::Relaxed) == term
@@ -90,6 +97,16 @@ impl Lists {
             tables: [const { OnceLock::new() }; TABLES],
             every: Entry::default(),
         }
+    }
+
+    /// Memory that the lists take, about, but for their rows and the first table of chains.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
+    }
+
+    /// Memory of the first table of chains.
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.chains as u64 * 4
     }
 
     fn entry(&self, link: &AtomicU32) -> Option<&Entry> {

@@ -29,8 +29,19 @@ mod table;
 mod tests;
 mod view;
 
-/// Most rows a head can have, however large a single batch is.
-pub const ROWS_MAX: usize = 1 << 22;
+/// Most rows a head can have, however large a single batch is. Fewer in the tests of this crate.
+pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
+
+/// Memory of a row, about: in the table, among the ids, in the lists of all rows and of its kind.
+pub(crate) const ROW_BYTES: u64 = 80;
+
+/// Memory that the record of these bytes takes in a head, about and at most: as if nobody else had its
+/// labels.
+pub(crate) fn bytes_of_record(bytes: &[u8]) -> u64 {
+    let labels = Record::new(bytes).map_or(0, |record| record.labels_max());
+    // One more is its author.
+    ROW_BYTES + (labels as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
+}
 
 /// See the module.
 pub struct Head {
@@ -46,6 +57,8 @@ pub struct Head {
     ids: Ids,
     inserted: AtomicU32,
     published: AtomicU32,
+    /// Rows in all lists but those of all rows and of kinds.
+    postings: AtomicU64,
     /// Whether a record was asked for that is not in the log yet.
     missed: AtomicBool,
     dead: DeadRows,
@@ -69,6 +82,7 @@ impl Head {
             ids: Ids::new(rows),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
+            postings: AtomicU64::new(0),
             missed: AtomicBool::new(false),
             dead: DeadRows::new(0),
             oldest: AtomicU64::new(u64::MAX),
@@ -81,6 +95,15 @@ impl Head {
     /// Rows inserted, published or not.
     pub fn inserted(&self) -> u32 {
         self.inserted.load(Ordering::Acquire)
+    }
+
+    /// Memory that it takes, about. It grows with the lists more than with the rows: a record with many
+    /// labels that no other has is in as many lists.
+    pub fn bytes(&self) -> u64 {
+        let rows = u64::from(self.inserted());
+        let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
+        let postings = self.postings.load(Ordering::Relaxed);
+        tables + rows * ROW_BYTES + self.lists.bytes() + postings * lists::POSTING_BYTES
     }
 
     /// Rows that readers may see.
@@ -113,6 +136,7 @@ impl Head {
         self.inserted.store(row + 1, Ordering::Release);
         self.terms.of(record, terms);
         self.lists.warm(terms);
+        self.postings.fetch_add(terms.len() as u64, Ordering::Relaxed);
         self.lists.insert_every(self.every, row, (kind, time), &self.table);
         for &term in terms.iter().filter(|&&term| term != self.every) {
             self.lists.insert(term, row, (kind, time), &self.table);

@@ -1,0 +1,236 @@
+//! Dividing logs of which one head would be too large, or whose last records no index reaches: their
+//! live records are moved to new logs, in the same order. Both come from settings that were once
+//! higher, or not bounded; what is written now stays within what can be read again.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+use hark_archive::{Id, Record};
+
+use crate::Options;
+use crate::disk::{Disk, DiskFile};
+use crate::head::bytes_of_record;
+use crate::log::{self, End, Frame, LogError};
+use crate::manifest::{LogEntry, Manifest, SegmentEntry};
+use crate::open::OpenError;
+use crate::rebuild::{Deletes, rebuild_segment};
+use crate::shelf::random_u32;
+use crate::term::Terms;
+
+/// Bytes of frames in a batch.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The first log that is longer than indices reach, if there is one.
+pub(crate) fn too_long(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+) -> Result<Option<u32>, OpenError> {
+    let log_dir = dir.join("log");
+    let files = disk.list(&log_dir).map_err(OpenError::io(&log_dir))?;
+    let is_long = |entry: &&LogEntry| {
+        let path = log::path(dir, entry.number, entry.generation);
+        files.iter().any(|(name, len)| *len > log::BYTES_MAX && path.ends_with(name))
+    };
+    Ok(manifest.logs.iter().find(is_long).map(|entry| entry.number))
+}
+
+/// Moves the live records of the log numbered `first`, and of all after it, to new logs, each of which
+/// fills one head at most. All but the last of these get their segments, and the manifest names them in
+/// the place of the old ones when this returns. Where logs before it have no segment, it begins with
+/// these: only the last logs may be without. Nothing else may write meanwhile.
+pub(crate) fn divide(
+    dir: &Path,
+    options: &Options,
+    manifest: &Manifest,
+    first: u32,
+) -> Result<Manifest, OpenError> {
+    let disk = &*options.disk;
+    let is_first = |log: &&LogEntry| log.number >= first || !manifest.is_sealed(log.number);
+    let first = manifest.logs.iter().find(is_first).map_or(first, |log| log.number);
+    // The last deletion of each record of these logs, and those of records in logs that stay.
+    let mut deleted: HashMap<(Id, u32), (u32, u64)> = HashMap::new();
+    let mut kept = Vec::new();
+    read(disk, dir, manifest, first, &mut |at, frame| {
+        match frame {
+            Frame::Delete { id, log } if log >= first => {
+                deleted.insert((id, log), at);
+            }
+            Frame::Delete { id, log } => kept.push((id, log)),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let next_log = manifest.logs.last().map_or(1, |last| last.number + 1);
+    let log_dir = dir.join("log");
+    let io = OpenError::io(&log_dir);
+    let mut into = Into { disk, dir, options, logs: Vec::new(), fresh: None, next_log };
+    read(disk, dir, manifest, first, &mut |at, frame| match frame {
+        Frame::Put(bytes) => match Record::new(bytes) {
+            Ok(record) if deleted.get(&(*record.id(), at.0)).is_none_or(|gone| *gone < at) => {
+                into.put(bytes)
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    })?;
+    let logs = into.finish(&kept).map_err(&io)?;
+    disk.sync_dir(&log_dir).map_err(&io)?;
+    let mut next = manifest.clone();
+    next.logs.retain(|log| log.number < first);
+    next.segments.retain(|segment| segment.first_log < first);
+    if let Some(last) = next.segments.last_mut() {
+        last.last_log = last.last_log.min(first.saturating_sub(1));
+    }
+    let (_, sealed) = logs.split_last().unwrap_or((&0, &[]));
+    next.logs.extend(logs.iter().map(|&number| entry(number)));
+    let terms = Terms::new(&next.secret);
+    for &log in sealed {
+        let number = next.next_segment;
+        next.next_segment += 1;
+        let segment = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
+        rebuild_segment(disk, dir, &segment, &next, &Deletes::none(), &terms)?;
+        next.segments.push(segment);
+    }
+    next.write(disk, dir).map_err(OpenError::io(dir))?;
+    Ok(next)
+}
+
+fn entry(number: u32) -> LogEntry {
+    LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 }
+}
+
+/// Hears of frames, each with the number of its log and its offset there.
+type OnFrame<'a> = &'a mut dyn FnMut((u32, u64), Frame<'_>) -> io::Result<()>;
+
+/// Hands out the frames of the logs from the one numbered `first` on.
+fn read(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+    first: u32,
+    each: OnFrame<'_>,
+) -> Result<(), OpenError> {
+    for entry in manifest.logs.iter().filter(|entry| entry.number >= first) {
+        let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
+        let path = log::path(dir, entry.number, entry.generation);
+        let id = (entry.number, entry.generation);
+        let mut done = Ok(());
+        let End { good, len, .. } = log::replay_any(disk, &path, id, &mut |offset, frame| {
+            if done.is_ok() {
+                done = each((entry.number, offset), frame);
+            }
+        })?;
+        if good < len && !last {
+            return Err(LogError::Damaged { path, offset: good }.into());
+        }
+        done.map_err(OpenError::io(&dir.join("log")))?;
+    }
+    Ok(())
+}
+
+/// The new logs.
+struct Into<'a> {
+    disk: &'a dyn Disk,
+    dir: &'a Path,
+    options: &'a Options,
+    /// Those that are written.
+    logs: Vec<u32>,
+    /// The one being written.
+    fresh: Option<Fresh>,
+    next_log: u32,
+}
+
+/// A new log.
+struct Fresh {
+    number: u32,
+    file: Box<dyn DiskFile>,
+    salt: u32,
+    /// Bytes in the file.
+    end: u64,
+    /// Frames of the next batch.
+    frames: Vec<u8>,
+    /// Records in it, and memory that they take in a head.
+    rows: u32,
+    head_bytes: u64,
+}
+
+impl Into<'_> {
+    fn put(&mut self, record: &[u8]) -> io::Result<()> {
+        let head_bytes = bytes_of_record(record);
+        let is_full = |fresh: &Fresh| {
+            let log_bytes = fresh.end + fresh.frames.len() as u64;
+            let rows = fresh.rows;
+            rows > 0 && self.options.is_full(rows, fresh.head_bytes + head_bytes, log_bytes)
+        };
+        if self.fresh.as_ref().is_some_and(is_full) {
+            self.end_log()?;
+        }
+        let fresh = self.fresh()?;
+        Frame::Put(record).write(fresh.salt, &mut fresh.frames);
+        fresh.rows += 1;
+        fresh.head_bytes += head_bytes;
+        if fresh.frames.len() >= BATCH_BYTES { fresh.flush() } else { Ok(()) }
+    }
+
+    /// The log being written, begun if there is none.
+    fn fresh(&mut self) -> io::Result<&mut Fresh> {
+        let fresh = match self.fresh.take() {
+            Some(fresh) => fresh,
+            None => self.begin()?,
+        };
+        Ok(self.fresh.insert(fresh))
+    }
+
+    fn begin(&mut self) -> io::Result<Fresh> {
+        let (number, salt) = (self.next_log, random_u32()?);
+        self.next_log += 1;
+        let mut file = self.disk.create(&self.path(number).with_extension("new"))?;
+        file.write_all(&log::header(number, 0, salt))?;
+        let (end, frames) = (log::HEADER, Vec::new());
+        Ok(Fresh { number, file, salt, end, frames, rows: 0, head_bytes: 0 })
+    }
+
+    fn path(&self, number: u32) -> std::path::PathBuf {
+        log::path(self.dir, number, 0)
+    }
+
+    fn end_log(&mut self) -> io::Result<()> {
+        let Some(mut fresh) = self.fresh.take() else { return Ok(()) };
+        fresh.flush()?;
+        fresh.file.sync()?;
+        let path = self.path(fresh.number);
+        self.disk.rename(&path.with_extension("new"), &path)?;
+        self.logs.push(fresh.number);
+        Ok(())
+    }
+
+    /// Ends the last log, in which deletions of records in older logs stand: no segment covers it, so
+    /// the next start carries them out.
+    fn finish(mut self, deletes: &[(Id, u32)]) -> io::Result<Vec<u32>> {
+        let fresh = self.fresh()?;
+        for &(id, log) in deletes {
+            Frame::Delete { id, log }.write(fresh.salt, &mut fresh.frames);
+            if fresh.frames.len() >= BATCH_BYTES {
+                fresh.flush()?;
+            }
+        }
+        self.end_log()?;
+        Ok(self.logs)
+    }
+}
+
+impl Fresh {
+    /// Writes the frames as a batch.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.frames.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Vec::with_capacity(self.frames.len() + Frame::BATCH_BYTES);
+        Frame::Batch(self.frames.len() as u32).write(self.salt, &mut batch);
+        batch.append(&mut self.frames);
+        self.end += batch.len() as u64;
+        self.file.write_all(&batch)
+    }
+}

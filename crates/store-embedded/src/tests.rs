@@ -1,0 +1,303 @@
+//! What no setting may do: lose a record, hide it, panic, or take memory without bound. How long a log
+//! and how large a head can be is lowered for these tests (`log::BYTES_MAX`, `head::ROWS_MAX`).
+
+use std::alloc::System;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hark_archive::admission::KeepAll;
+use hark_archive::{Id, Query, Record, Store as _, Write};
+use hark_codec::record::{self, Place};
+use hark_testkit::allocations::{Counting, bytes_of_this_thread};
+
+use crate::check::check;
+use crate::head::{Head, ROWS_MAX};
+use crate::log::{self, Frame, Log};
+use crate::manifest::{LogEntry, Manifest};
+use crate::term::Terms;
+use crate::{Embedded, Options, rebuild};
+
+#[global_allocator]
+static ALLOCATOR: Counting<System> = Counting(System);
+
+/// A shelf's directory, which goes with it.
+struct Shelf(PathBuf);
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Shelf {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("hark-bounds-{name}-{}", std::process::id())))
+    }
+
+    fn open(&self, options: &Options) -> Embedded {
+        Embedded::open(&self.0, Box::new(KeepAll), options.clone()).expect("opens")
+    }
+}
+
+fn id(number: u32) -> Id {
+    let mut id = [0; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    id
+}
+
+/// A record with `labels` labels that no other has, and `bytes` bytes of content.
+fn record_of(number: u32, kind: u32, labels: u32, bytes: usize) -> Box<[u8]> {
+    let time = u64::from(number);
+    let head = record::Head { id: id(number), time, author: Some([1; 32]), kind, expires: None };
+    let values: Vec<[u8; 8]> = (0..labels)
+        .map(|label| (u64::from(number) << 32 | u64::from(label)).to_be_bytes())
+        .collect();
+    let mut out = Vec::new();
+    let labels = values.iter().map(|value| (b't', Place::Bytes(&value[..])));
+    record::write(&mut out, &head, &vec![b'x'; bytes], labels);
+    out.into()
+}
+
+fn put(numbers: std::ops::Range<u32>, labels: u32, bytes: usize) -> Vec<Write> {
+    numbers.map(|number| Write::Put(record_of(number, 1, labels, bytes))).collect()
+}
+
+/// Asserts that exactly these are found, by their ids and all together.
+fn assert_found(store: &Embedded, numbers: std::ops::Range<u32>) {
+    let missing: Vec<u32> =
+        numbers.clone().filter(|&number| !store.knows(&id(number)).expect("answers")).collect();
+    assert_eq!(missing, [0; 0], "not found by their ids");
+    let mut seen = Vec::new();
+    let mut search = store.search(&Query::default()).expect("searches");
+    let mut sink = |record: &Record<'_>| {
+        seen.push(record.time() as u32);
+        std::ops::ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, &mut sink).expect("answers");
+    assert_eq!(seen, numbers.rev().collect::<Vec<_>>(), "newest first");
+}
+
+fn faults(shelf: &Path, options: &Options) -> String {
+    let report = check(shelf, options, &mut |_| {}).expect("checks");
+    let told: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    told.join("\n")
+}
+
+fn quiet() -> Options {
+    Options { background: false, ..Options::default() }
+}
+
+#[test]
+fn logs_end_where_indices_reach_whatever_is_set() {
+    let shelf = Shelf::new("long");
+    let options = Options { log_bytes_max: u64::MAX, ..quiet() };
+    let store = shelf.open(&options);
+    // Three times what one log may have.
+    for at in 0..30 {
+        store.commit(&put(at * 10..at * 10 + 10, 1, 10_000)).expect("commits");
+    }
+    assert_found(&store, 0..300);
+    drop(store);
+    assert_found(&shelf.open(&options), 0..300);
+    assert_eq!(faults(&shelf.0, &options), "");
+}
+
+#[test]
+fn heads_end_where_they_are_full_whatever_is_set() {
+    let shelf = Shelf::new("rows");
+    let options = Options { seal_records: u32::MAX, ..quiet() };
+    let store = shelf.open(&options);
+    let rows = ROWS_MAX as u32 + 1_000;
+    for from in (0..rows).step_by(6_000) {
+        store.commit(&put(from..(from + 6_000).min(rows), 0, 0)).expect("commits");
+    }
+    assert_found(&store, 0..rows);
+}
+
+#[test]
+fn a_log_is_read_whole_though_less_is_set_than_when_it_was_written() {
+    let shelf = Shelf::new("lowered");
+    shelf.open(&quiet()).commit(&put(0..40, 1, 10_000)).expect("commits");
+    let lowered = Options { log_bytes_max: 1, ..quiet() };
+    let store = shelf.open(&lowered);
+    assert_found(&store, 0..40);
+    store.commit(&put(40..41, 1, 10_000)).expect("commits");
+    assert_found(&store, 0..41);
+}
+
+#[test]
+fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
+    let shelf = Shelf::new("erase");
+    // More deletions than one log has room for.
+    let rows = (log::BYTES_MAX / 45) as u32 + 1_000;
+    let store = shelf.open(&quiet());
+    for from in (0..rows).step_by(4_000) {
+        store.commit(&put(from..(from + 4_000).min(rows), 0, 0)).expect("commits");
+    }
+    store.commit(&[Write::Erase(Box::new(Query { to: 9, ..Query::default() }))]).expect("commits");
+    store.commit(&put(rows..rows + 1, 0, 0)).expect("commits");
+    assert_eq!(store.stats().records, u64::from(rows) - 9);
+    drop(store);
+    let store = shelf.open(&quiet());
+    assert_eq!(store.stats().records, u64::from(rows) - 9);
+    assert_eq!(faults(&shelf.0, &quiet()), "");
+}
+
+/// A shelf as an earlier version could leave it: log 1 with records 0..10, log 2 too long with
+/// 10..`end`, and log 3 with one more and the deletions of 5, 50 and 51, of which 50 comes again.
+fn leave_long_log(shelf: &Shelf, end: u32, sealed: bool) {
+    let store = shelf.open(&Options { seal_records: 10, ..quiet() });
+    store.commit(&put(0..10, 1, 10_000)).expect("commits");
+    if sealed {
+        store.commit(&put(10..11, 1, 10_000)).expect("commits");
+        assert_eq!(store.stats().segments, 1);
+    }
+    drop(store);
+    let write = |number: u32, batches: Vec<Vec<Frame<'_>>>| {
+        let mut out = log::header(number, 0, 7).to_vec();
+        for batch in batches {
+            let mut frames = Vec::new();
+            for frame in batch {
+                frame.write(7, &mut frames);
+            }
+            Frame::Batch(frames.len() as u32).write(7, &mut out);
+            out.append(&mut frames);
+        }
+        std::fs::write(log::path(&shelf.0, number, 0), &out).expect("is written");
+        out.len() as u64
+    };
+    let records: Vec<Box<[u8]>> = (0..=end).map(|number| record_of(number, 1, 1, 10_000)).collect();
+    let put = |number: u32| Frame::Put(&records[number as usize]);
+    let long = write(2, (10..end).map(|number| vec![put(number)]).collect());
+    assert!(long > log::BYTES_MAX);
+    let gone = |number, log| Frame::Delete { id: id(number), log };
+    write(3, vec![vec![put(end), gone(5, 1)], vec![gone(50, 2), gone(51, 2), put(50)]]);
+    let mut manifest =
+        Manifest::read(&crate::disk::RealDisk, &shelf.0).expect("is read").expect("is there");
+    let entry = |number| LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 };
+    manifest.logs.truncate(1);
+    manifest.logs.extend([entry(2), entry(3)]);
+    manifest.write(&crate::disk::RealDisk, &shelf.0).expect("is written");
+}
+
+#[test]
+fn a_log_that_indices_do_not_reach_is_refused_found_by_a_check_and_divided_by_a_rebuild() {
+    for sealed in [false, true] {
+        let shelf = Shelf::new("divide");
+        leave_long_log(&shelf, 250, sealed);
+        let options = quiet();
+        let refusals = [
+            Embedded::open(&shelf.0, Box::new(KeepAll), options.clone()).err(),
+            Embedded::open_read_only(&shelf.0, options.clone()).err(),
+        ];
+        for refusal in refusals {
+            let words = refusal.expect("is refused").to_string();
+            assert!(
+                words.contains("00000002-0.log") && words.contains("`hark rebuild`"),
+                "{words}"
+            );
+        }
+        let told = faults(&shelf.0, &options);
+        assert!(told.contains("longer than indices reach"), "{told}");
+        rebuild(&shelf.0, &options, &mut |_| {}).expect("rebuilds");
+        assert_eq!(faults(&shelf.0, &options), "");
+        let store = shelf.open(&options);
+        for number in 0..=250 {
+            let known = store.knows(&id(number)).expect("answers");
+            assert_eq!(known, ![5, 51].contains(&number), "record {number}");
+        }
+        assert_eq!(store.stats().records, 249);
+        store.commit(&put(251..252, 1, 10)).expect("commits");
+        drop(store);
+        let store = shelf.open(&options);
+        assert_eq!(store.stats().records, 250);
+        store.compact(&mut |_| {}).expect("compacts");
+        assert_eq!(store.stats().records, 250);
+    }
+}
+
+#[test]
+fn the_memory_of_a_head_is_about_what_it_says() {
+    for (records, labels) in [(60, 2_000), (8_000, 3), (8_000, 0)] {
+        let records: Vec<Box<[u8]>> =
+            (0..records).map(|number| record_of(number, number % 5, labels, 0)).collect();
+        let mut scratch = Vec::with_capacity(3_000);
+        let before = bytes_of_this_thread();
+        let head = Head::new(Arc::new(Log::empty()), Terms::new(&[7; 16]), 0, 1_000);
+        let empty = bytes_of_this_thread();
+        for bytes in &records {
+            head.insert(&Record::new(bytes).expect("sound"), 0, &mut scratch);
+        }
+        // What is made at once for many lists to come is not in question.
+        let taken = (bytes_of_this_thread() - empty) as u64;
+        assert!(empty - before < 200_000, "an empty head has {} bytes", empty - before);
+        let said = head.bytes();
+        let of_records: u64 = records.iter().map(|bytes| crate::head::bytes_of_record(bytes)).sum();
+        assert!(
+            said * 2 > taken && said < taken * 2,
+            "{labels} labels: {taken} bytes taken, {said} said"
+        );
+        println!("{labels} labels: {taken} bytes taken, {said} said");
+        assert!(of_records + 200_000 > said, "{labels} labels: {of_records} expected, {said} said");
+    }
+}
+
+/// Memory of all heads of a store.
+fn heads_bytes(store: &Embedded) -> u64 {
+    let view = store.shelf.view.load();
+    view.frozen.iter().chain([&view.active]).map(|head| head.bytes()).sum()
+}
+
+#[test]
+fn heads_of_records_with_many_labels_are_sealed_by_their_memory() {
+    let shelf = Shelf::new("labels");
+    let max = 2 << 20;
+    for background in [false, true] {
+        let options = Options { head_bytes_max: max, background, ..Options::default() };
+        let store = shelf.open(&options);
+        let from = if background { 100 } else { 0 };
+        for number in from..from + 100 {
+            store.commit(&put(number..number + 1, 1_500, 0)).expect("commits");
+            let bytes = heads_bytes(&store);
+            assert!(bytes <= max * 4, "{bytes} bytes after {number}");
+        }
+        assert_found(&store, 0..from + 100);
+        drop(store);
+        let store = shelf.open(&options);
+        assert!(heads_bytes(&store) <= max * 4, "at the start");
+    }
+    // A batch of many is committed in pieces.
+    let options = Options { head_bytes_max: max, ..quiet() };
+    let store = shelf.open(&options);
+    store.commit(&put(200..260, 1_500, 0)).expect("commits");
+    assert!(heads_bytes(&store) <= max * 4);
+    assert_found(&store, 0..260);
+}
+
+#[test]
+fn logs_whose_heads_would_take_too_much_memory_are_divided_at_the_start() {
+    let shelf = Shelf::new("heavy");
+    let store = shelf.open(&quiet());
+    for number in 0..60 {
+        store.commit(&put(number..number + 1, 1_500, 0)).expect("commits");
+    }
+    let erased = Query { ids: Some(vec![id(7)]), ..Query::default() };
+    store.commit(&[Write::Erase(Box::new(erased))]).expect("commits");
+    let taken = heads_bytes(&store);
+    drop(store);
+    let options = Options { head_bytes_max: 512 << 10, ..quiet() };
+    assert!(taken > options.head_bytes_max * 6, "{taken}");
+    for _ in 0..2 {
+        let store = shelf.open(&options);
+        assert!(heads_bytes(&store) <= options.head_bytes_max * 4);
+        assert_eq!(store.stats().records, 59);
+        assert!(!store.knows(&id(7)).expect("answers") && store.knows(&id(8)).expect("answers"));
+        drop(store);
+        assert_eq!(faults(&shelf.0, &options), "");
+    }
+    let store = shelf.open(&options);
+    assert_eq!(store.notes(), [""; 0]);
+    store.commit(&put(60..61, 1, 0)).expect("commits");
+    assert_eq!(store.stats().records, 60);
+}
