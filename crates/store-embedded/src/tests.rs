@@ -301,3 +301,42 @@ fn logs_whose_heads_would_take_too_much_memory_are_divided_at_the_start() {
     store.commit(&put(60..61, 1, 0)).expect("commits");
     assert_eq!(store.stats().records, 60);
 }
+
+#[test]
+fn merged_segments_are_bounded_by_their_lists_as_well() {
+    let shelf = Shelf::new("weight");
+    let options =
+        Options { seal_records: 2, merge_fan_in: 2, segment_records_max: 4_000, ..quiet() };
+    let store = shelf.open(&options);
+    for number in 0..40 {
+        store.commit(&put(number..number + 1, 500, 0)).expect("commits");
+    }
+    store.compact(&mut |_| {}).expect("compacts");
+    assert_found(&store, 0..40);
+    let entries: Vec<usize> =
+        store.shelf.view.load().segments.iter().map(|segment| segment.file.entries()).collect();
+    // Two a row.
+    assert!(entries.iter().all(|&entries| entries <= 8_000), "{entries:?}");
+    assert!(entries.len() < 8, "{entries:?}");
+}
+
+#[test]
+fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
+    let shelf = Shelf::new("rare");
+    let options = Options { seal_records: 640, ..quiet() };
+    let store = shelf.open(&options);
+    let mut writes = put(0..640, 1, 0);
+    for number in (0..640).step_by(64) {
+        // Of one kind with many labels, and of one with few.
+        writes[number as usize] = Write::Put(record_of(number, 7, 1_000, 0));
+        writes[number as usize + 1] = Write::Put(record_of(number + 1, 5, 2, 0));
+    }
+    store.commit(&writes).expect("commits");
+    store.commit(&put(640..641, 1, 0)).expect("commits");
+    let view = store.shelf.view.load();
+    let [segment] = view.segments.as_slice() else { panic!("one segment") };
+    let kept: Vec<(u32, usize)> =
+        segment.rare_kinds().map(|(kind, terms)| (kind, terms.len())).collect();
+    assert_eq!(kept, [(5, 22)]);
+    assert_found(&store, 0..641);
+}

@@ -8,9 +8,8 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hark_archive::CommitError;
-use hark_archive::{CommitError, vital};
 use hark_archive::store::{Job, Upkeep};
+use hark_archive::{CommitError, vital};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::log::{self, Frame, Log, LogError};
@@ -18,7 +17,7 @@ use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::open::{OpenError, open_segment};
 use crate::segment::seal::DROPPED;
 use crate::segment::sidecar::Kind;
-use crate::segment::view::Segment;
+use crate::segment::view::{Segment, WEIGHT_MAX};
 use crate::segment::{self, Address, merge, seal};
 use crate::shelf::{Embedded, FROZEN_MAX, Shelf, View, Writing, lock, random_u32};
 use crate::{OnProgress, Progress};
@@ -199,13 +198,13 @@ impl Shelf {
         }
         Ok(())
     }
+
     /// Whether so many heads wait to be sealed, or such large ones, that writing waits for that.
     fn must_seal_first(&self) -> bool {
         let view = self.view.load();
         let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
         view.frozen.len() >= FROZEN_MAX || self.options.must_seal_first(bytes)
     }
-
 
     /// Has upkeep look whether there is work.
     pub(crate) fn call_upkeep(&self) {
@@ -661,7 +660,7 @@ fn due_merge(
     segments: &[Arc<Segment>],
     options: &crate::Options,
 ) -> Option<std::ops::Range<usize>> {
-    let rows: Vec<u32> = segments.iter().map(|segment| segment.file.rows).collect();
+    let rows: Vec<u32> = segments.iter().map(|segment| segment.weight()).collect();
     due(&rows, options)
 }
 
@@ -685,7 +684,8 @@ fn due(rows: &[u32], options: &crate::Options) -> Option<std::ops::Range<usize>>
 
 /// Whether segments of so many rows may become one.
 fn fits(rows: &[u32], options: &crate::Options) -> bool {
-    rows.iter().map(|rows| u64::from(*rows)).sum::<u64>() <= options.segment_records_max
+    let rows = rows.iter().map(|rows| u64::from(*rows)).sum::<u64>();
+    rows <= options.segment_records_max.min(WEIGHT_MAX)
 }
 
 /// Neighbours that fit into one segment together, from the oldest on; none if no two do.
@@ -693,7 +693,7 @@ fn next_to_fit(
     segments: &[Arc<Segment>],
     options: &crate::Options,
 ) -> Option<std::ops::Range<usize>> {
-    let rows: Vec<u32> = segments.iter().map(|segment| segment.file.rows).collect();
+    let rows: Vec<u32> = segments.iter().map(|segment| segment.weight()).collect();
     let mut start = 0;
     while start < rows.len() {
         let many = (start + 1..=rows.len()).take_while(|&end| fits(&rows[start..end], options));

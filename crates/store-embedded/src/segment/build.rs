@@ -96,7 +96,8 @@ impl Builder {
             }
             for row in rows.drain(..) {
                 self.put(&row.to_le_bytes())?;
-                end += 1;
+                // What is merged was chosen so that they fit.
+                end = end.checked_add(1).ok_or_else(|| io::Error::other("too many postings"))?;
             }
             terms.push(term);
             kinds.push(kind);

@@ -161,6 +161,11 @@ impl SegmentFile {
         self.equal(Section::Terms, self.entries(), term)
     }
 
+    /// Rows of all lists together.
+    pub fn posting_count(&self) -> usize {
+        self.sections[Section::Postings as usize].len() / 4
+    }
+
     /// An entry's term.
     pub fn entry_term(&self, entry: usize) -> u64 {
         self.u64(Section::Terms, entry).unwrap_or(u64::MAX)

@@ -84,29 +84,63 @@ impl Dead {
 
 /// Rare kinds are those that together have no more than this share of the rows.
 const RARE_SHARE: u32 = 32;
+/// Terms for each of its rows that a kind may have to be rare: they are kept in memory.
+const RARE_TERMS: usize = 16;
 
 fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box<[u64]>)]> {
     let mut by_rows: Vec<(usize, u32)> = kinds.iter().map(|(k, list)| (list.len(), *k)).collect();
     by_rows.sort_unstable();
     let mut room = (file.rows / RARE_SHARE) as usize;
-    let mut rare: Vec<(u32, Vec<u64>)> = by_rows
+    let mut rare: Vec<Rare> = by_rows
         .into_iter()
         .map_while(|(rows, kind)| {
             room = room.checked_sub(rows)?;
-            Some((kind, Vec::new()))
+            Some(Rare { kind, terms: Some(Vec::new()), terms_max: rows * RARE_TERMS })
         })
         .collect();
-    rare.sort_unstable();
+    rare.sort_unstable_by_key(|rare| rare.kind);
     file.read_ahead_kinds();
     for entry in 0..file.entries() {
-        if let Ok(at) = rare.binary_search_by_key(&file.kind(entry), |(kind, _)| *kind) {
-            rare[at].1.push(file.entry_term(entry));
+        if let Ok(at) = rare.binary_search_by_key(&file.kind(entry), |rare| rare.kind) {
+            rare[at].add(|| file.entry_term(entry));
         }
     }
-    rare.into_iter().map(|(kind, terms)| (kind, terms.into())).collect()
+    rare.into_iter().filter_map(|rare| Some((rare.kind, rare.terms?.into()))).collect()
 }
 
+/// A kind that is rare, as it seems so far.
+struct Rare {
+    kind: u32,
+    /// None if they are too many.
+    terms: Option<Vec<u64>>,
+    terms_max: usize,
+}
+
+impl Rare {
+    fn add(&mut self, term: impl FnOnce() -> u64) {
+        match &mut self.terms {
+            Some(terms) if terms.len() < self.terms_max => terms.push(term()),
+            terms => *terms = None,
+        }
+    }
+}
+
+/// Entries of the dictionary, and postings, that weigh as much as a row. A segment of some
+/// [`crate::Options::segment_records_max`] has more of neither than fit.
+const ENTRIES_PER_ROW: usize = 2;
+const POSTINGS_PER_ROW: usize = 256;
+/// Weight that a segment may have at most, whatever is set: of more, its postings could not be counted.
+pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
+
 impl Segment {
+    /// Its size, in rows of which each has few terms: what a merge keeps in memory grows with the rows
+    /// and with the entries of the dictionary, and the postings of one segment are counted in 32 bits.
+    pub fn weight(&self) -> u32 {
+        let entries = self.file.entries().div_ceil(ENTRIES_PER_ROW);
+        let postings = self.file.posting_count().div_ceil(POSTINGS_PER_ROW);
+        (self.file.rows as usize).max(entries).max(postings).try_into().unwrap_or(u32::MAX)
+    }
+
     /// False if surely no row of these kinds has the term; told without touching the dictionary where
     /// the kinds are rare.
     fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
@@ -116,6 +150,12 @@ impl Segment {
                 rare.map_or(true, |at| self.rare[at].1.binary_search(&term).is_ok())
             })
         })
+    }
+
+    /// What is kept of its rare kinds.
+    #[cfg(test)]
+    pub(crate) fn rare_kinds(&self) -> impl Iterator<Item = (u32, &[u64])> {
+        self.rare.iter().map(|(kind, terms)| (*kind, &**terms))
     }
 
     /// Puts a segment together.
