@@ -1,6 +1,7 @@
 //! The binary as a user meets it: flags, files, pipes, exit codes, and what it says.
 
 mod beside_server;
+mod extremes;
 mod import;
 mod reload;
 pub(crate) mod support;

@@ -2,6 +2,7 @@
 //! [`Config`], which the rest of the binary uses. Defaults, then the file, then the environment;
 //! flags come on top in `commands`.
 
+mod bounds;
 mod policy;
 mod settings;
 mod typed;
@@ -31,8 +32,8 @@ pub(crate) struct Config {
     pub(crate) batch: hark_archive::writer::Options,
     pub(crate) seal_records: u32,
     pub(crate) log_bytes_max: u64,
-    pub(crate) postgres: Postgres,
     pub(crate) head_bytes_max: u64,
+    pub(crate) postgres: Postgres,
     pub(crate) limits: Limits,
     lists: policy::Lists,
     /// What the lists come to.
@@ -208,8 +209,8 @@ impl Default for Config {
             batch: hark_archive::writer::Options::default(),
             seal_records: store.seal_records,
             log_bytes_max: store.log_bytes_max,
-            postgres: Postgres::default(),
             head_bytes_max: store.head_bytes_max,
+            postgres: Postgres::default(),
             limits: Limits::default(),
             lists: policy::Lists::default(),
             policy: hark_server::policy::Policy::default(),
@@ -313,8 +314,11 @@ impl Config {
 
     /// What no setting can be wrong in alone.
     fn contradictions(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        if let Err(fault) = self.limits.check() {
+        let mut faults = bounds::faults(self);
+        // What is out of bounds is told already.
+        if faults.is_empty()
+            && let Err(fault) = self.limits.check()
+        {
             faults.push(format!("[limits] {fault}"));
         }
         if let Err(error) = self.log.level.parse::<tracing_subscriber::filter::Targets>() {
@@ -332,16 +336,8 @@ impl Config {
             let headers = Proxies::HEADERS.join(", ");
             faults.push(format!("[server] `proxy_header` must be one of {headers}"));
         }
-        if self.batch.batch_writes_max == 0 || self.seal_records == 0 || self.log_bytes_max == 0 {
-            faults.push(
-                "[archive] batch_writes_max, seal_records and log_bytes_max must be above 0".into(),
-            );
-        }
         #[cfg(feature = "libp2p")]
         faults.extend(self.waku.faults());
-        if self.waku.shards_in_cluster == 0 {
-            faults.push("[waku] `shards_in_cluster` must be above 0".into());
-        }
         faults
     }
 

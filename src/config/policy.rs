@@ -28,9 +28,6 @@ pub(crate) struct Lists {
     pub(crate) pow_bits_min: u64,
 }
 
-/// Bits of an id.
-const POW_BITS_MAX: u64 = 256;
-
 impl Lists {
     /// All files that are named, beside `folder` where they are not absolute.
     pub(crate) fn files(&self, folder: &Path) -> Vec<PathBuf> {
@@ -62,12 +59,6 @@ impl Lists {
             deny_words: reader.words("deny_words", &self.deny_words),
             pow_bits_min: u8::try_from(self.pow_bits_min).unwrap_or(u8::MAX),
         };
-        if self.pow_bits_min > POW_BITS_MAX / 2 {
-            reader.faults.push(format!(
-                "[policy] `pow_bits_min` is {}; nobody can do that much work",
-                self.pow_bits_min
-            ));
-        }
         if reader.faults.is_empty() { Ok(policy) } else { Err(reader.faults) }
     }
 }
