@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::body::Body;
+use hark_archive::Query;
 use hark_archive::live::Live;
 use hark_archive::retention::{Keeper, Policy, RetentionError, Swept};
 use hark_archive::writer::Writer;
@@ -148,7 +149,11 @@ impl Server {
         };
         let peers = Arc::new(Peers::default());
         let metrics = Arc::new(Metrics::default());
-        let live = Arc::new(Live::default());
+        // One that cannot say now where it is begins at 0: its first subscriptions then take a little
+        // longer to forget how far their answers went.
+        let nothing = Query { limit: 0, ..Query::default() };
+        let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
+        let live = Arc::new(Live::since(seq));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let writer = Arc::new(Writer::start(

@@ -1,5 +1,7 @@
-//! Subscriptions by the one field that each of their filters is found under: ids, else authors,
-//! else the label with the fewest values, else kinds, else nothing.
+//! Filters of subscriptions by the one field that each is found under: ids, else authors, else the
+//! label with the fewest values, else kinds, else nothing. What is found under the same value is told
+//! apart further by its times, and by its kinds ([`super::list`]): so that what many filters ask for in
+//! vain costs each new record next to nothing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,10 +12,8 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Key, Record};
 
 use super::Subscription;
+use super::list::{Entry as Filter, List};
 use crate::query::{LabelSet, Query};
-
-/// Ascending by number, each once.
-type List = Vec<Arc<Subscription>>;
 
 #[derive(Default)]
 pub(super) struct Index {
@@ -79,16 +79,7 @@ impl Index {
         progress: &mut Progress,
         lists: usize,
     ) -> bool {
-        self.go_on(subscription, progress, lists, &mut |list| {
-            let number = subscription.number;
-            // It is the youngest, unless another came while it was put in bit by bit.
-            if list.last().is_none_or(|last| last.number < number) {
-                list.reserve_exact(usize::from(list.is_empty()));
-                list.push(Arc::clone(subscription));
-            } else if let Err(at) = list.binary_search_by_key(&number, |s| s.number) {
-                list.insert(at, Arc::clone(subscription));
-            }
-        })
+        self.go_on(subscription, progress, lists, &mut |list, filter| list.insert(filter.clone()))
     }
 
     /// Takes a subscription out of so many more lists at most. True once it is in none.
@@ -98,25 +89,24 @@ impl Index {
         progress: &mut Progress,
         lists: usize,
     ) -> bool {
-        self.go_on(subscription, progress, lists, &mut |list| {
-            if let Ok(at) = list.binary_search_by_key(&subscription.number, |s| s.number) {
-                list.remove(at);
-            }
-        })
+        self.go_on(subscription, progress, lists, &mut |list, filter| list.remove(filter))
     }
 
     fn go_on(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Arc<Subscription>,
         progress: &mut Progress,
         mut lists: usize,
-        change: &mut dyn FnMut(&mut List),
+        change: &mut dyn FnMut(&mut List, &Filter),
     ) -> bool {
         while let Some(query) = subscription.queries.get(progress.query) {
             if let Some(field) = Field::of(query) {
                 let end = field.len().min(progress.value + lists);
                 lists -= end - progress.value;
-                self.visit(&field, progress.value..end, change);
+                let subscription = Arc::clone(subscription);
+                let filter = Filter { subscription, query: progress.query as u32 };
+                let mut change = |list: &mut List| change(list, &filter);
+                self.visit(&field, progress.value..end, &mut change);
                 progress.value = end;
                 if end < field.len() {
                     return false;
@@ -147,9 +137,26 @@ impl Index {
         }
     }
 
-    /// Adds whoever could be asking for `record`; some may come more than once.
-    pub(super) fn find(&self, record: &Record<'_>, found: &mut List) {
-        let mut add = |list: Option<&List>| found.extend(list.into_iter().flatten().cloned());
+    /// Adds the subscriptions that ask for `record`; some may come more than once. Says how many filters
+    /// were compared with it.
+    pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
+        let (time, kind) = (record.time(), record.kind());
+        let mut compared = 0;
+        let mut look = |filter: &Filter| {
+            let number = filter.subscription.number;
+            if found.last().is_some_and(|last| last.number == number) {
+                return;
+            }
+            compared += 1;
+            if filter.query().is_some_and(|query| query.matches(record)) {
+                found.push(Arc::clone(&filter.subscription));
+            }
+        };
+        let mut add = |list: Option<&List>| {
+            if let Some(list) = list {
+                list.find(time, kind, &mut look);
+            }
+        };
         add(self.ids.get(record.id()));
         add(record.author().and_then(|author| self.authors.get(author)));
         if !self.labels.is_empty() {
@@ -157,8 +164,9 @@ impl Index {
                 add(self.labels.get(&name).and_then(|named| named.get(value)));
             }
         }
-        add(self.kinds.get(&record.kind()));
+        add(self.kinds.get(&kind));
         add(Some(&self.all));
+        compared
     }
 }
 
@@ -176,7 +184,7 @@ fn each<K: Hash + Eq>(
                 }
             }
             Entry::Vacant(entry) => {
-                let mut list = List::new();
+                let mut list = List::default();
                 change(&mut list);
                 if !list.is_empty() {
                     entry.insert(list);

@@ -1,7 +1,7 @@
 //! Who hears of a new record: subscriptions, found by what they ask for.
 //!
-//! A record is compared only with subscriptions that name its id, author, one of its labels or its
-//! kind, or that name nothing. All of them get the same shared bytes. Records come in the order of
+//! A record is compared only with filters that name its id, author, one of its labels or its kind, or
+//! that name nothing, and whose times it lies in. All of them get the same shared bytes. Records come in the order of
 //! their sequence numbers, from the writer's thread; those that are never stored come from anywhere
 //! and have none.
 
@@ -10,11 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use hark_codec::record::Record;
 
-use crate::query::Query;
+use crate::query::{Position, Query};
 use index::{Index, Progress};
 use seam::{Next, Seam};
 
+pub use seam::Reach;
+
 mod index;
+mod list;
 mod seam;
 
 /// A new record, shared by all that hear of it.
@@ -47,8 +50,8 @@ impl News {
         Record::new(&self.bytes).is_ok_and(|record| query.matches(&record))
     }
 
-    fn is_among(&self, told: &Told) -> bool {
-        Record::new(&self.bytes).is_ok_and(|record| told.contains(record.id()))
+    fn position(&self) -> Option<Position> {
+        Record::new(&self.bytes).ok().map(|record| Position::of(&record))
     }
 }
 
@@ -144,6 +147,11 @@ impl Registration {
 }
 
 impl Live {
+    /// Begins where the shelf is: what has a number up to `seq` was put before, and nobody is told of it.
+    pub fn since(seq: u64) -> Self {
+        Self { published: AtomicU64::new(seq), ..Self::default() }
+    }
+
     /// Starts to listen for what matches any of `queries` (limits, cursors and budgets do not
     /// count), or begins to: see [`Handle::enter`]. What comes is held back, up to `held_bytes_max`,
     /// until [`Handle::release`].
@@ -178,7 +186,6 @@ impl Live {
         self.index.read().unwrap_or_else(PoisonError::into_inner).find(record, &mut found);
         found.sort_unstable_by_key(|subscription| subscription.number);
         found.dedup_by_key(|subscription| subscription.number);
-        found.retain(|subscription| subscription.queries.iter().any(|query| query.matches(record)));
         if !found.is_empty() {
             let news = News::new(seq, record);
             found.retain(|subscription| subscription.offer(&news));
@@ -245,23 +252,20 @@ impl Handle {
     }
 
     /// All stored records are told: what was held back and is not among them follows now, then
-    /// everything as it comes. `told` says which ids the stored answer held; it is only needed
-    /// where there are several queries.
-    pub fn release(&self, told: Told) {
+    /// everything as it comes. `reached` says how far the answer to each query went; it is only needed
+    /// where there are several.
+    pub fn release(&self, reached: Vec<Reach>) {
         let subscription = &self.0.subscription;
         let mut seam = subscription.seam();
         // Under the seam's lock: whatever was published up to here has been offered.
         let published = self.0.live.published.load(Ordering::Acquire);
-        seam.release(told, published, &subscription.queries, |news| {
+        seam.release(reached, published, &subscription.queries, |news| {
             subscription.sink.deliver(news);
         });
         drop(seam);
         subscription.sink.wake();
     }
 }
-
-/// Ids that an answer from the store held.
-pub type Told = std::collections::HashSet<hark_codec::record::Id>;
 
 #[cfg(test)]
 mod tests;

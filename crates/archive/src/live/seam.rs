@@ -3,12 +3,45 @@
 //! The subscription listens before its searches are opened, so nothing is missed. Each search says
 //! up to which number its snapshot sees, so what it saw is known by number. With several queries the
 //! snapshots differ: a record is new if some query that it matches had not seen it, and it was not
-//! told through another.
+//! told through another. That needs no memory of what was told: an answer goes through its matches in
+//! order, so what it told follows from how far it went ([`Reach`]).
 
 use std::collections::VecDeque;
 
-use super::{News, Told};
-use crate::query::Query;
+use hark_codec::record::Record;
+
+use super::News;
+use crate::query::{Position, Query};
+
+/// How far the stored answer to a query went through what matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// It told nothing.
+    #[default]
+    Nothing,
+    /// Up to and including this place.
+    UpTo(Position),
+    /// To the end.
+    All,
+}
+
+impl Reach {
+    /// Whether the answers to these queries, which went so far, came past `record`. So a further query
+    /// has not to tell it.
+    pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
+        let here = Position::of(record);
+        let mut all = reached.iter().zip(queries);
+        all.any(|(reach, query)| reach.covers(query, &here) && query.matches(record))
+    }
+
+    fn covers(self, query: &Query, here: &Position) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::UpTo(last) => query.order.compare(here, &last).is_le(),
+            Self::All => true,
+        }
+    }
+}
 
 pub(super) struct Seam {
     /// Per query, up to which number its search saw. None until it is opened.
@@ -19,8 +52,10 @@ pub(super) struct Seam {
 enum Stage {
     /// The stored answer is being told.
     Stored { held: VecDeque<News>, held_bytes: usize, held_bytes_max: usize },
-    /// Live. What was told is remembered until every number the snapshots saw has come by.
-    Live { told: Told, settled: bool },
+    /// Live, though not every number that the snapshots saw has come by yet.
+    Late { reached: Vec<Reach> },
+    /// Live.
+    Live,
     /// Too much was held.
     Over,
 }
@@ -62,17 +97,14 @@ impl Seam {
                 held.push_back(news.clone());
                 Next::Nothing
             }
-            Stage::Live { told, settled } => {
-                if *settled {
-                    return Next::Deliver;
-                }
-                let new = is_new(&self.snapshots, told, news, queries);
+            Stage::Late { reached } => {
+                let new = is_new(&self.snapshots, reached, news, queries);
                 if news.seq.is_some_and(|seq| seq >= last(&self.snapshots)) {
-                    *settled = true;
-                    *told = Told::new();
+                    self.stage = Stage::Live;
                 }
                 if new { Next::Deliver } else { Next::Nothing }
             }
+            Stage::Live => Next::Deliver,
             Stage::Over => Next::Nothing,
         }
     }
@@ -80,20 +112,19 @@ impl Seam {
     /// Goes live. `published` is the number up to which everything has been offered.
     pub(super) fn release(
         &mut self,
-        told: Told,
+        reached: Vec<Reach>,
         published: u64,
         queries: &[Query],
         mut deliver: impl FnMut(News),
     ) {
         let Stage::Stored { held, .. } = &mut self.stage else { return };
         for news in std::mem::take(held) {
-            if is_new(&self.snapshots, &told, &news, queries) {
+            if is_new(&self.snapshots, &reached, &news, queries) {
                 deliver(news);
             }
         }
         let settled = published >= last(&self.snapshots);
-        let told = if settled { Told::new() } else { told };
-        self.stage = Stage::Live { told, settled };
+        self.stage = if settled { Stage::Live } else { Stage::Late { reached } };
     }
 }
 
@@ -107,10 +138,33 @@ fn seen_by_all(snapshots: &[Option<u64>], news: &News) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }
 
-fn is_new(snapshots: &[Option<u64>], told: &Told, news: &News, queries: &[Query]) -> bool {
+fn is_new(snapshots: &[Option<u64>], reached: &[Reach], news: &News, queries: &[Query]) -> bool {
     let Some(seq) = news.seq else { return true };
     let unseen = |(snapshot, query): (&Option<u64>, &Query)| {
         snapshot.is_none_or(|seen| seq > seen) && news.matches(query)
     };
-    snapshots.iter().zip(queries).any(unseen) && !news.is_among(told)
+    snapshots.iter().zip(queries).any(unseen) && !was_told(snapshots, reached, news, seq, queries)
+}
+
+/// Whether the stored answer held the record: the first query whose answer came past it told it, if its
+/// search saw it. Those behind that one left it out, as [`Reach::any`] has it.
+fn was_told(
+    snapshots: &[Option<u64>],
+    reached: &[Reach],
+    news: &News,
+    seq: u64,
+    queries: &[Query],
+) -> bool {
+    let Some(here) = news.position() else { return false };
+    let mut all = reached.iter().zip(queries).zip(snapshots);
+    let first = all.find(|((reach, query), _)| reach.covers(query, &here) && news.matches(query));
+    first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
+}
+
+#[cfg(test)]
+impl Seam {
+    /// Whether nothing is left to be told apart.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Live)
+    }
 }

@@ -79,7 +79,7 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
     ];
     let listeners: Vec<_> = questions.into_iter().map(|q| listen(&live, q)).collect();
     for (handle, _) in &listeners {
-        handle.release(Told::new());
+        handle.release(Vec::new());
     }
     assert_eq!(live.len(), 10);
     publish(&live, Some(1), &record(1, 1, 1, &[(b't', b"a"), (b't', b"x")]));
@@ -110,14 +110,14 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     let begin = |queries| {
         let ear = Ear::default();
         let handle = live.subscribe(queries, Box::new(ear.clone()), 1 << 20);
-        handle.release(Told::new());
+        handle.release(Vec::new());
         (handle, ear)
     };
     // Author [1; 32] is number 257 of all, [3; 32] is number 771.
     let ((one, heard_by_one), (two, heard_by_two)) = (begin(many(0)), begin(many(0)));
     assert_eq!((one.enter(), two.enter(), two.enter(), two.enter()), (false, false, false, true));
     let (third, heard_by_third) = listen(&live, many(500));
-    third.release(Told::new());
+    third.release(Vec::new());
     tell(3);
     assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![], vec![3]));
     while !one.enter() {}
@@ -149,7 +149,7 @@ fn what_the_snapshot_saw_is_not_told_again_and_what_it_did_not_see_follows() {
     publish(&live, Some(3), &record(3, 1, 1, &[]));
     publish(&live, None, &record(9, 1, 1, &[]));
     assert_eq!(ear.heard(), []);
-    handle.release(Told::new());
+    handle.release(Vec::new());
     assert_eq!(ear.heard(), [3, 9]);
     publish(&live, Some(4), &record(4, 1, 1, &[]));
     assert_eq!(ear.heard(), [4]);
@@ -162,7 +162,7 @@ fn a_record_published_after_it_was_told_is_not_told_again() {
     let live = Arc::new(Live::default());
     let (handle, ear) = listen(&live, vec![kinds(&[1])]);
     handle.opened(0, 2);
-    handle.release(Told::new());
+    handle.release(Vec::new());
     publish(&live, Some(1), &record(1, 1, 1, &[]));
     publish(&live, Some(2), &record(2, 1, 1, &[]));
     publish(&live, Some(3), &record(3, 1, 1, &[]));
@@ -181,12 +181,185 @@ fn several_queries_with_different_snapshots_tell_each_record_once() {
     // Matches both; the second saw it, but a limit kept it back.
     publish(&live, Some(4), &record(4, 1, 1, &[]));
     handle.opened(1, 5);
-    handle.release(Told::from([[3; 32], [5; 32]]));
+    let last = Position { time: 10, id: [3; 32] };
+    handle.release(vec![Reach::Nothing, Reach::UpTo(last)]);
     assert_eq!(ear.heard(), [2, 4]);
     // Matches both, was told, and is published late.
-    publish(&live, Some(5), &record(5, 1, 1, &[]));
+    publish(&live, Some(5), &record(1, 1, 1, &[]));
     publish(&live, Some(6), &record(6, 1, 1, &[]));
     assert_eq!(ear.heard(), [6]);
+}
+
+/// Of every event some query's answer is cut before, and the first query's search may have been opened
+/// before the event came: whichever query tells it, it is told once.
+#[test]
+fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
+    let queries = [kinds(&[1]), authors(&[1]), Query::default()];
+    let bytes: Vec<_> = (1..=6).map(|id| record(id, 1, 1, &[])).collect();
+    let records: Vec<_> = bytes.iter().map(|bytes| Record::new(bytes).unwrap()).collect();
+    let mut worlds = 0;
+    // How far each answer goes, in the order of ids; and after how many puts each search is opened.
+    for (reach, opened) in (0..343).flat_map(|a| (0..343).map(move |b| (a, b))) {
+        let digits = |n: usize| [n % 7, n / 7 % 7, n / 49];
+        let (reach, opened) = (digits(reach), digits(opened));
+        if !opened.is_sorted() || (worlds % 7 != 0 && reach != [2, 4, 6]) {
+            worlds += 1;
+            continue;
+        }
+        worlds += 1;
+        let live = Arc::new(Live::default());
+        let (handle, ear) = listen(&live, queries.to_vec());
+        // Puts come from the highest id to the lowest, so that what comes late stands first.
+        let seq = |record: &Record<'_>| 7 - u64::from(record.id()[0]);
+        let (mut told, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
+        for (at, query) in queries.iter().enumerate() {
+            while put < opened[at] {
+                put += 1;
+                publish(&live, Some(put as u64), &bytes[6 - put]);
+            }
+            handle.opened(at, put as u64);
+            let seen = records.iter().filter(|record| seq(record) <= put as u64);
+            let mut last = Reach::Nothing;
+            for record in seen.take(reach[at]) {
+                assert!(query.matches(record));
+                if !Reach::any(&reached, &queries, record) {
+                    told.push(record.id()[0]);
+                }
+                last = Reach::UpTo(Position::of(record));
+            }
+            reached.push(last);
+        }
+        handle.release(reached);
+        told.extend(ear.heard());
+        while put < 6 {
+            put += 1;
+            publish(&live, Some(put as u64), &bytes[6 - put]);
+        }
+        told.extend(ear.heard());
+        let mut once = told.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), told.len(), "reach {reach:?}, opened {opened:?}: {told:?}");
+        // Whatever came after the first search was opened is told by an answer or follows it.
+        for record in records.iter().filter(|record| seq(record) > opened[0] as u64) {
+            let id = record.id()[0];
+            assert!(told.contains(&id), "reach {reach:?}, opened {opened:?}: {id} is lost");
+        }
+    }
+}
+
+/// A store's numbers count what was there before the process began.
+#[test]
+fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() {
+    let live = Arc::new(Live::since(100));
+    let (handle, _) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
+    handle.opened(0, 100);
+    handle.opened(1, 100);
+    handle.release(vec![Reach::All, Reach::All]);
+    assert!(handle.0.subscription.seam().is_live());
+}
+
+/// Filters that are compared with a record, and how many of them it matches.
+fn compared(live: &Live, bytes: &[u8]) -> (usize, usize) {
+    let mut found = Vec::new();
+    let index = live.index.read().unwrap();
+    let compared = index.find(&Record::new(bytes).unwrap(), &mut found);
+    (compared, found.len())
+}
+
+#[test]
+fn filters_that_cannot_match_now_are_not_compared_with_a_record() {
+    // The record's time is 10.
+    let label = |value: &[u8]| vec![LabelSet::one(b't', value)];
+    let bases = [
+        Query::default(),
+        kinds(&[1]),
+        Query { labels: label(b"a"), ..kinds(&[1]) },
+        Query { authors: Some(vec![[1; 32]]), ..kinds(&[1]) },
+        Query { ids: Some(vec![[1; 32]]), ..Query::default() },
+    ];
+    for base in bases {
+        let live = Arc::new(Live::default());
+        let other = |n: u64| match n % 4 {
+            0 => Query { from: 11 + n, ..base.clone() },
+            1 => Query { to: n % 10, ..base.clone() },
+            2 => Query { from: 11 + n, to: 12 + 2 * n, ..base.clone() },
+            _ => Query { from: n % 5, to: 5 + n % 5, ..base.clone() },
+        };
+        let few = |of: u64| (0..100).map(|n| other(of * 100 + n)).collect();
+        let others: Vec<_> = (0..200).map(|of| listen(&live, few(of)).0).collect();
+        let bytes = record(1, 1, 1, &[(b't', b"a")]);
+        assert_eq!(compared(&live, &bytes), (0, 0), "{base:?}");
+        let now = Query { from: 10, to: 10, ..base.clone() };
+        let matching: Vec<_> = [now, base].map(|query| listen(&live, vec![query]).0).into();
+        assert_eq!(compared(&live, &bytes), (2, 2));
+        drop((others, matching));
+        assert!(live.index.read().unwrap().is_bare());
+    }
+}
+
+#[test]
+fn filters_for_other_kinds_of_an_author_are_hardly_ever_compared() {
+    let live = Arc::new(Live::default());
+    let other = |kind| Query { authors: Some(vec![[1; 32]]), ..kinds(&[kind, kind + 1]) };
+    let handles: Vec<_> = (0..2_000).map(|n| listen(&live, vec![other(10 + n)]).0).collect();
+    let (compared, found) = compared(&live, &record(1, 1, 1, &[]));
+    assert!(compared < handles.len() / 10 && found == 0, "{compared}");
+}
+
+#[test]
+fn long_lists_find_what_a_loop_finds_whatever_times_are_asked_for() {
+    let mut state = 7_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    let live = Arc::new(Live::default());
+    let time = |random: &mut dyn FnMut(u64) -> u64| match random(6) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << random(64),
+        3 => (1 << random(64)) - 1,
+        _ => random(40),
+    };
+    let mut handles = Vec::new();
+    for round in 0..600 {
+        let (from, to) = (time(&mut random), time(&mut random));
+        let mut query = Query { from, to, ..Query::default() };
+        if random(3) == 0 {
+            query.kinds = Some(vec![random(3) as u32]);
+        }
+        if random(2) == 0 {
+            query.authors = Some(vec![[random(2) as u8; 32]]);
+        }
+        handles.push(listen(&live, vec![query.clone(), query]).0);
+        if round > 300 {
+            handles.swap_remove(random(handles.len() as u64) as usize);
+            handles.swap_remove(random(handles.len() as u64) as usize);
+        }
+        let head = Head {
+            id: [1; 32],
+            time: time(&mut random),
+            author: Some([random(2) as u8; 32]),
+            kind: random(3) as u32,
+            expires: None,
+        };
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, b"", std::iter::empty());
+        let (record, mut found) = (Record::new(&bytes).unwrap(), Vec::new());
+        live.index.read().unwrap().find(&record, &mut found);
+        let mut found: Vec<u64> = found.iter().map(|found| found.number).collect();
+        found.sort_unstable();
+        found.dedup();
+        let subscriptions = handles.iter().map(|handle| &handle.0.subscription);
+        let asks = |query: &Query| !query.is_void() && query.matches(&record);
+        let all = subscriptions.filter(|subscription| subscription.queries.iter().any(asks));
+        let mut expected: Vec<u64> = all.map(|subscription| subscription.number).collect();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "round {round}");
+    }
+    drop(handles);
+    assert!(live.index.read().unwrap().is_bare());
 }
 
 #[test]
@@ -197,7 +370,7 @@ fn who_holds_back_too_much_is_told_once_and_hears_no_more() {
     for n in 0..20 {
         publish(&live, Some(u64::from(n)), &record(n, 1, 1, &[]));
     }
-    handle.release(Told::new());
+    handle.release(Vec::new());
     publish(&live, Some(21), &record(21, 1, 1, &[]));
     assert_eq!((ear.heard(), ear.1.load(Ordering::Relaxed)), (vec![], 1));
 }

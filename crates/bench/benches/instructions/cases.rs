@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use hark_archive::live::{Live, News, Sink, Told};
+use hark_archive::live::{Live, News, Sink};
 use hark_archive::query::plan::{Set, Size, plan};
 use hark_archive::query::prepared::Prepared;
 use hark_archive::{LabelSet, Query, Record};
@@ -156,7 +156,7 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
     for n in 0..subscriptions {
         let query = Query { authors: Some(vec![key(n)]), ..Query::default() };
         let handle = live.subscribe(vec![query], Box::new(Deaf), 1 << 20);
-        handle.release(Told::new());
+        handle.release(Vec::new());
         handles.push(handle);
     }
     // As many as there are rounds, from all over the index.

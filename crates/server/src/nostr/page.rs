@@ -9,8 +9,8 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hark_archive::live::{self, Handle, News, Told};
-use hark_archive::{Progress, Query, Record};
+use hark_archive::live::{self, Handle, News, Reach};
+use hark_archive::{Position, Progress, Query, Record};
 use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::Relay;
@@ -149,16 +149,17 @@ pub(super) struct Answer {
     /// Which of the queries is at hand.
     at: usize,
     search: Option<Searching>,
-    /// Of the query at hand: how many records were handed over, and the time of the last one.
+    /// Of the query at hand: how many records were handed over, and where the last one stands.
     handed: usize,
-    handed_time: u64,
+    last: Option<Position>,
     /// Whether some query left records behind.
     more: bool,
     /// Whether some query was not asked whether it does.
     unasked: bool,
     cost: Cost,
-    /// What was told, where several queries could tell the same.
-    told: Told,
+    /// How far the answer to each query has gone, up to the one at hand: what an earlier one has told is
+    /// not told again.
+    reached: Vec<Reach>,
     _ticket: Ticket,
 }
 
@@ -185,10 +186,10 @@ impl Answer {
             at: 0,
             search: None,
             handed: 0,
-            handed_time: 0,
+            last: None,
             more: false,
             unasked: false,
-            told: Told::new(),
+            reached: Vec::new(),
             _ticket: ticket,
         }
     }
@@ -200,7 +201,7 @@ impl Answer {
             self.unasked |= query.limit == 0;
             return Ok(None);
         }
-        self.handed = 0;
+        (self.handed, self.last) = (0, None);
         query.budget = query.budget.saturating_sub(self.cost.visited);
         let search = self.cost.open(&*self.relay.store, query, work);
         let search = search.map_err(|error| error.to_string())?;
@@ -226,7 +227,7 @@ impl Answer {
                 search
             } else {
                 let Some(search) = self.open(&mut work)? else {
-                    self.at += 1;
+                    self.go_on(Reach::Nothing);
                     continue;
                 };
                 if work == 0 {
@@ -236,17 +237,16 @@ impl Answer {
                 }
                 search
             };
-            let several = self.queries.len() > 1;
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
-            let (handed, time) = (&mut self.handed, &mut self.handed_time);
-            let (told, mut ended) = (&mut self.told, false);
+            let (handed, last) = (&mut self.handed, &mut self.last);
+            let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
             let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {
-                if *handed >= enough && record.time() != *time {
+                if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
                     ended = true;
                     return ControlFlow::Break(());
                 }
-                (*handed, *time) = (*handed + 1, record.time());
-                if !several || told.insert(*record.id()) {
+                (*handed, *last) = (*handed + 1, Some(Position::of(record)));
+                if !Reach::any(reached, queries, record) {
                     page.add(record.wire());
                 }
                 if page.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -254,13 +254,13 @@ impl Answer {
             let (progress, left) = progress.map_err(|error| error.to_string())?;
             work = left;
             match progress {
-                _ if ended => (self.more, self.at) = (true, self.at + 1),
+                _ if ended => self.end(true),
                 Progress::Paused => {
                     self.search = Some(search);
                     self.put(page);
                     return Ok(Turn::More);
                 }
-                Progress::Done { more } => (self.more, self.at) = (self.more | more, self.at + 1),
+                Progress::Done { more } => self.end(more),
                 Progress::Exhausted => {
                     self.put(page);
                     return Err(TOO_MUCH.into());
@@ -275,10 +275,26 @@ impl Answer {
         page.end(|out| reply::write_eose(out, &self.sub.id, hint));
         self.put(page);
         if let Some(handle) = self.sub.handle() {
-            handle.release(std::mem::take(&mut self.told));
+            handle.release(std::mem::take(&mut self.reached));
         }
         self.relay.metrics.answered(Verb::Req, "");
         Ok(Turn::Done)
+    }
+
+    /// The answer to the query at hand has come to its end, or to its limit with `more` behind that.
+    fn end(&mut self, more: bool) {
+        self.more |= more;
+        self.go_on(match self.last {
+            _ if !more => Reach::All,
+            Some(last) => Reach::UpTo(last),
+            None => Reach::Nothing,
+        });
+    }
+
+    /// On to the next query.
+    fn go_on(&mut self, reach: Reach) {
+        self.reached.push(reach);
+        self.at += 1;
     }
 
     fn refuse(&self, reason: &str) {
