@@ -4,6 +4,8 @@
 //! The kept deletion request is itself the tombstone: an event is refused if its author's kind 5
 //! names it, whichever came first. Neither deletions nor requests to vanish can be deleted.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
 
@@ -153,24 +155,48 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
             ..Query::default()
         });
     }
-    for (kind, d) in record
-        .labels()
-        .filter(|(name, _)| *name == b'a')
-        .filter_map(|(_, address)| own_address(address, author))
-    {
-        let labels = match class(kind) {
-            Class::Addressable => vec![LabelSet::one(SLOT, d)],
-            Class::Replaceable if d.is_empty() => Vec::new(),
-            _ => continue,
-        };
-        effects.erases.push(Query {
-            authors: Some(vec![*author]),
-            kinds: Some(vec![kind]),
-            labels,
-            to: record.time(),
-            ..Query::default()
-        });
+    // An event may name thousands, so that one search finds all of a kind: it looks up what the author has
+    // of that kind first, and is through where this is nothing.
+    let (mut replaceable, mut addressable) = (Vec::new(), BTreeMap::<u32, Vec<Box<[u8]>>>::new());
+    let addresses = record.labels().filter(|(name, _)| *name == b'a');
+    for (kind, d) in addresses.filter_map(|(_, address)| own_address(address, author)) {
+        match class(kind) {
+            Class::Addressable => addressable.entry(kind).or_default().push(d.into()),
+            Class::Replaceable if d.is_empty() => replaceable.push(kind),
+            _ => {}
+        }
     }
+    let named = |kinds, labels| Query {
+        authors: Some(vec![*author]),
+        kinds: Some(kinds),
+        labels,
+        to: record.time(),
+        ..Query::default()
+    };
+    if !replaceable.is_empty() {
+        effects.erases.push(named(replaceable, Vec::new()));
+    }
+    for (kind, values) in addressable {
+        effects.erases.push(named(vec![kind], vec![LabelSet { name: SLOT, values }]));
+    }
+}
+
+/// Kinds of which one deletion may name addresses ([`deletes_too_many_kinds`]): each takes a search of its
+/// own, on the writer's thread.
+pub const DELETED_KINDS_MAX: usize = 64;
+
+/// Whether an event of this author and kind, with these `a` tags, names addresses of the author's of more
+/// than [`DELETED_KINDS_MAX`] kinds.
+pub fn deletes_too_many_kinds<'a>(
+    kind: u32,
+    author: &Key,
+    addresses: impl Iterator<Item = &'a [u8]>,
+) -> bool {
+    if kind != DELETION {
+        return false;
+    }
+    let own = addresses.filter_map(|address| own_address(address, author));
+    own.map(|(kind, _)| kind).collect::<BTreeSet<u32>>().len() > DELETED_KINDS_MAX
 }
 
 /// Kind and `d` of an address, if it is the author's own.
@@ -184,4 +210,60 @@ fn own_address<'a>(address: &'a [u8], author: &Key) -> Option<(u32, &'a [u8])> {
     let key = unhex(rest.get(..64)?)?;
     let d = rest[64..].strip_prefix(b":")?;
     (key == *author).then_some((kind.parse().ok()?, d))
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_codec::record::{self, Head, Place};
+
+    use super::*;
+
+    fn erases(addresses: &[String]) -> Vec<Query> {
+        let head =
+            Head { id: [9; 32], time: 10, author: Some([1; 32]), kind: DELETION, expires: None };
+        let labels = addresses.iter().map(|address| (b'a', Place::Bytes(address.as_bytes())));
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, b"", labels);
+        let mut effects = Effects::default();
+        NostrRules.effects(&Record::new(&bytes).unwrap(), &mut effects);
+        effects.normalise();
+        effects.erases
+    }
+
+    fn address(kind: u32, d: &str) -> String {
+        format!("{kind}:{}:{d}", String::from_utf8_lossy(&hex(&[1; 32])))
+    }
+
+    #[test]
+    fn a_deletion_of_many_addresses_is_a_search_for_each_kind() {
+        let many: Vec<String> = (0..1_700)
+            .map(|n| match n % 4 {
+                0 => address(30_023, &n.to_string()),
+                1 => address(30_000, &(n / 8).to_string()),
+                2 => address(10_000 + n % 100, ""),
+                _ => address(10_000, &n.to_string()),
+            })
+            .collect();
+        let found = erases(&many);
+        let shapes: Vec<(usize, usize)> = found
+            .iter()
+            .map(|query| {
+                let values = query.labels.iter().map(|set| set.values.len()).sum();
+                (query.kinds.as_ref().unwrap().len(), values)
+            })
+            .collect();
+        assert_eq!(shapes, [(25, 0), (1, 213), (1, 425)]);
+        assert!(found.iter().all(|query| query.to == 10));
+        assert_eq!(found[1].authors, Some(vec![[1; 32]]));
+    }
+
+    #[test]
+    fn addresses_of_too_many_kinds_are_told() {
+        let too_many = |kinds: u32, kind| {
+            let addresses: Vec<String> = (0..kinds).map(|n| address(30_000 + n, "d")).collect();
+            let addresses = addresses.iter().map(|address| address.as_bytes());
+            deletes_too_many_kinds(kind, &[1; 32], addresses)
+        };
+        assert!(!too_many(64, DELETION) && too_many(65, DELETION) && !too_many(65, 1));
+    }
 }

@@ -1,7 +1,9 @@
 //! What an event must be to be let in, and what its record carries beside its tags.
 
 use hark_archive::admission::Refusal;
-use hark_archive::admission::nostr::{Class, SLOT, VANISH, class};
+use hark_archive::admission::nostr::{
+    Class, DELETED_KINDS_MAX, SLOT, VANISH, class, deletes_too_many_kinds,
+};
 use hark_archive::limits::Limits;
 use hark_archive::{Key, Outcome};
 use hark_codec::nostr::{Arena, Event};
@@ -126,6 +128,11 @@ pub(super) fn refusal(
     }
     if event.kind() == VANISH_KIND && !event.tags().any(|tag| tag.name() == "relay") {
         return Some("invalid: request to vanish names no relay".into());
+    }
+    let addresses = event.tags().filter(|tag| tag.name() == "a").filter_map(|tag| tag.value());
+    let addresses = addresses.map(str::as_bytes);
+    if deletes_too_many_kinds(u32::from(event.kind()), event.pubkey(), addresses) {
+        return Some(format!("invalid: deletes addresses of more than {DELETED_KINDS_MAX} kinds"));
     }
     None
 }
