@@ -552,9 +552,10 @@ fn find(
         return Ok(found);
     }
     let head = HeadView::writing(&view.active);
-    let query = Prepared::new(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
+    let questions =
+        Prepared::opened(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
     let head: Arc<dyn Part> = Arc::new(head);
-    let mut search = Merged::new(&view.writing, &head, query, 0);
+    let mut search = Merged::new(&view.writing, &head, questions, 0);
     search.slice(u64::MAX, &mut |record| {
         found.push(Position::of(record));
         ControlFlow::Continue(())
@@ -620,17 +621,17 @@ impl Store for Embedded {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let query = Prepared::new(query.clone(), &self.shelf.terms);
+        let questions = Prepared::opened(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load();
         let (head, seq) = view.now();
-        Ok(Box::new(Merged::new(&view.parts, &head, query, seq)))
+        Ok(Box::new(Merged::new(&view.parts, &head, questions, seq)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, limit: usize::MAX, ..query.clone() };
-        let query = Prepared::new(query, &self.shelf.terms);
+        let questions = Prepared::opened(query, &self.shelf.terms);
         let view = self.shelf.view.load();
-        Ok(count_all(&view.parts, &view.now().0, query))
+        Ok(count_all(&view.parts, &view.now().0, questions))
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
@@ -647,9 +648,9 @@ impl Store for Embedded {
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
-        let query = Prepared::new(query.clone(), &self.shelf.terms);
+        let questions = Prepared::opened(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load();
-        Ok(explain_all(&view.parts, &view.now().0, query))
+        Ok(explain_all(&view.parts, &view.now().0, questions))
     }
 
     fn stats(&self) -> Stats {

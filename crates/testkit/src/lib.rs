@@ -5,5 +5,6 @@ pub mod allocations;
 pub mod contract;
 pub mod disk;
 pub mod events;
+pub mod hidden;
 pub mod postgres;
 pub mod random;

@@ -250,12 +250,27 @@ impl World {
         if self.random.once_in(30) {
             query.not_kinds = vec![1, 5];
         }
-        if self.random.once_in(8) {
-            let reader = self.author();
-            let addressed = LabelSet::one(b'p', &hex(&reader));
-            let gate = Gate { kinds: vec![7, 1059], readers: vec![reader], addressed };
-            query.gate = Some(gate.into());
+        if self.random.once_in(30) {
+            query.not_authors = (0..3).map(|_| self.author()).collect();
         }
+        if self.random.once_in(6) {
+            query.gate = Some(self.gate(query).into());
+        }
+    }
+
+    /// For up to three readers; some questions are for what is theirs.
+    fn gate(&mut self, query: &mut Query) -> Gate {
+        let mut readers: Vec<Key> = (0..self.random.below(4)).map(|_| self.author()).collect();
+        readers.sort_unstable();
+        readers.dedup();
+        let values: Vec<Box<[u8]>> = readers.iter().map(|reader| hex(reader).into()).collect();
+        match self.random.below(6) {
+            0 => query.authors = Some(readers.clone()),
+            1 => query.labels.push(LabelSet { name: b'p', values: values.clone() }),
+            2 => query.kinds = Some(vec![7, 1059]),
+            _ => {}
+        }
+        Gate { kinds: vec![7, 1059], readers, addressed: LabelSet { name: b'p', values } }
     }
 }
 

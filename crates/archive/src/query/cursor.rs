@@ -4,15 +4,17 @@ use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
 
+use super::holes::Holes;
 use super::pace::Pace;
-use super::plan::{Plan, Set, Size, plan};
+use super::plan::{Plan, Set, Size, driven_by, plan};
 use super::prepared::Prepared;
 use super::source::Source;
+use super::stream::{Cut, Stream};
 use super::{Order, Query};
 
 /// Rows that are gathered at once, at most.
@@ -29,50 +31,6 @@ pub enum Step {
     Paused,
     /// Behind the last row.
     End,
-}
-
-/// A run being walked in the query's order.
-struct Stream<R> {
-    run: R,
-    /// What is left, in the run's own order (newest first).
-    left: Range<usize>,
-    /// Oldest first only: the group of equal time being walked, ascending.
-    group: Range<usize>,
-    /// Which of the set's values it is the run of.
-    value: u32,
-    /// The kind of its rows, where that narrows what they are looked up in.
-    kind: Option<u32>,
-}
-
-impl<R> Stream<R> {
-    /// Index of the next row, which is taken.
-    fn step<S: Source<Run = R>>(&mut self, source: &S, order: Order) -> Option<usize> {
-        if order == Order::NewestFirst {
-            return self.left.next();
-        }
-        if self.group.is_empty() {
-            let end = self.left.end;
-            let last = self.left.next_back()?;
-            let time = source.run_time(&self.run, last);
-            while self.left.end > self.left.start
-                && source.run_time(&self.run, self.left.end - 1) == time
-            {
-                self.left.end -= 1;
-            }
-            self.group = self.left.end..end;
-        }
-        self.group.next()
-    }
-}
-
-/// The part of a run that lies in the window.
-struct Cut<R> {
-    run: R,
-    range: Range<usize>,
-    /// Which of the set's values it is the run of.
-    value: u32,
-    /// The kind of its rows, where that narrows what is looked up in it.
-    kind: Option<u32>,
 }
 
 /// What the walk is driven by.
@@ -96,6 +54,8 @@ pub struct Walk<S: Source> {
     query: Arc<Prepared>,
     driven_by: Set,
     driver: Driver<S>,
+    /// What of the driver's rows is passed by.
+    holes: Holes<S>,
     cuts: Vec<Vec<Cut<S::Run>>>,
     last: Option<u32>,
     /// Rows to be checked next, already located, each with the value whose run it came from; `next`
@@ -111,7 +71,8 @@ pub struct Walk<S: Source> {
     driver_rows: u64,
 }
 
-/// Looks a set's runs up and clips them to the window.
+/// Looks a set's runs up and clips them to the window. Those of kinds that are not asked for are left out,
+/// but where all rows are in one.
 fn runs<S: Source>(
     source: &S,
     query: &Prepared,
@@ -120,7 +81,13 @@ fn runs<S: Source>(
 ) -> Vec<Cut<S::Run>> {
     let kinds = query.kinds.as_deref();
     let mut cuts = Vec::new();
+    let not_kinds = if kinds.is_none() && set != Set::Time { &query.not_kinds[..] } else { &[] };
     let mut clip = |value, run| {
+        if !not_kinds.is_empty()
+            && source.run_kind(&run).is_some_and(|kind| not_kinds.contains(&kind))
+        {
+            return;
+        }
         let range = source.clip(&run, window.get_or_init(|| source.window(query)));
         if !range.is_empty() {
             cuts.push(Cut { run, range, value, kind: None });
@@ -136,11 +103,46 @@ fn runs<S: Source>(
     cuts
 }
 
+/// The runs of kinds that are not asked for, clipped to the window.
+fn holes<S: Source>(
+    source: &S,
+    query: &Prepared,
+    window: &OnceCell<S::Window>,
+) -> Vec<Cut<S::Run>> {
+    let mut cuts = Vec::new();
+    if !query.not_kinds.is_empty() {
+        source.kinds(&query.not_kinds, &mut |run| {
+            let range = source.clip(&run, window.get_or_init(|| source.window(query)));
+            if !range.is_empty() {
+                cuts.push(Cut { run, range, value: 0, kind: None });
+            }
+        });
+    }
+    cuts
+}
+
 /// A plan, and what was looked up for it.
 struct Opened<S: Source> {
     plan: Plan,
     found: Vec<(Set, Vec<Cut<S::Run>>)>,
+    /// What is left out of all rows.
+    holes: Vec<Cut<S::Run>>,
     rows: Vec<u32>,
+}
+
+/// Whether the row of an id may be seen. Only then is it visited: else the cost of a question would say
+/// that it is there.
+fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
+    let open = query.gate.is_none() && query.not_kinds.is_empty();
+    open || (!source.is_dead(row)
+        && source.record(row).is_some_and(|record| {
+            !query.not_kinds.contains(&record.kind())
+                && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
+        }))
+}
+
+fn rows_of(cuts: &[Cut<impl Sized>]) -> u64 {
+    cuts.iter().map(|cut| cut.range.len() as u64).sum()
 }
 
 fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
@@ -150,11 +152,12 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
     // Made only where a list is found: finding a time costs more than finding no list.
     let window = OnceCell::new();
     let mut found: Vec<(Set, Vec<Cut<S::Run>>)> = Vec::new();
-    let mut rows = Vec::new();
+    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     let mut size = |set| {
         if set == Set::Ids {
             let ids = query.ids.iter().flatten().zip(&query.id_hashes);
             let found = ids.filter_map(|(id, &hash)| source.find(id, hash));
+            let found = found.filter(|&row| shows(source, query, row));
             if query.is_windowed() {
                 let window = window.get_or_init(|| source.window(query));
                 rows.extend(found.filter(|&row| source.within(row, window)));
@@ -164,16 +167,23 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
             return Size { rows: rows.len() as u64, runs: 1, terms: 1 };
         }
         let cuts = runs(source, query, &window, set);
+        if set == Set::Time {
+            left_out = holes(source, query, &window);
+        }
+        let none = if set == Set::Time { rows_of(&left_out) } else { 0 };
         let size = Size {
-            rows: cuts.iter().map(|cut| cut.range.len() as u64).sum(),
+            rows: rows_of(&cuts).saturating_sub(none),
             runs: cuts.len(),
             terms: cuts.chunk_by(|a, b| a.value == b.value).count(),
         };
         found.push((set, cuts));
         size
     };
-    let plan = plan(query, &query.conditions, source.rows(), &mut size)?;
-    Some(Opened { plan, found, rows })
+    let plan = match query.driver {
+        None => plan(query, &query.conditions, source.rows(), &mut size),
+        Some(driver) => driven_by(driver, query, &query.conditions, &mut size),
+    }?;
+    Some(Opened { plan, found, holes: left_out, rows })
 }
 
 impl<S: Source> Opened<S> {
@@ -198,9 +208,13 @@ impl<S: Source> Walk<S> {
         } else {
             let mut driver = opened.take(opened.plan.driver);
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
-                pair_by_kind(&*source, &mut driver, &mut cuts);
+                pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
             drive(&*source, driver, order)
+        };
+        let holes = match opened.plan.driver {
+            Set::Time => Holes::new(&*source, std::mem::take(&mut opened.holes), order),
+            _ => Holes::none(),
         };
         Some(Self {
             source,
@@ -208,6 +222,7 @@ impl<S: Source> Walk<S> {
             driven_by: opened.plan.driver,
             driver_rows: opened.plan.size.rows,
             driver,
+            holes,
             cuts,
             last: None,
             block: Vec::new(),
@@ -300,9 +315,31 @@ impl<S: Source> Walk<S> {
         })
     }
 
+    /// The next row of the driver that is not passed by.
+    #[inline]
+    fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
+        loop {
+            let next = self.next_of_driver()?;
+            if self.holes.is_empty() {
+                return Some(next);
+            }
+            let (source, order) = (&*self.source, self.query.order);
+            let passed = match (source.kind_of(next.0), &mut self.driver) {
+                (Some(kind), _) => self.query.not_kinds.contains(&kind),
+                (None, Driver::One(every)) => {
+                    self.holes.hold(source, source.key_of(next.0, order), Some(every), order)
+                }
+                (None, _) => self.holes.hold(source, source.key_of(next.0, order), None, order),
+            };
+            if !passed {
+                return Some(next);
+            }
+        }
+    }
+
     /// The next row of the driver, with the value and the kind of the run it is in. One that is in
     /// several runs comes once for each, in succession.
-    fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
+    fn next_of_driver(&mut self) -> Option<(u32, u32, Option<u32>)> {
         let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
             Driver::Keys(keys) => keys.next().map(|key| (source.row(key), 0, None)),
@@ -337,30 +374,26 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
 }
 
 /// Finds the kinds of runs, and drops those of kinds that another set has none of: a row is in runs of
-/// its own kind only.
+/// its own kind only. The driver's stay if it is `fixed`: how much is walked is not to follow from the
+/// other sets then.
 fn pair_by_kind<S: Source>(
     source: &S,
     driver: &mut Vec<Cut<S::Run>>,
     sets: &mut [Vec<Cut<S::Run>>],
+    fixed: bool,
 ) {
     for cut in driver.iter_mut().chain(sets.iter_mut().flatten()) {
         cut.kind = source.run_kind(&cut.run);
     }
     let has = |set: &[Cut<S::Run>], kind| set.iter().any(|cut| cut.kind == kind);
-    driver.retain(|cut| sets.iter().all(|set| has(set, cut.kind)));
+    driver.retain(|cut| fixed || sets.iter().all(|set| has(set, cut.kind)));
     for set in sets {
         set.retain(|cut| has(driver, cut.kind));
     }
 }
 
 fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<S> {
-    let mut streams: Vec<Stream<S::Run>> = cuts
-        .into_iter()
-        .map(|cut| {
-            let Cut { run, range: left, value, kind } = cut;
-            Stream { run, left, group: 0..0, value, kind }
-        })
-        .collect();
+    let mut streams: Vec<Stream<S::Run>> = cuts.into_iter().map(Stream::new).collect();
     if streams.len() == 1
         && let Some(stream) = streams.pop()
     {
@@ -515,13 +548,9 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) 
     }
     let driver = opened.plan.driver;
     let (_, cuts) = opened.found.iter().find(|(set, _)| *set == driver)?;
-    let (mut count, mut dead) = (0, Vec::new());
-    for cut in cuts {
-        count += cut.range.len() as u64;
-        let kind = if driver == Set::Time { None } else { source.run_kind(&cut.run) };
-        dead.clear();
-        source.dead_rows(kind, &mut dead);
-        count -= dead_of(&**source, cut, &dead, work)?;
+    let mut count = alive_in(&**source, cuts, driver != Set::Time, work)?;
+    if driver == Set::Time {
+        count -= alive_in(&**source, &opened.holes, true, work)?.min(count);
     }
     let mut expired = Vec::new();
     source.expired(query.now, &mut expired);
@@ -533,6 +562,24 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) 
         !source.is_dead(row) && source.record(row).is_some_and(|record| alive.matches(&record))
     });
     Some(count - lost.count() as u64)
+}
+
+/// How many rows of runs are alive. They are runs of a kind each, if `by_kind`.
+fn alive_in<S: Source>(
+    source: &S,
+    cuts: &[Cut<S::Run>],
+    by_kind: bool,
+    work: &mut u64,
+) -> Option<u64> {
+    let (mut count, mut dead) = (0, Vec::new());
+    for cut in cuts {
+        count += cut.range.len() as u64;
+        let kind = source.run_kind(&cut.run).filter(|_| by_kind);
+        dead.clear();
+        source.dead_rows(kind, &mut dead);
+        count -= dead_of(source, cut, &dead, work)?;
+    }
+    Some(count)
 }
 
 /// How many rows of a run are dead; all of its kind that are, are in `dead`.
@@ -551,20 +598,14 @@ fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u6
 
 /// Whether the driver's runs are disjoint and hold nothing but matches.
 fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
-    let gated = query.gate.as_ref().is_some_and(|gate| {
-        query
-            .kinds
-            .as_ref()
-            .is_none_or(|kinds| kinds.iter().any(|kind| gate.kinds.binary_search(kind).is_ok()))
-    });
     let disjoint = match plan.driver {
         Set::Label(i) => query.labels[i].values.len() == 1,
         Set::Ids => false,
         Set::Authors | Set::Kinds | Set::Time => true,
     };
     disjoint
-        && !gated
-        && query.not_kinds.is_empty()
+        && query.gate.is_none()
+        && query.not_authors.is_empty()
         && plan.cuts.is_empty()
         && plan.residual.is_empty()
 }

@@ -115,7 +115,12 @@ impl Parts {
 
 /// A search over the parts of one snapshot.
 pub struct Merged {
-    query: Arc<Prepared>,
+    /// What is asked of each part. They have order, times, limit and budget in common, and none finds
+    /// what another does.
+    questions: Vec<Arc<Prepared>>,
+    order: Order,
+    limit: usize,
+    budget: u64,
     /// The one part that still grows.
     head: Option<Placed>,
     parts: Arc<[Placed]>,
@@ -123,8 +128,8 @@ pub struct Merged {
     next: usize,
     /// Opened, each standing at a match, the next one last.
     ready: Vec<Box<dyn AnyWalk>>,
-    /// Opened, but it paused before it found its next match.
-    moving: Option<Box<dyn AnyWalk>>,
+    /// Opened, but not yet at its next match.
+    moving: Vec<Box<dyn AnyWalk>>,
     told: usize,
     visited: u64,
     /// The plan of the largest part opened, behind how large it is.
@@ -133,16 +138,29 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// A search for `query` over `parts` and a `head`, which see puts up to `seq`.
-    pub fn new(parts: &Parts, head: &Arc<dyn Part>, query: Prepared, seq: u64) -> Self {
-        let void = query.is_void();
+    /// A search for what `questions` find over `parts` and a `head`, which see puts up to `seq`. They are
+    /// those into which one was divided ([`Prepared::opened`]).
+    pub fn new(
+        parts: &Parts,
+        head: &Arc<dyn Part>,
+        mut questions: Vec<Prepared>,
+        seq: u64,
+    ) -> Self {
+        questions.retain(|query| !query.is_void());
+        let questions: Vec<_> = questions.into_iter().map(Arc::new).collect();
+        let none = Query { limit: 0, ..Query::default() };
+        let first = questions.first().map_or(&none, |first| first);
+        let (order, limit, budget) = (first.order, first.limit, first.budget);
         Self {
-            head: Placed::new(head, query.order).filter(|head| !void && head.overlaps(&query)),
-            parts: Arc::clone(parts.sorted(query.order)),
-            next: if void { usize::MAX } else { 0 },
-            query: Arc::new(query),
+            head: Placed::new(head, order).filter(|head| head.overlaps(first)),
+            parts: Arc::clone(parts.sorted(order)),
+            next: if questions.is_empty() { usize::MAX } else { 0 },
+            order,
+            limit,
+            budget,
+            questions,
             ready: Vec::new(),
-            moving: None,
+            moving: Vec::new(),
             told: 0,
             visited: 0,
             driver: None,
@@ -152,7 +170,8 @@ impl Merged {
 
     /// The part that comes into play next, and when.
     fn unopened(&mut self) -> Option<(u64, bool)> {
-        while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(&self.query)) {
+        let first = self.questions.first()?;
+        while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(first)) {
             self.next += 1;
         }
         let part = self.parts.get(self.next).map(|placed| placed.opens_at);
@@ -167,21 +186,21 @@ impl Merged {
     /// ran out before.
     fn settle(&mut self, work: &mut u64) -> bool {
         loop {
-            if let Some(mut walk) = self.moving.take() {
+            while let Some(mut walk) = self.moving.pop() {
                 let before = walk.visited();
                 let step = walk.advance(work);
                 self.visited += walk.visited() - before;
                 match step {
                     Step::Found => self.insert(walk),
                     Step::Paused => {
-                        self.moving = Some(walk);
+                        self.moving.push(walk);
                         return false;
                     }
                     Step::End => {}
                 }
             }
             let Some((at, is_head)) = self.unopened() else { return true };
-            let first = self.ready.last().map(|walk| time_key(walk.time(), self.query.order));
+            let first = self.ready.last().map(|walk| time_key(walk.time(), self.order));
             if first.is_some_and(|first| first < at) {
                 return true;
             }
@@ -189,16 +208,20 @@ impl Merged {
             if *work == 0 {
                 return false;
             }
-            *work = work.saturating_sub(self.query.values() as u64);
+            let values: usize = self.questions.iter().map(|query| query.values()).sum();
+            *work = work.saturating_sub(values as u64);
             let part = if is_head {
                 self.head.take().map(|head| head.part)
             } else {
                 self.next += 1;
                 self.parts.get(self.next - 1).map(|placed| Arc::clone(&placed.part))
             };
-            self.moving = part.and_then(|part| part.walk(&self.query));
-            let opened = self.moving.as_ref().map(|walk| walk.driver());
-            self.driver = self.driver.max(opened);
+            let Some(part) = part else { continue };
+            for query in &self.questions {
+                let Some(walk) = Arc::clone(&part).walk(query) else { continue };
+                self.driver = self.driver.max(Some(walk.driver()));
+                self.moving.push(walk);
+            }
         }
     }
 
@@ -206,7 +229,7 @@ impl Merged {
         if self.ready.is_empty() {
             return self.ready.push(walk);
         }
-        let order = self.query.order;
+        let order = self.order;
         let at = self.ready.partition_point(|other| {
             let times = time_key(walk.time(), order).cmp(&time_key(other.time(), order));
             times.then_with(|| walk.id().cmp(&other.id())).is_lt()
@@ -223,12 +246,12 @@ impl Search for Merged {
     ) -> Result<Progress, SearchError> {
         let mut work = work.max(1);
         loop {
-            if self.visited >= self.query.budget {
+            if self.visited >= self.budget {
                 return Ok(Progress::Exhausted);
             }
-            work = work.min(self.query.budget - self.visited);
+            work = work.min(self.budget - self.visited);
             if !self.settle(&mut work) {
-                if self.visited < self.query.budget {
+                if self.visited < self.budget {
                     return Ok(Progress::Paused);
                 }
                 continue;
@@ -236,25 +259,25 @@ impl Search for Merged {
             let Some(mut walk) = self.ready.pop() else {
                 return Ok(Progress::Done { more: false });
             };
-            if self.told == self.query.limit {
+            if self.told == self.limit {
                 self.ready.push(walk);
                 return Ok(Progress::Done { more: true });
             }
-            let order = self.query.order;
+            let order = self.order;
             let other = self.ready.last().map(|other| time_key(other.time(), order));
             let unopened = self.unopened().map(|(at, _)| at);
             let bound = other.into_iter().chain(unopened).min().unwrap_or(u64::MAX);
-            let (mut wanted, before) = (self.query.limit - self.told, walk.visited());
+            let (mut wanted, before) = (self.limit - self.told, walk.visited());
             let stop = walk.run(&mut work, bound, &mut wanted, sink);
             self.visited += walk.visited() - before;
-            self.told = self.query.limit - wanted;
+            self.told = self.limit - wanted;
             match stop {
                 Stop::Standing => self.insert(walk),
                 Stop::End => {}
-                Stop::Full => self.moving = Some(walk),
+                Stop::Full => self.moving.push(walk),
                 Stop::Paused | Stop::Broke => {
-                    self.moving = Some(walk);
-                    if self.visited < self.query.budget {
+                    self.moving.push(walk);
+                    if self.visited < self.budget {
                         return Ok(Progress::Paused);
                     }
                 }
@@ -275,27 +298,39 @@ impl Search for Merged {
     }
 }
 
-/// Counts the matches of a query without cursor or limit in all parts. `None` if its budget does not
+/// Counts what these questions find, without cursor or limit, in all parts. `None` if their budget does not
 /// last.
-pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, query: Prepared) -> Option<u64> {
-    if query.is_void() {
-        return Some(0);
+pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) -> Option<u64> {
+    let mut work = questions.first().map_or(0, |query| query.budget);
+    let mut count = 0;
+    for query in questions.into_iter().filter(|query| !query.is_void()) {
+        let query = Arc::new(query);
+        let placed = parts.newest_first.iter().filter(|placed| placed.overlaps(&query));
+        for part in placed.map(|placed| &placed.part).chain([head]) {
+            count += Arc::clone(part).count(&query, &mut work)?;
+        }
     }
-    let query = Arc::new(query);
-    let mut work = query.budget;
-    let placed = parts.newest_first.iter().filter(|placed| placed.overlaps(&query));
-    let parts = placed.map(|placed| &placed.part).chain([head]);
-    parts.map(|part| Arc::clone(part).count(&query, &mut work)).sum()
+    Some(count)
 }
 
-/// Explains a query: the parts in the order they would be opened, until the limit is
+/// Explains questions one after the other: the parts in the order they would be opened, until the limit is
 /// expected to be reached.
-pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Prepared) -> Explanation {
+pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) -> Explanation {
     let mut explanation = Explanation { plan: "nothing to visit".into(), ..Explanation::default() };
     let mut largest = 0;
-    if query.is_void() {
-        return explanation;
+    for query in questions.into_iter().filter(|query| !query.is_void()) {
+        explain_one(parts, head, query, &mut explanation, &mut largest);
     }
+    explanation
+}
+
+fn explain_one(
+    parts: &Parts,
+    head: &Arc<dyn Part>,
+    mut query: Prepared,
+    explanation: &mut Explanation,
+    largest: &mut u64,
+) {
     let mut placed = parts.sorted(query.order).to_vec();
     placed.extend(Placed::new(head, query.order));
     placed.sort_by_key(|placed| placed.opens_at);
@@ -303,8 +338,8 @@ pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Prepared) -> 
     for Placed { part, .. } in placed {
         let Some((line, matches)) = part.explain(&query) else { continue };
         explanation.estimate += line.estimate;
-        if line.estimate > largest {
-            largest = line.estimate;
+        if line.estimate > *largest {
+            *largest = line.estimate;
             explanation.plan.clone_from(&line.driver);
             if !line.intersect.is_empty() {
                 explanation.plan += ", cut with ";
@@ -318,5 +353,4 @@ pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, mut query: Prepared) -> 
         }
         query = query.with_limit(rest);
     }
-    explanation
 }

@@ -7,11 +7,16 @@ use plan::Set;
 
 pub mod cursor;
 pub mod explain;
+mod gate;
+mod holes;
 pub mod merge;
 mod pace;
 pub mod plan;
 pub mod prepared;
 pub mod source;
+mod stream;
+
+pub use gate::{Gate, Open};
 
 /// Which end of time an answer starts at. Both orders are total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -66,27 +71,6 @@ impl LabelSet {
     }
 }
 
-/// Records that only some readers may see. Part of the question, so that it is applied before the
-/// limit counts, and the same way for pages, counts, ids and live messages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
-    /// The kinds that are kept back, ascending.
-    pub kinds: Vec<u32>,
-    /// Who is asking: these authors see what they wrote, ascending.
-    pub readers: Vec<Key>,
-    /// ... and what carries one of these labels (the readers as recipients).
-    pub addressed: LabelSet,
-}
-
-impl Gate {
-    /// Whether the readers may see `record`.
-    pub fn lets_see(&self, record: &Record<'_>) -> bool {
-        self.kinds.binary_search(&record.kind()).is_err()
-            || record.author().is_some_and(|author| self.readers.binary_search(author).is_ok())
-            || carries(record, &self.addressed)
-    }
-}
-
 /// A question. All conditions that are given must hold; `None` is no condition, an empty list can
 /// not be met. Lists are ascending and without doubles once [`Query::normalise`] has run, which
 /// every store does first.
@@ -96,6 +80,8 @@ pub struct Query {
     pub ids: Option<Vec<Id>>,
     /// By any of these authors.
     pub authors: Option<Vec<Key>>,
+    /// By none of these authors.
+    pub not_authors: Vec<Key>,
     /// Of any of these kinds.
     pub kinds: Option<Vec<u32>>,
     /// Of none of these kinds.
@@ -125,6 +111,7 @@ impl Default for Query {
         Self {
             ids: None,
             authors: None,
+            not_authors: Vec::new(),
             kinds: None,
             not_kinds: Vec::new(),
             labels: Vec::new(),
@@ -151,8 +138,12 @@ impl Query {
         }
         self.ids.iter_mut().for_each(tidy);
         self.authors.iter_mut().for_each(tidy);
+        tidy(&mut self.not_authors);
         self.kinds.iter_mut().for_each(tidy);
         tidy(&mut self.not_kinds);
+        if let Some(kinds) = self.kinds.as_mut().filter(|_| !self.not_kinds.is_empty()) {
+            kinds.retain(|kind| !self.not_kinds.contains(kind));
+        }
         self.labels.iter_mut().for_each(|set| tidy(&mut set.values));
     }
 
@@ -215,6 +206,8 @@ impl Query {
                 || self.authors.as_ref().is_none_or(|authors| {
                     record.author().is_some_and(|author| holds(authors, author))
                 }))
+            && (self.not_authors.is_empty()
+                || record.author().is_none_or(|author| !holds(&self.not_authors, author)))
             && labels().all(|(at, set)| known == Some(Set::Label(at)) || carries(record, set))
             && self.gate.as_ref().is_none_or(|gate| gate.lets_see(record))
     }

@@ -65,9 +65,10 @@ pub fn plan(
         return None;
     }
     if query.ids.is_some() {
-        return driven_by_ids(query, conditions, size);
+        return by_ids(query, conditions, size);
     }
     let mut best = (Set::Time, Size { rows, ..Size::default() });
+    let mut window = None;
     let mut known: Vec<(Set, Size)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
@@ -75,9 +76,15 @@ pub fn plan(
         if set == Set::Kinds && best.0 != Set::Time {
             continue;
         }
-        if probes > PROBES_FREE && probes > best.1.rows {
-            residual.push(set);
-            continue;
+        if probes > PROBES_FREE {
+            // Of all rows, those that are not asked for must not sway the choice.
+            if best.0 == Set::Time && window.is_none() && !query.not_kinds.is_empty() {
+                best.1 = *window.insert(size(Set::Time));
+            }
+            if probes > best.1.rows {
+                residual.push(set);
+                continue;
+            }
         }
         let here = size(set);
         if here.rows == 0 {
@@ -91,7 +98,7 @@ pub fn plan(
     // The window itself is worth a look where it narrows, and where there is nothing else.
     let mut window_rows = rows;
     if query.is_windowed() || best.0 == Set::Time {
-        let window = size(Set::Time);
+        let window = window.unwrap_or_else(|| size(Set::Time));
         window_rows = window.rows;
         if best.0 == Set::Time || window.rows < best.1.rows {
             best = (Set::Time, window);
@@ -131,6 +138,36 @@ pub fn plan(
     })
 }
 
+/// The plan where the driver is given: nothing in it depends on how many rows the other sets have. Rows
+/// are looked up in those that have few terms.
+pub fn driven_by(
+    driver: Set,
+    query: &Query,
+    conditions: &[(Set, u64)],
+    size: &mut dyn FnMut(Set) -> Size,
+) -> Option<Plan> {
+    if query.is_void() {
+        return None;
+    }
+    let found = size(driver);
+    if found.rows == 0 {
+        return None;
+    }
+    // Its lists are by kind already.
+    let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
+    let (mut cuts, mut residual) = (Vec::new(), Vec::new());
+    for &(set, probes) in others {
+        if probes <= CUT_RUNS_MAX as u64 {
+            size(set);
+            cuts.push(set);
+        } else {
+            residual.push(set);
+        }
+    }
+    let matches = found.rows.min(query.limit as u64);
+    Some(Plan { driver, size: found, cuts, residual, estimate: found.rows, matches })
+}
+
 /// The conditions an index can answer and how many terms each has to look up, fewest first.
 pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
     let mut sets: Vec<(Set, u64)> = query
@@ -147,7 +184,7 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
     sets
 }
 
-fn driven_by_ids(
+fn by_ids(
     query: &Query,
     conditions: &[(Set, u64)],
     size: &mut dyn FnMut(Set) -> Size,

@@ -4,8 +4,8 @@ use std::ops::Deref;
 
 use hark_codec::record::{Id, Key};
 
-use super::Query;
 use super::plan::{Set, conditions};
+use super::{Open, Query};
 
 /// Gives authors and labels the numbers under which a shelf's sources know them.
 pub trait Terms {
@@ -30,6 +30,8 @@ pub struct Prepared {
     /// What an index can answer and how many terms each has to look up, in the order in which they
     /// are worth a look.
     pub conditions: Vec<(Set, u64)>,
+    /// What alone it may be driven by, if that is not left to the planner.
+    pub driver: Option<Set>,
 }
 
 impl Prepared {
@@ -44,7 +46,15 @@ impl Prepared {
             .map(|set| set.values.iter().map(|value| terms.label(set.name, value)).collect())
             .collect();
         let conditions = conditions(&query);
-        Self { query, id_hashes, authors, labels, conditions }
+        Self { query, id_hashes, authors, labels, conditions, driver: None }
+    }
+
+    /// Makes a query ready that may have a gate: it becomes one, or several of which none finds what
+    /// another does, or none where nothing can be seen.
+    pub fn opened(mut query: Query, terms: &impl Terms) -> Vec<Self> {
+        query.normalise();
+        let ready = |Open { query, driver }| Self { driver, ..Self::new(query, terms) };
+        query.opened().into_iter().map(ready).collect()
     }
 
     /// The same with another limit.

@@ -33,6 +33,10 @@ pub trait Source: Send + Sync + 'static {
     fn every(&self, each: &mut impl FnMut(Self::Run));
     /// Runs of these kinds.
     fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Self::Run));
+    /// The kind of a row, where that is known without looking for it.
+    fn kind_of(&self, _: u32) -> Option<u32> {
+        None
+    }
     /// Whether a row of any of these kinds may be there; cheap.
     fn has_kinds(&self, kinds: &[u32]) -> bool;
     /// The kind of a run's rows; not asked of the runs of all rows.
@@ -65,6 +69,12 @@ pub trait Source: Send + Sync + 'static {
     /// First index in `range` whose row does not come before `row`, newest first. Is told where the
     /// answer is likely to be: at the range's start.
     fn seek(&self, run: &Self::Run, range: Range<usize>, row: u32) -> usize;
+
+    /// How many rows two parts of runs begin with that are the same in both, as far as that is cheap to
+    /// know. One of the runs has all rows of the other.
+    fn alike(&self, _: (&Self::Run, Range<usize>), _: (&Self::Run, Range<usize>)) -> usize {
+        0
+    }
 
     /// Whether a row is deleted, or newer than the snapshot.
     fn is_dead(&self, row: u32) -> bool;

@@ -129,6 +129,13 @@ impl State {
     }
 }
 
+/// Whether a question may even look at a record.
+fn shows(query: &Query, bytes: &[u8]) -> bool {
+    let record = view(bytes);
+    !query.not_kinds.contains(&record.kind())
+        && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
+}
+
 fn normal(query: &Query) -> Query {
     let mut query = query.clone();
     query.normalise();
@@ -177,7 +184,7 @@ impl Store for MemoryStore {
             records: found,
             told: 0,
             seq: state.seq,
-            visited: state.records.len() as u64,
+            visited: state.records.values().filter(|bytes| shows(&query, bytes)).count() as u64,
         }))
     }
 

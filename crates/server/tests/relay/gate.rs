@@ -1,5 +1,6 @@
 //! What only the parties to it may see: direct messages and gift wraps (NIP-04, NIP-17, NIP-59).
 
+use hark_archive::limits::{Rate, Rates};
 use serde_json::{Value, json};
 
 use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
@@ -144,6 +145,53 @@ async fn live_events_pass_the_same_gate() {
     assert_eq!(publisher.publish(&wrap).await.1, "");
     assert_eq!(stranger.hear().await, json!(["EVENT", "s", wrap]));
     relay.stop().await;
+}
+
+/// What a question costs would tell, too: how many may be asked at once is the same, however many wraps
+/// a key has got.
+#[tokio::test(flavor = "multi_thread")]
+async fn private_events_cost_those_nothing_who_may_not_see_them() {
+    let mut answered = Vec::new();
+    for wraps in [0, 60] {
+        let rows = Rate { per_minute: 1, at_once: 1_000 };
+        let rates = Rates { rows_per_connection: Some(rows), ..Rates::none() };
+        let relay = Relay::start(|config| config.limits.rates = rates).await;
+        let (mut sender, two) = (relay.client().await, pubkey(2));
+        for n in 0..10 + wraps {
+            let kind = if n < 10 { 1 } else { 1059 };
+            sender.keep(&event(9, NOW_S - n, kind, &[&["p", &two]], "")).await;
+        }
+        for (who, filter) in [
+            (None, json!({"#p": [two], "limit": 1})),
+            (Some(3), json!({"#p": [two], "limit": 1})),
+            (Some(3), json!({"#p": [two], "kinds": [1059, 4]})),
+            (Some(3), json!({"#p": [two, pubkey(3)], "authors": [pubkey(9)]})),
+        ] {
+            let mut asker = relay.client().await;
+            if let Some(who) = who {
+                asker.auth(who).await;
+            }
+            let mut count = 0;
+            loop {
+                asker.say(json!(["REQ", "s", filter])).await;
+                let heard = asker.hear().await;
+                match heard[0].as_str() {
+                    Some("EVENT") => drop(asker.stored("s").await),
+                    Some("EOSE") => {}
+                    _ => {
+                        assert!(heard[2].as_str().unwrap().starts_with("rate-limited: "));
+                        break;
+                    }
+                }
+                count += 1;
+            }
+            answered.push((wraps, count));
+        }
+        relay.stop().await;
+    }
+    let (without, with) = answered.split_at(answered.len() / 2);
+    let counts = |all: &[(u64, u64)]| all.iter().map(|(_, count)| *count).collect::<Vec<_>>();
+    assert_eq!(counts(with), counts(without));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,6 +88,11 @@ impl Source for HeadView {
         }
     }
 
+    #[inline]
+    fn kind_of(&self, row: u32) -> Option<u32> {
+        self.head.row(row).map(|row| row.kind)
+    }
+
     fn has_kinds(&self, kinds: &[u32]) -> bool {
         kinds.iter().any(|&kind| self.head.lists.has_kind(self.head.every, kind))
     }

@@ -482,6 +482,16 @@ impl Source for SegmentView {
         range.start + low + partition((high - low) as u32, |at| before(low + at as usize)) as usize
     }
 
+    fn alike(&self, all: (&Run, Range<usize>), some: (&Run, Range<usize>)) -> usize {
+        let ((Run::Every, all), (Run::List(_, list), some)) = (all, some) else { return 0 };
+        let len = all.len().min(some.len()) as u32;
+        // Rows of a list ascend, so those that follow each other without a gap come first.
+        let same = |at: u32| {
+            self.file().posting(list.start + some.start as u32 + at) == all.start as u32 + at
+        };
+        partition_near(len, 0, same) as usize
+    }
+
     fn is_dead(&self, row: u32) -> bool {
         let dead = &self.segment.dead;
         if self.writing { dead.doomed.get(row) } else { dead.dead.get(row) }

@@ -1,0 +1,105 @@
+//! What is behind a gate shows neither in answers nor in their cost.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hark_archive::admission::KeepAll;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Gate, Head, LabelSet, Query, Store, Write};
+use hark_store_embedded::{Embedded, Options};
+use hark_testkit::disk::scratch;
+use hark_testkit::hidden::{HIDDEN, SEEN, Secrets, Seen, compare, put};
+use hark_testkit::random::encode;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(scratch(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &Path, seal_records: usize) -> Embedded {
+    let options = Options {
+        seal_records: seal_records as u32,
+        merge_fan_in: 3,
+        background: false,
+        ..Options::default()
+    };
+    Embedded::open(path, Box::new(KeepAll), options).expect("the shelf opens")
+}
+
+fn seed() -> u64 {
+    std::env::var("HARK_SEED").map_or(20_261_122, |seed| seed.parse().expect("is a number"))
+}
+
+/// Heads of both are sealed with the same of what both have, so that they differ in nothing else.
+#[test]
+fn embedded_answers_and_charges_as_if_nothing_hidden_were_there() {
+    let folders = [Folder::new("hidden-without"), Folder::new("hidden-with")];
+    let without = open(&folders[0].0, SEEN);
+    let with = open(&folders[1].0, SEEN + HIDDEN);
+    let mut secrets = Secrets::new(seed());
+    let mut told = 0;
+    for _ in 0..7 {
+        let [seen, all] = secrets.stage();
+        put(&without, &seen);
+        put(&with, &all);
+        told += compare([&without, &with], &mut secrets, 400);
+    }
+    assert_eq!(with.stats().segments, without.stats().segments);
+    assert!(told > 10_000, "{told}");
+}
+
+#[test]
+fn the_model_answers_and_charges_as_if_nothing_hidden_were_there() {
+    let (without, with) = (MemoryStore::new(KeepAll), MemoryStore::new(KeepAll));
+    let mut secrets = Secrets::new(seed());
+    for _ in 0..2 {
+        let [seen, all] = secrets.stage();
+        put(&without, &seen);
+        put(&with, &all);
+        compare([&without, &with], &mut secrets, 200);
+    }
+}
+
+/// Of two keys, one gets 3,000 wraps and the other none. Nobody else is told them apart, whoever they
+/// prove to be, and however much they wrote to themselves to weigh the other's lists against it.
+#[test]
+fn a_key_with_many_wraps_costs_others_as_much_as_one_with_none() {
+    let (busy, idle, spy) = ([1; 32], [2; 32], [3; 32]);
+    let hex = |key: &[u8; 32]| hark_codec::hex::encode_32(key).to_vec();
+    let wrap = |n: u32, to: &[u8; 32], author| {
+        let mut id = [9; 32];
+        id[..4].copy_from_slice(&n.to_be_bytes());
+        let head =
+            Head { id, time: u64::from(n), author: Some(author), kind: 1_059, expires: None };
+        Write::Put(encode(&head, &[(b'p', hex(to))]))
+    };
+    let folder = Folder::new("hidden-keys");
+    let store = open(&folder.0, 1_000);
+    put(&store, &(0..3_000).map(|n| wrap(n, &busy, [8; 32])).collect::<Vec<_>>());
+    put(&store, &(3_000..3_500).map(|n| wrap(n, &spy, spy)).collect::<Vec<_>>());
+    for readers in [vec![], vec![spy]] {
+        let values = readers.iter().map(|key| hex(key).into()).collect();
+        let addressed = LabelSet { name: b'p', values };
+        let gate = Arc::new(Gate { kinds: vec![4, 1_059], readers, addressed });
+        let ask = |key: &[u8; 32], more: &[LabelSet]| {
+            let labels = [&[LabelSet::one(b'p', &hex(key))], more].concat();
+            let query = Query { labels, gate: Some(Arc::clone(&gate)), ..Query::default() };
+            let seen = Seen::of(&store, &query, 2_000);
+            println!("{} readers, key {}: {} rows", gate.readers.len(), key[0], seen.rows());
+            seen
+        };
+        assert_eq!(ask(&busy, &[]), ask(&idle, &[]));
+        let own = [LabelSet::one(b'p', &hex(&spy))];
+        assert_eq!(ask(&busy, &own), ask(&idle, &own));
+    }
+}

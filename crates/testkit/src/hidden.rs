@@ -1,0 +1,203 @@
+//! What a question costs must not say how much there is that its asker may not see: two stores of which
+//! one has such records and the other has not are to answer, count and charge alike.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::{Gate, Head, Id, Key, LabelSet, Outcome, Progress, Query, Store, Write};
+
+use crate::random::{Random, encode};
+
+/// Kinds that are kept back.
+const PRIVATE: [u32; 2] = [4, 1_059];
+/// Public ones lie below, between and above them.
+const PUBLIC: [u32; 6] = [1, 1, 1, 7, 1_000, 9_735];
+/// Those who may be asking, and those who never do.
+const READERS: u8 = 3;
+const OTHERS: u8 = 3;
+
+/// Records of a stage that both stores get, and more of it that only one does.
+pub const SEEN: usize = 200;
+/// See [`SEEN`].
+pub const HIDDEN: usize = 300;
+
+/// Makes the records and the questions.
+pub struct Secrets {
+    random: Random,
+    stage: u64,
+    ids: Vec<Id>,
+}
+
+fn key(of: u8) -> Key {
+    [0xa0 + of; 32]
+}
+
+fn hex(of: u8) -> Vec<u8> {
+    hark_codec::hex::encode_32(&key(of)).to_vec()
+}
+
+impl Secrets {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        Self { random: Random::new(seed), stage: 0, ids: Vec::new() }
+    }
+
+    fn anybody(&mut self) -> u8 {
+        self.random.below(usize::from(READERS + OTHERS)) as u8
+    }
+
+    fn other(&mut self) -> u8 {
+        READERS + self.random.below(usize::from(OTHERS)) as u8
+    }
+
+    /// A record of these times. A hidden one is between those who never ask.
+    fn record(&mut self, time: u64, hidden: bool) -> Box<[u8]> {
+        let private = hidden || self.random.once_in(5);
+        let kind = *self.random.pick(if private { &PRIVATE[..] } else { &PUBLIC[..] });
+        let author = if hidden { self.other() } else { self.anybody() };
+        let mut labels = Vec::new();
+        for _ in 0..self.random.below(3) {
+            let to = if hidden { self.other() } else { self.anybody() };
+            labels.push((b'p', hex(to)));
+        }
+        if self.random.once_in(2) {
+            labels.push((b't', self.random.pick(&["a", "b", "c"]).as_bytes().to_vec()));
+        }
+        let id = self.random.bytes();
+        self.ids.push(id);
+        encode(&Head { id, time, author: Some(key(author)), kind, expires: None }, &labels)
+    }
+
+    /// What both stores are to put next, and what only the second one does, as writes of each. Those of
+    /// both have the first and the last time of all.
+    pub fn stage(&mut self) -> [Vec<Write>; 2] {
+        let start = 1_000_000 + self.stage * 100;
+        self.stage += 1;
+        let mut both: Vec<(bool, Box<[u8]>)> = Vec::new();
+        for at in 0..SEEN + HIDDEN {
+            let hidden = at >= SEEN;
+            let inner = start + 1 + self.random.below(148) as u64;
+            let time = [start, start + 150].get(at).copied().unwrap_or(inner);
+            both.push((hidden, self.record(time, hidden)));
+        }
+        // Some of it piece by piece, some of it mixed.
+        for at in (1..both.len()).rev() {
+            if self.random.once_in(2) {
+                both.swap(at, self.random.below(at + 1));
+            }
+        }
+        let put = |(_, record): &(bool, Box<[u8]>)| Write::Put(record.clone());
+        let seen = both.iter().filter(|(hidden, _)| !hidden).map(put).collect();
+        [seen, both.iter().map(put).collect()]
+    }
+
+    /// A question, mostly for what is hidden, by a stranger or some of those who ask.
+    pub fn question(&mut self) -> Query {
+        let mut readers: Vec<Key> = Vec::new();
+        if !self.random.once_in(3) {
+            readers = (0..READERS).filter(|_| self.random.once_in(2)).map(key).collect();
+        }
+        let values = readers.iter().map(|key| hark_codec::hex::encode_32(key)[..].into()).collect();
+        let addressed = LabelSet { name: b'p', values };
+        let gate = Gate { kinds: PRIVATE.to_vec(), readers, addressed };
+        let mut query = Query { gate: Some(Arc::new(gate)), ..Query::default() };
+        let several = |random: &mut Random| 1 + random.below(3);
+        if self.random.once_in(8) {
+            let count = several(&mut self.random);
+            query.ids = Some((0..count).map(|_| *self.random.pick(&self.ids)).collect());
+        }
+        if self.random.once_in(3) {
+            let many = self.random.once_in(4);
+            let count = if many { 80 } else { several(&mut self.random) };
+            let author = |at: usize, of: u8| if at < 3 { key(of) } else { [at as u8; 32] };
+            query.authors = Some((0..count).map(|at| author(at, self.anybody())).collect());
+        }
+        if self.random.once_in(2) {
+            let count = several(&mut self.random);
+            let kinds = (0..count).map(|_| match self.random.below(3) {
+                0 => *self.random.pick(&PRIVATE),
+                _ => *self.random.pick(&PUBLIC),
+            });
+            query.kinds = Some(kinds.collect());
+        }
+        if !self.random.once_in(3) {
+            let count = several(&mut self.random);
+            let values = (0..count).map(|_| hex(self.anybody()).into()).collect();
+            query.labels.push(LabelSet { name: b'p', values });
+        }
+        if self.random.once_in(4) {
+            query.labels.push(LabelSet::one(b't', b"a"));
+        }
+        let times = (self.stage * 100 + 50) as usize;
+        if self.random.once_in(3) {
+            query.from = 1_000_000 + self.random.below(times) as u64;
+        }
+        if self.random.once_in(3) {
+            query.to = query.from.max(1_000_000) + self.random.below(times) as u64;
+        }
+        if self.random.once_in(2) {
+            query.limit = self.random.below(40);
+        }
+        query.normalise();
+        query
+    }
+}
+
+/// Puts a stage's writes; each of them is kept.
+pub fn put(store: &dyn Store, writes: &[Write]) {
+    let committed = store.commit(writes).expect("the store commits");
+    assert!(committed.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
+}
+
+/// What an asker gets of a store, and what that costs: after each slice the ids so far, the rows so far
+/// and how it stands; and what a count says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    slices: Vec<(Vec<Id>, u64, Progress)>,
+    count: Option<u64>,
+}
+
+impl Seen {
+    /// Asks.
+    pub fn of(store: &dyn Store, query: &Query, work: u64) -> Self {
+        let mut search = store.search(query).expect("the store searches");
+        let mut slices = Vec::new();
+        loop {
+            let mut ids = Vec::new();
+            let progress = search.slice(work, &mut |record| {
+                ids.push(*record.id());
+                ControlFlow::Continue(())
+            });
+            let progress = progress.expect("the store answers");
+            slices.push((ids, search.visited(), progress));
+            if progress != Progress::Paused {
+                break;
+            }
+        }
+        let count = store.count(query).expect("the store counts");
+        Self { slices, count }
+    }
+
+    /// Rows visited in all.
+    pub fn rows(&self) -> u64 {
+        self.slices.last().map_or(0, |(_, rows, _)| *rows)
+    }
+
+    /// Records told.
+    pub fn told(&self) -> usize {
+        self.slices.iter().map(|(ids, ..)| ids.len()).sum()
+    }
+}
+
+/// Asks both stores the same and says what was told. Panics where what they show differs.
+pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize) -> usize {
+    let mut told = 0;
+    for _ in 0..questions {
+        let query = secrets.question();
+        let work = if secrets.random.once_in(2) { 20 } else { 1_000_000 };
+        let [without, with] = stores.map(|store| Seen::of(store, &query, work));
+        assert_eq!(with, without, "what is hidden shows: {query:?}");
+        told += with.told();
+    }
+    told
+}
