@@ -4,6 +4,7 @@
 //! by chance would be one too many.
 
 use hark_archive::Query;
+use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
 
 use crate::Inner;
@@ -43,34 +44,41 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
 }
 
-/// A question whose matches are to be counted, as a statement. Limit and cursor are left aside.
+/// A question whose matches are to be counted, as statements. Limit and cursor are left aside.
 pub(crate) struct Counting {
-    /// None where nothing can match.
-    statement: Option<(String, Text)>,
+    /// None where nothing can match; several where a gate divides the question.
+    statements: Vec<(String, Text)>,
     budget: i64,
 }
 
 impl Counting {
     pub(crate) fn new(inner: &Inner, query: &Query) -> Self {
-        let asked = inner.asked(&Query { after: None, limit: usize::MAX, ..query.clone() });
+        let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
+        let asked = inner.asked(query, inner.seen());
         let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
-        let statement = (!asked.query.is_void()).then(|| statement(&asked, &inner.terms, budget));
-        Self { statement, budget }
+        let asked = asked.iter().filter(|asked| !asked.query.is_void());
+        let statements = asked.map(|asked| statement(asked, &inner.terms, budget)).collect();
+        Self { statements, budget }
     }
 
     /// How many match; none if they are more than the question's budget of rows.
     pub(crate) fn count(&self, session: &mut Session) -> Result<Option<u64>, Fault> {
-        let Some((sql, text)) = &self.statement else { return Ok(Some(0)) };
-        let rows = session.query_once(sql, &text.values())?;
-        let count = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        let mut count = 0_i64;
+        for (sql, text) in &self.statements {
+            let rows = session.query_once(sql, &text.values())?;
+            count = count.saturating_add(rows.first().map_or(0, |row| row.get(0)));
+        }
         Ok((count <= self.budget).then_some(count.cast_unsigned()))
     }
 
-    /// The statement, and what PostgreSQL says to EXPLAIN ANALYZE.
+    /// The statements, and what PostgreSQL says to EXPLAIN ANALYZE.
     pub(crate) fn explain(&self, session: &mut Session) -> Result<Vec<String>, Fault> {
-        let Some((sql, text)) = &self.statement else { return Ok(Vec::new()) };
-        let plan = session.explain(sql, &text.values())?;
-        Ok(std::iter::once(sql.clone()).chain(plan).collect())
+        let mut lines = Vec::new();
+        for (sql, text) in &self.statements {
+            lines.push(sql.clone());
+            lines.extend(session.explain(sql, &text.values())?);
+        }
+        Ok(lines)
     }
 }
 
@@ -97,6 +105,10 @@ fn statement(asked: &Asked, terms: &Terms, budget: i64) -> (String, Text) {
     if let Some(authors) = &query.authors {
         let authors = text.value(lists(authors));
         text.condition(format!("r.author = ANY({authors}::bytea[])"));
+    }
+    if !query.not_authors.is_empty() {
+        let authors = text.value(lists(&query.not_authors));
+        text.condition(format!("coalesce(r.author <> ALL({authors}::bytea[]), true)"));
     }
     for terms in &asked.terms {
         let terms = text.value(terms.clone().unwrap_or_default());
@@ -128,16 +140,34 @@ fn driver(asked: &Asked, text: &mut Text, within: &dyn Fn(&str) -> String) -> St
         let ids = text.value(lists(ids));
         return format!("unnest({ids}::bytea[]) v(id) JOIN record r ON r.id = v.id");
     }
-    let labels = asked.terms.iter().flatten();
-    let label = labels.min_by_key(|terms| terms.len());
     let authors = query.authors.as_ref().map_or(usize::MAX, Vec::len);
-    if let Some(terms) = label.filter(|terms| terms.len() < authors) {
+    let label = match asked.driver {
+        Some(Set::Label(at)) => asked.terms.get(at).and_then(Option::as_ref),
+        Some(_) => None,
+        None => {
+            let labels = asked.terms.iter().flatten();
+            labels.min_by_key(|terms| terms.len()).filter(|terms| terms.len() < authors)
+        }
+    };
+    // Of kinds that are not asked for nothing is looked at.
+    let gaps = asked.gaps().filter(|_| label.is_some() || query.authors.is_some());
+    let kinds = match (&query.kinds, gaps) {
+        (Some(kinds), _) => {
+            let kinds = text.value(signed(kinds));
+            Some((format!("unnest({kinds}::int[]) k(kind)"), "= k.kind"))
+        }
+        (None, Some((firsts, lasts))) => {
+            let (firsts, lasts) = (text.value(firsts), text.value(lasts));
+            let ranges = format!("unnest({firsts}::int[], {lasts}::int[]) k(first, last)");
+            Some((ranges, "BETWEEN k.first AND k.last"))
+        }
+        (None, None) => None,
+    };
+    if let Some(terms) = label {
         let terms = text.value(terms.clone());
-        let kinds = query.kinds.as_ref().map(|kinds| text.value(signed(kinds)));
-        let (and_kinds, of_kind) = match kinds {
-            Some(kinds) => (format!(", unnest({kinds}::int[]) k(kind)"), " AND t.kind = k.kind"),
-            None => (String::new(), ""),
-        };
+        let (and_kinds, of_kind) = kinds.map_or_else(Default::default, |(kinds, within)| {
+            (format!(", {kinds}"), format!(" AND t.kind {within}"))
+        });
         return format!(
             "(SELECT DISTINCT t.time, t.id FROM unnest({terms}::bigint[]) v(term){and_kinds} \
              CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term{of_kind} \
@@ -150,12 +180,11 @@ fn driver(asked: &Asked, text: &mut Text, within: &dyn Fn(&str) -> String) -> St
     if let Some(authors) = &query.authors {
         let authors = text.value(lists(authors));
         lists_of.push(format!("unnest({authors}::bytea[]) a(author)"));
-        same.push("r.author = a.author");
+        same.push("r.author = a.author".to_owned());
     }
-    if let Some(kinds) = &query.kinds {
-        let kinds = text.value(signed(kinds));
-        lists_of.push(format!("unnest({kinds}::int[]) k(kind)"));
-        same.push("r.kind = k.kind");
+    if let Some((kinds, within)) = kinds {
+        lists_of.push(kinds);
+        same.push(format!("r.kind {within}"));
     }
     if lists_of.is_empty() {
         return "record r".into();

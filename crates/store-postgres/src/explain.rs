@@ -11,7 +11,7 @@ use hark_archive::query::plan::describe;
 use crate::Inner;
 use crate::count::Counting;
 use crate::replica::Reading;
-use crate::search::{Finder, Sessions as _};
+use crate::search::{Finders, Sessions as _};
 use crate::session::{Fault, Traced};
 
 /// Rows that are visited to explain a question, at most.
@@ -19,14 +19,16 @@ const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.
 pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
-    let asked = inner.asked(&Query { budget: query.budget.min(ROWS_MAX), ..query.clone() });
-    if asked.query.is_void() {
+    let seq = inner.seen();
+    let query = &Query { budget: query.budget.min(ROWS_MAX), ..query.clone() };
+    let mut asked = inner.asked(query, seq);
+    asked.retain(|asked| !asked.query.is_void());
+    let Some(query) = asked.first().map(|asked| asked.query.clone()) else {
         let plan = "nothing can match".into();
         return Ok(Explanation { plan, ..Explanation::default() });
-    }
-    let (query, asked_seq) = (asked.query.clone(), asked.seq);
-    let mut finder = Some(Finder::new(asked));
-    let mut reading = Reading::new(Arc::clone(inner), asked_seq);
+    };
+    let mut finder = Some(Finders::new(asked));
+    let mut reading = Reading::new(Arc::clone(inner), seq);
     let (finder, trace) = reading.with(|session| {
         let Some(mut finder) = finder.take() else {
             return Err(Fault::Away("the connection was lost; ask again".into()));

@@ -182,8 +182,8 @@ impl Inner {
         self.seen.load(Ordering::Acquire)
     }
 
-    fn asked(&self, query: &Query) -> Asked {
-        Asked::new(query, &self.terms, self.nature, self.seen())
+    fn asked(&self, query: &Query, seq: i64) -> Vec<Asked> {
+        Asked::opened(query, &self.terms, self.nature, seq)
     }
 }
 
@@ -342,8 +342,9 @@ impl Store for PostgresStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let asked = self.inner.asked(query);
-        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked)))
+        let seq = self.inner.seen();
+        let asked = self.inner.asked(query, seq);
+        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, seq)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {

@@ -15,6 +15,8 @@ pub(crate) enum Form {
     KindKeys(Order),
     /// Keys and authors of everything.
     TimeKeys(Order),
+    /// The same but for some kinds.
+    TimeKeysBut(Order),
     /// A page of so many runs of (term, kind), in order, with its records: of all parts, or of one.
     TermPage(Order, usize, Option<i64>),
     /// A page of runs of (author, kind).
@@ -23,12 +25,18 @@ pub(crate) enum Form {
     KindPage(Order, usize),
     /// A page of everything.
     TimePage(Order),
+    /// A page of everything but some kinds.
+    TimePageBut(Order),
     /// Keys of ids, with their records if `whole`.
     Ids { whole: bool },
     /// The first few keys of terms, in no order.
     TermFew,
     /// The first few keys of authors, in no order.
     AuthorFew,
+    /// The first few keys of terms, in ranges of kinds.
+    TermFewBut,
+    /// The first few keys of authors, in ranges of kinds.
+    AuthorFewBut,
     /// Which kinds terms have.
     TermKinds,
     /// Which kinds authors have.
@@ -37,6 +45,10 @@ pub(crate) enum Form {
     TermSize,
     /// How many rows authors have, up to a bound.
     AuthorSize,
+    /// How many rows terms have in ranges of kinds, each up to a bound.
+    TermSizeBut,
+    /// How many rows authors have in ranges of kinds, each up to a bound.
+    AuthorSizeBut,
     /// Bodies of keys: of all parts, or of one.
     Bodies(Option<i64>),
     /// Begins a transaction.
@@ -79,17 +91,23 @@ impl Form {
             Self::AuthorKeys(_) => "author_keys",
             Self::KindKeys(_) => "kind_keys",
             Self::TimeKeys(_) => "time_keys",
+            Self::TimeKeysBut(_) => "time_keys_but",
             Self::TermPage(..) => "term_page",
             Self::AuthorPage(..) => "author_page",
             Self::KindPage(..) => "kind_page",
             Self::TimePage(_) => "time_page",
+            Self::TimePageBut(_) => "time_page_but",
             Self::Ids { .. } => "ids",
             Self::TermFew => "term_few",
             Self::AuthorFew => "author_few",
+            Self::TermFewBut => "term_few_but",
+            Self::AuthorFewBut => "author_few_but",
             Self::TermKinds => "term_kinds",
             Self::AuthorKinds => "author_kinds",
             Self::TermSize => "term_size",
             Self::AuthorSize => "author_size",
+            Self::TermSizeBut => "term_size_but",
+            Self::AuthorSizeBut => "author_size_but",
             Self::Bodies(None) => "bodies",
             Self::Bodies(Some(_)) => "part_bodies",
             Self::Begin => "begin",
@@ -116,14 +134,8 @@ impl Form {
             Self::TermKeys(order) => keys("term bigint", "tag", "", order),
             Self::AuthorKeys(order) => keys("author bytea", "record", "", order),
             Self::KindKeys(order) => keys("", "record", ", r.author", order),
-            Self::TimeKeys(order) => {
-                let (behind, sorted) = behind(order);
-                format!(
-                    "SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE {} AND r.time >= $3 \
-                     AND r.time <= $4 ORDER BY {sorted} LIMIT $5",
-                    behind.replace("v.time", "$1::bigint").replace("v.id", "$2::bytea")
-                )
-            }
+            Self::TimeKeys(order) => time_keys(order, ""),
+            Self::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
             Self::TermPage(order, runs, part) => {
                 let (term, tag) = (Some(("term", "bigint")), of_part("tag", part));
                 let (keys, record) =
@@ -139,6 +151,10 @@ impl Form {
             }
             Self::KindPage(order, runs) => page(None, runs, order, "record", RECORD, SEEN),
             Self::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
+            Self::TimePageBut(order) => {
+                let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
+                page(None, 0, order, "record", RECORD, &more)
+            }
             Self::Ids { whole } => {
                 let columns = if whole { RECORD } else { "r.time, r.id" };
                 format!(
@@ -148,10 +164,14 @@ impl Form {
             }
             Self::TermFew => few("term bigint", "tag"),
             Self::AuthorFew => few("author bytea", "record"),
+            Self::TermFewBut => few_but("term bigint", "tag"),
+            Self::AuthorFewBut => few_but("author bytea", "record"),
             Self::TermKinds => kinds("term bigint", "tag"),
             Self::AuthorKinds => kinds("author bytea", "record"),
-            Self::TermSize => size("term bigint", "tag"),
-            Self::AuthorSize => size("author bytea", "record"),
+            Self::TermSize => size("term bigint", "tag", false),
+            Self::AuthorSize => size("author bytea", "record", false),
+            Self::TermSizeBut => size("term bigint", "tag", true),
+            Self::AuthorSizeBut => size("author bytea", "record", true),
             // Found by their times: those of an answer lie close together there, and not by id. To
             // go through the table of all parts takes as long again as to find the record.
             Self::Bodies(part) => {
@@ -304,11 +324,42 @@ fn kinds(value: &str, table: &str) -> String {
     )
 }
 
-fn size(value: &str, table: &str) -> String {
+/// Of each value, the first few keys in ranges of kinds: a look for each range, and none at what lies
+/// between them.
+fn few_but(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
-        "SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::{kind}[]) AS v({column}) \
+        "SELECT v.n, r.time, r.id, r.kind FROM unnest($1::{kind}[]) WITH ORDINALITY AS v({column}, n) \
+         CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM unnest($3::int[], $4::int[]) \
+         AS k(first, last) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM {table} r \
+         WHERE r.{column} = v.{column} AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r \
+         LIMIT $2) r"
+    )
+}
+
+fn time_keys(order: Order, more: &str) -> String {
+    let (behind, sorted) = behind(order);
+    let behind = behind.replace("v.time", "$1::bigint").replace("v.id", "$2::bytea");
+    format!(
+        "SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE {behind} AND r.time >= $3 \
+         AND r.time <= $4{more} ORDER BY {sorted} LIMIT $5"
+    )
+}
+
+/// How many rows values have: all, or those in ranges of kinds.
+fn size(value: &str, table: &str, in_ranges: bool) -> String {
+    let (column, kind) = value.split_once(' ').unwrap_or_default();
+    let (ranges, within) = if in_ranges {
+        (
+            " CROSS JOIN unnest($3::int[], $4::int[]) AS k(first, last)",
+            " AND r.kind >= k.first AND r.kind <= k.last",
+        )
+    } else {
+        Default::default()
+    };
+    format!(
+        "SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::{kind}[]) AS v({column}){ranges} \
          CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM {table} r \
-         WHERE r.{column} = v.{column} LIMIT $2) r) r"
+         WHERE r.{column} = v.{column}{within} LIMIT $2) r) r"
     )
 }

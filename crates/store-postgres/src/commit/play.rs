@@ -10,7 +10,7 @@ use hark_codec::record::Key as Author;
 use super::fetch::{Fetched, Slot};
 use super::{Put, time};
 use crate::Inner;
-use crate::search::{Asked, Finder};
+use crate::search::{Asked, Finders};
 use crate::session::{Fault, Session};
 use crate::time::{Key, to_db};
 
@@ -153,8 +153,8 @@ impl<'a, 'p> Play<'a, 'p> {
         // Those that this batch deletes are found too.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
-        let mut finder =
-            Finder::new(Asked::new(&query, &self.inner.terms, self.inner.nature, i64::MAX));
+        let asked = Asked::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
+        let mut finder = Finders::new(asked);
         let mut found = Vec::new();
         finder.slice(self.inner, u64::MAX, self.session, &mut |record| {
             found.push(Key { time: to_db(record.time()), id: *record.id() });

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use hark_archive::query::Open;
 use hark_archive::query::plan::Set;
 use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
 
@@ -22,7 +23,10 @@ use crate::time::Key;
 use crate::{Inner, Nature};
 use walk::{Gathered, Pages, Walk};
 
+pub(crate) use several::Finders;
+
 mod plan;
+mod several;
 mod walk;
 
 /// Records fetched at a time, at most.
@@ -49,9 +53,20 @@ pub(crate) struct Asked {
     pub(crate) common: Vec<bool>,
     /// Numbers above this are not seen.
     pub(crate) seq: i64,
+    /// What alone the search may be driven by, where that is not left to a choice.
+    pub(crate) driver: Option<Set>,
 }
 
 impl Asked {
+    /// The questions that take the place of one that may have a gate.
+    pub(crate) fn opened(query: &Query, terms: &Terms, nature: Nature, seq: i64) -> Vec<Self> {
+        let mut query = query.clone();
+        query.normalise();
+        let asked =
+            |Open { query, driver }| Self { driver, ..Self::new(&query, terms, nature, seq) };
+        query.opened().into_iter().map(asked).collect()
+    }
+
     pub(crate) fn new(query: &Query, terms: &Terms, nature: Nature, seq: i64) -> Self {
         let mut query = query.clone();
         if nature.one_kind {
@@ -71,7 +86,36 @@ impl Asked {
         let terms = query.labels.iter().map(of).collect();
         let common = query.labels.iter().map(|set| nature.common_labels.contains(&set.name));
         let common = common.collect();
-        Self { query, terms, common, seq }
+        Self { query, terms, common, seq, driver: None }
+    }
+
+    /// The ranges of kinds between those that are not asked for, as the first and the last kind of each;
+    /// none where all are.
+    pub(crate) fn gaps(&self) -> Option<(Vec<i32>, Vec<i32>)> {
+        if self.query.not_kinds.is_empty() {
+            return None;
+        }
+        let mut not: Vec<i32> =
+            self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect();
+        not.sort_unstable();
+        let (mut firsts, mut lasts, mut next) = (Vec::new(), Vec::new(), Some(i32::MIN));
+        for kind in not {
+            if let Some(first) = next.filter(|&first| first < kind) {
+                firsts.push(first);
+                lasts.push(kind - 1);
+            }
+            next = kind.checked_add(1);
+        }
+        if let Some(first) = next {
+            firsts.push(first);
+            lasts.push(i32::MAX);
+        }
+        Some((firsts, lasts))
+    }
+
+    /// Kinds that are not asked for, as the database has them.
+    fn not_kinds(&self) -> Vec<i32> {
+        self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect()
     }
 
     /// Of the label conditions but `driver`, the one that is cheapest to compare in the database.
@@ -156,6 +200,11 @@ impl Finder {
 
     pub(crate) fn driver(&self) -> Option<Set> {
         self.driver
+    }
+
+    /// Whether there is nothing left to find or fetch.
+    fn is_through(&self) -> bool {
+        matches!(self.stage, Stage::Found) && self.keys.is_empty()
     }
 
     /// Records that are still wanted, with the one that tells that there is more.
@@ -349,13 +398,15 @@ impl Finder {
 pub(crate) struct PooledSearch {
     inner: Arc<Inner>,
     reading: Reading,
-    finder: Finder,
+    finders: Finders,
+    seq: i64,
 }
 
 impl PooledSearch {
-    pub(crate) fn new(inner: Arc<Inner>, asked: Asked) -> Self {
-        let reading = Reading::new(Arc::clone(&inner), asked.seq);
-        Self { inner, reading, finder: Finder::new(asked) }
+    /// For questions that see numbers up to `seq`.
+    pub(crate) fn new(inner: Arc<Inner>, asked: Vec<Asked>, seq: i64) -> Self {
+        let reading = Reading::new(Arc::clone(&inner), seq);
+        Self { inner, reading, finders: Finders::new(asked), seq }
     }
 }
 
@@ -365,21 +416,21 @@ impl Search for PooledSearch {
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<Progress, SearchError> {
-        let Self { inner, reading, finder } = self;
-        let progress = finder.slice(inner, work, reading, sink);
+        let Self { inner, reading, finders, .. } = self;
+        let progress = finders.slice(inner, work, reading, sink);
         progress.map_err(|fault| SearchError::Failed(fault.to_string()))
     }
 
     fn seq(&self) -> u64 {
-        self.finder.asked.seq.max(0).cast_unsigned()
+        self.seq.max(0).cast_unsigned()
     }
 
     fn visited(&self) -> u64 {
-        self.finder.visited
+        self.finders.visited()
     }
 
     fn driver(&self) -> Option<Set> {
-        self.finder.driver
+        self.finders.driver()
     }
 }
 

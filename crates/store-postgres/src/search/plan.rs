@@ -22,6 +22,8 @@ const KINDS_MAX: usize = 8;
 const FEW_MIN: usize = 8;
 const FEW_MAX: usize = 256;
 const FEW_ALL: usize = 8_192;
+/// Values up to which one looks between kinds that are not asked for at once.
+const GAPS_VALUES_MAX: usize = 4;
 /// Runs above which it is tried first to walk the order itself.
 const RUNS_MAX: usize = 128;
 
@@ -102,7 +104,10 @@ impl Finder {
             None => plain(asked, kinds.as_deref()),
             Some((set, values)) => {
                 let runs = values.len() * kinds.as_ref().map_or(3, Vec::len);
-                let walks = set == Set::Authors && runs > RUNS_MAX && !self.by_value;
+                let walks = set == Set::Authors
+                    && runs > RUNS_MAX
+                    && !self.by_value
+                    && asked.driver.is_none();
                 if walks {
                     plain(asked, kinds.as_deref()).or_instead(runs as u64)
                 } else if let Some(kinds) =
@@ -162,6 +167,9 @@ fn values(asked: &Asked, set: Set) -> Option<Values<'_>> {
 
 /// The condition with an index that fewest records meet.
 fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Option<Set>, Fault> {
+    if asked.driver.is_some() {
+        return Ok(asked.driver);
+    }
     let labels = (0..asked.terms.len()).map(Set::Label);
     let mut sets: Vec<(Set, Values<'_>)> =
         labels.chain([Set::Authors]).filter_map(|set| Some((set, values(asked, set)?))).collect();
@@ -176,13 +184,22 @@ fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Opt
         (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16)
     };
     let bounds: Vec<i64> = sets.iter().map(|(_, values)| bound(values)).collect();
-    let given: Vec<[&(dyn ToSql + Sync); 2]> =
-        sets.iter().zip(&bounds).map(|((_, v), bound)| [v.array(), bound as _]).collect();
-    let calls: Vec<_> = sets
+    // What is not asked for must not sway the choice.
+    let gaps = asked.gaps();
+    let given: Vec<Vec<&(dyn ToSql + Sync)>> = sets
         .iter()
-        .zip(&given)
-        .map(|((_, v), given)| (v.form(Form::TermSize, Form::AuthorSize), &given[..]))
+        .zip(&bounds)
+        .map(|((_, v), bound)| match &gaps {
+            Some((firsts, lasts)) => vec![v.array(), bound, firsts, lasts],
+            None => vec![v.array(), bound],
+        })
         .collect();
+    let form = |v: &Values<'_>| match &gaps {
+        Some(_) => v.form(Form::TermSizeBut, Form::AuthorSizeBut),
+        None => v.form(Form::TermSize, Form::AuthorSize),
+    };
+    let calls: Vec<_> =
+        sets.iter().zip(&given).map(|((_, v), given)| (form(v), &given[..])).collect();
     let mut best: Option<(i64, usize, Set)> = None;
     for ((set, values), rows) in sets.iter().zip(session.pipeline(&calls)?) {
         let size = rows.first().map_or(0, |row| row.get::<_, i64>(0));
@@ -205,20 +222,19 @@ fn by_kind(
     session: &mut Session,
     visited: &mut u64,
 ) -> Result<Walk, Fault> {
-    let wanted = |kind: &i32| kinds.is_none_or(|kinds| kinds.contains(kind));
+    let hidden = |kind: i32| asked.query.not_kinds.contains(&kind.cast_unsigned());
+    let wanted = |kind: &i32| kinds.is_none_or(|kinds| kinds.contains(kind)) && !hidden(*kind);
     let few = (FEW_ALL / values.len().max(1)).clamp(FEW_MIN, FEW_MAX);
-    let form = values.form(Form::TermFew, Form::AuthorFew);
-    let rows = session.query(form, &[values.array(), &i64::from(few as u32)])?;
-    *visited += rows.len() as u64 + values.len() as u64 / 4;
+    let found = few_of(asked, values, few, session)?;
+    *visited += found.len() as u64 + values.len() as u64 / 4;
     let mut counts = vec![0; values.len()];
-    let n = |row: &tokio_postgres::Row| row.get::<_, i64>(0) as usize - 1;
-    for row in &rows {
-        counts[n(row)] += 1;
+    for Few { n, .. } in &found {
+        counts[*n] += 1;
     }
+    let n = |row: &tokio_postgres::Row| row.get::<_, i64>(0) as usize - 1;
     let mut known = Vec::new();
-    for row in rows.iter().filter(|row| counts[n(row)] < few) {
-        let key = key(row.get(1), row.get(2));
-        if wanted(&row.get(3)) && lies_ahead(asked, &key) {
+    for Few { n, key, kind } in found {
+        if counts[n] < few && wanted(&kind) && lies_ahead(asked, &key) {
             known.push(key);
         }
     }
@@ -228,11 +244,69 @@ fn by_kind(
         let some = values.some(&many);
         let form = values.form(Form::TermKinds, Form::AuthorKinds);
         let rows = session.query(form, &[some.array()])?;
-        *visited += rows.len() as u64;
         let found = rows.iter().map(|row| (n(row), row.get::<_, i32>(1)));
+        let found: Vec<_> = found.filter(|(_, kind)| !hidden(*kind)).collect();
+        *visited += found.len() as u64;
         runs.extend(
-            found.filter(|(_, kind)| wanted(kind)).map(|(n, kind)| (values.value(many[n]), kind)),
+            found
+                .into_iter()
+                .filter(|(_, kind)| wanted(kind))
+                .map(|(n, kind)| (values.value(many[n]), kind)),
         );
     }
     Ok(Walk::new(set, runs, known, asked))
+}
+
+/// One of the first few rows of a value.
+struct Few {
+    n: usize,
+    key: Key,
+    kind: i32,
+}
+
+/// The first few rows of each value, of those that are asked for.
+///
+/// To look between kinds that are not costs a look each. Where there are many values that is done only for
+/// those of which it turns out that such rows are among their first few, and others are behind them: what
+/// is counted is the same.
+fn few_of(
+    asked: &Asked,
+    values: &Values<'_>,
+    few: usize,
+    session: &mut Session,
+) -> Result<Vec<Few>, Fault> {
+    let few_max = i64::from(few as u32);
+    let read = |rows: &[Row]| -> Vec<Few> {
+        let one = |row: &Row| Few {
+            n: row.get::<_, i64>(0) as usize - 1,
+            key: key(row.get(1), row.get(2)),
+            kind: row.get(3),
+        };
+        rows.iter().map(one).collect()
+    };
+    let Some((firsts, lasts)) = asked.gaps() else {
+        let form = values.form(Form::TermFew, Form::AuthorFew);
+        return Ok(read(&session.query(form, &[values.array(), &few_max])?));
+    };
+    let between = values.form(Form::TermFewBut, Form::AuthorFewBut);
+    if values.len() <= GAPS_VALUES_MAX {
+        let rows = session.query(between, &[values.array(), &few_max, &firsts, &lasts])?;
+        return Ok(read(&rows));
+    }
+    let form = values.form(Form::TermFew, Form::AuthorFew);
+    let mut found = read(&session.query(form, &[values.array(), &few_max])?);
+    let hidden = |kind: i32| asked.query.not_kinds.contains(&kind.cast_unsigned());
+    let (mut counts, mut dim) = (vec![0; values.len()], vec![false; values.len()]);
+    for Few { n, kind, .. } in &found {
+        counts[*n] += 1;
+        dim[*n] |= hidden(*kind);
+    }
+    let again: Vec<usize> = (0..values.len()).filter(|&n| dim[n] && counts[n] >= few).collect();
+    found.retain(|one| !hidden(one.kind) && again.binary_search(&one.n).is_err());
+    if !again.is_empty() {
+        let some = values.some(&again);
+        let rows = session.query(between, &[some.array(), &few_max, &firsts, &lasts])?;
+        found.extend(read(&rows).into_iter().map(|one| Few { n: again[one.n], ..one }));
+    }
+    Ok(found)
 }

@@ -198,6 +198,7 @@ impl Pages {
                 })
                 .collect();
         let ((lo, hi), limit) = (self.windows.now, i64::from(wanted as u32));
+        let not_kinds = asked.not_kinds();
         let mut values: Vec<&(dyn ToSql + Sync)> =
             vec![&lo, &hi, &time, &id, &limit, &asked.seq, &kinds];
         let form = match self.runs[0].0 {
@@ -212,7 +213,12 @@ impl Pages {
             Value::Kind => Form::KindPage(order, count),
             Value::Any => {
                 values.pop();
-                Form::TimePage(order)
+                if not_kinds.is_empty() {
+                    Form::TimePage(order)
+                } else {
+                    values.push(&not_kinds);
+                    Form::TimePageBut(order)
+                }
             }
         };
         session.query(form, &values)
@@ -387,7 +393,14 @@ impl Walk {
             }
             Value::Any => {
                 with_author = true;
-                session.query(Form::TimeKeys(order), &[&times[0], &ids[0], &lo, &hi, &limit])?
+                let not_kinds = asked.not_kinds();
+                let values: [&(dyn ToSql + Sync); 5] = [&times[0], &ids[0], &lo, &hi, &limit];
+                if not_kinds.is_empty() {
+                    session.query(Form::TimeKeys(order), &values)?
+                } else {
+                    let values = [&values[..], &[&not_kinds]].concat();
+                    session.query(Form::TimeKeysBut(order), &values)?
+                }
             }
         };
         let mut counts = vec![0_usize; due.len()];

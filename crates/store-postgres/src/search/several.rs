@@ -1,0 +1,119 @@
+//! A question as the searches that it takes: one, or several of which none finds what another does (see
+//! [`Query::opened`](hark_archive::Query::opened)).
+
+use std::ops::ControlFlow;
+
+use hark_archive::query::plan::Set;
+use hark_archive::{Progress, Record};
+
+use super::{Asked, Finder, Sessions, compare};
+use crate::Inner;
+use crate::session::Fault;
+use crate::time::{Key, to_db};
+
+/// Searches whose answers are merged.
+pub(crate) struct Finders {
+    all: Vec<Finder>,
+    told: usize,
+}
+
+impl Finders {
+    pub(crate) fn new(asked: Vec<Asked>) -> Self {
+        let some = asked.into_iter().filter(|asked| !asked.query.is_void());
+        Self { all: some.map(Finder::new).collect(), told: 0 }
+    }
+
+    pub(crate) fn visited(&self) -> u64 {
+        self.all.iter().map(Finder::visited).sum()
+    }
+
+    pub(crate) fn driver(&self) -> Option<Set> {
+        self.all.iter().find_map(Finder::driver)
+    }
+
+    /// As [`Search::slice`](hark_archive::Search::slice).
+    pub(crate) fn slice(
+        &mut self,
+        inner: &Inner,
+        work: u64,
+        sessions: &mut impl Sessions,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, Fault> {
+        match &mut self.all[..] {
+            [] => Ok(Progress::Done { more: false }),
+            [one] => one.slice(inner, work, sessions, sink),
+            [first, ..] => {
+                let (limit, budget) = (first.asked.query.limit, first.asked.query.budget);
+                self.merged(inner, work.max(1), (limit, budget), sessions, sink)
+            }
+        }
+    }
+
+    fn merged(
+        &mut self,
+        inner: &Inner,
+        work: u64,
+        (limit, budget): (usize, u64),
+        sessions: &mut impl Sessions,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, Fault> {
+        let start = self.visited();
+        let mut handed = 0;
+        for finder in &mut self.all {
+            finder.room = None;
+        }
+        loop {
+            // Each of them up to its next record.
+            let mut at = 0;
+            while let Some(finder) = self.all.get(at) {
+                if !finder.bodies.is_empty() || finder.is_through() {
+                    at += 1;
+                } else if self.visited() >= budget {
+                    return Ok(Progress::Exhausted);
+                } else if self.visited() - start >= work {
+                    return Ok(self.rest(inner));
+                } else if let Some(finder) = self.all.get_mut(at)
+                    && !sessions.with(|session| finder.step(inner, session))?
+                {
+                    at += 1;
+                }
+            }
+            let heads = self.all.iter().enumerate();
+            let heads = heads.filter_map(|(at, finder)| Some((at, key(finder.bodies.front()?))));
+            let order = self.all.first().map_or_else(Default::default, |f| f.asked.query.order);
+            let next = heads.min_by(|(_, a), (_, b)| match (a, b) {
+                (Some(a), Some(b)) => compare(order, a, b),
+                // What is no record is passed by.
+                (a, b) => a.is_some().cmp(&b.is_some()),
+            });
+            let Some((at, _)) = next else { return Ok(Progress::Done { more: false }) };
+            if self.told == limit {
+                return Ok(Progress::Done { more: true });
+            }
+            if handed >= work {
+                return Ok(self.rest(inner));
+            }
+            let finder = &mut self.all[at];
+            let Some(body) = finder.bodies.pop_front() else { continue };
+            let Ok(record) = Record::new(&body) else { continue };
+            handed += 1;
+            self.told += 1;
+            finder.told += 1;
+            if sink(&record).is_break() {
+                return Ok(self.rest(inner));
+            }
+        }
+    }
+
+    fn rest(&mut self, inner: &Inner) -> Progress {
+        for finder in &mut self.all {
+            finder.rest(inner);
+        }
+        Progress::Paused
+    }
+}
+
+fn key(body: &[u8]) -> Option<Key> {
+    let record = Record::new(body).ok()?;
+    Some(Key { time: to_db(record.time()), id: *record.id() })
+}

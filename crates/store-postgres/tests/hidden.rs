@@ -1,0 +1,31 @@
+//! What is behind a gate shows neither in answers nor in their cost.
+
+use hark_archive::admission::KeepAll;
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::hidden::{Secrets, compare, put};
+use hark_testkit::postgres::Cluster;
+
+fn seed() -> u64 {
+    std::env::var("HARK_SEED").map_or(20_261_122, |seed| seed.parse().expect("is a number"))
+}
+
+#[test]
+fn postgres_answers_and_charges_as_if_nothing_hidden_were_there() {
+    let databases = ["hidden without", "hidden with"].map(|name| Cluster::shared().database(name));
+    let stores = databases.each_ref().map(|database| {
+        // Parts are made for the times of public records alone, and both have those.
+        let options = Options { part_s: 40, parts_from_s: 900_000, ..Options::default() };
+        let store = PostgresStore::open(&database.url, "nostr", Box::new(KeepAll), &options);
+        store.expect("the shelf opens")
+    });
+    let mut secrets = Secrets::new(seed());
+    let mut told = 0;
+    for _ in 0..4 {
+        let writes = secrets.stage();
+        for (store, writes) in stores.iter().zip(&writes) {
+            put(store, writes);
+        }
+        told += compare([&stores[0], &stores[1]], &mut secrets, 250);
+    }
+    assert!(told > 4_000, "{told}");
+}
