@@ -3,6 +3,7 @@
 
 pub mod allocations;
 pub mod contract;
+pub mod deflate;
 pub mod disk;
 pub mod events;
 pub mod hidden;

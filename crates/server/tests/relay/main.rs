@@ -5,6 +5,7 @@ mod auth;
 /// Serves the tests of the binary as well, each of which uses a part of it.
 #[allow(dead_code)]
 mod client;
+mod compression;
 mod control;
 mod down;
 mod gate;
@@ -16,3 +17,4 @@ mod policy;
 mod publish;
 mod transport;
 mod trouble;
+mod wire;

@@ -1,33 +1,12 @@
-//! What lies below the messages: who is let in, compression, and how long the handshake may take.
+//! What lies below the messages: who is let in, frames, and what ends a connection.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use yawc::close::CloseCode;
-use yawc::{Frame, OpCode, Options, WebSocket};
 
 use crate::kit::{NOW_S, Relay, note};
-
-/// Asks for a WebSocket with more headers; the answer's head, and the connection.
-async fn upgrade(relay: &Relay, headers: &str) -> (String, TcpStream) {
-    let addr = relay.url.strip_prefix("ws://").unwrap();
-    let mut stream = TcpStream::connect(addr).await.unwrap();
-    let request = format!(
-        "GET / HTTP/1.1\r\nHost: {addr}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") {
-        answer.push(stream.read_u8().await.expect("an answer"));
-    }
-    (String::from_utf8_lossy(&answer).into_owned(), stream)
-}
-
-fn status(head: &str) -> u16 {
-    head.split(' ').nth(1).unwrap().parse().unwrap()
-}
+use crate::wire::{answer, frame, status, upgrade};
 
 /// All of it, to the end.
 async fn rest(mut answer: String, mut stream: TcpStream) -> String {
@@ -113,121 +92,6 @@ async fn without_limits_an_address_may_have_any_number() {
     let (_one, mut two) = (relay.client().await, relay.client().await);
     assert_eq!(two.count(&[json!({})]).await, 0);
     relay.stop().await;
-}
-
-async fn agreed(relay: &Relay, offer: &str) -> Option<String> {
-    let (head, _) = upgrade(relay, &format!("Sec-WebSocket-Extensions: {offer}\r\n")).await;
-    assert_eq!(status(&head), 101);
-    let prefix = "sec-websocket-extensions: ";
-    head.lines().find_map(|line| line.strip_prefix(prefix).map(str::to_owned))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn compression_is_agreed_on_where_it_is_offered_on_terms_that_can_be_kept() {
-    let relay = Relay::start(|_| {}).await;
-    let terms = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
-    for offer in [
-        "permessage-deflate",
-        "permessage-deflate; client_max_window_bits",
-        "permessage-deflate;client_no_context_takeover; client_max_window_bits=12",
-    ] {
-        assert_eq!(agreed(&relay, offer).await.as_deref(), Some(terms), "{offer}");
-    }
-    for offer in [
-        "permessage-deflate; server_max_window_bits=10",
-        "permessage-deflate; unheard_of",
-        "x-webkit-deflate-frame",
-        "",
-    ] {
-        assert_eq!(agreed(&relay, offer).await, None, "{offer}");
-    }
-    relay.stop().await;
-    let relay = Relay::start(|config| config.deflate_from_bytes = 0).await;
-    assert_eq!(agreed(&relay, "permessage-deflate").await, None);
-    relay.stop().await;
-}
-
-/// A client that compresses whatever it says.
-async fn compressing(relay: &Relay) -> yawc::TcpWebSocket {
-    let options = Options::default().with_balanced_compression();
-    WebSocket::connect(relay.url.parse().unwrap()).with_options(options).await.unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_compressed_conversation_says_the_same() {
-    let relay = Relay::start(|_| {}).await;
-    let mut client = compressing(&relay).await;
-    let event = note(1, NOW_S, &"hark! ".repeat(2_000));
-    client.send(Frame::text(json!(["EVENT", event]).to_string())).await.unwrap();
-    client.send(Frame::text(json!(["REQ", "s", {}]).to_string())).await.unwrap();
-    let challenge = client.next().await.unwrap();
-    assert!(challenge.payload().starts_with(b"[\"AUTH\""));
-    for expected in [
-        json!(["OK", event["id"], true, ""]),
-        json!(["EVENT", "s", event]),
-        json!(["EOSE", "s", ["finish"]]),
-    ] {
-        let frame = client.next().await.unwrap();
-        let heard: Value = serde_json::from_slice(frame.payload()).unwrap();
-        assert_eq!(heard, expected);
-    }
-    relay.stop().await;
-}
-
-/// A hundred megabytes are a hundred kilobytes compressed. They are not unpacked further than the
-/// bound for a message.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_long_only_when_unpacked_ends_its_connection() {
-    let relay = Relay::start(|_| {}).await;
-    let mut client = compressing(&relay).await;
-    client.send(Frame::text(vec![b' '; 100_000_000])).await.unwrap();
-    let close = loop {
-        let frame = client.next().await.unwrap();
-        if frame.opcode() == OpCode::Close {
-            break frame;
-        }
-    };
-    assert_eq!(close.close_code(), Some(CloseCode::Size));
-    let mut other = relay.client().await;
-    assert_eq!(other.count(&[json!({})]).await, 0);
-    relay.stop().await;
-}
-
-/// A client's frame.
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let mask = [0x37, 0xfa, 0x21, 0x3d];
-    let mut bytes = vec![first];
-    match payload.len() {
-        len @ 0..126 => bytes.push(0x80 | len as u8),
-        len @ 126..65_536 => {
-            bytes.push(0xfe);
-            bytes.extend_from_slice(&(len as u16).to_be_bytes());
-        }
-        len => {
-            bytes.push(0xff);
-            bytes.extend_from_slice(&(len as u64).to_be_bytes());
-        }
-    }
-    bytes.extend_from_slice(&mask);
-    bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-    bytes
-}
-
-/// The first byte and the payload of the server's next frame that is no ping.
-async fn answer(stream: &mut TcpStream) -> (u8, Vec<u8>) {
-    loop {
-        let first = stream.read_u8().await.unwrap();
-        let len = match stream.read_u8().await.unwrap() {
-            126 => usize::from(stream.read_u16().await.unwrap()),
-            127 => stream.read_u64().await.unwrap() as usize,
-            len => usize::from(len),
-        };
-        let mut payload = vec![0; len];
-        stream.read_exact(&mut payload).await.unwrap();
-        if first != 0x89 {
-            return (first, payload);
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
