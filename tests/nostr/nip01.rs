@@ -57,8 +57,10 @@ async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
         let make = |at, content: &str| event(1, at, kind, tags, content);
         let same = ties(3, |n| make(500, n));
         let filter = [json!({"kinds": [kind]})];
-        for event in [&same[1], &same[2], &make(499, "older")] {
-            assert!(client.publish(event).await.0);
+        client.keep(&same[1]).await;
+        for event in [&same[2], &make(499, "older")] {
+            let (accepted, reason) = client.publish(event).await;
+            assert!(!accepted && reason.starts_with("replaced: "), "kind {kind}: {reason}");
             assert_eq!(client.look(&filter).await, [same[1].clone()], "kind {kind}");
         }
         client.keep(&same[0]).await;

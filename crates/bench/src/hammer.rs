@@ -87,8 +87,11 @@ impl Inserter for Relay {
                 if let Told::Ok(text) = connection.next().await? {
                     answered += 1;
                     let said = fields(text);
+                    let is_known = |reason: &String| {
+                        ["duplicate:", "replaced:"].iter().any(|known| reason.starts_with(known))
+                    };
                     if said.get(2).is_none_or(|accepted| accepted != "true")
-                        && !said.last().is_some_and(|reason| reason.starts_with("duplicate"))
+                        && !said.last().is_some_and(is_known)
                     {
                         bail!("refused: {}", said.last().map_or("", String::as_str));
                     }

@@ -243,7 +243,7 @@ impl Taken {
         let told = fields(text);
         let (accepted, reason) = (told.get(2).is_some_and(|taken| taken == "true"), told.last());
         let reason = reason.map_or("", String::as_str);
-        if reason.starts_with("duplicate:") {
+        if ["duplicate:", "replaced:"].iter().any(|known| reason.starts_with(known)) {
             self.known += 1;
         } else if accepted {
             self.accepted += 1;

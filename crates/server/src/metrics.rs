@@ -66,6 +66,8 @@ labels! {
         Ok = "ok",
         /// Nothing to do: it is here already.
         Duplicate = "duplicate",
+        /// Refused: a version that wins over it is here.
+        Replaced = "replaced",
         /// Refused: too little work.
         Pow = "pow",
         /// Refused by the relay's bounds or rules.

@@ -142,12 +142,16 @@ pub(super) fn answer(outcome: Outcome) -> (bool, &'static str) {
     match outcome {
         Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
         Outcome::Duplicate => (true, DUPLICATE),
-        // True, as nothing is wrong with the event and sending it again would change nothing.
-        Outcome::Superseded => (true, "duplicate: have a newer event"),
+        // It is not kept, and a client that is told so does not believe that its profile was saved.
+        Outcome::Superseded => (false, REPLACED),
         Outcome::Refused(Refusal::Deleted) => (false, "blocked: event was deleted by its author"),
         Outcome::Refused(Refusal::Vanished) => (false, "blocked: its author asked to vanish"),
     }
 }
+
+/// What OK says about a version of a replaceable or addressable event that loses to the one that is kept. The
+/// prefix is that of other relays; those of NIP-01 have none for it, and `duplicate` would say that it is here.
+const REPLACED: &str = "replaced: have a newer version, or one of the same time with a lower id";
 
 /// What OK says about an event that is here already.
 pub(super) const DUPLICATE: &str = "duplicate: already have this event";

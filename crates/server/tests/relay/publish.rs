@@ -61,7 +61,8 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     let mut client = relay.client().await;
     let old = event(1, 100, 30_023, &[&["d", "x"]], "old");
     assert_eq!(client.publish(&event(1, 200, 30_023, &[&["d", "x"]], "new")).await.1, "");
-    assert_eq!(client.publish(&old).await, plain(true, "duplicate: have a newer event"));
+    let replaced = "replaced: have a newer version, or one of the same time with a lower id";
+    assert_eq!(client.publish(&old).await, plain(false, replaced));
     assert_eq!(client.publish(&event(1, 100, 30_023, &[&["d", "y"]], "")).await.1, "");
 
     let gone = note(1, 300, "gone");
@@ -89,6 +90,27 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     let nowhere = event(2, 800, 62, &[], "");
     let reason = "invalid: request to vanish names no relay";
     assert_eq!(client.publish(&nowhere).await, plain(false, reason));
+    relay.stop().await;
+}
+
+/// Of versions of the same time the one with the lowest id wins, in whatever order they come (NIP-01).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_loses_is_refused_and_one_that_is_kept_is_a_duplicate() {
+    let relay = Relay::start(|_| {}).await;
+    let mut client = relay.client().await;
+    for kind in [0, 10_002, 30_023] {
+        let version = |content: &str| event(1, NOW_S, kind, &[&["d", "x"]], content);
+        let mut versions: Vec<Value> = ["a", "b", "c"].into_iter().map(version).collect();
+        versions.sort_by_key(|event| event["id"].as_str().unwrap().to_owned());
+        let reason = "replaced: have a newer version, or one of the same time with a lower id";
+        assert_eq!(client.publish(&versions[1]).await, plain(true, ""));
+        assert_eq!(client.publish(&versions[2]).await, plain(false, reason));
+        assert_eq!(client.publish(&versions[0]).await, plain(true, ""));
+        assert_eq!(client.publish(&versions[1]).await, plain(false, reason));
+        let kept = plain(true, "duplicate: already have this event");
+        assert_eq!(client.publish(&versions[0]).await, kept);
+        assert_eq!(client.look(&[json!({ "kinds": [kind] })]).await, versions[..1]);
+    }
     relay.stop().await;
 }
 
