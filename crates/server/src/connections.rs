@@ -12,11 +12,15 @@ use crate::address::Address;
 use crate::metrics::TurnedAway;
 use crate::seats::{Seat, Seats};
 
+/// Connections that are ended and still read from, at a time.
+const LINGERING_MAX: usize = 256;
+
 /// Who is connected.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     all: Seats<()>,
     of: Seats<Address>,
+    lingering: Seats<()>,
     numbers: AtomicU64,
 }
 
@@ -29,6 +33,11 @@ impl Connections {
     /// A place among those of `address`.
     pub(crate) fn enter_from(&self, address: Address, max: usize) -> Option<Seat<Address>> {
         self.of.take(address, max)
+    }
+
+    /// A place among those that are ended and read from until their clients have heard why.
+    pub(crate) fn linger(&self) -> Option<Seat<()>> {
+        self.lingering.take((), LINGERING_MAX)
     }
 
     /// A number that no other connection has.

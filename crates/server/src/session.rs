@@ -35,6 +35,12 @@ const TURN_MESSAGES_OUT: u64 = 256;
 /// How long a connection that was too fast is not read from, at most.
 const REST_MAX: Duration = Duration::from_secs(1);
 
+/// How long a client has to take the close frame.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// How long, and how much, is read from a client that was told why its connection ends.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 16 << 20;
+
 type Entering = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
 
 struct Session {
@@ -151,17 +157,30 @@ impl Session {
             End::Close(Reason::Slow) => Ended::Slow,
         };
         self.relay.metrics.ended.of(ended).add(1);
-        if let End::Close(reason) = end {
-            let closing = async {
-                poll_fn(|cx| self.socket.poll_ready(cx)).await?;
-                self.socket.feed_close(reason);
-                poll_fn(|cx| self.socket.poll_flush(cx)).await
-            };
-            // Whoever does not even take a close frame is dropped.
-            let _: Result<io::Result<()>, _> =
-                tokio::time::timeout(Duration::from_secs(2), closing).await;
+        let (mut socket, relay) = self.into_parts();
+        let closing = async {
+            if let End::Close(reason) = end {
+                poll_fn(|cx| socket.poll_ready(cx)).await?;
+                socket.feed_close(reason);
+            }
+            socket.finish().await
+        };
+        // Whoever does not even take a close frame is dropped.
+        let told: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
+        // Most of them are still sending.
+        let is_fault = matches!(end, End::Broken | End::Close(Reason::Slow));
+        if is_fault
+            && let Ok(Ok(())) = told
+            && let Some(_place) = relay.connections.linger()
+        {
+            let _ = tokio::time::timeout(LINGER_MAX, socket.drain(LINGER_BYTES_MAX)).await;
         }
-        let _ = tokio::time::timeout(Duration::from_secs(2), self.socket.close()).await;
+    }
+
+    /// What is left of it when all else is over.
+    fn into_parts(self: Box<Self>) -> (Socket, Arc<Relay>) {
+        let Self { socket, relay, .. } = *self;
+        (socket, relay)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -83,6 +84,13 @@ impl Inbox {
         }
     }
 
+    /// Drops what waits, and says how much that was.
+    pub(super) fn clear(&mut self) -> usize {
+        let waiting = self.to - self.from;
+        self.from = self.to;
+        waiting
+    }
+
     /// Nothing is read for now: what waits takes no more room than it has to.
     pub(super) fn settle(&mut self) {
         if self.bytes.len() == self.to - self.from {
@@ -102,12 +110,19 @@ impl Inbox {
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
+    /// Since when the connection takes nothing of it.
+    stalled: Option<Instant>,
 }
 
 impl Outbox {
     /// Bytes that wait.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent
+    }
+
+    /// Since when the connection takes nothing, while something waits for it.
+    pub(super) fn stalled(&self) -> Option<Instant> {
+        self.stalled
     }
 
     /// Where more is appended.
@@ -126,7 +141,12 @@ impl Outbox {
     ) -> Poll<io::Result<()>> {
         while self.sent < self.bytes.len() {
             let rest = &self.bytes[self.sent..];
-            match ready!(Pin::new(&mut *stream).poll_write(cx, rest))? {
+            let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, rest) else {
+                self.stalled.get_or_insert_with(Instant::now);
+                return Poll::Pending;
+            };
+            self.stalled = None;
+            match written? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => self.sent += count,
             }

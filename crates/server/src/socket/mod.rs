@@ -9,6 +9,7 @@ use std::{future::poll_fn, io, pin::Pin};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use buffers::{Inbox, Outbox};
 pub use deflate::{Compressors, Deflate};
@@ -245,11 +246,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the connection, with what is still under way.
-    pub(crate) async fn close(mut self) {
-        // Errors: whether the client still hears it is its own affair.
-        let _ = poll_fn(|cx| self.poll_flush(cx)).await;
-        let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
+    /// Bytes that are written and not sent.
+    pub(crate) fn unsent(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Since when the client takes nothing, while something waits for it.
+    pub(crate) fn stalled(&self) -> Option<Instant> {
+        self.outbox.stalled()
+    }
+
+    /// Sends what is still under way, and says that nothing more comes.
+    pub(crate) async fn finish(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_flush(cx)).await?;
+        poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await
+    }
+
+    /// Reads what the client still sends and drops it, up to so many bytes or its end. A connection that is
+    /// closed with something unread is reset, and a reset takes with it what the client has not read.
+    pub(crate) async fn drain(&mut self, bytes_max: usize) {
+        let mut drained = 0;
+        poll_fn(|cx| {
+            for _ in 0..READS_AT_ONCE {
+                drained += self.inbox.clear();
+                if drained > bytes_max {
+                    return Poll::Ready(());
+                }
+                let Poll::Ready(filled) = self.inbox.poll_fill(&mut self.stream, cx) else {
+                    self.inbox.settle();
+                    return Poll::Pending;
+                };
+                if !matches!(filled, Ok(false)) {
+                    return Poll::Ready(());
+                }
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 }
 
