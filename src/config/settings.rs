@@ -102,7 +102,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "handshake_timeout_ms" limits.handshake_timeout_ms: "How long a connection may take to send its HTTP request head.";
             "message_bytes_max" limits.message_bytes_max: "Bytes of one message from a client. A longer one ends the connection.";
             "ping_after_s" limits.ping_after_s: "Silence after which the server pings.";
-            "idle_timeout_s" limits.idle_timeout_s: "Silence after which a connection is closed.";
+            "idle_timeout_s" limits.idle_timeout_s: "Silence after which a connection is closed, and how long a client may take nothing of what waits for it.";
             "subscriptions_max" limits.subscriptions_max: "Subscriptions of one connection. One more is answered with CLOSED.";
             "subscription_bytes_max" limits.subscription_bytes_max: "Bytes of the REQs that one connection is subscribed with, together.";
             "subscription_id_chars_max" limits.subscription_id_chars_max: "Characters of a subscription's name.";
@@ -124,6 +124,8 @@ pub(crate) static SECTIONS: &[Section] = &[
             "intake_bytes_max" limits.intake_bytes_max: "Bytes of events of all connections without an OK. Above it publishers wait.";
             "outbox_pause_bytes" limits.outbox_pause_bytes: "Bytes waiting for a client to take them, above which its searches pause.";
             "outbox_bytes_max" limits.outbox_bytes_max: "Bytes waiting for a client, above which it is too slow and closed.";
+            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max: "Bytes waiting for all clients of one address. Above it, searches wait for those that have something to take,\nHTTP requests get status 503, and a live event closes a client that has more than its share.";
+            "outboxes_bytes_max" limits.outboxes_bytes_max: "Bytes waiting for all clients. Above it the same happens, and all searches wait; from half of it on, those of\nclients that have something to take.";
             "held_bytes_max" limits.held_bytes_max: "Bytes of live events a subscription holds back until its stored ones are told.";
             "control_connections_max" limits.control_connections_max: "Commands that hand writes to the server at a time.";
             "control_frame_bytes_max" limits.control_frame_bytes_max: "Bytes of one frame from such a command.";

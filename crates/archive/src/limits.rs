@@ -73,7 +73,8 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,
-    /// Silence after which a connection is closed. Half a frame is silence.
+    /// Silence after which a connection is closed, half a frame is silence; and how long a client may
+    /// take nothing of what waits for it, whatever it says meanwhile.
     pub idle_timeout_s: u64,
 
     /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
@@ -136,6 +137,14 @@ pub struct Limits {
     /// Bytes waiting for a client to take them, above which it is too slow and its connection is
     /// closed.
     pub outbox_bytes_max: usize,
+    /// Bytes waiting for all clients of one address together. Above it, questions of those that have
+    /// something to take wait, and an HTTP request gets status 503; a live event closes a connection
+    /// that has more than its share.
+    pub outboxes_per_address_bytes_max: usize,
+    /// Bytes waiting for all clients together. Above half of it, questions of those that have something
+    /// to take wait; above all of it, every question does, an HTTP request gets status 503, and a live
+    /// event closes a connection that has more than its share.
+    pub outboxes_bytes_max: usize,
     /// Bytes of live messages that one subscription holds back until its stored ones are told. Above
     /// it its connection is too slow and closed.
     pub held_bytes_max: usize,
@@ -190,6 +199,8 @@ impl Default for Limits {
             intake_bytes_max: 32 << 20,
             outbox_pause_bytes: 256 << 10,
             outbox_bytes_max: 16 << 20,
+            outboxes_per_address_bytes_max: 64 << 20,
+            outboxes_bytes_max: 256 << 20,
             held_bytes_max: 4 << 20,
             control_connections_max: 16,
             control_frame_bytes_max: 2 << 20,
@@ -219,6 +230,8 @@ impl Limits {
             ("slice_rows", self.slice_rows as usize),
             ("searches_per_connection_max", self.searches_per_connection_max),
             ("events_per_connection_max", self.events_per_connection_max),
+            ("outboxes_per_address_bytes_max", self.outboxes_per_address_bytes_max),
+            ("outboxes_bytes_max", self.outboxes_bytes_max),
             ("control_window", self.control_window),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {

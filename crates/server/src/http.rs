@@ -14,10 +14,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio_io_timeout::TimeoutStream;
+
+use crate::outboxes::held;
+use crate::patience::Patient;
 
 /// How long a client may take none of an answer.
 const TAKE_MAX: Duration = Duration::from_secs(30);
+/// Bytes of answers on one address that wait for clients to take them. Above it, status 503.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// What one address takes.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,7 @@ pub(crate) async fn serve<F, A>(
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Response> + Send + 'static,
 {
+    let room = Arc::new(Semaphore::new(ANSWER_BYTES_MAX));
     let slots = Arc::new(Semaphore::new(bounds.connections_max));
     let mut ended = leaving.clone();
     loop {
@@ -53,9 +58,12 @@ pub(crate) async fn serve<F, A>(
             continue;
         };
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let (answer, leaving) = (answer.clone(), leaving.clone());
+        let (answer, leaving, room) = (answer.clone(), leaving.clone(), Arc::clone(&room));
         tokio::spawn(async move {
-            let answer = move |request| answer(peer.ip(), request);
+            let answer = move |request| {
+                let (answer, room) = (answer(peer.ip(), request), Arc::clone(&room));
+                async move { held(answer.await, |bytes| room.try_acquire_many_owned(bytes as u32).ok()) }
+            };
             connection(stream, leaving, bounds, answer).await;
             drop(slot);
         });
@@ -80,13 +88,12 @@ async fn connection<F, A>(
         let answer = answer(request);
         async { Ok::<Response<Body>, Infallible>(answer.await) }
     });
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(TAKE_MAX));
+    let stream = Patient::new(stream, TAKE_MAX);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_timeout)
         .max_buf_size(16 << 10)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service);
+        .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let over = async {
         match bounds.connection_max {

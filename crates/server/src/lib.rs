@@ -28,6 +28,8 @@ mod listen;
 pub mod metrics;
 pub mod network;
 pub mod nostr;
+mod outboxes;
+mod patience;
 pub mod policy;
 mod rate;
 mod readers;

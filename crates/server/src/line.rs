@@ -1,19 +1,25 @@
 //! The line to one client: what other threads hold of a session. They put messages here and never
 //! wait; the session's task takes them out as fast as the client does.
 //!
-//! Bytes are counted until they are on the socket. Above one bound searches for this client rest
-//! (they are parked here, and woken from here), above another the client is given up as too slow.
+//! Bytes are counted until they are sent. Above one bound searches for this client rest (they are parked
+//! here, and woken from here), above another the client is given up as too slow. What all clients have to
+//! take together is bounded as well: [`Account`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::iter::Sum;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
+use hark_archive::limits::Limits;
 use hark_archive::live::News;
 
 use crate::metrics::Metrics;
+use crate::outboxes::Account;
+#[cfg(test)]
+use crate::outboxes::Outboxes;
 use crate::readers::Job;
 
 thread_local! {
@@ -63,6 +69,42 @@ impl Part {
                 Self::Live(open, news) => open.len() + news.size(),
             }
     }
+
+    /// What it counts with: for its client, and for all of them, who share what they hear of.
+    pub(crate) fn weight(&self) -> Weight {
+        let size = self.size();
+        let own = if let Self::Live(..) = self { size_of::<Self>() } else { size };
+        Weight { size, own }
+    }
+}
+
+/// Bytes that parts count with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weight {
+    /// For the client.
+    size: usize,
+    /// Of these, what nobody else has in memory as well.
+    own: usize,
+}
+
+impl Weight {
+    pub(crate) fn add(&mut self, other: Self) {
+        (self.size, self.own) = (self.size + other.size, self.own + other.own);
+    }
+
+    fn sub(&mut self, other: Self) {
+        self.size = self.size.saturating_sub(other.size);
+        self.own = self.own.saturating_sub(other.own);
+    }
+}
+
+impl Sum for Weight {
+    fn sum<I: Iterator<Item = Self>>(weights: I) -> Self {
+        weights.fold(Self::default(), |mut sum, weight| {
+            sum.add(weight);
+            sum
+        })
+    }
 }
 
 /// Says that what is put on the line for it is not wanted any more.
@@ -102,21 +144,36 @@ pub(crate) struct Line {
     had_ns: AtomicU64,
     pause_bytes: usize,
     bytes_max: usize,
+    account: Arc<Account>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
 struct Queue {
     parts: VecDeque<Part>,
-    /// Of the parts, and of those taken but not sent.
-    bytes: usize,
+    /// Of the parts, and of those taken but not on the socket.
+    weight: Weight,
+    /// Bytes that the socket has and could not send.
+    unsent: usize,
     parked: Vec<Box<dyn Job>>,
     slow: bool,
     gone: bool,
 }
 
+impl Queue {
+    /// Bytes that wait for the client.
+    fn waiting(&self) -> usize {
+        self.weight.size + self.unsent
+    }
+
+    /// Bytes that they count with among those of all.
+    fn counted(&self) -> usize {
+        self.weight.own + self.unsent
+    }
+}
+
 impl Line {
-    pub(crate) fn new(pause_bytes: usize, bytes_max: usize, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(limits: &Limits, account: Arc<Account>, metrics: Arc<Metrics>) -> Self {
         Self {
             queue: Mutex::default(),
             task: AtomicWaker::new(),
@@ -124,8 +181,9 @@ impl Line {
             proofs: AtomicUsize::new(0),
             searches: AtomicUsize::new(0),
             had_ns: AtomicU64::new(0),
-            pause_bytes,
-            bytes_max,
+            pause_bytes: limits.outbox_pause_bytes,
+            bytes_max: limits.outbox_bytes_max,
+            account,
             metrics,
         }
     }
@@ -183,11 +241,15 @@ impl Line {
         if queue.gone || queue.slow {
             return;
         }
-        let size = part.size();
-        queue.bytes += size;
-        self.metrics.outbox_bytes.add(size as u64);
+        // Pages were asked for, and waited until there was room.
+        let may_end = !matches!(part, Part::Page(..));
+        let (had, weight) = (queue.waiting(), part.weight());
+        queue.weight.add(weight);
+        self.account.add(weight.own);
         queue.parts.push_back(part);
-        if queue.bytes > self.bytes_max {
+        if queue.weight.size > self.bytes_max
+            || may_end && had > 0 && self.account.is_above_share(had)
+        {
             queue.slow = true;
         }
     }
@@ -207,11 +269,20 @@ impl Line {
     /// Lays a search to rest until there is room; gives it back if there is some.
     pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
         let mut queue = self.queue();
-        if queue.gone || queue.bytes <= self.pause_bytes {
+        if queue.gone || !job.tells() {
             return Some(job);
         }
-        queue.parked.push(job);
-        None
+        if queue.weight.size > self.pause_bytes || self.account.is_crowded(queue.waiting()) {
+            queue.parked.push(job);
+            return None;
+        }
+        drop(queue);
+        self.account.park(job)
+    }
+
+    /// Lets questions go on that wait for room among all, if there is some.
+    pub(crate) fn look_for_room(&self) {
+        self.account.go_on();
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -267,27 +338,56 @@ impl Line {
         !queue.slow
     }
 
-    /// So many bytes are sent. Returns searches that can go on.
-    pub(crate) fn sent(&self, bytes: usize) -> Vec<Box<dyn Job>> {
+    /// So much is on the socket, which could not send `unsent` bytes. Returns searches that can go on.
+    pub(crate) fn sent(&self, weight: Weight, unsent: usize) -> Vec<Box<dyn Job>> {
         let mut queue = self.queue();
-        let bytes = bytes.min(queue.bytes);
-        queue.bytes -= bytes;
-        self.metrics.outbox_bytes.sub(bytes as u64);
-        if queue.bytes <= self.pause_bytes / 2 {
+        let before = queue.counted();
+        queue.weight.sub(weight);
+        queue.unsent = unsent;
+        let after = queue.counted();
+        let parked = if queue.weight.size <= self.pause_bytes / 2 {
             std::mem::take(&mut queue.parked)
         } else {
             Vec::new()
+        };
+        drop(queue);
+        if after > before {
+            self.account.add(after - before);
+        } else {
+            self.account.sub(before - after);
         }
+        parked
     }
 
     /// The client is gone: nothing more is taken, what waits is dropped.
     pub(crate) fn hang_up(&self) {
         let mut queue = self.queue();
         queue.gone = true;
-        self.metrics.outbox_bytes.sub(std::mem::take(&mut queue.bytes) as u64);
+        let counted = queue.counted();
+        (queue.weight, queue.unsent) = (Weight::default(), 0);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
+        // First, as what others hear of as well is counted until it is dropped.
         drop(waiting);
+        self.account.sub(counted);
+    }
+}
+
+#[cfg(test)]
+impl Line {
+    /// The only line there is.
+    pub(crate) fn alone(limits: &Limits) -> Self {
+        let metrics = Arc::<Metrics>::default();
+        let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::default(), Arc::default());
+        Self::new(limits, Arc::new(outboxes.open(None, limits)), metrics)
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue().waiting()
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 }
 

@@ -33,6 +33,8 @@ use crate::nostr::admit::OwnUrls;
 use crate::nostr::intake::{Intake, Parts};
 use crate::nostr::slow::SlowLog;
 use crate::nostr::{Relay, auth};
+use crate::outboxes::Outboxes;
+use crate::patience::Patient;
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::settings::{Reload, Settings, Shared};
@@ -186,7 +188,9 @@ impl Server {
             Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
         let (readers, reader_threads) =
             Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
+        let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
         let relay = Arc::new(Relay {
+            outboxes,
             slow: SlowLog::new(config.slow_question, &shelf.store),
             store: shelf.store,
             clock: shelf.clock,
@@ -334,7 +338,7 @@ impl Server {
                 Ok((stream, peer)) => match Slot::take(&self.relay, peer.ip()) {
                     Ok(slot) => {
                         let (slot, peer) = (Arc::new(slot), peer.ip());
-                        let place = Place { _alive: alive.clone(), _slot: slot, peer };
+                        let place = Place { _alive: alive.clone(), slot, peer };
                         tokio::spawn(serve(stream, web.clone(), place));
                     }
                     Err(why) => {
@@ -403,6 +407,7 @@ impl Server {
             drop(keeper);
             relay.intake.close();
             relay.readers.close();
+            relay.outboxes.close();
             for thread in verifiers.into_iter().chain(readers) {
                 // It does not panic: see `vital`.
                 let _ = thread.join();
@@ -479,7 +484,12 @@ async fn serve(stream: TcpStream, web: Web, place: Place) {
     // Answers are written whole, so there is nothing to gather. Without it they are only later.
     let _ = stream.set_nodelay(true);
     let mut leaving = web.leaving.clone();
-    let head_timeout = Duration::from_millis(web.relay.settings().limits.handshake_timeout_ms);
+    let (head_timeout, take_max) = {
+        let limits = &web.relay.settings().limits;
+        (limits.handshake_timeout_ms, limits.idle_timeout_s)
+    };
+    let head_timeout = Duration::from_millis(head_timeout);
+    let stream = Patient::new(stream, Duration::from_secs(take_max));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let answer = web::answer(web.clone(), place.clone(), request.map(Body::new));
         async { Ok::<_, Infallible>(answer.await) }

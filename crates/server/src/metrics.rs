@@ -251,7 +251,7 @@ pub struct Metrics {
     pub messages_out: Count,
     /// Bytes of them.
     pub bytes_out: Count,
-    /// Bytes that wait for clients to take them.
+    /// Bytes that wait for clients to take them, without those of live records, which they share.
     pub outbox_bytes: Count,
     /// What became of messages.
     answers: By<Verb, By<Verdict>>,

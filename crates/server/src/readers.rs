@@ -26,6 +26,11 @@ pub(crate) trait Job: Send {
 
     /// Whom the answer is for.
     fn line(&self) -> Arc<Line>;
+
+    /// Whether it tells the client anything, and so has to wait where that takes nothing.
+    fn tells(&self) -> bool {
+        true
+    }
 }
 
 /// How a turn ended.
@@ -126,30 +131,84 @@ impl Readers {
     }
 
     fn run(&self) {
-        while let Some(mut job) = self.next() {
-            let (line, begun) = (job.line(), Instant::now());
-            // A panic is a bug of ours; it costs one answer, and not the thread that others need.
-            let turn = catch_unwind(AssertUnwindSafe(|| job.turn()));
-            let took_ns = begun.elapsed().as_nanos() as u64;
-            line.has_had(line.had_ns() + took_ns.saturating_sub(TURN_NS));
-            match turn {
-                Ok(Turn::More) => {}
-                Ok(Turn::Done) => continue,
-                Err(_) => {
-                    job.fail();
-                    continue;
-                }
-            }
-            if let Some(job) = line.park(job) {
-                self.push(job);
-            }
+        while let Some(job) = self.next() {
+            self.work(job);
+        }
+    }
+
+    /// Gives a question its turn, if its client has room for what that brings.
+    fn work(&self, job: Box<dyn Job>) {
+        let line = job.line();
+        let Some(mut job) = line.park(job) else { return };
+        let begun = Instant::now();
+        // A panic is a bug of ours; it costs one answer, and not the thread that others need.
+        let turn = catch_unwind(AssertUnwindSafe(|| job.turn()));
+        let took_ns = begun.elapsed().as_nanos() as u64;
+        line.has_had(line.had_ns() + took_ns.saturating_sub(TURN_NS));
+        match turn {
+            Ok(Turn::More) => self.push(job),
+            Ok(Turn::Done) => {}
+            Err(_) => job.fail(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::limits::Limits;
+
     use super::*;
+    use crate::line::Part;
+
+    /// A question whose answer is one page.
+    struct Long(Arc<Line>);
+
+    impl Job for Long {
+        fn turn(&mut self) -> Turn {
+            self.0.put(Part::Page(vec![0; 64 << 10], vec![64 << 10]));
+            Turn::Done
+        }
+
+        fn fail(&mut self) {}
+
+        fn line(&self) -> Arc<Line> {
+            Arc::clone(&self.0)
+        }
+    }
+
+    /// Questions are short and answers are long: those that have not begun must wait as well.
+    #[test]
+    fn questions_wait_before_their_first_page_while_the_client_takes_nothing() {
+        let limits = Limits::default();
+        let line = Arc::new(Line::alone(&limits));
+        let readers = Readers::default();
+        for _ in 0..limits.searches_per_connection_max {
+            readers.push(Box::new(Long(Arc::clone(&line))));
+        }
+        let work = || {
+            while let Some(job) = { readers.queue().next() } {
+                readers.work(job);
+            }
+        };
+        work();
+        let page = Part::Page(vec![0; 64 << 10], vec![64 << 10]).size();
+        let (full, mut taken) = (limits.outbox_pause_bytes + page, 0);
+        // All are answered once the client takes what there is.
+        loop {
+            assert!(line.waiting() <= full, "{} bytes wait", line.waiting());
+            let mut parts = std::collections::VecDeque::new();
+            assert!(line.take(&mut parts), "it is not too slow");
+            if parts.is_empty() {
+                break;
+            }
+            taken += parts.len();
+            line.sent(parts.iter().map(Part::weight).sum(), 0)
+                .into_iter()
+                .for_each(|job| readers.push(job));
+            work();
+        }
+        assert_eq!(taken, limits.searches_per_connection_max);
+    }
 
     /// A question that says whose it is, and takes so many turns.
     struct Asked(Arc<Line>, u32);
@@ -168,7 +227,7 @@ mod tests {
     }
 
     fn line() -> Arc<Line> {
-        Arc::new(Line::new(1, 1, Arc::default()))
+        Arc::new(Line::alone(&Limits { outbox_pause_bytes: 1, ..Limits::default() }))
     }
 
     /// Whose questions are taken, one after the other, each turn of a line taking so long.

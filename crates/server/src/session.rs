@@ -15,12 +15,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use crate::line::{Line, Part, What};
+use crate::line::{Line, Part, Weight, What};
 use crate::metrics::Ended;
 use crate::nostr::Relay;
 use crate::nostr::auth::Caller;
 use crate::nostr::door::{self, Door};
 use crate::nostr::intake::{Brought, Permit};
+use crate::outboxes::Account;
 use crate::rate::Visitor;
 use crate::socket::{Reason, Received, Socket};
 
@@ -51,6 +52,8 @@ struct Session {
     visitor: Visitor,
     door: Door,
     outgoing: Outgoing,
+    /// Bytes that the line knows of as unsent.
+    unsent: usize,
     /// An event that waits for room.
     waiting: Option<(Entering, Brought)>,
     /// Nothing is read before, as the client was too fast.
@@ -77,7 +80,7 @@ struct Sent {
     messages: u64,
     text_bytes: u64,
     /// Of the parts that are done with it.
-    done_bytes: usize,
+    done: Weight,
 }
 
 /// Why a session ends.
@@ -95,13 +98,13 @@ pub(crate) fn run(
     socket: Socket,
     caller: Caller,
     visitor: Visitor,
+    account: Arc<Account>,
     relay: Arc<Relay>,
     leaving: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> {
     let caller = Arc::new(caller);
     let limits = &relay.settings.load_full().limits;
-    let (pause, max) = (limits.outbox_pause_bytes, limits.outbox_bytes_max);
-    let line = Arc::new(Line::new(pause, max, Arc::clone(&relay.metrics)));
+    let line = Arc::new(Line::new(limits, account, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
     // In a box, as a future keeps room for whatever moves through it.
@@ -118,6 +121,7 @@ pub(crate) fn run(
         caller,
         visitor,
         outgoing: Outgoing::default(),
+        unsent: 0,
         waiting: None,
         rest: None,
         heard_at: now,
@@ -296,8 +300,14 @@ impl Session {
         while self.alarm.as_mut().poll(cx).is_ready() {
             let limits = &self.relay.settings().limits;
             let (ping, idle) = (limits.ping_after_s, limits.idle_timeout_s);
+            self.line.look_for_room();
+            let idle_max = Duration::from_secs(idle);
+            let stalled = self.socket.stalled();
+            if stalled.is_some_and(|since| since.elapsed() >= idle_max) {
+                return Poll::Ready(End::Close(Reason::Slow));
+            }
             let silent = self.heard_at.elapsed();
-            if silent >= Duration::from_secs(idle) {
+            if silent >= idle_max {
                 return Poll::Ready(End::Close(Reason::Idle));
             }
             let next = if silent < Duration::from_secs(ping) {
@@ -309,7 +319,8 @@ impl Session {
                 }
                 idle
             };
-            self.alarm.as_mut().reset(self.heard_at + Duration::from_secs(next));
+            let next = self.heard_at + Duration::from_secs(next);
+            self.alarm.as_mut().reset(stalled.map_or(next, |since| next.min(since + idle_max)));
         }
         Poll::Pending
     }
@@ -321,7 +332,11 @@ impl Session {
         if sent.messages > 0 {
             self.relay.metrics.messages_out.add(sent.messages);
             self.relay.metrics.bytes_out.add(sent.text_bytes);
-            for job in self.line.sent(sent.done_bytes) {
+        }
+        let unsent = self.socket.unsent();
+        if sent.messages > 0 || unsent != self.unsent {
+            self.unsent = unsent;
+            for job in self.line.sent(sent.done, unsent) {
                 self.relay.readers.push(job);
             }
         }
@@ -379,7 +394,7 @@ impl Outgoing {
             Part::One(text) => sent.feed(socket, &[text]),
             Part::Live(open, news) => sent.feed(socket, &[open, news.wire(), b"]"]),
         }
-        sent.done_bytes += part.size();
+        sent.done.add(part.weight());
         self.parts.pop_front();
     }
 }

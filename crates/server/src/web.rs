@@ -23,6 +23,7 @@ use crate::connections::farewell;
 use crate::landing::{self, Landing};
 use crate::metrics::TurnedAway;
 use crate::nostr::{Relay, nip11};
+use crate::outboxes::{Account, held};
 use crate::rate::Visitor;
 use crate::seats::Seat;
 use crate::session;
@@ -48,7 +49,7 @@ pub(crate) struct Web {
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) _alive: Alive,
-    pub(crate) _slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
     /// Who has connected.
     pub(crate) peer: IpAddr,
 }
@@ -59,6 +60,14 @@ pub(crate) struct Slot {
     _among_all: Seat<()>,
     /// Among those of its address; none where a proxy is at the other end.
     _of_address: Option<Seat<Address>>,
+    account: Arc<Account>,
+}
+
+impl Place {
+    /// What the connection has to take is counted here.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.slot.account
+    }
 }
 
 impl Slot {
@@ -66,11 +75,13 @@ impl Slot {
     pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
         let among_all = relay.connections.enter(relay.settings().limits.connections_max);
         let among_all = among_all.ok_or(TurnedAway::Full)?;
-        let of_address = if relay.proxies.trust(peer) { None } else { seat(relay, peer)? };
+        let is_proxy = relay.proxies.trust(peer);
+        let of_address = if is_proxy { None } else { seat(relay, peer)? };
         relay.metrics.connections.add(1);
         relay.metrics.connections_open.add(1);
+        let account = account(relay, (!is_proxy).then(|| peer.into()));
         let relay = Arc::clone(relay);
-        Ok(Self { relay, _among_all: among_all, _of_address: of_address })
+        Ok(Self { relay, _among_all: among_all, _of_address: of_address, account })
     }
 }
 
@@ -78,6 +89,12 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.relay.metrics.connections_open.sub(1);
     }
+}
+
+/// An account for a connection; by its address where connections of one are bounded.
+fn account(relay: &Relay, address: Option<Address>) -> Arc<Account> {
+    let address = address.filter(|_| !relay.unlimited);
+    Arc::new(relay.outboxes.open(address, &relay.settings().limits))
 }
 
 /// A seat among the connections of a client's address, if these are bounded.
@@ -101,8 +118,16 @@ impl Web {
     }
 }
 
-/// Answers a request on the connection that holds `place`.
+/// Answers a request on the connection that holds `place`, if there is room for the answer. The metrics are
+/// for few, and wanted most when there is none.
 pub(crate) async fn answer(web: Web, place: Place, request: Request) -> Response {
+    let account = Arc::clone(place.account());
+    let is_metrics = request.uri().path() == "/metrics";
+    let answer = respond(web, place, request).await;
+    if is_metrics { answer } else { held(answer, |bytes| account.hold(bytes)) }
+}
+
+async fn respond(web: Web, place: Place, request: Request) -> Response {
     let headers = request.headers();
     // A proxy may pass the relay's own path on, or cut it off.
     let path = request.uri().path();
@@ -209,9 +234,9 @@ fn client(
     if is_near(peer) && headers.contains_key(&relay.proxies.header) {
         SAID.call_once(|| {
             tracing::warn!(
-                %peer,
-                "a proxy names its clients, and is not believed: all of them count as one \
-                 address. If it is yours, add it to server.trusted_proxies"
+                "a proxy at {peer} names its clients, and is not believed: all of them count as one \
+                 address. If it is yours, and sets or extends that header itself, set [server] \
+                 trusted_proxies = [\"{peer}\"]"
             );
         });
     }
@@ -243,9 +268,13 @@ fn upgrade(web: Web, place: Place, request: Request) -> Response {
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
     let caller = web.relay.auth.caller(host);
     let visitor = Visitor::new(&web.relay.rates, web.relay.connections.number(), address);
+    let account = match address {
+        Some(client) if web.relay.proxies.trust(place.peer) => account(&web.relay, Some(client)),
+        _ => Arc::clone(place.account()),
+    };
     tokio::spawn(async move {
         if let Some(socket) = handshake.finish().await {
-            session::run(socket, caller, visitor, web.relay, web.leaving).await;
+            session::run(socket, caller, visitor, account, web.relay, web.leaving).await;
         }
         drop((seat, place));
     });

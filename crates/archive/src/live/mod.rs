@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use hark_codec::record::Record;
 
+use crate::meter::Count;
 use crate::query::{Position, Query};
 use index::{Index, Progress};
 use seam::{Next, Seam};
@@ -25,33 +26,48 @@ mod seam;
 pub struct News {
     /// Its place in the sequence of puts; none for a record that is never stored.
     pub seq: Option<u64>,
-    bytes: Arc<[u8]>,
+    shared: Arc<Shared>,
     wire: (u32, u32),
 }
 
+/// What all who hear of a record keep of it, counted while anybody does.
+#[derive(Debug)]
+struct Shared {
+    bytes: Box<[u8]>,
+    held: Arc<Count>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.held.sub(self.bytes.len() as u64);
+    }
+}
+
 impl News {
-    fn new(seq: Option<u64>, record: &Record<'_>) -> Self {
-        let bytes: Arc<[u8]> = record.bytes().into();
+    fn new(seq: Option<u64>, record: &Record<'_>, held: &Arc<Count>) -> Self {
+        let bytes: Box<[u8]> = record.bytes().into();
+        held.add(bytes.len() as u64);
         let start = record.wire().as_ptr() as usize - record.bytes().as_ptr() as usize;
-        Self { seq, bytes, wire: (start as u32, (start + record.wire().len()) as u32) }
+        let shared = Arc::new(Shared { bytes, held: Arc::clone(held) });
+        Self { seq, shared, wire: (start as u32, (start + record.wire().len()) as u32) }
     }
 
     /// The message as it goes out.
     pub fn wire(&self) -> &[u8] {
-        &self.bytes[self.wire.0 as usize..self.wire.1 as usize]
+        &self.shared.bytes[self.wire.0 as usize..self.wire.1 as usize]
     }
 
-    /// Bytes that it keeps in memory.
+    /// Bytes that it keeps in memory, for all who have it together.
     pub fn size(&self) -> usize {
-        self.bytes.len()
+        self.shared.bytes.len()
     }
 
     fn matches(&self, query: &Query) -> bool {
-        Record::new(&self.bytes).is_ok_and(|record| query.matches(&record))
+        Record::new(&self.shared.bytes).is_ok_and(|record| query.matches(&record))
     }
 
     fn position(&self) -> Option<Position> {
-        Record::new(&self.bytes).ok().map(|record| Position::of(&record))
+        Record::new(&self.shared.bytes).ok().map(|record| Position::of(&record))
     }
 }
 
@@ -78,6 +94,7 @@ pub struct Live {
     numbers: AtomicU64,
     /// Up to which number all subscribers have been told.
     published: AtomicU64,
+    held: Arc<Count>,
 }
 
 /// A subscription's state, shared between the index and whoever answers its question.
@@ -187,7 +204,7 @@ impl Live {
         found.sort_unstable_by_key(|subscription| subscription.number);
         found.dedup_by_key(|subscription| subscription.number);
         if !found.is_empty() {
-            let news = News::new(seq, record);
+            let news = News::new(seq, record, &self.held);
             found.retain(|subscription| subscription.offer(&news));
             for subscription in found {
                 subscription.sink.wake();
@@ -196,6 +213,11 @@ impl Live {
         if let Some(seq) = seq {
             self.published.store(seq, Ordering::Release);
         }
+    }
+
+    /// Bytes of records that somebody still keeps of those who have heard of them.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.get()
     }
 
     /// How many subscriptions there are.

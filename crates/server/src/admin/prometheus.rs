@@ -80,7 +80,7 @@ fn connections(page: &mut Page, relay: &Relay) {
     page.gauge(
         "hark_outbox_bytes",
         "Bytes that wait for clients to take them.",
-        metrics.outbox_bytes.get(),
+        relay.outboxes.bytes() as u64,
     );
 }
 

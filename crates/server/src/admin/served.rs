@@ -329,7 +329,7 @@ impl Connection {
             "writes": counters.writes.get(),
             "subscriptions": self.relay.live.len(),
             "connections": metrics.connections_open.get(),
-            "outbox_bytes": metrics.outbox_bytes.get(),
+            "outbox_bytes": self.relay.outboxes.bytes(),
             "messages": messages(metrics),
             "resident_bytes": Process::now().resident_bytes,
             "since": metrics.started_s(),

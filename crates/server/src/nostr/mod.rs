@@ -16,6 +16,7 @@ use crate::admin::handover::Peers;
 use crate::admin::http::trouble;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
+use crate::outboxes::Outboxes;
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::settings::{Settings, Shared};
@@ -50,6 +51,7 @@ pub(crate) struct Relay {
     pub(crate) slow: slow::SlowLog,
     pub(crate) info: RelayInfo,
     pub(crate) connections: Connections,
+    pub(crate) outboxes: Arc<Outboxes>,
     pub(crate) proxies: Proxies,
     pub(crate) deflate: Deflate,
     /// Rate limits are off.

@@ -136,6 +136,10 @@ impl Job for Leaving {
     fn line(&self) -> Arc<Line> {
         Arc::clone(&self.line)
     }
+
+    fn tells(&self) -> bool {
+        false
+    }
 }
 
 /// The stored part of an answer.

@@ -15,6 +15,7 @@ use sha1::{Digest as _, Sha1};
 use tokio::net::TcpStream;
 
 use super::{Compressors, Deflate, Socket, deflate};
+use crate::patience::Patient;
 
 /// A connection that becomes a WebSocket when its answer has gone out.
 pub(crate) struct Handshake {
@@ -52,8 +53,8 @@ impl Handshake {
     /// Waits until the answer is out. None if the connection has ended before.
     pub(crate) async fn finish(self) -> Option<Socket> {
         let upgraded = self.upgrade.await.ok()?;
-        let parts = upgraded.downcast::<TokioIo<TcpStream>>().ok()?;
-        let stream = parts.io.into_inner();
+        let parts = upgraded.downcast::<TokioIo<Patient<TcpStream>>>().ok()?;
+        let stream = parts.io.into_inner().into_inner();
         Some(Socket::new(stream, &parts.read_buf, self.deflate, self.message_bytes_max))
     }
 }

@@ -13,6 +13,7 @@ mod kit;
 mod limits;
 mod live;
 mod operators;
+mod outboxes;
 mod policy;
 mod publish;
 mod transport;

@@ -86,7 +86,7 @@ async fn a_slow_question_is_logged_with_its_filters_and_plan() {
     assert_eq!((&count["verb"], &count["plan"]), (&json!("COUNT"), &json!("count")));
 }
 
-async fn scrape(relay: &Relay) -> BTreeMap<String, f64> {
+pub(crate) async fn scrape(relay: &Relay) -> BTreeMap<String, f64> {
     let (status, page) = http(&relay.url, "/metrics", "").await;
     assert_eq!(status, 200, "{page}");
     samples(&page)

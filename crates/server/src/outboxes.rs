@@ -1,0 +1,406 @@
+//! What waits for clients to take it, of all connections together and of each address.
+//!
+//! The bytes of a connection are counted by its [`Line`](crate::line::Line), against bounds of its own.
+//! They count here as well, so that many connections together hold no more than the server may. What
+//! happens at these bounds depends on what comes:
+//!
+//! - A question waits before each of its pages. From half of the bound of all on, or above the bound of
+//!   its address, one waits whose client has something to take; above the bound of all, every one does.
+//!   So who takes what it asks for is answered while others leave theirs.
+//! - A live event or another message is not asked for and does not wait. Above a bound it ends a
+//!   connection that has more than its share, which is the bound divided by the connections.
+//! - An answer to an HTTP request is not given above a bound: status 503.
+//!
+//! A live event that many wait for is in memory once, and so is it counted.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hark_archive::limits::Limits;
+use hark_archive::live::Live;
+use hyper::body::{Frame, SizeHint};
+
+use crate::address::Address;
+use crate::metrics::Metrics;
+use crate::readers::{Job, Readers};
+
+/// Answers over HTTP that are given in any case: that all is well, or what is wrong.
+const SMALL_BYTES: usize = 1 << 10;
+
+/// The bytes of all outboxes.
+pub(crate) struct Outboxes {
+    metrics: Arc<Metrics>,
+    live: Arc<Live>,
+    readers: Arc<Readers>,
+    of: Mutex<HashMap<Address, Arc<OfAddress>>>,
+    /// Questions of clients that have nothing to take, while there is no room for anybody.
+    waiting: Mutex<Vec<Box<dyn Job>>>,
+    waiting_len: AtomicUsize,
+}
+
+/// Of one address.
+#[derive(Default)]
+struct OfAddress {
+    bytes: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+/// The bytes of one connection, as far as they count beyond it.
+pub(crate) struct Account {
+    outboxes: Arc<Outboxes>,
+    of: Option<(Address, Arc<OfAddress>)>,
+    all_max: usize,
+    of_address_max: usize,
+}
+
+impl Outboxes {
+    pub(crate) fn new(metrics: Arc<Metrics>, live: Arc<Live>, readers: Arc<Readers>) -> Arc<Self> {
+        let (of, waiting, waiting_len) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
+        Arc::new(Self { metrics, live, readers, of, waiting, waiting_len })
+    }
+
+    /// Bytes that wait now.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.metrics.outbox_bytes.get() + self.live.held_bytes()) as usize
+    }
+
+    /// An account for a connection of `address`, with the bounds as they are now.
+    pub(crate) fn open(self: &Arc<Self>, address: Option<Address>, limits: &Limits) -> Account {
+        let of = address.map(|address| {
+            let mut open = self.of();
+            let of = open.entry(address).or_default();
+            of.connections.fetch_add(1, Ordering::Relaxed);
+            (address, Arc::clone(of))
+        });
+        Account {
+            outboxes: Arc::clone(self),
+            of,
+            all_max: limits.outboxes_bytes_max,
+            of_address_max: limits.outboxes_per_address_bytes_max,
+        }
+    }
+
+    /// Drops what waits: nobody will answer it.
+    pub(crate) fn close(&self) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        drop(waiting);
+    }
+
+    fn of(&self) -> MutexGuard<'_, HashMap<Address, Arc<OfAddress>>> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Box<dyn Job>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    pub(crate) fn add(&self, bytes: usize) {
+        self.outboxes.metrics.outbox_bytes.add(bytes as u64);
+        if let Some((_, of)) = &self.of {
+            of.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes are taken, or dropped. Questions that wait for them go on.
+    pub(crate) fn sub(&self, bytes: usize) {
+        self.outboxes.metrics.outbox_bytes.sub(bytes as u64);
+        if let Some((_, of)) = &self.of {
+            of.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        self.go_on();
+    }
+
+    /// Whether a question has to wait whose client has `own` bytes to take.
+    pub(crate) fn is_crowded(&self, own: usize) -> bool {
+        own > 0 && (self.outboxes.bytes() > self.all_max / 2 || self.is_above_of_address())
+    }
+
+    /// Whether a connection with `own` bytes has more than its share, while there is too much.
+    pub(crate) fn is_above_share(&self, own: usize) -> bool {
+        let share = |max: usize, connections: usize| max / connections.max(1);
+        let all = self.outboxes.metrics.connections_open.get() as usize;
+        let of_address = self.of.as_ref().map(|(_, of)| of.connections.load(Ordering::Relaxed));
+        self.outboxes.bytes() > self.all_max && own > share(self.all_max, all)
+            || self.is_above_of_address()
+                && own > share(self.of_address_max, of_address.unwrap_or_default())
+    }
+
+    /// Lays a question to rest while there is no room for anybody; gives it back if there is some.
+    pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+        if self.outboxes.bytes() <= self.all_max {
+            return Some(job);
+        }
+        let mut waiting = self.outboxes.waiting();
+        waiting.push(job);
+        self.outboxes.waiting_len.store(waiting.len(), Ordering::SeqCst);
+        drop(waiting);
+        // What made room before this one waited has not seen it.
+        self.go_on();
+        None
+    }
+
+    /// Not before an eighth of the bound is free, so that all who wait do not come for each byte.
+    pub(crate) fn go_on(&self) {
+        let outboxes = &self.outboxes;
+        if outboxes.waiting_len.load(Ordering::SeqCst) == 0
+            || outboxes.bytes() > self.all_max - self.all_max / 8
+        {
+            return;
+        }
+        let mut waiting = outboxes.waiting();
+        let jobs = std::mem::take(&mut *waiting);
+        outboxes.waiting_len.store(0, Ordering::SeqCst);
+        drop(waiting);
+        for job in jobs {
+            outboxes.readers.push(job);
+        }
+    }
+
+    fn is_above_of_address(&self) -> bool {
+        let Some((_, of)) = &self.of else { return false };
+        of.bytes.load(Ordering::Relaxed) > self.of_address_max
+    }
+
+    /// Room for an answer of so many bytes, while it is there.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
+        if self.is_above_of_address() || self.outboxes.bytes() > self.all_max {
+            return None;
+        }
+        self.add(bytes);
+        Some(Held { account: Arc::clone(self), bytes })
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let Some((address, of)) = &self.of else { return };
+        let mut open = self.outboxes.of();
+        if of.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+            open.remove(address);
+        }
+    }
+}
+
+/// Bytes that count until this is dropped.
+pub(crate) struct Held {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.account.sub(self.bytes);
+    }
+}
+
+/// An answer whose bytes hold `room` until they are written; status 503 if there is none.
+pub(crate) fn held<R>(answer: Response, room: impl FnOnce(usize) -> Option<R>) -> Response
+where
+    R: Send + Sync + 'static,
+{
+    let bytes = answer.body().size_hint().lower() as usize;
+    if bytes <= SMALL_BYTES {
+        return answer;
+    }
+    let Some(room) = room(bytes) else {
+        let words = "too many answers wait to be read; try again later\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, words).into_response();
+    };
+    let room = Arc::new(room);
+    answer.map(|body| Body::new(Holding { body, room }))
+}
+
+/// A body whose pieces hold room.
+struct Holding<R> {
+    body: Body,
+    room: Arc<R>,
+}
+
+/// A piece of it.
+struct Piece<R> {
+    bytes: Bytes,
+    _room: Arc<R>,
+}
+
+impl<R> AsRef<[u8]> for Piece<R> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<R: Send + Sync + 'static> HttpBody for Holding<R> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let piece = |bytes| Bytes::from_owner(Piece { bytes, _room: Arc::clone(&self.room) });
+        frame.map_ok(|frame| frame.map_data(piece))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use hark_archive::live::{News, Sink};
+    use hark_archive::{Query, Record};
+    use hark_testkit::events::Events;
+
+    use super::*;
+    use crate::line::{Line, Over, Part};
+    use crate::readers::Turn;
+
+    /// Outboxes, and connections with the same bounds.
+    struct House(Arc<Outboxes>, Limits);
+
+    impl House {
+        fn new(limits: Limits) -> Self {
+            let outboxes = Outboxes::new(Arc::default(), Arc::default(), Arc::default());
+            Self(outboxes, limits)
+        }
+
+        fn connect(&self, address: Option<&str>) -> Arc<Line> {
+            self.0.metrics.connections_open.add(1);
+            let address = address.map(|address| Address::from(address.parse::<IpAddr>().unwrap()));
+            let account = Arc::new(self.0.open(address, &self.1));
+            Arc::new(Line::new(&self.1, account, Arc::clone(&self.0.metrics)))
+        }
+    }
+
+    struct Asked(Arc<Line>);
+
+    impl Job for Asked {
+        fn turn(&mut self) -> Turn {
+            Turn::Done
+        }
+
+        fn fail(&mut self) {}
+
+        fn line(&self) -> Arc<Line> {
+            Arc::clone(&self.0)
+        }
+    }
+
+    fn page(line: &Line, bytes: usize) {
+        line.put(Part::Page(vec![0; bytes], vec![bytes as u32]));
+    }
+
+    fn may_ask(line: &Arc<Line>) -> bool {
+        line.park(Box::new(Asked(Arc::clone(line)))).is_some()
+    }
+
+    fn is_open(line: &Line) -> bool {
+        line.take(&mut std::collections::VecDeque::new())
+    }
+
+    #[test]
+    fn questions_wait_by_how_full_it_is_and_by_who_takes_what_there_is() {
+        let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };
+        let house = House::new(limits);
+        let [one, two, three] = [(); 3].map(|()| house.connect(None));
+        page(&one, 100_000);
+        assert!(may_ask(&one) && may_ask(&two), "there is room for all");
+        page(&two, 500_000);
+        assert!(!may_ask(&one), "from half on for those who take what there is");
+        assert!(may_ask(&three), "like this one");
+        page(&two, 500_000);
+        assert!(!may_ask(&three), "and then for nobody");
+        assert_eq!(house.0.waiting_len.load(Ordering::SeqCst), 1);
+        one.hang_up();
+        assert_eq!(house.0.waiting_len.load(Ordering::SeqCst), 1, "it is still too much");
+        two.hang_up();
+        assert_eq!(house.0.waiting_len.load(Ordering::SeqCst), 0, "it goes on");
+        assert_eq!(house.0.bytes(), 0);
+    }
+
+    #[test]
+    fn an_address_has_a_bound_of_its_own() {
+        let limits = Limits { outboxes_per_address_bytes_max: 200_000, ..Limits::default() };
+        let house = House::new(limits);
+        let [one, two] = [(); 2].map(|()| house.connect(Some("192.0.2.1")));
+        let other = house.connect(Some("192.0.2.2"));
+        for line in [&one, &two, &other] {
+            page(line, 150_000);
+        }
+        assert!(!may_ask(&one) && !may_ask(&two) && may_ask(&other));
+        assert!(one.account().hold(1).is_none(), "nor is there room for an answer over HTTP");
+        let held = other.account().hold(1_000).unwrap();
+        for line in [&one, &two, &other] {
+            line.hang_up();
+        }
+        drop((one, two, other, held));
+        assert!(house.0.bytes() == 0 && house.0.of().is_empty());
+    }
+
+    /// Who takes what it hears of has next to nothing waiting.
+    #[test]
+    fn what_was_not_asked_for_ends_those_who_have_more_than_their_share() {
+        let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };
+        let house = House::new(limits);
+        let [greedy, modest] = [(); 2].map(|()| house.connect(None));
+        page(&greedy, 900_000);
+        page(&modest, 200_000);
+        modest.put(Part::One(vec![0; 10]));
+        assert!(is_open(&modest), "it has less than half");
+        greedy.put(Part::One(vec![0; 10]));
+        assert!(!is_open(&greedy));
+    }
+
+    struct Ear(Arc<Line>);
+
+    impl Sink for Ear {
+        fn deliver(&self, news: News) {
+            self.0.lay(&Over::default(), Part::Live(Arc::from(&b"open"[..]), news));
+        }
+
+        fn wake(&self) {}
+
+        fn overflow(&self) {}
+    }
+
+    #[test]
+    fn what_many_hear_of_counts_once() {
+        let house = House::new(Limits::default());
+        let lines: Vec<Arc<Line>> = (0..100).map(|_| house.connect(None)).collect();
+        let subscribe = |line: &Arc<Line>| {
+            let ear = Box::new(Ear(Arc::clone(line)));
+            let handle = house.0.live.subscribe(vec![Query::default()], ear, 1 << 20);
+            while !handle.enter() {}
+            handle.opened(0, 0);
+            handle.release(hark_archive::live::Told::new());
+            handle
+        };
+        let handles: Vec<_> = lines.iter().map(subscribe).collect();
+        let mut bytes = Vec::new();
+        Events::new(1).record(&mut bytes);
+        house.0.live.publish(Some(1), &Record::new(&bytes).unwrap());
+        let parts = lines.len() * size_of::<Part>();
+        assert_eq!(house.0.bytes(), bytes.len() + parts);
+        for line in &lines {
+            line.hang_up();
+        }
+        assert_eq!(house.0.bytes(), 0);
+        drop(handles);
+    }
+}

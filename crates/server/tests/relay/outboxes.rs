@@ -1,0 +1,133 @@
+//! What waits for clients who take nothing is bounded in bytes and in time, for each of them and for all
+//! together.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use crate::kit::{NOW_S, Relay, note};
+use crate::operators::scrape;
+use crate::wire::{frame, narrow, status, upgrade_on};
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Stored notes, and bytes of each.
+const NOTES: usize = 60;
+const NOTE_BYTES: usize = 90_000;
+
+/// Keeps more than fits between a server and a client who does not read.
+async fn fill(relay: &Relay) {
+    let mut client = relay.client().await;
+    for n in 0..NOTES {
+        client.keep(&note(1, NOW_S + n as u64, &"x".repeat(NOTE_BYTES))).await;
+    }
+}
+
+/// A client who asks so many questions for all of it, and never reads.
+async fn deaf(relay: &Relay, questions: usize) -> TcpStream {
+    let (head, mut stream) = upgrade_on(narrow(relay).await, "").await;
+    assert_eq!(status(&head), 101);
+    for n in 0..questions {
+        let question = json!(["REQ", n.to_string(), { "kinds": [1] }]).to_string();
+        stream.write_all(&frame(0x81, question.as_bytes())).await.unwrap();
+    }
+    stream
+}
+
+/// Waits until a metric is so, and says what it is if that does not happen.
+async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let value = scrape(relay).await[name];
+        if is(value) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{name} is {value}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// All clients together, and those of one address. Others are answered meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_of_many_who_never_read_hold_no_more_than_the_server_may() {
+    const MAX: usize = 4_000_000;
+    // A page is as long as it is when it is full, and each thread makes one.
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let bound = MAX + (cores + 1) * (64 << 10) + (cores + 1) * NOTE_BYTES;
+    for by_address in [false, true] {
+        let relay = Relay::start(|config| {
+            config.limits.outbox_pause_bytes = 200_000;
+            if by_address {
+                config.proxies.trusted.clear();
+                config.limits.outboxes_per_address_bytes_max = MAX;
+            } else {
+                config.limits.outboxes_bytes_max = MAX;
+            }
+        })
+        .await;
+        fill(&relay).await;
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(deaf(&relay, 30).await);
+        }
+        let mut most = 0.0_f64;
+        for _ in 0..20 {
+            most = most.max(scrape(&relay).await["hark_outbox_bytes"]);
+            sleep(Duration::from_millis(20)).await;
+        }
+        // Of one address all go on that have nothing waiting, so each may have a page more.
+        let bound = bound + if by_address { silent.len() * ((64 << 10) + NOTE_BYTES) } else { 0 };
+        assert!(
+            most <= bound as f64,
+            "{most} bytes wait, {bound} may; of an address: {by_address}"
+        );
+        let mut other = relay.client().await;
+        assert_eq!(other.look(&[json!({ "kinds": [1] })]).await.len(), NOTES);
+        drop(silent);
+        until(&relay, "hark_outbox_bytes", |bytes| bytes < 1.0).await;
+        relay.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_nothing_is_closed_whatever_it_says() {
+    let relay = Relay::start(|config| {
+        config.limits.ping_after_s = 1;
+        config.limits.idle_timeout_s = 2;
+    })
+    .await;
+    fill(&relay).await;
+    let mut silent = deaf(&relay, 4).await;
+    let speaking = tokio::spawn(async move {
+        while silent.write_all(&frame(0x8a, b"")).await.is_ok() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let ended = "hark_connections_ended_total{reason=\"slow\"}";
+    until(&relay, ended, |ended| ended > 0.0).await;
+    speaking.await.unwrap();
+    relay.stop().await;
+}
+
+/// Requests one behind the other, and none of their answers is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_no_answer_over_http_is_closed() {
+    let relay = Relay::start(|config| {
+        config.limits.ping_after_s = 1;
+        config.limits.idle_timeout_s = 2;
+    })
+    .await;
+    let mut silent = narrow(&relay).await;
+    let asking = tokio::spawn(async move {
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100);
+        while silent.write_all(&request).await.is_ok() {}
+    });
+    // This and the one that asks for the metrics.
+    until(&relay, "hark_connections_total", |made| made >= 2.0).await;
+    until(&relay, "hark_connections", |open| open < 2.0).await;
+    asking.await.unwrap();
+    relay.stop().await;
+}
