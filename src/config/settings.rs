@@ -60,7 +60,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "listen" listen: "Address and port. 0.0.0.0 is every IPv4 address of the machine.";
             "metrics_listen" metrics.listen: "An address and port of their own for /metrics and /healthz. Empty: the same as the relay's.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]; asked through a proxy, nobody may.";
-            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies whose word about their clients is taken, e.g. [\"10.0.0.0/8\"].";
+            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies whose word about their clients is taken, e.g. [\"127.0.0.1\"] for one on this\nmachine. Only proxies that set or extend the header below themselves: Tor and balancers of TCP connections do not.";
             "proxy_header" proxies.header: "The header they name the client in: x-forwarded-for, x-real-ip or forwarded. Of several hops, the last\none that is no trusted proxy counts.";
             "deflate_from_bytes" deflate_from_bytes: "Messages of so many bytes or more are compressed for clients that offer permessage-deflate. 0: none.";
             "verify_threads" threads.verify: "Threads that check signatures. 0: one a core.";

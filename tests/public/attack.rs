@@ -255,7 +255,8 @@ fn counted(address: &str) -> BTreeMap<String, u64> {
 #[test]
 fn the_others_are_served_and_every_refusal_is_counted() {
     let place = Place::new("attack");
-    let config = place.file("hark.toml", b"[log]\nlevel = \"error\"\n");
+    let settings = b"[server]\ntrusted_proxies = [\"127.0.0.1\"]\n\n[log]\nlevel = \"error\"\n";
+    let config = place.file("hark.toml", settings);
     let stored = if long() { 50_000 } else { 2_000 };
     let report = place.hark_fed(&["import", "--json"], notes(stored).as_bytes()).json();
     assert_eq!(report["stored"], stored);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::HeaderMap;
 
-use crate::network::{LOOPBACK, Network};
+use crate::network::Network;
 
 /// What counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address, as that is
 /// what one household or machine is given.
@@ -41,9 +41,11 @@ pub struct Proxies {
 }
 
 impl Default for Proxies {
-    /// Those on this machine, with the header that most write.
+    /// None: not every program that passes connections on says for whom, and what comes through one that
+    /// does not, like Tor's or a balancer of TCP connections, could name any address. The header is the one
+    /// that most write.
     fn default() -> Self {
-        Self { trusted: LOOPBACK.to_vec(), header: Self::HEADERS[0].into() }
+        Self { trusted: Vec::new(), header: Self::HEADERS[0].into() }
     }
 }
 

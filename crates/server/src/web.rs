@@ -17,7 +17,7 @@ use bytes::Bytes;
 use hark_archive::retention::Policy;
 use tokio::sync::{mpsc, watch};
 
-use crate::address::Address;
+use crate::address::{Address, Proxies};
 use crate::admin::http::Handles;
 use crate::connections::farewell;
 use crate::landing::{self, Landing};
@@ -231,7 +231,7 @@ fn client(
         let Some(client) = relay.proxies.client(headers) else { return Ok((None, None)) };
         return Ok((Some(client.into()), seat(relay, client)?));
     }
-    if is_near(peer) && headers.contains_key(&relay.proxies.header) {
+    if is_near(peer) && Proxies::HEADERS.iter().any(|header| headers.contains_key(*header)) {
         SAID.call_once(|| {
             tracing::warn!(
                 "a proxy at {peer} names its clients, and is not believed: all of them count as one \

@@ -7,6 +7,7 @@ use hark_archive::admission::nostr::NostrRules;
 use hark_archive::clock::Clock;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
+use hark_server::network::LOOPBACK;
 use hark_server::{Config, Reload, Server, Shelf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -37,6 +38,8 @@ impl Relay {
     pub(crate) async fn on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let clock = Clock::fake(NOW_S);
         let mut config = Config::new("127.0.0.1:0".parse().unwrap());
+        // Tests' clients are told apart by their connections, and not by the address that they share.
+        config.proxies.trusted = LOOPBACK.to_vec();
         change(&mut config);
         let shelf = Shelf {
             store: Arc::clone(&store),

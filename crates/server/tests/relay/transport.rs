@@ -1,7 +1,7 @@
 //! What lies below the messages: who is let in, frames, and what ends a connection.
 
-use futures_util::{SinkExt, StreamExt};
-use serde_json::{Value, json};
+use hark_server::Proxies;
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -41,6 +41,31 @@ async fn an_address_has_a_bound_of_its_own() {
     assert!(answer.contains("rate-limited: your address has"), "{answer}");
     assert_eq!(two.count(&[json!({})]).await, 0);
     relay.stop().await;
+}
+
+/// Tor, `ssh -L` and balancers of TCP connections come from this machine and pass on what anybody says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_on_this_machine_is_believed_only_if_the_operator_names_it() {
+    for (proxies, named) in [(Proxies::default(), false), (named_loopback(), true)] {
+        let relay = Relay::start(|config| {
+            config.proxies = proxies;
+            config.limits.connections_per_address_max = 2;
+        })
+        .await;
+        let mut open = Vec::new();
+        for client in 1..=3 {
+            let header = format!("X-Forwarded-For: 203.0.113.{client}\r\n");
+            let (answer, stream) = upgrade(&relay, &header).await;
+            let expected = if named || client < 3 { 101 } else { 429 };
+            assert_eq!(status(&answer), expected, "{client}, named: {named}");
+            open.push(stream);
+        }
+        relay.stop().await;
+    }
+}
+
+fn named_loopback() -> Proxies {
+    Proxies { trusted: vec!["127.0.0.1".parse().unwrap()], ..Proxies::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
