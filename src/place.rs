@@ -14,7 +14,7 @@ use hark_server::nostr::admit::OwnUrls;
 use hark_server::waku::NS_PER_S;
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
-use hark_store_postgres::PostgresStore;
+use hark_store_postgres::{PostgresStore, is_database, shown};
 
 use crate::cli::PlaceArgs;
 use crate::config::Config;
@@ -81,19 +81,15 @@ pub(crate) struct Place {
     pub(crate) config: Config,
 }
 
-/// Whether this is the address of a database.
-pub(crate) fn is_database(address: &str) -> bool {
-    address.starts_with("postgres://") || address.starts_with("postgresql://")
-}
-
 /// The address of a database; none for the word that means files.
 fn database(store: &str) -> anyhow::Result<Option<String>> {
     match store {
         "embedded" => Ok(None),
         url if is_database(url) => Ok(Some(url.into())),
         other => bail!(
-            "there is no store `{other}`; leave --store out for files in the data directory, or say \
-             postgres://user@host/database"
+            "there is no store `{}`; leave --store out for files in the data directory, or say \
+             postgres://user@host/database",
+            shown(other)
         ),
     }
 }
@@ -103,7 +99,7 @@ impl Place {
     pub(crate) fn new(args: PlaceArgs) -> anyhow::Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let data = args.data.unwrap_or_else(|| config.data.clone());
-        let database = database(args.store.as_deref().unwrap_or(&config.store))?;
+        let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
         Ok(Self { network: args.network, data, database, config })
     }
 
@@ -163,7 +159,7 @@ impl Place {
     pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
         let config = &self.config.postgres;
         let common = hark_store_postgres::Options {
-            read_url: config.read_url.clone(),
+            read_url: config.read_url.as_ref().map(|url| url.secret().to_owned()),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
             part_s: config.part_days.saturating_mul(86_400),
@@ -256,7 +252,7 @@ impl Place {
 
     /// Another archive, with the settings of this one.
     pub(crate) fn other(&self, address: &str) -> anyhow::Result<Self> {
-        let (data, database) = if address.contains("://") {
+        let (data, database) = if address.contains("://") || is_database(address) {
             (self.data.clone(), database(address)?)
         } else {
             (address.into(), None)

@@ -115,10 +115,16 @@ fn what_cannot_be_done_is_said_with_advice() {
     let run = place.hark(&["query", "{kinds:[1]}"]);
     assert_eq!(run.code, 2);
     assert!(run.stderr.contains("{kinds:[1]} is no filter"), "{}", run.stderr);
-    let nobody = "postgres://hark:secret@127.0.0.1:1/hark";
-    let run = place.hark(&["serve", "--store", nobody]);
-    assert!(run.code == 1 && run.stderr.contains("could not be opened; look at"), "{}", run.stderr);
-    assert!(!run.stderr.contains("secret"), "{}", run.stderr);
+    for nobody in [
+        "postgres://hark:secret@127.0.0.1:1/hark",
+        "postgres://hark@127.0.0.1:1/hark?password=secret",
+        "host=127.0.0.1 port=1 user=hark password='a secret'",
+        "postgres://hark:a@secret@127.0.0.1:1/hark",
+    ] {
+        let run = place.hark(&["serve", "--store", nobody]);
+        let is_said = run.stderr.contains("could not be opened; look at");
+        assert!(run.code == 1 && is_said && !run.stderr.contains("secret"), "{}", run.stderr);
+    }
     let run = place.hark(&["serve", "--store", "sqlite"]);
     assert!(run.code == 1 && run.stderr.contains("no store `sqlite`"), "{}", run.stderr);
     let run = hark(&["serve", "--data", "/dev/null/hark", "--listen", "127.0.0.1:0"]);

@@ -8,10 +8,10 @@ use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Store, Write};
 use hark_codec::nostr::{Arena, Encoder, Event};
 use hark_server::nostr::admit::{OwnUrls, Private};
-use hark_store_postgres::PostgresStore;
+use hark_store_postgres::{PostgresStore, is_database};
 
 use crate::cli::PlaceArgs;
-use crate::place::{Owned, Place, is_database};
+use crate::place::{Owned, Place};
 use crate::question::{self, Answer};
 
 /// Connections for questions: more than any bench asks at once by itself.

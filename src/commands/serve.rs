@@ -204,7 +204,7 @@ async fn serve(
 /// Lets a second store have what the shelf's accepts, if the configuration names one.
 fn mirrored(place: &Place, mut shelf: Shelf) -> anyhow::Result<(Shelf, Option<Arc<Mirrored>>)> {
     let Some(address) = &place.config.mirror.store else { return Ok((shelf, None)) };
-    let second = place.mirror(address)?;
+    let second = place.mirror(address.secret())?;
     let queue_bytes_max = place.config.mirror.queue_bytes_max;
     let options = mirror::Options { queue_bytes_max, ..mirror::Options::default() };
     let tell = Box::new(|words: &str| tracing::info!("{words}"));

@@ -2,12 +2,12 @@
 //! [`Config`], which the rest of the binary uses. Defaults, then the file, then the environment;
 //! flags come on top in `commands`.
 
+mod address;
 mod bounds;
 mod policy;
 mod settings;
 mod typed;
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use hark_server::waku::NS_PER_S;
 use hark_server::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
 
+use address::StoreAddress;
+
 /// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -28,7 +30,7 @@ pub(crate) struct Config {
     pub(crate) deflate_from_bytes: usize,
     pub(crate) threads: Threads,
     pub(crate) data: PathBuf,
-    pub(crate) store: String,
+    pub(crate) store: StoreAddress,
     pub(crate) batch: hark_archive::writer::Options,
     pub(crate) seal_records: u32,
     pub(crate) log_bytes_max: u64,
@@ -146,7 +148,7 @@ impl Waku {
 /// How an archive in a database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Postgres {
-    pub(crate) read_url: Option<String>,
+    pub(crate) read_url: Option<StoreAddress>,
     pub(crate) connections_max: usize,
     pub(crate) statement_timeout: Duration,
     pub(crate) part_days: u64,
@@ -157,7 +159,7 @@ impl Default for Postgres {
     fn default() -> Self {
         let options = hark_store_postgres::Options::default();
         Self {
-            read_url: options.read_url,
+            read_url: options.read_url.map(StoreAddress::new),
             connections_max: options.pool_max,
             statement_timeout: options.statement_timeout,
             part_days: options.part_s / 86_400,
@@ -170,7 +172,7 @@ impl Default for Postgres {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mirror {
     /// Where it is.
-    pub(crate) store: Option<String>,
+    pub(crate) store: Option<StoreAddress>,
     pub(crate) queue_bytes_max: usize,
 }
 
@@ -205,7 +207,7 @@ impl Default for Config {
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             threads: Threads::default(),
             data: "data".into(),
-            store: "embedded".into(),
+            store: StoreAddress::new("embedded".into()),
             batch: hark_archive::writer::Options::default(),
             seal_records: store.seal_records,
             log_bytes_max: store.log_bytes_max,
@@ -384,10 +386,9 @@ impl Config {
         let mut changes = Vec::new();
         for section in settings::SECTIONS {
             for setting in section.settings {
-                let value = (setting.show)(self);
-                if value != (setting.show)(before) {
+                if !(setting.is_same)(self, before) {
                     let is_live = settings::is_live(section, setting);
-                    let value = without_password(&value);
+                    let value = (setting.show)(self);
                     changes.push((format!("{}.{} = {value}", section.name, setting.key), is_live));
                 }
             }
@@ -420,17 +421,6 @@ impl Config {
         out.pop();
         out
     }
-}
-
-/// The same, for a log, if it is the address of a database.
-fn without_password(value: &str) -> Cow<'_, str> {
-    let hidden = || {
-        let (scheme, rest) = value.split_once("://")?;
-        let (who, place) = rest.rsplit_once('@')?;
-        let (user, _) = who.split_once(':')?;
-        Some(format!("{scheme}://{user}:***@{place}"))
-    };
-    hidden().map_or(Cow::Borrowed(value), Cow::Owned)
 }
 
 #[cfg(test)]

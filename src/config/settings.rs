@@ -11,8 +11,10 @@ use hark_archive::retention::Rule;
 use hark_codec::hex;
 use hark_server::network::Network;
 use hark_server::waku::retention::Retention;
+use hark_store_postgres::shown;
 
 use super::Config;
+use super::address::StoreAddress;
 use super::policy::List;
 use super::typed::{Value, did_you_mean};
 
@@ -30,6 +32,8 @@ pub(crate) struct Setting {
     /// The value as TOML.
     pub(crate) show: fn(&Config) -> String,
     pub(crate) set: fn(&mut Config, &Value) -> Result<(), String>,
+    /// Whether it is the same in both, also in what is not shown.
+    pub(crate) is_same: fn(&Config, &Config) -> bool,
 }
 
 impl std::fmt::Debug for Setting {
@@ -48,6 +52,7 @@ macro_rules! settings {
                 config.$($field).+ = Plain::read(value)?;
                 Ok(())
             },
+            is_same: |one, other| one.$($field).+ == other.$($field).+,
         }),*]
     };
 }
@@ -263,7 +268,8 @@ trait Plain: Sized {
 
 fn wanted<T>(what: &str, got: &Value) -> Result<T, String> {
     let got = match got {
-        Value::Text(text) | Value::Bare(text) => format!("{text:?}"),
+        // Whoever has taken one setting for another may have typed an address with a password.
+        Value::Text(text) | Value::Bare(text) => format!("{:?}", shown(text)),
         Value::Whole(number) => number.to_string(),
         Value::Switch(switch) => switch.to_string(),
         Value::List(_) => "a list".into(),
@@ -381,6 +387,27 @@ impl Plain for Option<String> {
     }
 }
 
+impl Plain for StoreAddress {
+    fn read(value: &Value) -> Result<Self, String> {
+        String::read(value).map(Self::new)
+    }
+
+    fn show(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+/// Empty text stands for none.
+impl Plain for Option<StoreAddress> {
+    fn read(value: &Value) -> Result<Self, String> {
+        Ok(Option::<String>::read(value)?.map(StoreAddress::new))
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| quoted(""), StoreAddress::show)
+    }
+}
+
 impl Plain for PathBuf {
     fn read(value: &Value) -> Result<Self, String> {
         let path = String::read(value)?;
@@ -464,7 +491,7 @@ impl Plain for Option<Rate> {
 impl Plain for List {
     fn read(value: &Value) -> Result<Self, String> {
         let entry = |value: &Value| match value {
-            Value::Text(text) => Some(text.clone()),
+            Value::Text(text) | Value::Bare(text) => Some(text.clone()),
             Value::Whole(number) => Some(number.to_string()),
             _ => None,
         };

@@ -21,6 +21,8 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::shown::{has_secret, is_key_value, is_torn, shown};
+
 /// Why an address is none.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -73,10 +75,15 @@ struct Wishes {
 }
 
 impl Address {
-    /// Reads a URL.
+    /// Reads a URL, or libpq's list of parameters.
     pub fn read(url: &str) -> Result<Self, AddressError> {
+        if is_torn(url) {
+            return Err(AddressError(
+                "an @ in a password, a name or a parameter is written as %40".into(),
+            ));
+        }
         let (rest, wishes) = Wishes::take(url)?;
-        let mut config: Config = rest.parse().map_err(|error| AddressError(with_cause(&error)))?;
+        let mut config: Config = rest.parse().map_err(|error| unreadable(url, &error))?;
         if let Some(mode) = wishes.mode {
             config.ssl_mode(mode);
         }
@@ -114,6 +121,19 @@ impl Address {
     }
 }
 
+/// Why the driver does not read an address. Where there is a password, what the driver met may be part of it.
+fn unreadable(address: &str, error: &tokio_postgres::Error) -> AddressError {
+    let said = with_cause(error);
+    if !has_secret(address) || said.contains("invalid value for option") {
+        return AddressError(said);
+    }
+    AddressError(format!(
+        "{} cannot be read; what is special in a password is written in quotes in a list of \
+         parameters, and as %40 for @ in a URL",
+        shown(address)
+    ))
+}
+
 /// What the driver says, and why.
 pub(crate) fn with_cause(error: &tokio_postgres::Error) -> String {
     let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
@@ -132,7 +152,7 @@ fn certificate(error: &tokio_postgres::Error) -> Option<String> {
 impl Wishes {
     /// Takes them out of a URL: the rest is for the driver.
     fn take(url: &str) -> Result<(String, Self), AddressError> {
-        let Some((place, parameters)) = url.split_once('?') else {
+        let Some((place, parameters)) = url.split_once('?').filter(|_| !is_key_value(url)) else {
             return Ok((url.into(), Self::default()));
         };
         let (mut wishes, mut others) = (Self::default(), Vec::new());
@@ -178,8 +198,9 @@ impl Wishes {
             }
             return Ok(client.with_no_client_auth());
         };
-        let key = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| format!("sslkey: {key} has no private key: {error}"))?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+            format!("sslkey: the file that it names has no private key: {error}")
+        })?;
         client
             .with_client_auth_cert(certificates("sslcert", certificate)?, key)
             .map_err(|error| format!("sslcert and sslkey: {error}"))
@@ -219,11 +240,12 @@ fn mode(value: &str) -> Result<(Option<SslMode>, Check), AddressError> {
         "require" => (SslMode::Require, Check::Nothing),
         "verify-ca" => (SslMode::Require, Check::Authority),
         "verify-full" => (SslMode::Require, Check::Name),
-        other => {
-            return Err(AddressError(format!(
-                "there is no sslmode `{other}`; there are disable, prefer, require, verify-ca and \
+        _ => {
+            return Err(AddressError(
+                "there is no such sslmode; there are disable, prefer, require, verify-ca and \
                  verify-full"
-            )));
+                    .into(),
+            ));
         }
     };
     Ok((Some(mode), check))
@@ -343,7 +365,7 @@ mod tests {
             ("sslmode=verify", "there are disable"),
             ("sslmode=verify-ca&sslrootcert=/none.pem", "sslrootcert: /none.pem"),
             ("sslcert=a.pem", "belong together"),
-            ("sslcert=a.pem&sslkey=/none.pem", "sslkey: /none.pem"),
+            ("sslcert=a.pem&sslkey=/none.pem", "sslkey: the file"),
             ("nothing=1", "nothing"),
         ] {
             let error = Address::read(&format!("postgres://host/base?{parameters}")).err().unwrap();

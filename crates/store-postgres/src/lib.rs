@@ -23,6 +23,7 @@ use pool::Pool;
 use replica::{Reading, Replica};
 use search::{Asked, PooledSearch, Sessions as _};
 use session::{Door, Fault};
+pub use shown::{is_database, shown};
 use sql::Form;
 use terms::Terms;
 use time::to_db;
@@ -39,13 +40,14 @@ mod replica;
 mod retire;
 mod search;
 mod session;
+mod shown;
 mod sql;
 mod stats;
 mod terms;
 mod time;
 
-/// How a shelf is kept and asked.
-#[derive(Clone, Debug)]
+/// How a shelf is kept and asked. There may be a password in it, so it is not for printing.
+#[derive(Clone)]
 pub struct Options {
     /// URL of a replica that questions go to while it is up to date.
     pub read_url: Option<String>,

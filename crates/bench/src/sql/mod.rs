@@ -59,9 +59,9 @@ struct Server(Config);
 
 impl Server {
     fn new(url: &str) -> anyhow::Result<Self> {
-        let config = url.parse().with_context(|| {
-            format!("{url} is no address of a server; it looks like postgres://user@127.0.0.1:5432")
-        })?;
+        let config = url.parse().with_context(
+            || "no address of a server; it looks like postgres://user@127.0.0.1:5432",
+        )?;
         Ok(Self(config))
     }
 

@@ -1,0 +1,273 @@
+//! The address of a store as people may see it: in logs, in messages and in `hark config --show`. What
+//! may be a password, or a part of one, is replaced by `***`.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// Parameters whose values are no secrets.
+const PLAIN: [&str; 21] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "port",
+    "replication",
+    "sslcert",
+    "sslmode",
+    "sslnegotiation",
+    "sslrootcert",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "timezone",
+    "user",
+];
+/// Parameters that are named, and whose values are not. All others are not even named: a password
+/// that is not quoted as it must be looks like several parameters.
+const SECRET: [&str; 5] = ["options", "passfile", "password", "sslkey", "sslpassword"];
+const HIDDEN: &str = "***";
+
+/// Whether this is the address of a database: a URL, or libpq's `host=… dbname=…`.
+pub fn is_database(address: &str) -> bool {
+    address.starts_with("postgres://")
+        || address.starts_with("postgresql://")
+        || is_key_value(address)
+}
+
+/// Whether it is a list of libpq's parameters. A directory whose name looks like one is meant with `./`.
+pub(crate) fn is_key_value(address: &str) -> bool {
+    address.split_once('=').is_some_and(|(name, _)| {
+        let name = name.trim();
+        PLAIN.contains(&name) || SECRET.contains(&name)
+    })
+}
+
+/// Whether there may be a password in it.
+pub(crate) fn has_secret(address: &str) -> bool {
+    let plain = percent_decode_str(address).decode_utf8_lossy();
+    let shown = shown(address);
+    SECRET.iter().any(|name| plain.contains(name))
+        || shown.contains("***@")
+        || shown.ends_with("://***")
+}
+
+/// Whether a URL has an @ that is taken for the end of the user's name and password, and is none: the rest of
+/// a password would be asked for as a host.
+pub(crate) fn is_torn(address: &str) -> bool {
+    let Some((_, rest)) = address.split_once("://") else { return false };
+    let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    place.matches('@').count() > 1 || !place.contains('@') && parameters.contains('@')
+}
+
+/// The address without what may be secret. Text that is no address of a database stays as it is.
+pub fn shown(address: &str) -> Cow<'_, str> {
+    if let Some((scheme, rest)) = address.split_once("://") {
+        return format!("{scheme}://{}", url(rest).as_deref().unwrap_or(HIDDEN)).into();
+    }
+    if is_key_value(address) {
+        return key_value(address).into();
+    }
+    let lower = address.to_ascii_lowercase();
+    if ["password", "passwd"].iter().any(|word| lower.contains(word)) {
+        return HIDDEN.into();
+    }
+    address.into()
+}
+
+/// What follows `://`; none if no part of it is known to be harmless.
+fn url(rest: &str) -> Option<String> {
+    let (place, parameters) = match rest.split_once('?') {
+        // Either is part of a password then.
+        Some((_, parameters)) if parameters.contains('@') => return None,
+        Some((place, parameters)) => (place, Some(parameters)),
+        None => (rest, None),
+    };
+    let mut out = String::new();
+    let hosts = match place.rsplit_once('@') {
+        Some((who, hosts)) => {
+            let (user, password) =
+                who.split_once(':').map_or((who, false), |(user, _)| (user, true));
+            let is_name =
+                user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
+            out.push_str(if is_name { user } else { HIDDEN });
+            out.push_str(if password { ":***@" } else { "@" });
+            hosts
+        }
+        None => place,
+    };
+    let authority = hosts.split('/').next().unwrap_or_default();
+    if !authority.split(',').all(has_port_or_none) {
+        return None;
+    }
+    out.push_str(hosts);
+    if let Some(parameters) = parameters {
+        let parameters: Vec<_> = parameters.split('&').map(parameter).collect();
+        out.push('?');
+        out.push_str(&parameters.join("&"));
+    }
+    Some(out)
+}
+
+/// Whether what follows a host is a port, and not somebody's password.
+fn has_port_or_none(host: &str) -> bool {
+    let behind = match host.strip_prefix('[') {
+        Some(host) => host.split_once(']').map_or("?", |(_, behind)| behind),
+        None => host.find(':').map_or("", |at| &host[at..]),
+    };
+    match behind.strip_prefix(':') {
+        Some(port) => port.bytes().all(|byte| byte.is_ascii_digit()),
+        None => behind.is_empty(),
+    }
+}
+
+fn parameter(pair: &str) -> Cow<'_, str> {
+    let name = pair.split('=').next().unwrap_or_default();
+    if PLAIN.contains(&name) {
+        pair.into()
+    } else if SECRET.contains(&name) {
+        format!("{name}={HIDDEN}").into()
+    } else {
+        HIDDEN.into()
+    }
+}
+
+/// Stops at what is not written as libpq reads it.
+fn key_value(address: &str) -> String {
+    let (mut out, mut rest) = (Vec::new(), address.trim_start());
+    while !rest.is_empty() {
+        let Some((name, behind)) = rest.split_once('=') else {
+            out.push(HIDDEN.to_owned());
+            break;
+        };
+        let (name, behind) = (name.trim_end(), behind.trim_start());
+        let end = value_end(behind).filter(|_| !name.contains(char::is_whitespace));
+        let Some(end) = end else {
+            out.push(HIDDEN.to_owned());
+            break;
+        };
+        let (value, behind) = behind.split_at(end);
+        out.push(if PLAIN.contains(&name) {
+            format!("{name}={value}")
+        } else if SECRET.contains(&name) {
+            format!("{name}={HIDDEN}")
+        } else {
+            HIDDEN.to_owned()
+        });
+        rest = behind.trim_start();
+    }
+    out.join(" ")
+}
+
+/// Where a value ends that may be in quotes and have backslashes; none if it does not.
+fn value_end(text: &str) -> Option<usize> {
+    let is_quoted = text.starts_with('\'');
+    let mut chars = text.char_indices().skip(usize::from(is_quoted));
+    while let Some((at, letter)) = chars.next() {
+        match letter {
+            '\\' => {
+                chars.next();
+            }
+            '\'' if is_quoted => {
+                let behind = &text[at + 1..];
+                let is_whole = behind.is_empty() || behind.starts_with(char::is_whitespace);
+                return is_whole.then_some(at + 1);
+            }
+            letter if !is_quoted && letter.is_whitespace() => return Some(at),
+            _ => {}
+        }
+    }
+    (!is_quoted).then_some(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_testkit::random::Random;
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+    use super::*;
+    use crate::Address;
+
+    #[test]
+    fn what_is_no_secret_stays_readable() {
+        for (address, expected) in [
+            ("embedded", "embedded"),
+            ("/var/lib/a=b", "/var/lib/a=b"),
+            ("postgres://host/hark", "postgres://host/hark"),
+            ("postgres:///hark?host=/run/postgresql", "postgres:///hark?host=/run/postgresql"),
+            ("postgres://me@[::1]:5433,b:1/hark", "postgres://me@[::1]:5433,b:1/hark"),
+            ("postgres://me:se:cr@et@host:5432/hark", "postgres://me:***@host:5432/hark"),
+            (
+                "postgres://me@host/d?password=x&sslmode=require&sslkey=/k.pem",
+                "postgres://me@host/d?password=***&sslmode=require&sslkey=***",
+            ),
+            (
+                "host=h user = me password = 'a \\' b' dbname=d",
+                "host=h user=me password=*** dbname=d",
+            ),
+            ("host=h password=a b dbname=d", "host=h password=*** ***"),
+        ] {
+            assert_eq!(shown(address), expected);
+        }
+    }
+
+    /// A password of words that stand nowhere else, with what must be written otherwise between them.
+    fn secret(random: &mut Random) -> (String, Vec<String>) {
+        const BETWEEN: [&str; 14] =
+            ["@", ":", "/", "?", "#", "&", "%", "=", " ", "'", "\\", "\"", "@?", "&a="];
+        let words: Vec<String> =
+            (0..=random.below(3)).map(|_| format!("{:08x}", random.bits() as u32)).collect();
+        let mut secret = String::new();
+        for word in &words {
+            secret.push_str(if secret.is_empty() { "" } else { random.pick::<&str>(&BETWEEN) });
+            secret.push_str(word);
+        }
+        (secret, words)
+    }
+
+    /// Some address with `secret` in it, as it must be written or as one might.
+    fn address(random: &mut Random, secret: &str) -> String {
+        let encoded = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
+        let in_url = if random.once_in(2) { encoded.as_str() } else { secret };
+        let escaped = secret.replace('\\', "\\\\").replace('\'', "\\'");
+        let quoted = format!("'{escaped}'");
+        let bare = escaped.replace(' ', "\\ ");
+        let in_list = *random.pick(&[quoted.as_str(), bare.as_str(), secret]);
+        let name = *random.pick(&["password", "sslpassword", "passfile"]);
+        let host = *random.pick(&["host", "host:5432", "[::1]:5432", "a:1,b:2"]);
+        let scheme = *random.pick(&["postgres", "postgresql", "mysql"]);
+        match random.below(8) {
+            0 => format!("{scheme}://me:{in_url}@{host}/base"),
+            1 => format!("{scheme}://me:{in_url}@{host}/base?sslmode=disable&connect_timeout=1"),
+            2 => format!("{scheme}://me@{host}/base?{name}={in_url}"),
+            3 => format!("{scheme}://{host}/base?{name}={in_url}&sslmode=disable"),
+            4 => format!("{scheme}:///base?host=/run&user=me&{name}={in_url}"),
+            5 => format!("host=h user=me {name}={in_list} dbname=base"),
+            6 => format!("{name} = {in_list}"),
+            _ => format!("{scheme}://me:{in_url}@{host}?{name}={in_url}"),
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_shown_however_it_is_written() {
+        let mut random = Random::new(17);
+        for _ in 0..20_000 {
+            let (secret, words) = secret(&mut random);
+            let address = address(&mut random, &secret);
+            let told = match Address::read(&address) {
+                Ok(read) => read.hosts().collect(),
+                Err(error) => error.to_string(),
+            };
+            for text in [&*shown(&address), &told] {
+                let leak = words.iter().find(|word| text.contains(*word));
+                assert!(leak.is_none(), "{address} is told as {text}");
+            }
+        }
+    }
+}

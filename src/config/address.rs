@@ -1,0 +1,32 @@
+//! The address of a store, which may have a password in it.
+
+use std::fmt;
+
+use hark_store_postgres::shown;
+
+/// A directory, the word for files in the data directory, or a database. Printed without what is secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct StoreAddress(String);
+
+impl StoreAddress {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// All of it, for who connects.
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown(&self.0))
+    }
+}
+
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", shown(&self.0))
+    }
+}
