@@ -442,14 +442,79 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_told_with_what_has_changed() {
-        let store = "postgres://me:se:cr@et@host:5432/hark".into();
-        let config = Config { store, ..Config::default() };
-        let changes = config.changes(&Config::default());
-        let words = "archive.store = \"postgres://me:***@host:5432/hark\"";
-        assert_eq!(changes[0].0, words);
-        for plain in ["embedded", "postgres://me@host/hark", "\"a:b\""] {
-            assert_eq!(without_password(plain), plain);
+    fn a_password_is_told_nowhere() {
+        for address in [
+            "postgres://me:secret@host:5432/hark",
+            "postgres://me@host/hark?password=secret",
+            "host=host user=me password='a secret'",
+            "mysql://me:secret@host/hark",
+        ] {
+            let text = format!(
+                "[archive]\nstore = \"{address}\"\n[postgres]\nread_url = \"{address}\"\n\
+                 [mirror]\nstore = \"{address}\"\n"
+            );
+            let mut config = Config::default();
+            for typed in typed::from_toml("hark.toml".as_ref(), &text).unwrap() {
+                (typed.setting.set)(&mut config, &typed.value).unwrap();
+            }
+            assert_eq!(config.store.secret(), address);
+            let changes = config.changes(&Config::default());
+            assert_eq!(changes.len(), 3);
+            let elsewhere = faults(&format!("[server]\nlisten = \"{address}\""));
+            let toml = config.to_toml(true) + &config.to_toml(false);
+            for told in [format!("{changes:?}"), toml, elsewhere, format!("{config:?}")] {
+                assert!(told.contains("***") && !told.contains("secret"), "{told}");
+            }
+            // Nor is it forgotten that it has changed.
+            let mut other = config.clone();
+            other.store = StoreAddress::new(address.replace("secret", "other"));
+            assert_eq!(other.changes(&config).len(), 1);
+        }
+    }
+
+    #[test]
+    fn lists_in_the_environment_are_written_as_in_a_file_or_with_commas() {
+        let kinds = "HARK_PRIVACY_KINDS";
+        let words = "HARK_POLICY_DENY_WORDS";
+        let networks = "HARK_SERVER_METRICS_ALLOW";
+        for (name, text, shown) in [
+            (kinds, "[4, 1059]", "kinds = [4, 1059]"),
+            (kinds, "4,1059", "kinds = [4, 1059]"),
+            (kinds, " 4 , 1059, ", "kinds = [4, 1059]"),
+            (kinds, "[\n  4,\n  1059,\n]", "kinds = [4, 1059]"),
+            (kinds, "[]", "kinds = []"),
+            (kinds, "", "kinds = []"),
+            ("HARK_WAKU_SHARDS", "[0, 1]", "shards = [0, 1]"),
+            (networks, "[\"127.0.0.1\", '10.0.0.0/8']", "[\"127.0.0.1/32\", \"10.0.0.0/8\"]"),
+            (networks, "127.0.0.1, 10.0.0.0/8", "[\"127.0.0.1/32\", \"10.0.0.0/8\"]"),
+            (networks, "[]", "metrics_allow = []"),
+            (words, "[\"one, two\", \"@file\"]", "[\"one, two\", \"@file\"]"),
+            (words, "\"one, two\", \"@file\"", "[\"one, two\", \"@file\"]"),
+            (words, "don't,@file", "[\"don't\", \"@file\"]"),
+            ("HARK_POLICY_DENY_KINDS", "[4, \"20000-29999\"]", "[\"4\", \"20000-29999\"]"),
+            ("HARK_INFO_OTHER_URLS", "[\"ws://a\", \"ws://b\"]", "[\"ws://a\", \"ws://b\"]"),
+            ("HARK_RATES_EVENTS_PER_KEY", "[6, 7]", "events_per_key = [6, 7]"),
+            ("HARK_RATES_EVENTS_PER_KEY", "6,7", "events_per_key = [6, 7]"),
+            ("HARK_RETENTION_SPARED_KINDS", "[5, 62]", "spared_kinds = [5, 62]"),
+            ("HARK_RETENTION_RULES", "[]", "rules = []"),
+        ] {
+            let typed = typed::from_environment([(name.into(), text.into())].into_iter()).unwrap();
+            let mut config = Config::default();
+            (typed[0].setting.set)(&mut config, &typed[0].value)
+                .unwrap_or_else(|fault| panic!("{name}={text}: {fault}"));
+            assert!(config.to_toml(true).contains(shown), "{name}={text}");
+        }
+        for (name, text) in [
+            (kinds, "[4, 1059"),
+            (kinds, "4;1059"),
+            (kinds, "[4]\nother = 1"),
+            (kinds, "[65536]"),
+            ("HARK_RATES_EVENTS_PER_KEY", "[1]"),
+            ("HARK_RETENTION_RULES", "1y"),
+        ] {
+            let typed = typed::from_environment([(name.into(), text.into())].into_iter()).unwrap();
+            let set = (typed[0].setting.set)(&mut Config::default(), &typed[0].value);
+            assert!(set.unwrap_err().starts_with("must be "), "{name}={text}");
         }
     }
 

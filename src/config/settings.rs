@@ -466,14 +466,8 @@ impl Plain for Vec<Network> {
 impl Plain for Option<Rate> {
     fn read(value: &Value) -> Result<Self, String> {
         let what = "two whole numbers: [so many a minute, so many at once]";
-        let numbers: Option<Vec<u64>> = match value {
-            Value::List(list) => list.iter().map(|number| u64::read(number).ok()).collect(),
-            Value::Bare(text) => {
-                let text = text.trim().trim_start_matches('[').trim_end_matches(']');
-                text.split(',').map(|number| number.trim().parse().ok()).collect()
-            }
-            _ => None,
-        };
+        let numbers: Option<Vec<u64>> =
+            value.entries().and_then(|list| list.iter().map(|n| u64::read(n).ok()).collect());
         match numbers.as_deref() {
             Some([0, 0]) => Ok(None),
             Some(&[per_minute, at_once]) if per_minute > 0 && at_once > 0 => {
@@ -495,15 +489,11 @@ impl Plain for List {
             Value::Whole(number) => Some(number.to_string()),
             _ => None,
         };
-        match value {
-            Value::List(list) => list.iter().map(entry).collect::<Option<_>>().map(Self),
-            Value::Bare(text) => {
-                let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-                Some(Self(entries.map(str::to_owned).collect()))
-            }
-            _ => None,
-        }
-        .map_or_else(|| wanted("a list of entries like [\"one\", \"@file\"]", value), Ok)
+        let entries =
+            value.entries().and_then(|list| list.iter().map(entry).collect::<Option<_>>());
+        entries
+            .map(Self)
+            .map_or_else(|| wanted("a list of entries like [\"one\", \"@file\"]", value), Ok)
     }
 
     fn show(&self) -> String {
@@ -523,14 +513,9 @@ impl Plain for Vec<String> {
     }
 }
 
-/// A list of texts; from the environment, with commas between them.
+/// A list of texts.
 fn texts(value: &Value) -> Option<Vec<String>> {
-    match value {
-        Value::List(list) => list.iter().map(|value| String::read(value).ok()).collect(),
-        Value::Bare(text) if text.trim().is_empty() => Some(Vec::new()),
-        Value::Bare(text) => Some(text.split(',').map(|text| text.trim().to_owned()).collect()),
-        _ => None,
-    }
+    value.entries()?.iter().map(|value| String::read(value).ok()).collect()
 }
 
 /// In milliseconds.
@@ -574,15 +559,7 @@ impl Plain for super::LogFormat {
 
 /// A list of numbers below 65,536.
 fn numbers(value: &Value) -> Option<Vec<u16>> {
-    let number = |value: &Value| u16::read(value).ok();
-    match value {
-        Value::List(list) => list.iter().map(number).collect(),
-        Value::Bare(text) if text.trim().is_empty() => Some(Vec::new()),
-        Value::Bare(text) => {
-            text.split(',').map(|part| number(&Value::Bare(part.trim().into()))).collect()
-        }
-        _ => None,
-    }
+    value.entries()?.iter().map(|number| u16::read(number).ok()).collect()
 }
 
 impl Plain for Vec<u16> {
@@ -608,17 +585,9 @@ impl Plain for Vec<u32> {
 
 impl Plain for Vec<Rule> {
     fn read(value: &Value) -> Result<Self, String> {
-        match value {
-            Value::List(list) => list.iter().map(rule).collect(),
-            // The environment gives the same text as the file would.
-            Value::Bare(text) => {
-                let text = format!("[retention]\nrules = {text}");
-                match super::typed::from_toml("rules".as_ref(), &text).as_deref() {
-                    Ok([one]) if !matches!(one.value, Value::Bare(_)) => Self::read(&one.value),
-                    _ => wanted("a list of rules in TOML", value),
-                }
-            }
-            _ => wanted("a list of rules", value),
+        match value.entries() {
+            Some(list) => list.iter().map(rule).collect(),
+            None => wanted("a list of rules in TOML", value),
         }
     }
 

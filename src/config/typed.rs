@@ -1,6 +1,7 @@
 //! Settings as typed, in a file or in the environment: where each value stands, and whether there
 //! is such a setting at all. What the values mean comes later, in `settings`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,37 @@ pub(crate) enum Value {
     /// One of an array of tables, with the line of each key.
     Table(Vec<(String, usize, Value)>),
     Other(&'static str),
+}
+
+impl Value {
+    /// The entries of a list. In the environment it is written as in a file, `[4, 1059]`, or with nothing but
+    /// commas between its entries.
+    pub(crate) fn entries(&self) -> Option<Cow<'_, [Self]>> {
+        let text = match self {
+            Self::List(entries) => return Some(entries.into()),
+            Self::Bare(text) => text.trim(),
+            _ => return None,
+        };
+        if text.starts_with('[') {
+            return list_in_toml(text).map(Cow::Owned);
+        }
+        if text.starts_with(['"', '\'']) {
+            return list_in_toml(&format!("[{text}]")).map(Cow::Owned);
+        }
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        Some(entries.map(|entry| Self::Bare(entry.into())).collect())
+    }
+}
+
+fn list_in_toml(text: &str) -> Option<Vec<Value>> {
+    let text = format!("list = {text}");
+    let document = DeTable::parse(&text).ok()?;
+    let mut values = document.get_ref().values();
+    let (Some(list), None) = (values.next(), values.next()) else { return None };
+    match convert(list.get_ref(), &|at| 1 + text[..at].matches('\n').count()) {
+        Value::List(entries) => Some(entries),
+        _ => None,
+    }
 }
 
 /// A value, its setting and its place.
