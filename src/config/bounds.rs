@@ -84,6 +84,8 @@ static RANGES: &[(&str, &[Range])] = &[
             ("intake_bytes_max", 1, BYTES),
             ("outbox_pause_bytes", 0, BYTES),
             ("outbox_bytes_max", 0, BYTES),
+            ("outboxes_per_address_bytes_max", 1 << 20, BYTES),
+            ("outboxes_bytes_max", 1 << 20, BYTES),
             ("held_bytes_max", 0, BYTES),
             ("control_connections_max", 0, 1 << 16),
             ("control_frame_bytes_max", 0, 1 << 30),

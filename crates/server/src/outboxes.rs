@@ -388,7 +388,7 @@ mod tests {
             let handle = house.0.live.subscribe(vec![Query::default()], ear, 1 << 20);
             while !handle.enter() {}
             handle.opened(0, 0);
-            handle.release(hark_archive::live::Told::new());
+            handle.release(Vec::new());
             handle
         };
         let handles: Vec<_> = lines.iter().map(subscribe).collect();
