@@ -11,7 +11,7 @@ use hark_archive::{Store, vital};
 use hark_server::control::Taking;
 use hark_server::waku::{Node, StoreAt};
 use hark_server::{Compact, Server, Shelf};
-use hark_store_embedded::Embedded;
+use hark_store_embedded::{Embedded, private};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
@@ -86,6 +86,9 @@ fn open(
         if args.takeover { place.take_over()? } else { (place.own()?, None) };
     for note in store.notes() {
         tracing::warn!("{note}");
+    }
+    if let Some(warning) = private::warning(&place.data)? {
+        tracing::warn!("{warning}");
     }
     let records_max = place.config.limits.takeover_records_max;
     let held = Arc::new(Held::new(Arc::clone(&store), lock, records_max));

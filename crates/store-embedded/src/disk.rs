@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::map::Map;
+use crate::private;
 
 /// A file that is written from front to back.
 pub trait DiskFile: Send {
@@ -35,6 +36,12 @@ pub trait Disk: Send + Sync {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Returns once the names in a directory are on the disk.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Bytes that may still be written to the disk that `path` lies on.
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        let known = rustix::fs::statvfs(path)?;
+        Ok(known.f_bavail.saturating_mul(known.f_frsize))
+    }
 
     /// Names and lengths of the files in a directory, less those that go meanwhile.
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
@@ -126,7 +133,7 @@ impl DiskFile for fs::File {
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(fs::File::create(path)?))
+        Ok(Box::new(private::create_file(path)?))
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
@@ -150,7 +157,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        private::create_dir(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -248,12 +255,20 @@ impl Disk for Wary {
         self.failed.note(self.disk.sync_dir(path))
     }
 
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        self.disk.free(path)
+    }
+
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
         self.disk.list(path)
     }
 
     fn read(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
         self.disk.read(path)
+    }
+
+    fn map_sequential(&self, path: &Path) -> io::Result<Map> {
+        self.disk.map_sequential(path)
     }
 
     fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {

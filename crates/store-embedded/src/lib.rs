@@ -17,6 +17,7 @@ pub mod log;
 mod manifest;
 mod map;
 mod open;
+pub mod private;
 mod rebuild;
 pub mod segment;
 mod shelf;

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::disk::{RealDisk, make_dir};
+use crate::private;
 
 /// Held as long as it lives.
 #[derive(Debug)]
@@ -41,13 +42,9 @@ impl Lock {
         let path = data.join("LOCK");
         let io = |cause| LockError::Io { path: path.clone(), cause };
         make_dir(&RealDisk, data).map_err(io)?;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(io)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = private::open_file(&path, &mut options).map_err(io)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     let stop = interrupt::flag()?;
     let mut source = Source::open(&args.url)?;
     let mut hand = place.write()?;
-    std::fs::create_dir_all(&place.data)?;
+    hark_store_embedded::private::create_dir(&place.data)?;
     let mut progress = Progress::open(place, &source.name())?;
     // One that lies ahead is of another database of the same name.
     let transaction = source.transaction()?;

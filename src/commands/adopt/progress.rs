@@ -1,11 +1,12 @@
 //! How far an adoption is: remembered beside the archive after each batch, so that it goes on there.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use hark_codec::hex;
+use hark_store_embedded::private;
 use serde_json::{Value, json};
 
 use super::source::Cursor;
@@ -73,7 +74,7 @@ impl Progress {
         });
         let unfinished = self.file.with_extension("unfinished");
         let saved = (|| {
-            let mut file = File::create(&unfinished)?;
+            let mut file = private::create_file(&unfinished)?;
             file.write_all(text.to_string().as_bytes())?;
             file.sync_all()?;
             fs::rename(&unfinished, &self.file)

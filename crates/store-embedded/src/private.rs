@@ -1,0 +1,114 @@
+//! Files and folders for their owner alone: what an archive holds may be private. Made by root, they
+//! belong to whom their folder belongs to, so that a command run as root locks no service out of its
+//! archive.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Makes a new, empty file, in place of the content of an old one.
+pub fn create_file(path: &Path) -> io::Result<File> {
+    open_file(path, OpenOptions::new().write(true).create(true).truncate(true))
+}
+
+/// Opens a file as `options` say; one that is made is private.
+pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let is_new = !path.try_exists()?;
+    let file = options.mode(0o600).open(path)?;
+    if is_new {
+        give(path)?;
+    }
+    Ok(file)
+}
+
+/// Makes a folder and those above it that are missing.
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        create_dir(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => give(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says how to keep others out of a folder that they can look into; `None` if they can not.
+pub fn warning(folder: &Path) -> io::Result<Option<String>> {
+    let mode = fs::metadata(folder)?.mode() & 0o7777;
+    Ok((mode & 0o005 != 0).then(|| {
+        let folder = folder.display();
+        format!(
+            "every user of this machine can look into {folder} (mode {mode:03o}), and read what is \
+             private in it; `chmod 700 {folder}` keeps them out"
+        )
+    }))
+}
+
+/// Has what root has made belong to the owner of the folder it is in.
+fn give(path: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = fs::metadata(parent.unwrap_or(Path::new(".")))?;
+    if parent.uid() == 0 {
+        return Ok(());
+    }
+    std::os::unix::fs::lchown(path, Some(parent.uid()), Some(parent.gid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hark_testkit::disk::scratch;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_made_is_private_and_what_is_there_stays_as_it_is() {
+        let root = scratch("private");
+        let inner = root.join("a/b");
+        create_dir(&inner).unwrap();
+        create_dir(&inner).unwrap();
+        assert_eq!((mode(&root), mode(&inner)), (0o700, 0o700));
+        let file = inner.join("file");
+        create_file(&file).unwrap();
+        assert_eq!(mode(&file), 0o600);
+        assert_eq!(warning(&inner).unwrap(), None);
+        let shared = |path: &Path, mode| {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        shared(&file, 0o640);
+        shared(&inner, 0o755);
+        create_file(&file).unwrap();
+        create_dir(&inner).unwrap();
+        assert_eq!((mode(&file), mode(&inner)), (0o640, 0o755));
+        let warning = warning(&inner).unwrap().expect("a warning");
+        assert!(warning.contains("chmod 700"), "{warning}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_root_makes_belongs_to_the_owner_of_the_folder() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("passed over: only root can give files away");
+        }
+        let root = scratch("owner");
+        create_dir(&root).unwrap();
+        std::os::unix::fs::chown(&root, Some(65_534), Some(65_534)).unwrap();
+        create_dir(&root.join("log")).unwrap();
+        create_file(&root.join("log/file")).unwrap();
+        for made in ["log", "log/file"] {
+            assert_eq!(fs::metadata(root.join(made)).unwrap().uid(), 65_534, "{made}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+}

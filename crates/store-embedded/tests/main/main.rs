@@ -1,0 +1,3 @@
+//! The embedded store from outside, on disks that are full, that fail, and that lose files.
+
+mod private;
