@@ -76,8 +76,9 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
 fn of_server(live: &Value) -> Value {
     let names =
         ["mirror", "since", "connections", "subscriptions", "outbox_bytes", "resident_bytes"];
-    let more = ["messages", "batches", "writes", "written_bytes", "trouble"];
-    let fields = names.iter().chain(&more);
+    let more = ["messages", "batches", "writes", "written_bytes", "trouble", "damaged_files"];
+    let more = more.iter().chain(&["upkeep_failed"]);
+    let fields = names.iter().chain(more);
     Value::Object(fields.map(|name| ((*name).into(), live[*name].clone())).collect())
 }
 
@@ -106,6 +107,12 @@ fn table(live: &Value) -> String {
         ("waits for clients", print::bytes(number("outbox_bytes")), plain()),
         ("memory", print::bytes(number("resident_bytes")), plain()),
     ];
+    if let Some(reason) = live["upkeep_failed"].as_str() {
+        rows.push(("upkeep", "fails".into(), reason.into()));
+    }
+    for file in live["damaged_files"].as_array().into_iter().flatten() {
+        rows.push(("damaged", plain(), file.as_str().unwrap_or_default().into()));
+    }
     let mirror = &live["mirror"];
     if mirror.is_object() {
         let number = |name: &str| mirror[name].as_u64().unwrap_or_default();

@@ -98,7 +98,8 @@ pub enum CommitError {
     /// what a failed sync left on the disk is not known, so nothing is retried.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
-    /// The database is away or refused. The next batch may be kept; of this one, if the connection was
+    /// The database is away or refused, or the disk lacks room or cannot read a part of an index that is
+    /// being made anew. The next batch may be kept; of this one, if the connection to a database was
     /// lost at its very end, nobody knows, and to put it again does no harm.
     #[error("{0}")]
     Unavailable(String),
@@ -176,6 +177,8 @@ pub struct Stats {
     pub newest: Option<u64>,
     /// Records that were found damaged since the start.
     pub damaged: u64,
+    /// Files that were found damaged since the start, or could not be read, and are not made anew.
+    pub damaged_files: Vec<String>,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
     /// Full heads that wait to be sealed.

@@ -14,6 +14,7 @@ use crate::disk::Disk;
 use crate::head::{Head, HeadView, ROWS_MAX};
 use crate::log::{self, Frame, Log};
 use crate::manifest::{Manifest, SegmentEntry};
+use crate::map::unreadable;
 use crate::open::{OpenError, open_segment};
 use crate::rebuild::Deletes;
 use crate::segment::view::{Segment, SegmentView};
@@ -222,6 +223,9 @@ impl Check<'_> {
         };
         for section in segment.file.damaged_sections() {
             self.fault(path.clone(), format!("section {section:?} is damaged"), true);
+        }
+        if segment.is_unreadable() {
+            return self.fault(path, unreadable().to_string(), true);
         }
         let mut told = Told { path: path.clone(), count: 0 };
         self.rows(&segment, &mut told);

@@ -16,11 +16,14 @@ mod lock;
 pub mod log;
 mod manifest;
 mod map;
+mod mapped;
 mod open;
 pub mod private;
 mod rebuild;
+mod room;
 pub mod segment;
 mod shelf;
+mod suspect;
 pub mod term;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,7 @@ pub use log::LOG_BYTES_MAX;
 pub use manifest::ManifestError;
 pub use open::OpenError;
 pub use rebuild::{Rebuilt, rebuild};
+pub use room::NoRoom;
 pub use shelf::Embedded;
 pub use upkeep::{Compacted, UpkeepError};
 

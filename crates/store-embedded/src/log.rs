@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
-use crate::map::Map;
+use crate::map::{Map, unreadable};
 
 /// First bytes of a log file: what it is, and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKlog1";
@@ -218,13 +218,25 @@ impl Log {
         self.map.get(..end).unwrap_or_default()
     }
 
-    /// The record put at `offset`. The checksum is only looked at where `verify` says so; bounds
-    /// always are.
+    /// Whether a part of it could not be read when it was looked at; there are zeros then.
+    #[inline]
+    pub fn is_unreadable(&self) -> bool {
+        self.faults() > 0
+    }
+
+    /// Reads of it that found no bytes.
+    #[inline]
+    pub fn faults(&self) -> u32 {
+        self.map.faults()
+    }
+
+    /// The record put at `offset`. The checksum is only looked at where `verify` says so, or where a
+    /// part of the log could not be read; bounds always are.
     #[inline]
     pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
         let bytes = self.bytes().get(offset as usize..)?;
         let len = body_bytes(bytes)?;
-        if verify {
+        if verify || self.is_unreadable() {
             frame(bytes, self.salt)?;
         }
         if *bytes.get(8)? != Frame::PUT {
@@ -331,7 +343,10 @@ pub(crate) fn replay_any(
     // A map of its own: the one that answers are read from expects random access and reads nothing
     // ahead.
     let bytes = disk.map_sequential(path).map_err(io)?;
+    // What could not be read is no torn end, which would be cut off.
+    let readable = || if bytes.is_unreadable() { Err(io(unreadable())) } else { Ok(()) };
     let Some(salt) = salt(&bytes, number, generation) else {
+        readable()?;
         return Err(LogError::Header { path: path.into() });
     };
     let mut end = End { last: HEADER, good: HEADER, len: bytes.len() as u64 };
@@ -342,7 +357,9 @@ pub(crate) fn replay_any(
         };
         (end.last, end.good) = (end.good, next as u64);
     }
-    if later_batch(&bytes[end.good as usize..], salt) {
+    let damaged = later_batch(&bytes[end.good as usize..], salt);
+    readable()?;
+    if damaged {
         return Err(LogError::Damaged { path: path.into(), offset: end.good });
     }
     Ok(end)

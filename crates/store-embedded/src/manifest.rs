@@ -3,9 +3,14 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::disk::Disk;
+use crate::log::{self, Log};
+use crate::segment;
+use crate::segment::sidecar::Kind;
 use crate::term::SECRET;
 
 /// The format that this version reads and writes.
@@ -85,9 +90,15 @@ impl Manifest {
     /// Puts it in place; on return it is durable.
     pub fn write(&self, disk: &dyn Disk, shelf: &Path) -> io::Result<()> {
         let aside = shelf.join(ASIDE);
-        let mut file = disk.create(&aside)?;
-        file.write_all(self.text().as_bytes())?;
-        file.sync()?;
+        let write = || {
+            let mut file = disk.create(&aside)?;
+            file.write_all(self.text().as_bytes())?;
+            file.sync()
+        };
+        write().inspect_err(|_| {
+            // Where this fails as well, the next one that is written takes its place.
+            let _ = disk.remove(&aside);
+        })?;
         disk.rename(&aside, &shelf.join(NAME))?;
         disk.sync_dir(shelf)
     }
@@ -168,6 +179,26 @@ impl Manifest {
             _ => return None,
         }
         numbers.next().is_none().then_some(())
+    }
+
+    /// The files that it names.
+    pub fn files(&self, shelf: &Path) -> impl Iterator<Item = PathBuf> {
+        let logs = self.logs.iter().map(move |l| log::path(shelf, l.number, l.generation));
+        let segments = self.segments.iter().flat_map(move |s| {
+            let dead = (s.dead > 0).then(|| Kind::Dead.path(shelf, s.number, s.dead));
+            let addresses = Kind::Addresses.path(shelf, s.number, s.addresses);
+            [Some(segment::path(shelf, s.number)), Some(addresses), dead].into_iter().flatten()
+        });
+        logs.chain(segments)
+    }
+
+    /// Notes of these logs how many bytes of them are dead.
+    pub fn note_dead_bytes<'a>(&mut self, logs: impl Iterator<Item = &'a Arc<Log>>) {
+        for known in logs {
+            if let Some(entry) = self.logs.iter_mut().find(|entry| entry.number == known.number) {
+                entry.dead_bytes = known.dead_bytes.load(Ordering::Relaxed);
+            }
+        }
     }
 
     /// Whether a segment covers the log.

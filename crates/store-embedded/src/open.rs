@@ -1,5 +1,6 @@
 //! Opening a shelf: what is there, what a crash left behind, what has to be made again.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use crate::divide::divide;
 use crate::head::{Head, HeadView, ROWS_MAX};
 use crate::log::{self, Frame, Log, LogError};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
+use crate::map::unreadable;
 use crate::rebuild::{Deletes, rebuild_segment};
 use crate::segment;
 use crate::segment::file::SegmentFile;
@@ -107,7 +109,16 @@ impl Embedded {
         remove_orphans(&*disk, dir, &manifest)?;
         let background = options.background;
         let mut notes = Vec::new();
-        let shelf = Arc::new(Self::load(dir, rules, options, manifest, Some(&mut notes))?);
+        let loaded = Self::load(dir, rules, options, manifest, Some(&mut notes));
+        if loaded.is_err() || !notes.is_empty() {
+            // Segments may have been made again, or begun. What stays now goes at the next start.
+            let tidied = read_manifest(&*disk, dir)
+                .and_then(|now| now.map_or(Ok(()), |now| remove_orphans(&*disk, dir, &now)));
+            if loaded.is_ok() {
+                tidied?;
+            }
+        }
+        let shelf = Arc::new(loaded?);
         let thread = background.then(|| upkeep::start(&shelf)).transpose();
         let thread = thread.map_err(OpenError::io(dir))?;
         if thread.is_none() {
@@ -198,6 +209,8 @@ impl Embedded {
             writing: Mutex::new(Writing::new(None)),
             manifest: Mutex::new(manifest.clone()),
             upkeep: Mutex::new(()),
+            known: Mutex::default(),
+            losses: AtomicU64::new(0),
             signal: Mutex::new(Signal::default()),
             signalled: Condvar::new(),
             written_bytes: AtomicU64::new(0),
@@ -383,29 +396,39 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     begin().map_err(&io)
 }
 
-/// Takes away what the manifest does not name: files of work that a crash cut short.
-fn remove_orphans(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<(), OpenError> {
-    let mut named: Vec<PathBuf> =
-        manifest.logs.iter().map(|l| log::path(dir, l.number, l.generation)).collect();
-    for s in &manifest.segments {
-        named.push(segment::path(dir, s.number));
-        named.push(Kind::Addresses.path(dir, s.number, s.addresses));
-        named.push(Kind::Dead.path(dir, s.number, s.dead));
+/// Takes away what the manifest does not name: files of work that a crash or a failure cut short.
+pub(crate) fn remove_orphans(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+) -> Result<(), OpenError> {
+    for path in orphans(disk, dir, manifest)? {
+        disk.remove(&path).map_err(OpenError::io(&path))?;
     }
+    Ok(())
+}
+
+/// Files of a shelf's folders that the manifest does not name.
+pub(crate) fn orphans(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: &Manifest,
+) -> Result<Vec<PathBuf>, OpenError> {
+    let named: HashSet<PathBuf> = manifest.files(dir).collect();
+    let mut orphans = Vec::new();
     for sub in ["log", "seg"] {
         let sub = dir.join(sub);
-        let io = OpenError::io(&sub);
-        for (name, _) in disk.list(&sub).map_err(&io)? {
+        for (name, _) in disk.list(&sub).map_err(OpenError::io(&sub))? {
             let path = sub.join(name);
             let ours = path.extension().is_some_and(|ending| {
                 ["log", "seg", "addr", "dead", "new"].iter().any(|known| ending == *known)
             });
             if ours && !named.contains(&path) {
-                disk.remove(&path).map_err(&io)?;
+                orphans.push(path);
             }
         }
     }
-    Ok(())
+    Ok(orphans)
 }
 
 /// Opens a segment and what belongs to it. `dead` is given where it is open already.
@@ -438,7 +461,11 @@ pub(crate) fn open_segment(
         let known = manifest.logs.iter().find(|log| log.number == number);
         logs.push(known.map(|log| open_sealed(disk, dir, log)).transpose()?.map(Arc::new));
     }
-    Ok(Segment::new(entry.clone(), Arc::new(file), addresses, logs, dead, terms))
+    let segment = Segment::new(entry.clone(), Arc::new(file), addresses, logs, dead, terms);
+    if segment.is_unreadable() {
+        return Err(OpenError::io(&segment::path(dir, entry.number))(unreadable()));
+    }
+    Ok(segment)
 }
 
 fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, OpenError> {

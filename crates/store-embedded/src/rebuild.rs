@@ -10,7 +10,7 @@ use crate::disk::Disk;
 use crate::divide::{divide, too_long};
 use crate::log::{self, Frame, Log};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
-use crate::open::OpenError;
+use crate::open::{OpenError, remove_orphans};
 use crate::segment::Address;
 use crate::segment::seal::write;
 use crate::term::{SECRET, Terms};
@@ -133,27 +133,51 @@ pub fn rebuild(
         .map_err(|cause| OpenError::Manifest { path: path.clone(), cause })?;
     rebuilt.manifest = found.is_none();
     let mut manifest = found.map_or_else(|| manifest_from_logs(disk, dir), Ok)?;
-    if let Some(long) = too_long(disk, dir, &manifest)? {
+    let before = manifest.clone();
+    let result = rebuild_all(dir, options, &mut manifest, &mut rebuilt, progress);
+    if result.is_err()
+        && let Ok(Some(now)) = Manifest::read(disk, dir)
+        && now == before
+    {
+        // What was made is of no use. If it can not be taken away, the next start does it.
+        let _ = remove_orphans(disk, dir, &before);
+    }
+    result?;
+    if !rebuilt.manifest {
+        remove_orphans(disk, dir, &manifest)?;
+    }
+    Ok(rebuilt)
+}
+
+fn rebuild_all(
+    dir: &Path,
+    options: &Options,
+    manifest: &mut Manifest,
+    rebuilt: &mut Rebuilt,
+    progress: OnProgress<'_>,
+) -> Result<(), OpenError> {
+    let disk = &*options.disk;
+    if let Some(long) = too_long(disk, dir, manifest)? {
         progress(Progress { what: "dividing logs", done: 0, total: 1 });
-        manifest = divide(dir, options, &manifest, long)?;
+        *manifest = divide(dir, options, manifest, long)?;
         progress(Progress { what: "dividing logs", done: 1, total: 1 });
     }
     let terms = Terms::new(&manifest.secret);
-    let deletes = Deletes::read(disk, dir, &manifest, 0)?;
+    let deletes = Deletes::read(disk, dir, manifest, 0)?;
     let total = manifest.segments.len() as u64;
     for at in 0..manifest.segments.len() {
         progress(Progress { what: "segments", done: at as u64, total });
         let number = manifest.next_segment;
         manifest.next_segment += 1;
         let entry = SegmentEntry { number, addresses: 0, dead: 0, ..manifest.segments[at].clone() };
-        let records = rebuild_segment(disk, dir, &entry, &manifest, &deletes, &terms)?;
+        let records = rebuild_segment(disk, dir, &entry, manifest, &deletes, &terms)?;
         rebuilt.records += u64::from(records);
         rebuilt.segments += 1;
         manifest.segments[at] = entry;
     }
     manifest.write(disk, dir).map_err(OpenError::io(dir))?;
     progress(Progress { what: "segments", done: total, total });
-    Ok(rebuilt)
+    Ok(())
 }
 
 /// A manifest for the logs that are there: of each the latest generation that can be read to its end,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -26,9 +26,12 @@ use crate::disk::DiskFile;
 use crate::head::{self, Head, HeadView, ROWS_MAX};
 use crate::log::{self, BODY_MAX, Frame, Log};
 use crate::manifest::{LogEntry, Manifest};
+use crate::segment;
+use crate::segment::sidecar::Kind;
 use crate::segment::view::{Segment, SegmentView};
+use crate::suspect::Watched;
 use crate::term::Terms;
-use crate::upkeep::{Dead, Signal, merge_due_records};
+use crate::upkeep::{Dead, Known, Signal, merge_due_records};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
@@ -76,11 +79,30 @@ impl View {
         Self { segments, frozen, active, parts, writing }
     }
 
+    /// Files of which a part could not be read, and how many reads found no bytes.
+    pub fn unreadable(&self, dir: &Path) -> Vec<(PathBuf, u32)> {
+        let index = |s: &Arc<Segment>| (segment::path(dir, s.entry.number), s.faults());
+        let sealed = self.segments.iter().flat_map(|segment| &segment.logs).flatten();
+        let logs = self.heads().map(|head| &head.log).chain(sealed);
+        let log = |l: &Arc<Log>| (log::path(dir, l.number, l.generation), l.faults());
+        let all = self.segments.iter().map(index).chain(logs.map(log));
+        all.filter(|(_, faults)| *faults > 0).collect()
+    }
+
     /// The active head as readers see it now, and the sequence number up to which they do.
     fn now(&self) -> (Arc<dyn Part>, u64) {
         let head = HeadView::published(&self.active);
         let seq = self.active.base + head.rows();
         (Arc::new(head), seq)
+    }
+
+    /// Why what the segments and the log of the head say is not to be believed, if so: what is to be
+    /// stored, refused or replaced would be judged by it.
+    fn trouble(&self) -> Option<String> {
+        let log = &self.active.log;
+        let lost =
+            log.is_unreadable().then(|| format!("a part of log {} could not be read", log.number));
+        lost.or_else(|| self.segments.iter().find_map(|segment| segment.trouble()))
     }
 
     fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
@@ -232,6 +254,10 @@ pub(crate) struct Shelf {
     pub manifest: Mutex<Manifest>,
     /// One sealing, merging or rewriting at a time.
     pub upkeep: Mutex<()>,
+    /// What upkeep knows from one round to the next.
+    pub known: Mutex<Known>,
+    /// How often it was noticed that a part of a file could not be read.
+    pub losses: AtomicU64,
     pub signal: Mutex<Signal>,
     pub signalled: Condvar,
     pub written_bytes: AtomicU64,
@@ -330,15 +356,22 @@ impl Shelf {
     }
 
     /// Begins a new head if this one is full, and leaves the old one to upkeep.
-    fn make_room(&self, mut writing: MutexGuard<'_, Writing>) -> Result<(), CommitError> {
+    fn make_room<'a>(&'a self, mut writing: MutexGuard<'a, Writing>) -> Result<(), CommitError> {
         let view = self.view.load();
         let (head, log_bytes) = (&view.active, writing.tail.as_ref().map_or(0, |tail| tail.len));
         if !self.options.is_full(head.inserted(), head.bytes(), log_bytes) {
             return Ok(());
         }
+        if self.must_seal_first() {
+            drop(writing);
+            self.await_sealing()?;
+            writing = lock(&self.writing);
+        }
         if let Err(error) = self.rotate(&mut writing) {
             let reason = format!("a new log could not be begun: {error}");
             writing.stopped = Some(reason.clone());
+            lock(&self.known).untidy = true;
+            self.call_upkeep();
             return Err(CommitError::Stopped(reason));
         }
         drop(writing);
@@ -359,6 +392,11 @@ impl Shelf {
         self.make_room(writing)?;
         let mut writing = lock(&self.writing);
         let view = self.view.load_full();
+        if let Some(trouble) = view.trouble() {
+            // Upkeep makes a segment anew.
+            self.note_unreadable(&view);
+            return Err(CommitError::Unavailable(trouble));
+        }
         writing.frames.clear();
         writing.targets.clear();
         for write in writes {
@@ -377,6 +415,11 @@ impl Shelf {
                 writing.stopped = Some(error.to_string());
             })?;
             done.outcomes.push(outcome);
+        }
+        if let Some(trouble) = view.trouble() {
+            writing.stopped = Some(trouble.clone());
+            self.note_unreadable(&view);
+            return Err(CommitError::Stopped(trouble));
         }
         let before = self.written_bytes.load(Ordering::Relaxed);
         self.flush(&mut writing, &view)?;
@@ -617,25 +660,31 @@ impl Store for Embedded {
     }
 
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
-        Ok(self.shelf.view.load().locate(id, self.shelf.terms.id(id), false).is_some())
+        let (view, before) = (self.shelf.view.load(), self.shelf.before());
+        let known = view.locate(id, self.shelf.terms.id(id), false).is_some();
+        self.shelf.believe(&view, &before, || view.trouble())?;
+        Ok(known)
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let questions = Prepared::opened(query.clone(), &self.shelf.terms);
-        let view = self.shelf.view.load();
+        let view = self.shelf.view.load_full();
         let (head, seq) = view.now();
-        Ok(Box::new(Merged::new(&view.parts, &head, questions, seq)))
+        let search = Merged::new(&view.parts, &head, questions, seq);
+        Ok(Box::new(Watched { search, view, shelf: Arc::clone(&self.shelf) }))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, limit: usize::MAX, ..query.clone() };
-        let questions = Prepared::opened(query, &self.shelf.terms);
-        let view = self.shelf.view.load();
-        Ok(count_all(&view.parts, &view.now().0, questions))
+        let questions = Prepared::opened(query.clone(), &self.shelf.terms);
+        let (view, before) = (self.shelf.view.load(), self.shelf.before());
+        let count = count_all(&view.parts, &view.now().0, questions);
+        self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
+        Ok(count)
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
-        let view = self.shelf.view.load_full();
+        let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
         let mut ids = Vec::new();
         for head in view.heads() {
             gather_expired(&HeadView::published(head), now, limit, &mut ids);
@@ -644,6 +693,7 @@ impl Store for Embedded {
             let segment = Arc::clone(segment);
             gather_expired(&SegmentView { segment, writing: false }, now, limit, &mut ids);
         }
+        self.shelf.believe(&view, &before, || view.trouble())?;
         Ok(ids)
     }
 
@@ -664,7 +714,8 @@ impl Store for Embedded {
             heads_waiting: view.frozen.len() as u64,
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
             syncs: self.shelf.syncs.read(),
-            upkeep_failed: lock(&self.shelf.signal).failed.clone(),
+            damaged_files: self.shelf.damaged_files(&view),
+            upkeep_failed: lock(&self.shelf.signal).failed.as_ref().map(|now| now.why.clone()),
             upkeep: *lock(&self.shelf.done),
             ..Stats::default()
         };
@@ -690,6 +741,10 @@ impl Store for Embedded {
             stats.dead += dead;
             stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
             stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
+            if segment.entry.dead > 0 {
+                let words = segment::view::Dead::words_on_disk(segment.file.rows);
+                stats.index_bytes += Kind::Dead.bytes(words);
+            }
             for log in segment.logs.iter().flatten() {
                 stats.log_bytes += log.written();
             }

@@ -1,6 +1,8 @@
 //! Upkeep: sealing full heads, merging segments, rewriting logs that are mostly dead. One job at a
-//! time, beside readers and the writer; what it makes is put in place in one step.
+//! time, beside readers and the writer; what it makes is put in place in one step. What a job wrote
+//! that failed is taken away, and the numbers it gave to files are free again.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -12,15 +14,25 @@ use hark_archive::store::{Job, Upkeep};
 use hark_archive::{CommitError, vital};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::disk::Disk;
 use crate::log::{self, Frame, Log, LogError};
 use crate::manifest::{LogEntry, Manifest, SegmentEntry};
+use crate::map::unreadable;
 use crate::open::{OpenError, open_segment};
+use crate::room::{self, BESIDE_MERGES, BESIDE_OTHERS, Room};
 use crate::segment::seal::DROPPED;
 use crate::segment::sidecar::Kind;
 use crate::segment::view::{Segment, WEIGHT_MAX};
-use crate::segment::{self, Address, merge, seal};
+use crate::segment::{self, Address, merge, seal, view};
 use crate::shelf::{Embedded, FROZEN_MAX, Shelf, View, Writing, lock, random_u32};
+use crate::suspect::Before;
 use crate::{OnProgress, Progress};
+
+mod mend;
+mod round;
+
+pub(crate) use self::round::Known;
+use self::round::Round;
 
 /// Bytes of frames that a rewritten log has a batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -36,8 +48,29 @@ pub(crate) struct Signal {
     pub resting: bool,
     /// Logs from this number on are not rewritten, as another process reads them.
     pub followed_from: Option<u32>,
-    /// Why the last job failed.
-    pub failed: Option<String>,
+    /// Why the last round failed.
+    pub failed: Option<Failed>,
+    /// Why the oldest full head could not be sealed, while so.
+    pub unsealed: Option<Failed>,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub why: String,
+    /// Whether that was for want of room on the disk, which may come back.
+    wants_room: bool,
+}
+
+impl Failed {
+    fn new(error: &UpkeepError) -> Self {
+        Self { why: error.to_string(), wants_room: error.wants_room() }
+    }
+
+    /// Whether this is known from before. How much is free changes every time.
+    fn is_like(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| before == self || (before.wants_room && self.wants_room))
+    }
 }
 
 /// Why upkeep could not be done. The archive is as it was before.
@@ -55,9 +88,26 @@ pub enum UpkeepError {
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
-    /// A segment is damaged.
+    /// A segment is damaged, and what it could be made of as well.
     #[error("{0} is damaged and is not merged; with the server stopped `hark rebuild` mends it")]
     Damaged(PathBuf),
+}
+
+impl UpkeepError {
+    /// Whether the disk was full.
+    fn wants_room(&self) -> bool {
+        match self {
+            Self::Io(error) | Self::Open(OpenError::Io { cause: error, .. }) => {
+                room::is_full(error)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the same may succeed later with the same files.
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Io(_) | Self::Open(OpenError::Io { .. }) | Self::Resting)
+    }
 }
 
 /// What a compaction has done.
@@ -143,11 +193,7 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
             drop(signal);
             let result = shelf.upkeep_all();
             let mut signal = lock(&shelf.signal);
-            signal.failed = result.err().map(|error| error.to_string());
-            if let Some(error) = &signal.failed {
-                let rest_s = REST.as_secs();
-                tracing::error!(error, rest_s, "upkeep failed; it is tried again after a rest");
-            }
+            report(&mut signal, result.err().as_ref());
             shelf.signalled.notify_all();
             if signal.failed.is_some() && !signal.stop {
                 signal = wait(&shelf, signal, Some(REST));
@@ -155,6 +201,24 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
             }
         }
     })
+}
+
+/// Notes how a round ended, and logs it where it is not what was logged before.
+fn report(signal: &mut Signal, error: Option<&UpkeepError>) {
+    let rest_s = REST.as_secs();
+    let failed = error.map(Failed::new);
+    match &failed {
+        Some(now) if now.is_like(signal.failed.as_ref()) => {
+            tracing::debug!(error = now.why, rest_s, "upkeep fails still");
+        }
+        Some(now) => {
+            let error = &now.why;
+            tracing::error!(error, rest_s, "upkeep failed; it is tried again after a rest");
+        }
+        None if signal.failed.is_some() => tracing::info!("upkeep goes on"),
+        None => {}
+    }
+    signal.failed = failed;
 }
 
 fn wait<'a>(
@@ -173,26 +237,38 @@ fn wait<'a>(
 }
 
 impl Shelf {
-    /// After a new head was begun: lets upkeep know, and waits where too many heads wait for it.
+    /// After a new head was begun: lets upkeep know, and waits where too many heads wait for it. Where
+    /// the disk has no room for what they are sealed into, this head is filled none the less.
     pub(crate) fn after_rotation(&self) -> Result<(), CommitError> {
-        let stopped = |error: String| {
-            CommitError::Stopped(format!("full heads cannot be sealed into segments: {error}"))
-        };
+        self.await_sealing().or_else(|error| match error {
+            CommitError::Unavailable(_) => Ok(()),
+            error => Err(error),
+        })
+    }
+
+    /// Waits where too many heads wait to be sealed. An error while they can not be: one that may
+    /// pass, if all they need is room on the disk.
+    pub(crate) fn await_sealing(&self) -> Result<(), CommitError> {
         if !self.options.background {
-            let result = self.upkeep_all();
             // After a failure the head stays in memory and its log on disk; the next rotation tries
             // again, as long as there is room.
-            let full = self.must_seal_first();
-            return result
-                .map_err(|error| stopped(error.to_string()))
-                .or_else(|error| if full { Err(error) } else { Ok(()) });
+            let result = self.upkeep_all();
+            report(&mut lock(&self.signal), result.err().as_ref());
         }
         let mut signal = lock(&self.signal);
         signal.work = true;
         self.signalled.notify_all();
         while self.must_seal_first() {
-            if let Some(error) = &signal.failed {
-                return Err(stopped(error.clone()));
+            if let Some(Failed { why, wants_room }) = &signal.unsealed {
+                let error = format!("full heads cannot be sealed into segments: {why}");
+                return Err(if *wants_room {
+                    CommitError::Unavailable(error)
+                } else {
+                    CommitError::Stopped(error)
+                });
+            }
+            if !self.options.background {
+                break;
             }
             signal = wait(self, signal, Some(Duration::from_millis(50)));
         }
@@ -200,7 +276,7 @@ impl Shelf {
     }
 
     /// Whether so many heads wait to be sealed, or such large ones, that writing waits for that.
-    fn must_seal_first(&self) -> bool {
+    pub(crate) fn must_seal_first(&self) -> bool {
         let view = self.view.load();
         let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
         view.frozen.len() >= FROZEN_MAX || self.options.must_seal_first(bytes)
@@ -219,42 +295,58 @@ impl Shelf {
             let signal = lock(&self.signal);
             signal.stop || signal.resting
         };
-        while !stop() && self.seal_next()? {
-            self.signalled.notify_all();
-        }
-        while !stop() {
-            let due = due_merge(&self.view.load().segments, &self.options);
-            let Some(range) = due else { break };
-            self.merge(range)?;
-            while !stop() && self.seal_next()? {
-                self.signalled.notify_all();
-            }
-        }
-        while !stop() && self.rewrite_next(self.options.rewrite_dead_share)? {}
+        let mut round = Round::new(self, &stop);
+        round.seal();
+        round.merge(due_merge);
         let spread_too_far =
             || Dead::of(&self.view.load(), &self.options).spread > self.options.dead_bytes_max;
-        while !stop() && spread_too_far() && self.rewrite_next(0.0)? {}
-        Ok(())
+        round.rewrite(self.options.rewrite_dead_share, &|| true, &mut |_| {});
+        round.rewrite(0.0, &spread_too_far, &mut |_| {});
+        round.end()
+    }
+
+    /// The number of the next segment. It counts as taken once MANIFEST names it: a job that fails
+    /// leaves it to the next one.
+    fn segment_number(&self) -> u32 {
+        lock(&self.manifest).next_segment
+    }
+
+    /// The disk for a job that writes so many bytes at most and leaves so many `beside` free; an error
+    /// if they are not.
+    fn room(&self, job: &'static str, beside: u64, needs: u64) -> io::Result<Room> {
+        let disk = Arc::clone(&self.options.disk);
+        let room = Room { disk, dir: self.dir.clone(), job, beside };
+        room.check(needs)?;
+        Ok(room)
+    }
+
+    /// Bytes of a `.dead` file of every segment, which a job may have to write.
+    fn dead_files_max(&self) -> u64 {
+        let view = self.view.load();
+        let bytes =
+            |segment: &Arc<Segment>| Kind::Dead.bytes(view::Dead::words_on_disk(segment.file.rows));
+        view.segments.iter().map(bytes).sum()
     }
 
     /// Seals the oldest frozen head; false if there is none.
     fn seal_next(&self) -> Result<bool, UpkeepError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
         let started = Started::now();
-        let disk = &*self.options.disk;
-        let number = self.take_segment_number();
-        let written = seal::seal(disk, &self.dir, number, &head)?;
+        let needs = seal::bytes_max(&head) + self.dead_files_max();
+        let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
+        let number = self.segment_number();
+        let written = seal::seal(&room, &self.dir, number, &head)?;
         self.note_written(written.bytes);
         let log = head.log.number;
         let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
-        let died = |_: &View| -> Vec<u32> {
+        let died = |_: usize| -> Vec<u32> {
             let rows = written.rows.iter().enumerate();
             rows.filter(|&(old, &new)| new != DROPPED && head.is_dead(old as u32))
                 .map(|(_, &new)| new)
                 .collect()
         };
-        self.install(&entry, &died, &|manifest, entry| {
-            manifest.segments.push(entry);
+        self.install(&room, &[entry], &died, &|manifest, entries| {
+            manifest.segments.extend(entries);
             if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
                 entry.dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
             }
@@ -271,19 +363,19 @@ impl Shelf {
         Ok(true)
     }
 
-    /// Merges neighbouring segments into one.
-    fn merge(&self, range: std::ops::Range<usize>) -> Result<(), UpkeepError> {
-        let view = self.view.load_full();
-        let olds = &view.segments[range];
-        let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(()) };
+    /// Merges neighbouring segments into one, unless one of them is damaged, which it gives then.
+    fn merge(&self, olds: &[Arc<Segment>]) -> Result<Option<Arc<Segment>>, UpkeepError> {
+        let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
+        let (started, before) = (Started::now(), self.before());
+        let needs = merge::bytes_max(olds) + self.dead_files_max();
+        let room = self.room("merging segments", BESIDE_MERGES, needs)?;
         // Damage must not be carried into a new file with a right checksum.
         if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
-            return Err(UpkeepError::Damaged(segment::path(&self.dir, bad.entry.number)));
+            return Ok(Some(Arc::clone(bad)));
         }
-        let started = Started::now();
-        let disk = &*self.options.disk;
-        let number = self.take_segment_number();
-        let written = merge::merge(disk, &self.dir, number, olds)?;
+        let number = self.segment_number();
+        let written = merge::merge(&room, &self.dir, number, olds)?;
+        self.all_was_read(&before)?;
         self.note_written(written.bytes);
         let entry = SegmentEntry {
             number,
@@ -292,27 +384,19 @@ impl Shelf {
             addresses: 0,
             dead: 0,
         };
-        let died = |_: &View| -> Vec<u32> {
+        let died = |_: usize| -> Vec<u32> {
             let moved = olds.iter().zip(&written.rows).flat_map(|(old, rows)| {
                 old.dead.dead.ones().filter_map(|row| rows.get(row as usize).copied())
             });
             moved.filter(|&new| new != DROPPED).collect()
         };
         let old_numbers: Vec<u32> = olds.iter().map(|old| old.entry.number).collect();
-        let (first_log, last_log) = (entry.first_log, entry.last_log);
-        self.install(&entry, &died, &|manifest, entry| {
+        self.install(&room, &[entry], &died, &|manifest, entries| {
             let at = manifest.segments.iter().position(|s| s.number == old_numbers[0]);
+            let at = at.unwrap_or(0);
             manifest.segments.retain(|s| !old_numbers.contains(&s.number));
-            manifest.segments.insert(at.unwrap_or(0), entry);
-            for log in &mut manifest.logs {
-                let known = olds.iter().flat_map(|old| &old.logs).flatten();
-                let covered = (first_log..=last_log).contains(&log.number);
-                if let Some(known) =
-                    known.into_iter().find(|known| covered && known.number == log.number)
-                {
-                    log.dead_bytes = known.dead_bytes.load(Ordering::Relaxed);
-                }
-            }
+            manifest.segments.splice(at..at, entries);
+            manifest.note_dead_bytes(olds.iter().flat_map(|old| &old.logs).flatten());
         })?;
         let records = u64::from(written.count);
         self.note_done(&started, records, written.bytes, |done| &mut done.merging);
@@ -324,39 +408,52 @@ impl Shelf {
             ms = started.wall.elapsed().as_millis(),
             "segments were merged"
         );
-        Ok(())
+        Ok(None)
     }
 
-    /// Puts a new segment in place: rows that `died` while it was written are dead in it, the dead
-    /// rows of all segments are saved, `change` is made to the manifest, then readers see it.
+    /// Puts new segments in place: rows that `died` in each while it was written are dead in it, the
+    /// dead rows of all segments are saved, `change` is made to the manifest, then readers see it.
     fn install(
         &self,
-        entry: &SegmentEntry,
-        died: &dyn Fn(&View) -> Vec<u32>,
-        change: &dyn Fn(&mut Manifest, SegmentEntry),
+        disk: &dyn Disk,
+        entries: &[SegmentEntry],
+        died: &dyn Fn(usize) -> Vec<u32>,
+        change: &dyn Fn(&mut Manifest, Vec<SegmentEntry>),
     ) -> Result<(), UpkeepError> {
-        let disk = &*self.options.disk;
         disk.sync_dir(&self.dir.join("seg"))?;
+        let change = |manifest: &mut Manifest| {
+            change(manifest, entries.to_vec());
+            let used = entries.iter().map(|entry| entry.number + 1);
+            manifest.next_segment = used.chain([manifest.next_segment]).max().unwrap_or_default();
+        };
         // Opening reads no more than the trailer and the addresses, but need not hold the writer up.
         let mut next = lock(&self.manifest).clone();
-        change(&mut next, entry.clone());
-        let fresh = open_segment(disk, &self.dir, entry, &next, self.terms, None)?;
+        change(&mut next);
+        let open = |entry| open_segment(disk, &self.dir, entry, &next, self.terms, None);
+        let fresh = entries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
         let mut manifest = lock(&self.manifest);
         let mut next = manifest.clone();
-        change(&mut next, entry.clone());
+        change(&mut next);
         let view = self.view.load_full();
-        for row in died(&view) {
-            fresh.kill_row(row);
+        for (at, fresh) in fresh.iter().enumerate() {
+            for row in died(at) {
+                fresh.kill_row(row);
+            }
         }
         // More may have died since the logs were opened.
-        fresh.set_dead_bytes(&next.logs);
-        let fresh = Arc::new(fresh);
+        for fresh in &fresh {
+            fresh.set_dead_bytes(&next.logs);
+        }
+        let fresh: Vec<_> = fresh.into_iter().map(Arc::new).collect();
         let mut segments = Vec::new();
         for line in &mut next.segments {
-            let known = view.segments.iter().find(|known| known.entry.number == line.number);
-            let segment = known.unwrap_or(&fresh);
-            segments.push(self.save_dead(segment, line)?);
+            let mut known = view.segments.iter().chain(&fresh);
+            let Some(segment) = known.find(|known| known.entry.number == line.number) else {
+                let missing = segment::path(&self.dir, line.number);
+                return Err(UpkeepError::Damaged(missing));
+            };
+            segments.push(self.save_dead(disk, segment, line)?);
         }
         disk.sync_dir(&self.dir.join("seg"))?;
         next.write(disk, &self.dir)?;
@@ -371,7 +468,7 @@ impl Shelf {
         self.update_view(|view| {
             View::new(segments.clone(), frozen.clone(), Arc::clone(&view.active))
         });
-        self.remove_unnamed(&old, &new)?;
+        self.remove_unnamed(&old, &new);
         Ok(())
     }
 
@@ -379,13 +476,13 @@ impl Shelf {
     /// with its new manifest line. They count as saved once the manifest names the file.
     fn save_dead(
         &self,
+        disk: &dyn Disk,
         segment: &Arc<Segment>,
         line: &mut SegmentEntry,
     ) -> Result<Arc<Segment>, UpkeepError> {
         let count = segment.dead.rows.count();
         if count != segment.dead.saved.load(Ordering::Relaxed) {
             line.dead += 1;
-            let disk = &*self.options.disk;
             let id = (line.number, line.dead);
             let bytes = Kind::Dead.write(disk, &self.dir, id, segment.dead.words())?;
             self.note_written(bytes);
@@ -396,29 +493,41 @@ impl Shelf {
         Ok(Arc::new(segment.with_entry(line.clone())))
     }
 
-    /// Rewrites the log with the largest dead share above `share`; false if there is none.
-    fn rewrite_next(&self, share: f64) -> Result<bool, UpkeepError> {
+    /// The log with the largest dead share above `share`, and its segment; none of those that are
+    /// passed over.
+    fn worst_log(
+        &self,
+        share: f64,
+        passed_segments: &HashSet<u32>,
+        passed_logs: &HashSet<u32>,
+    ) -> Option<(Arc<Segment>, u32)> {
         let view = self.view.load_full();
         let followed_from = lock(&self.signal).followed_from.unwrap_or(u32::MAX);
         let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
-        for segment in &view.segments {
+        let sound = |segment: &&Arc<Segment>| {
+            !segment.is_unreadable() && !passed_segments.contains(&segment.entry.number)
+        };
+        for segment in view.segments.iter().filter(sound) {
             for log in segment.logs.iter().flatten() {
                 let dead = log.dead_share();
-                let free = log.number < followed_from;
+                let free = log.number < followed_from && !passed_logs.contains(&log.number);
                 if free && dead > share && worst.is_none_or(|(most, ..)| dead > most) {
                     worst = Some((dead, segment, log.number));
                 }
             }
         }
-        let Some((_, segment, number)) = worst else { return Ok(false) };
-        self.rewrite(segment, number)?;
-        Ok(true)
+        worst.map(|(_, segment, number)| (Arc::clone(segment), number))
     }
 
     /// Writes a log anew without its dead records, and its segment's addresses.
     fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), UpkeepError> {
-        let started = Started::now();
-        let disk = &*self.options.disk;
+        let (started, before) = (Started::now(), self.before());
+        let log = segment.logs.iter().flatten().find(|log| log.number == number);
+        let needs = log
+            .map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
+        let needs = needs + segment.addresses.bytes() + self.dead_files_max();
+        let room = self.room("rewriting a log", BESIDE_OTHERS, needs)?;
+        let disk: &dyn Disk = &room;
         let manifest = lock(&self.manifest).clone();
         let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {
             return Ok(());
@@ -430,7 +539,8 @@ impl Shelf {
             purged: active.number,
             dead_bytes: 0,
         };
-        let (moved, end) = self.copy_live(segment, &manifest, old, &fresh)?;
+        let (moved, end) = self.copy_live(disk, segment, &manifest, old, &fresh)?;
+        self.all_was_read(&before)?;
         let entry = &segment.entry;
         let covers = |log: &LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
         let is_empty = end == log::HEADER;
@@ -451,6 +561,7 @@ impl Shelf {
         });
         let id = (segment.entry.number, segment.entry.addresses + 1);
         let bytes = Kind::Addresses.write(disk, &self.dir, id, addresses)?;
+        self.all_was_read(&before)?;
         self.note_written(bytes);
         disk.sync_dir(&self.dir.join("seg"))?;
 
@@ -467,7 +578,7 @@ impl Shelf {
         };
         line.addresses += 1;
         // Rows whose records are gone must be known to be dead without asking the log.
-        self.save_dead(segment, line)?;
+        self.save_dead(disk, segment, line)?;
         let line = line.clone();
         disk.sync_dir(&self.dir.join("seg"))?;
         let dead = Some(Arc::clone(&segment.dead));
@@ -492,7 +603,7 @@ impl Shelf {
             }
             View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
-        self.remove_unnamed(&old, &new)?;
+        self.remove_unnamed(&old, &new);
         let written = |segment: &Segment| {
             let log = segment.logs.iter().flatten().find(|log| log.number == number);
             log.map(|log| log.written())
@@ -527,7 +638,7 @@ impl Shelf {
             segments.retain(|known| known.entry.number != segment.entry.number);
             View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
-        self.remove_unnamed(&old, &new)?;
+        self.remove_unnamed(&old, &new);
         tracing::info!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
         Ok(())
     }
@@ -536,12 +647,12 @@ impl Shelf {
     /// of the records, and the file's length.
     fn copy_live(
         &self,
+        disk: &dyn Disk,
         segment: &Segment,
         manifest: &Manifest,
         old: &LogEntry,
         fresh: &LogEntry,
     ) -> Result<(std::collections::HashMap<u32, u32>, u64), UpkeepError> {
-        let disk = &*self.options.disk;
         let live: std::collections::HashSet<u32> = (0..segment.file.rows)
             .filter(|&row| !segment.dead.dead.get(row))
             .map(|row| segment.address(row))
@@ -599,10 +710,10 @@ impl Shelf {
         Ok((moved, end))
     }
 
-    fn take_segment_number(&self) -> u32 {
-        let mut manifest = lock(&self.manifest);
-        manifest.next_segment += 1;
-        manifest.next_segment - 1
+    /// An error if a part of a file could not be read since then: what was made from it may be wrong.
+    /// What is damaged by it is found in the next round.
+    fn all_was_read(&self, before: &Before) -> io::Result<()> {
+        if self.has_lost(&self.view.load(), before) { Err(unreadable()) } else { Ok(()) }
     }
 
     fn note_done(
@@ -623,35 +734,24 @@ impl Shelf {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes away files that only the old manifest names. Readers that have them open keep them.
-    fn remove_unnamed(&self, old: &Manifest, new: &Manifest) -> io::Result<()> {
-        let kept = files(self, new);
-        for path in files(self, old).into_iter().filter(|path| !kept.contains(path)) {
+    /// Takes away files that only the old manifest names. Readers that have them open keep them. What
+    /// can not be taken away now is left to the next round.
+    fn remove_unnamed(&self, old: &Manifest, new: &Manifest) {
+        let kept: HashSet<PathBuf> = new.files(&self.dir).collect();
+        for path in old.files(&self.dir).filter(|path| !kept.contains(path)) {
             match self.options.disk.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(file = %path.display(), %error, "an old file was not taken away");
+                    lock(&self.known).untidy = true;
+                }
                 _ => {}
             }
         }
-        Ok(())
     }
 }
 
 fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
-}
-
-fn files(shelf: &Shelf, manifest: &Manifest) -> Vec<PathBuf> {
-    let dir = &shelf.dir;
-    let mut files: Vec<PathBuf> =
-        manifest.logs.iter().map(|log| log::path(dir, log.number, log.generation)).collect();
-    for s in &manifest.segments {
-        files.push(segment::path(dir, s.number));
-        files.push(Kind::Addresses.path(dir, s.number, s.addresses));
-        if s.dead > 0 {
-            files.push(Kind::Dead.path(dir, s.number, s.dead));
-        }
-    }
-    files
 }
 
 /// The oldest neighbours of one tier that are as many as are merged at once, with smaller ones that lie
@@ -723,19 +823,16 @@ impl Embedded {
         if lock(&shelf.signal).resting {
             return Err(UpkeepError::Resting);
         }
-        while shelf.seal_next()? {}
+        let never = || false;
+        let mut round = Round::new(shelf, &never);
+        round.seal();
         progress(Progress { what: "merging segments", done: 0, total: 1 });
-        loop {
-            let due = next_to_fit(&shelf.view.load().segments, &shelf.options);
-            let Some(range) = due else { break };
-            shelf.merge(range)?;
-        }
+        round.merge(next_to_fit);
         progress(Progress { what: "merging segments", done: 1, total: 1 });
-        let logs = lock(&shelf.manifest).logs.len() as u64;
-        let mut done = 0;
-        while shelf.rewrite_next(0.0)? {
-            done += 1;
-            progress(Progress { what: "rewriting logs", done: done.min(logs), total: logs });
+        round.rewrite(0.0, &|| true, progress);
+        round.end()?;
+        if let Some(path) = lock(&shelf.known).damaged.keys().next() {
+            return Err(UpkeepError::Damaged(path.clone()));
         }
         let after = self.stats();
         Ok(Compacted {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hark_store_embedded::disk::{Disk, DiskFile};
+use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 
 use crate::random::Random;
 
@@ -71,6 +71,8 @@ struct State {
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
+    /// Bytes that all files together may have; no bound but the machine's if `None`.
+    room: Option<u64>,
 }
 
 /// The disk. Clones are the same disk; its files go with the last of them.
@@ -111,6 +113,7 @@ impl FaultyDisk {
             armed: None,
             struck: false,
             operations: 0,
+            room: None,
         };
         Ok(Self(Arc::new(Inner { root, state: Mutex::new(state) })))
     }
@@ -128,6 +131,16 @@ impl FaultyDisk {
     pub fn arm(&self, trouble: Trouble, after: u64) {
         let mut state = self.state();
         (state.armed, state.struck) = (Some((trouble, after)), false);
+    }
+
+    /// Bounds the bytes that all files together may have, or lifts the bound.
+    pub fn give_room(&self, room: Option<u64>) {
+        self.state().room = room;
+    }
+
+    /// Bytes that all files together have.
+    pub fn used(&self) -> u64 {
+        self.state().used(self.root())
     }
 
     /// No trouble any more.
@@ -267,6 +280,11 @@ impl State {
         Some(error)
     }
 
+    fn used(&self, root: &Path) -> u64 {
+        let bytes = |name| fs::metadata(root.join(name)).map_or(0, |known| known.len());
+        self.now.keys().map(bytes).sum()
+    }
+
     fn name(&mut self, names: Vec<(PathBuf, Option<Node>)>) {
         self.namings.push(Naming { names, fate: Fate::Open });
     }
@@ -288,11 +306,16 @@ struct FaultyFile {
 impl DiskFile for FaultyFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
-        let failed = state.strike(Operation::Write);
-        let written = match &failed {
+        let mut failed = state.strike(Operation::Write);
+        let mut written = match &failed {
             Some(_) => &bytes[..state.random.below(bytes.len() + 1)],
             None => bytes,
         };
+        let left = state.room.map(|room| room.saturating_sub(state.used(self.disk.root())));
+        if let Some(left) = left.filter(|left| *left < written.len() as u64) {
+            written = &written[..left as usize];
+            failed = Some(io::Error::new(io::ErrorKind::StorageFull, "no room (a small disk)"));
+        }
         io::Write::write_all(&mut self.file, written)?;
         state.files[self.number].push((Change::Write(self.len, written.into()), Fate::Open));
         self.len += written.len();
@@ -398,6 +421,14 @@ impl Disk for FaultyDisk {
             state.name(vec![(name, Some(Node::Dir))]);
         }
         Ok(())
+    }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        let state = self.state();
+        match state.room {
+            Some(room) => Ok(room.saturating_sub(state.used(self.root()))),
+            None => RealDisk.free(path),
+        }
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

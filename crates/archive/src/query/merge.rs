@@ -23,6 +23,8 @@ pub trait Part: Send + Sync {
     fn walk(self: Arc<Self>, query: &Arc<Prepared>) -> Option<Box<dyn AnyWalk>>;
     /// Counts matches.
     fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64>;
+    /// Why what it says is not to be believed, if it is not.
+    fn trouble(&self) -> Option<String>;
     /// The plan as a line, and how many matches it expects.
     fn explain(&self, query: &Prepared) -> Option<(Line, u64)>;
 }
@@ -44,6 +46,10 @@ impl<S: Source> Part for S {
 
     fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64> {
         count(&self, query, work)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        Source::trouble(self)
     }
 
     fn explain(&self, query: &Prepared) -> Option<(Line, u64)> {
@@ -103,6 +109,12 @@ impl Parts {
     /// False if surely no part has a row of these kinds with this term.
     pub fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
         self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
+    }
+
+    /// Why what a part says that an answer to the query may need is not to be believed, if so.
+    pub fn trouble(&self, query: &Query) -> Option<String> {
+        let mut needed = self.newest_first.iter().filter(|placed| placed.overlaps(query));
+        needed.find_map(|placed| placed.part.trouble())
     }
 
     fn sorted(&self, order: Order) -> &Arc<[Placed]> {
@@ -166,6 +178,14 @@ impl Merged {
             driver: None,
             seq,
         }
+    }
+
+    /// Why what it was told by the parts that it has opened is not to be believed, if so.
+    pub fn trouble(&self) -> Option<String> {
+        let opened = &self.parts[..self.next.min(self.parts.len())];
+        let question = self.questions.first()?;
+        let mut needed = opened.iter().filter(|placed| placed.overlaps(question));
+        needed.find_map(|placed| placed.part.trouble())
     }
 
     /// The part that comes into play next, and when.

@@ -24,6 +24,10 @@ pub trait Source: Send + Sync + 'static {
 
     /// What this part is called in explanations.
     fn name(&self) -> String;
+    /// Why what it says is not to be believed, if it is not; then an answer from it is an error.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
     /// Rows in it, dead ones included.
     fn rows(&self) -> u64;
     /// Oldest and newest time in it; `None` if it is empty.

@@ -179,6 +179,11 @@ fn store(page: &mut Page, relay: &Relay) {
     }
     let failing = u8::from(stats.upkeep_failed.is_some());
     page.gauge("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", failing);
+    page.gauge(
+        "hark_store_damaged_files",
+        "Files that are damaged or could not be read, and are not made anew.",
+        stats.damaged_files.len(),
+    );
     page.gauge("hark_store_dead_share", "Share of the log that is deleted events.", share);
     for (name, help, value) in [
         ("hark_store_damaged_total", "Events found damaged.", stats.damaged),

@@ -323,6 +323,8 @@ impl Connection {
             "oldest": stats.oldest,
             "newest": stats.newest,
             "damaged": stats.damaged,
+            "damaged_files": stats.damaged_files,
+            "upkeep_failed": stats.upkeep_failed,
             "written_bytes": stats.written_bytes,
             "mirror": stats.mirror.as_ref().map(mirror),
             "batches": counters.batches.read().count(),

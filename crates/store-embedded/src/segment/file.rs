@@ -104,6 +104,11 @@ impl SegmentFile {
         self.map.len() as u64
     }
 
+    /// Reads of the file that found no bytes.
+    pub fn faults(&self) -> u32 {
+        self.map.faults()
+    }
+
     /// The sections whose bytes are not those that were written.
     pub fn damaged_sections(&self) -> Vec<Section> {
         let damaged = |section: &Section| {

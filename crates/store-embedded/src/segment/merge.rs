@@ -24,6 +24,14 @@ pub struct Written {
     pub bytes: u64,
 }
 
+/// Bytes that a merge writes at most: what there is, and times twice as wide where they span more.
+pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
+    let bytes = |segment: &Arc<Segment>| {
+        segment.file.bytes() + segment.addresses.bytes() + u64::from(segment.file.rows) * 4
+    };
+    segments.iter().map(bytes).sum()
+}
+
 /// Writes the segment `number` and its addresses (generation 0) from `segments`. Rows that are dead
 /// now are left out.
 pub fn merge(

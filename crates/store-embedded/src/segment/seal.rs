@@ -40,6 +40,18 @@ pub struct Item {
     pub address: Address,
 }
 
+/// Bytes that sealing a head writes at most: its rows, each with time, id, filter, address and expiry;
+/// its lists' rows; and their entries in the dictionary.
+pub fn bytes_max(head: &Head) -> u64 {
+    let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
+    for (.., number) in head.lists() {
+        head.rows_of_list(number, &mut rows);
+        entries += 1;
+        postings += rows.drain(..).len() as u64;
+    }
+    u64::from(head.inserted()) * (8 + 12 + 1 + 8 + 12) + postings * 4 + entries * 16 + (4 << 10)
+}
+
 /// Writes the segment `number` and its addresses (generation 0) from `head`. Rows that are dead now
 /// are left out.
 pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Result<Written> {

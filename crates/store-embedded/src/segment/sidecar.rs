@@ -36,6 +36,11 @@ impl Kind {
         shelf.join("seg").join(format!("{segment:08}-{generation}.{ending}"))
     }
 
+    /// Size of a file with so many words.
+    pub fn bytes(self, words: usize) -> u64 {
+        (self.magic().len() + words * 8 + 4) as u64
+    }
+
     /// Writes words; on return the file is durable (its name is not). Gives its size.
     pub fn write(
         self,
@@ -72,7 +77,7 @@ impl Kind {
     ) -> io::Result<Words> {
         let map = disk.map(&self.path(shelf, segment, generation), None)?;
         map.read_ahead(0..map.len());
-        let sound = map.len() == 12 + len * 8
+        let sound = map.len() as u64 == self.bytes(len)
             && map.starts_with(self.magic())
             && map.last_chunk().is_some_and(|sum| {
                 crc32c::crc32c(&map[..map.len() - 4]) == u32::from_le_bytes(*sum)
@@ -98,6 +103,11 @@ impl Words {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         (0..(self.0.len().saturating_sub(12)) / 8).filter_map(|index| self.get(index))
+    }
+
+    /// Reads of the file that found no bytes.
+    pub fn faults(&self) -> u32 {
+        self.0.faults()
     }
 
     /// Size on disk.

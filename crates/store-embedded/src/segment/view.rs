@@ -207,6 +207,22 @@ impl Segment {
         }
     }
 
+    /// Whether a part of its index could not be read, so that what it says is not to be believed.
+    pub fn is_unreadable(&self) -> bool {
+        self.faults() > 0
+    }
+
+    /// Reads of its index that found no bytes.
+    pub fn faults(&self) -> u32 {
+        self.file.faults() + self.addresses.faults()
+    }
+
+    /// The same in words.
+    pub fn trouble(&self) -> Option<String> {
+        let number = self.entry.number;
+        self.is_unreadable().then(|| format!("a part of segment {number} could not be read"))
+    }
+
     /// Where a row's record is.
     pub fn address(&self, row: u32) -> Address {
         Address::unpack(self.addresses.get(row as usize).unwrap_or(0))
@@ -224,7 +240,8 @@ impl Segment {
 
     fn record_at(&self, row: u32, address: Address) -> Option<Record<'_>> {
         let log = self.log(address);
-        if self.dead.verified.get(row) {
+        let verified = self.dead.verified.get(row);
+        if verified && log.is_some_and(|log| !log.is_unreadable()) {
             return log?.record(address.offset, false);
         }
         let record = log
@@ -337,6 +354,10 @@ impl Source for SegmentView {
 
     fn name(&self) -> String {
         format!("segment {}", self.segment.entry.number)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.segment.trouble()
     }
 
     fn rows(&self) -> u64 {

@@ -1,0 +1,148 @@
+//! Which parts of memory are maps of files, for a signal handler to look up: that neither takes a lock
+//! nor allocates.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+/// Maps in one piece of the list.
+const CHUNK: usize = 128;
+
+/// What is known of a map.
+pub(crate) struct Slot {
+    /// Odd while the rest is changed.
+    version: AtomicUsize,
+    /// 0 if it is free.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// Reads of it that found no bytes.
+    faults: AtomicU32,
+}
+
+/// A list that only grows: a signal may come at any moment, and finds each part of it whole.
+struct Chunk {
+    slots: [Slot; CHUNK],
+    next: OnceLock<Box<Chunk>>,
+}
+
+static FIRST: Chunk = Chunk::new();
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            faults: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes it for a map if it is free.
+    fn take(&self, part: &Range<usize>) -> bool {
+        let version = self.version.load(Ordering::SeqCst);
+        let is_free = version.is_multiple_of(2) && self.start.load(Ordering::SeqCst) == 0;
+        let (seq, changing) = (Ordering::SeqCst, version + 1);
+        if !is_free || self.version.compare_exchange(version, changing, seq, seq).is_err() {
+            return false;
+        }
+        self.faults.store(0, seq);
+        self.end.store(part.end, seq);
+        self.start.store(part.start, seq);
+        self.version.store(version + 2, seq);
+        true
+    }
+
+    /// The part of memory, unless it changes at this moment.
+    fn part(&self) -> Option<Range<usize>> {
+        let version = self.version.load(Ordering::SeqCst);
+        let part = self.start.load(Ordering::SeqCst)..self.end.load(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let is_stable = version.is_multiple_of(2) && self.version.load(Ordering::SeqCst) == version;
+        (is_stable && part.start != 0).then_some(part)
+    }
+
+    /// Counts a read that found no bytes; says how many did before.
+    pub(crate) fn note_fault(&self) -> u32 {
+        self.faults.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Reads that found no bytes.
+    pub(crate) fn faults(&self) -> u32 {
+        self.faults.load(Ordering::Acquire)
+    }
+}
+
+impl Chunk {
+    const fn new() -> Self {
+        Self { slots: [const { Slot::new() }; CHUNK], next: OnceLock::new() }
+    }
+}
+
+/// A map that can be looked up as long as this lives.
+pub(crate) struct Registered(&'static Slot);
+
+impl Registered {
+    /// Registers the map of a part of memory.
+    pub(crate) fn new(part: &Range<usize>) -> Self {
+        let mut chunk = &FIRST;
+        loop {
+            if let Some(slot) = chunk.slots.iter().find(|slot| slot.take(part)) {
+                return Self(slot);
+            }
+            chunk = chunk.next.get_or_init(|| Box::new(Chunk::new()));
+        }
+    }
+
+    /// What is known of it.
+    pub(crate) fn slot(&self) -> &Slot {
+        self.0
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let slot = self.0;
+        slot.version.fetch_add(1, Ordering::SeqCst);
+        slot.start.store(0, Ordering::SeqCst);
+        slot.version.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The map that an address lies in, and its part of memory. The reader whose fault this is keeps its map
+/// open, so a map that comes or goes at this moment is not the one that is looked for.
+pub(crate) fn find(address: usize) -> Option<(&'static Slot, Range<usize>)> {
+    let mut chunk = Some(&FIRST);
+    while let Some(here) = chunk {
+        for slot in &here.slots {
+            if let Some(part) = slot.part().filter(|part| part.contains(&address)) {
+                return Some((slot, part));
+            }
+        }
+        chunk = here.next.get().map(|next| &**next);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array;
+
+    use super::*;
+
+    #[test]
+    fn maps_are_found_while_they_are_there_and_no_longer() {
+        // Far from what other tests map.
+        let part = |at: usize| (at + 1) << 8..((at + 1) << 8) + 100;
+        let maps: [_; CHUNK * 3] = array::from_fn(|at| Registered::new(&part(at)));
+        for at in 0..maps.len() {
+            assert_eq!(find(part(at).start + 99).map(|(_, found)| found), Some(part(at)));
+            assert!(find(part(at).end).is_none());
+        }
+        maps[7].slot().note_fault();
+        assert!(find(part(7).start).is_some_and(|(slot, _)| slot.faults() == 1));
+        drop(maps);
+        assert!(find(part(7).start).is_none());
+        let again = Registered::new(&part(7));
+        assert_eq!(again.slot().faults(), 0, "what another map had is forgotten");
+    }
+}

@@ -1,0 +1,140 @@
+//! Room on the disk for upkeep. A job begins only where it fits, and stops before it takes what the
+//! writer needs: a disk that is full to its last byte stops the writer until a restart.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskFile};
+use crate::map::Map;
+
+/// Bytes that stay free beside a merge, which can wait: as many as the largest sync has.
+pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
+/// Bytes that stay free beside sealing and rewriting, which give memory and room back and so may go
+/// further: twice what the writer reserves ahead.
+pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
+
+/// A job does not fit on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is not enough room in {dir} for {job}: it needs {}, {} must stay free beside it, and {} \
+     are free", Size(.needs), Size(.beside), Size(.free)
+)]
+pub struct NoRoom {
+    /// The job.
+    pub job: &'static str,
+    /// The shelf.
+    pub dir: PathBuf,
+    /// Bytes that the job writes at most.
+    pub needs: u64,
+    /// Bytes that must stay free.
+    pub beside: u64,
+    /// Bytes that are free.
+    pub free: u64,
+}
+
+/// A number of bytes, for people.
+struct Size<'a>(&'a u64);
+
+impl fmt::Display for Size<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} MiB", *self.0 as f64 / f64::from(1 << 20))
+    }
+}
+
+/// What a job may take of the disk.
+#[derive(Clone)]
+pub(crate) struct Room {
+    pub disk: Arc<dyn Disk>,
+    pub dir: PathBuf,
+    pub job: &'static str,
+    /// Bytes that stay free.
+    pub beside: u64,
+}
+
+impl Room {
+    /// An error unless so many bytes fit.
+    pub(crate) fn check(&self, needs: u64) -> io::Result<()> {
+        let (free, beside) = (self.disk.free(&self.dir)?, self.beside);
+        if free >= needs.saturating_add(beside) {
+            return Ok(());
+        }
+        let no_room = NoRoom { job: self.job, dir: self.dir.clone(), needs, beside, free };
+        Err(io::Error::new(io::ErrorKind::StorageFull, no_room))
+    }
+}
+
+/// Whether an error says that the disk is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The disk as a job sees it: full before the room of others is touched, whatever was estimated and
+/// whatever else is written meanwhile.
+impl Disk for Room {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.disk.create(path)?;
+        Ok(Box::new(RoomyFile { file, room: self.clone() }))
+    }
+
+    fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.append(path, sure, len)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.sync_dir(path)
+    }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        self.disk.free(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
+        self.disk.list(path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
+        self.disk.read(path)
+    }
+
+    fn map_sequential(&self, path: &Path) -> io::Result<Map> {
+        self.disk.map_sequential(path)
+    }
+
+    fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
+        self.disk.map(path, reserve)
+    }
+}
+
+struct RoomyFile {
+    file: Box<dyn DiskFile>,
+    room: Room,
+}
+
+impl DiskFile for RoomyFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.room.check(bytes.len() as u64)?;
+        self.file.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn reserve(&mut self, len: u64, end: u64) -> io::Result<()> {
+        self.file.reserve(len, end)
+    }
+}

@@ -1,0 +1,121 @@
+//! What was read from maps while a page could not be read is not told to anybody: [`crate::map`] says
+//! how such a page comes to be zeros.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hark_archive::query::merge::Merged;
+use hark_archive::query::plan::Set;
+use hark_archive::{Progress, Record, Search, SearchError};
+
+use crate::map;
+use crate::shelf::{Shelf, View, lock};
+
+/// A search that is an error where something that it needed could not be read.
+pub(crate) struct Watched {
+    pub search: Merged,
+    pub view: Arc<View>,
+    pub shelf: Arc<Shelf>,
+}
+
+/// What was known before a question was asked.
+pub(crate) struct Before {
+    faults: u64,
+    losses: u64,
+}
+
+impl Search for Watched {
+    fn slice(
+        &mut self,
+        work: u64,
+        sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress, SearchError> {
+        let before = self.shelf.before();
+        let progress = self.search.slice(work, sink)?;
+        self.shelf.believe(&self.view, &before, || self.search.trouble())?;
+        Ok(progress)
+    }
+
+    fn seq(&self) -> u64 {
+        self.search.seq()
+    }
+
+    fn visited(&self) -> u64 {
+        self.search.visited()
+    }
+
+    fn driver(&self) -> Option<Set> {
+        self.search.driver()
+    }
+}
+
+impl Shelf {
+    /// What is known now of pages that could not be read.
+    pub(crate) fn before(&self) -> Before {
+        Before { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }
+    }
+
+    /// Whether a part of a file of the view could not be read since then.
+    pub(crate) fn has_lost(&self, view: &View, before: &Before) -> bool {
+        if map::faults() == before.faults {
+            return false;
+        }
+        // Another thread may have noticed it first: then there are more losses all the same.
+        self.note_unreadable(view);
+        self.losses.load(Ordering::Acquire) != before.losses
+    }
+
+    /// An error if a part of a file could not be read since then, or if what was asked is in `trouble`.
+    pub(crate) fn believe(
+        &self,
+        view: &View,
+        before: &Before,
+        trouble: impl FnOnce() -> Option<String>,
+    ) -> Result<(), SearchError> {
+        if map::faults() == 0 {
+            return Ok(());
+        }
+        if self.has_lost(view, before) {
+            let words = "a part of a file could not be read, and is left out from now on";
+            return Err(SearchError::Failed(words.into()));
+        }
+        trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))
+    }
+
+    /// Notes the files of a view of which a part could not be read: says so once of each, and has
+    /// upkeep see to it.
+    pub(crate) fn note_unreadable(&self, view: &View) {
+        let mut known = lock(&self.known);
+        let mut is_new = false;
+        for (path, faults) in view.unreadable(&self.dir) {
+            match known.unreadable.insert(path.clone(), faults) {
+                Some(before) if before == faults => continue,
+                Some(_) => {}
+                None => tracing::error!(
+                    file = %path.display(),
+                    "a part of a file of the archive could not be read: it was shortened, or the disk \
+                     fails; `hark check` says more"
+                ),
+            }
+            is_new = true;
+        }
+        if is_new {
+            self.losses.fetch_add(1, Ordering::AcqRel);
+            drop(known);
+            self.call_upkeep();
+        }
+    }
+
+    /// Files that are damaged, or of which a part could not be read, by name.
+    pub(crate) fn damaged_files(&self, view: &View) -> Vec<String> {
+        let damaged: Vec<PathBuf> = lock(&self.known).damaged.keys().cloned().collect();
+        let unreadable = if map::faults() > 0 { view.unreadable(&self.dir) } else { Vec::new() };
+        let unreadable = unreadable.into_iter().map(|(path, _)| path);
+        let mut files: Vec<PathBuf> = damaged.into_iter().chain(unreadable).collect();
+        files.sort_unstable();
+        files.dedup();
+        files.iter().map(|path| path.display().to_string()).collect()
+    }
+}

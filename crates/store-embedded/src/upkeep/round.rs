@@ -1,0 +1,257 @@
+//! A round of upkeep: all that is due, one job after the other. A job that fails is passed over until
+//! the next round, so that it holds up no other one, and what it left is taken away.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Failed, UpkeepError};
+use crate::log::{self, LogError};
+use crate::open::{OpenError, orphans};
+use crate::segment;
+use crate::segment::view::Segment;
+use crate::shelf::{Shelf, lock};
+use crate::{OnProgress, Options, Progress};
+
+/// What a shelf's upkeep knows from one round to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Damaged files that could not be made again, and why. They are left alone until the next start.
+    pub damaged: BTreeMap<PathBuf, String>,
+    /// Reads that found no bytes of each file in which that has been noticed.
+    pub unreadable: BTreeMap<PathBuf, u32>,
+    /// Whether files may lie around that MANIFEST does not name.
+    pub untidy: bool,
+    /// Why they could not be taken away.
+    untidied: Option<String>,
+}
+
+/// Finds segments to merge among neighbours.
+type Due = fn(&[Arc<Segment>], &Options) -> Option<Range<usize>>;
+
+/// See the module. Whoever has it holds the shelf's `upkeep`.
+pub(crate) struct Round<'a> {
+    shelf: &'a Shelf,
+    /// Whether the round is to end after the job under way.
+    stop: &'a dyn Fn() -> bool,
+    /// What failed first.
+    failed: Option<UpkeepError>,
+    /// Whether heads are sealed; not after one could not be.
+    seals: bool,
+    /// Segments that could not be merged.
+    unmerged: HashSet<u32>,
+    /// Segments that are damaged: neither they nor their logs are touched.
+    bad: HashSet<u32>,
+    /// Logs that are not rewritten.
+    logs: HashSet<u32>,
+}
+
+impl<'a> Round<'a> {
+    pub(crate) fn new(shelf: &'a Shelf, stop: &'a dyn Fn() -> bool) -> Self {
+        let mut round = Self {
+            shelf,
+            stop,
+            failed: None,
+            seals: true,
+            unmerged: HashSet::new(),
+            bad: HashSet::new(),
+            logs: HashSet::new(),
+        };
+        if !stop() {
+            shelf.tidy();
+            round.pass_damaged();
+        }
+        round
+    }
+
+    /// What failed first, if anything did.
+    pub(crate) fn end(self) -> Result<(), UpkeepError> {
+        if !(self.stop)() {
+            // An old file may not have gone at the first try.
+            self.shelf.tidy();
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    /// Seals full heads.
+    pub(crate) fn seal(&mut self) {
+        while self.seals && !(self.stop)() {
+            let sealed = self.shelf.seal_next();
+            lock(&self.shelf.signal).unsealed = sealed.as_ref().err().map(Failed::new);
+            self.shelf.signalled.notify_all();
+            match sealed {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    self.seals = false;
+                    self.note(error);
+                }
+            }
+        }
+    }
+
+    /// Makes segments anew that are known to be damaged, then merges what is due.
+    pub(crate) fn merge(&mut self, due: Due) {
+        let view = self.shelf.view.load_full();
+        for bad in view.segments.iter().filter(|segment| segment.is_unreadable()) {
+            self.mend(bad);
+        }
+        while !(self.stop)() {
+            let view = self.shelf.view.load_full();
+            let passed =
+                |number: u32| self.unmerged.contains(&number) || self.bad.contains(&number);
+            let due = |neighbours: &[_]| due(neighbours, &self.shelf.options);
+            let Some(range) = between(&view.segments, passed, due) else { return };
+            let olds = &view.segments[range];
+            match self.shelf.merge(olds) {
+                Ok(None) => {}
+                Ok(Some(bad)) => self.mend(&bad),
+                Err(error) => {
+                    self.unmerged.extend(olds.iter().map(|old| old.entry.number));
+                    self.note(error);
+                }
+            }
+            // Heads wait in memory, and the writer for them.
+            self.seal();
+        }
+    }
+
+    /// Rewrites logs with a dead share above `share`, the worst first, as long as that `is_due`.
+    pub(crate) fn rewrite(
+        &mut self,
+        share: f64,
+        is_due: &dyn Fn() -> bool,
+        progress: OnProgress<'_>,
+    ) {
+        let total = lock(&self.shelf.manifest).logs.len() as u64;
+        let mut done = 0;
+        while !(self.stop)()
+            && is_due()
+            && let Some((segment, log)) = self.shelf.worst_log(share, &self.bad, &self.logs)
+        {
+            if let Err(error) = self.shelf.rewrite(&segment, log) {
+                self.logs.insert(log);
+                self.note(error);
+            }
+            done += 1;
+            progress(Progress { what: "rewriting logs", done: done.min(total), total });
+        }
+    }
+
+    /// Makes a damaged segment anew from its logs, or gives it up.
+    fn mend(&mut self, bad: &Arc<Segment>) {
+        let number = bad.entry.number;
+        if (self.stop)() || !self.bad.insert(number) {
+            return;
+        }
+        let path = segment::path(&self.shelf.dir, number);
+        match self.shelf.mend(bad) {
+            Ok(segments) => tracing::warn!(
+                segment = %path.display(), segments,
+                "a damaged segment was made anew from its logs"
+            ),
+            Err(error) if error.may_pass() => self.note(error),
+            Err(error) => self.give_up(path, format!("damaged, and not made anew: {error}")),
+        }
+    }
+
+    fn note(&mut self, error: UpkeepError) {
+        lock(&self.shelf.known).untidy = true;
+        self.shelf.tidy();
+        if let UpkeepError::Log(error) = &error
+            && let Some(path) = damaged_log(error)
+        {
+            self.give_up(path, error.to_string());
+        }
+        self.failed.get_or_insert(error);
+    }
+
+    /// Says once that a file is damaged for good.
+    fn give_up(&mut self, path: PathBuf, reason: String) {
+        let mut known = lock(&self.shelf.known);
+        known.untidy = true;
+        if let Entry::Vacant(place) = known.damaged.entry(path) {
+            tracing::error!(
+                file = %place.key().display(), reason,
+                "a file of the archive is damaged; upkeep leaves it alone, `hark check` says more"
+            );
+            place.insert(reason);
+        }
+        drop(known);
+        self.shelf.tidy();
+    }
+
+    /// Passes over what is known to be damaged.
+    fn pass_damaged(&mut self) {
+        let known = lock(&self.shelf.known);
+        if known.damaged.is_empty() {
+            return;
+        }
+        let (dir, manifest) = (&self.shelf.dir, lock(&self.shelf.manifest));
+        let segments = manifest.segments.iter().map(|entry| entry.number);
+        let is_bad = |number: &u32| known.damaged.contains_key(&segment::path(dir, *number));
+        self.bad.extend(segments.filter(is_bad));
+        let is_bad = |path: PathBuf| known.damaged.contains_key(&path);
+        for log in &manifest.logs {
+            if is_bad(log::path(dir, log.number, log.generation)) {
+                self.logs.insert(log.number);
+            }
+        }
+    }
+}
+
+/// The log that is damaged, if the error is not one that may pass.
+fn damaged_log(error: &LogError) -> Option<PathBuf> {
+    match error {
+        LogError::Io { cause, .. } if cause.raw_os_error().is_some() => None,
+        LogError::Io { path, .. }
+        | LogError::Header { path }
+        | LogError::Damaged { path, .. }
+        | LogError::TooLong { path, .. } => Some(path.clone()),
+    }
+}
+
+/// What is due among neighbours between which no segment lies that is `passed` over.
+fn between(
+    segments: &[Arc<Segment>],
+    passed: impl Fn(u32) -> bool,
+    due: impl Fn(&[Arc<Segment>]) -> Option<Range<usize>>,
+) -> Option<Range<usize>> {
+    let mut start = 0;
+    for neighbours in segments.split(|segment| passed(segment.entry.number)) {
+        if let Some(range) = due(neighbours) {
+            return Some(start + range.start..start + range.end);
+        }
+        start += neighbours.len() + 1;
+    }
+    None
+}
+
+impl Shelf {
+    /// Takes away what jobs that failed have left. What can not be taken away now is tried again in
+    /// the next round.
+    fn tidy(&self) {
+        if !lock(&self.known).untidy {
+            return;
+        }
+        let disk = &*self.options.disk;
+        let found = {
+            // The writer is held, as a log that it is about to begin is not named yet either.
+            let _writing = lock(&self.writing);
+            let manifest = lock(&self.manifest);
+            orphans(disk, &self.dir, &manifest)
+        };
+        let tidied = found.and_then(|paths| {
+            paths.iter().try_for_each(|path| disk.remove(path).map_err(OpenError::io(path)))
+        });
+        let mut known = lock(&self.known);
+        known.untidy = tidied.is_err();
+        let failed = tidied.err().map(|error| error.to_string());
+        if let Some(error) = failed.as_ref().filter(|_| failed != known.untidied) {
+            tracing::warn!(error, "what a failed job left could not be taken away");
+        }
+        known.untidied = failed;
+    }
+}

@@ -1,0 +1,61 @@
+//! Segments with flipped bits: one of them holds up no other work, and it is made anew where its records
+//! are sound.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hark_archive::Store;
+
+use crate::support::Fixture;
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).expect("is there");
+    bytes[at] ^= 0x20;
+    fs::write(path, bytes).expect("is written");
+}
+
+/// A place in the first section of a segment's file.
+const IN_TIMES: usize = 20;
+
+fn first(fixture: &Fixture, folder: &str) -> PathBuf {
+    let entries = fs::read_dir(fixture.dir().join(folder)).expect("is there");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("is there").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|is| is == "seg" || is == "log"));
+    paths.into_iter().min().expect("a file")
+}
+
+#[test]
+fn a_damaged_segment_is_made_anew_before_it_is_merged() {
+    let fixture = Fixture::with_all_upkeep_due(7);
+    flip(&first(&fixture, "seg"), IN_TIMES);
+    let store = fixture.open(fixture.options());
+    store.settle().expect("settles");
+    let stats = store.stats();
+    assert!(stats.segments < 4, "{} segments", stats.segments);
+    assert_eq!(stats.damaged_files, Vec::<String>::new());
+    fixture.same_as_model(&store, "made anew");
+    drop(store);
+    fixture.no_faults("made anew");
+}
+
+#[test]
+fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
+    let fixture = Fixture::with_all_upkeep_due(7);
+    let (segment, log) = (first(&fixture, "seg"), first(&fixture, "log"));
+    let store = fixture.open(fixture.options());
+    flip(&segment, IN_TIMES);
+    // In most records of the segment.
+    let len = fs::metadata(&log).expect("is there").len() as usize;
+    (100..len).step_by(200).for_each(|at| flip(&log, at));
+    store.settle().expect("the others are merged");
+    let stats = store.stats();
+    assert!(stats.segments < 6, "{} segments", stats.segments);
+    assert!(stats.upkeep.rewriting.bytes > 0, "logs of the others are rewritten");
+    let named = [segment.display().to_string()];
+    assert_eq!(stats.damaged_files, named);
+    let jobs = store.stats().upkeep;
+    store.settle().expect("it is left alone");
+    assert_eq!(store.stats().upkeep, jobs);
+    let told = store.compact(&mut |_| {}).expect_err("whoever asks hears of it").to_string();
+    assert!(told.contains("damaged") && told.contains(&named[0]), "{told}");
+}

@@ -1,0 +1,108 @@
+//! Upkeep on a disk without room: it leaves nothing behind, takes nothing that the writer needs, and
+//! goes on by itself.
+
+use hark_archive::{CommitError, Store, Write};
+use hark_testkit::disk::Trouble;
+
+use crate::support::Fixture;
+
+#[test]
+fn upkeep_that_fails_leaves_only_what_manifest_names() {
+    let due = Fixture::with_all_upkeep_due(1);
+    let store = due.open(due.options());
+    let before = due.disk.operations();
+    store.settle().expect("settles");
+    let operations = due.disk.operations() - before;
+    assert!(operations > 100, "{operations} operations are too few for all jobs");
+    drop((store, due));
+
+    let mut left = Vec::new();
+    for trouble in [Trouble::Full, Trouble::Once] {
+        for after in (0..operations).step_by(if trouble == Trouble::Full { 1 } else { 3 }) {
+            let fixture = Fixture::with_all_upkeep_due(1);
+            let store = fixture.open(fixture.options());
+            let when = format!("{trouble:?} in {after} operations");
+            fixture.disk.arm(trouble, after);
+            let failed = store.settle().err().map(|error| error.to_string());
+            fixture.disk.calm();
+            let unnamed = fixture.unnamed();
+            let again = store.settle().err().map(|error| error.to_string());
+            if again.as_ref().is_some_and(|error| error.contains("the disk failed once")) {
+                // A sync failed: nothing is written, or taken away, before the next start.
+                continue;
+            }
+            assert_eq!(again, None, "{when}, and then");
+            if !unnamed.is_empty() {
+                left.push(format!("{when}: {failed:?}: {}", unnamed.join(", ")));
+            }
+            fixture.same_as_model(&store, &when);
+            assert_eq!(fixture.unnamed(), Vec::<String>::new(), "{when}, settled");
+            let segments = store.stats().segments;
+            assert!(segments < 7, "{when}: {segments} segments, none was merged later");
+            drop(store);
+            fixture.no_faults(&when);
+        }
+    }
+    assert!(left.is_empty(), "{} times, such as\n  {}", left.len(), left[0]);
+}
+
+#[test]
+fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
+    let mut fixture = Fixture::with_all_upkeep_due(2);
+    let store = fixture.open(fixture.options());
+    // Enough for sealing, and to spare for the writer, but not for a merge beside it.
+    fixture.disk.give_room(Some(fixture.disk.used() + (16 << 20)));
+    let refused = store.settle().expect_err("a merge is due").to_string();
+    assert!(refused.contains("not enough room") && refused.contains("merging"), "{refused}");
+    assert!(refused.contains("16.0 MiB are free"), "{refused}");
+    let stats = store.stats();
+    assert_eq!((stats.heads_waiting, stats.segments), (0, 7), "heads are sealed none the less");
+    assert!(stats.upkeep.rewriting.bytes > 0, "logs are rewritten none the less");
+    assert_eq!(fixture.unnamed(), Vec::<String>::new());
+    fixture.write(&store, 5);
+    fixture.disk.give_room(None);
+    store.settle().expect("there is room");
+    assert!(store.stats().segments < 7);
+    fixture.same_as_model(&store, "merged");
+    drop(store);
+    fixture.no_faults("merged");
+}
+
+#[test]
+fn without_room_for_sealing_the_writer_waits_and_goes_on_by_itself() {
+    let mut fixture = Fixture::new(5);
+    let store = fixture.open(fixture.options());
+    fixture.disk.give_room(Some(fixture.disk.used() + (4 << 20)));
+    let refused = loop {
+        let batch: Vec<Write> = (0..10).map(|_| Write::Put(fixture.world.record())).collect();
+        match store.commit(&batch) {
+            Ok(_) => drop(fixture.model.commit(&batch).expect("commits")),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
+    assert!(refused.to_string().contains("not enough room"), "{refused}");
+    assert_eq!(store.stats().heads_waiting, 4, "so many wait in memory, no more");
+    fixture.disk.give_room(None);
+    fixture.write(&store, 10);
+    assert_eq!(store.stats().heads_waiting, 0);
+    fixture.same_as_model(&store, "sealed");
+    drop(store);
+    fixture.no_faults("sealed");
+}
+
+#[test]
+fn a_file_of_the_manifest_that_was_begun_in_vain_is_taken_away_and_its_number_is_free() {
+    let fixture = Fixture::with_all_upkeep_due(6);
+    let store = fixture.open(fixture.options());
+    let before = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
+    fixture.disk.arm(Trouble::Full, 5);
+    store.settle().expect_err("nothing fits");
+    fixture.disk.calm();
+    let after = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
+    assert_eq!(before, after);
+    // What is in memory is what is on the disk: a takeover that fails looks at that.
+    store.rest(true);
+    store.release().expect("is released");
+    store.resume().expect("goes on");
+}

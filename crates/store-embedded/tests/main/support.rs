@@ -1,0 +1,137 @@
+//! A shelf on a faulty disk beside the model store, which says what the answers should be.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::{Query, Store, Write};
+use hark_store_embedded::{Embedded, Options, check};
+use hark_testkit::disk::FaultyDisk;
+use hark_testkit::random::{Flavour, World};
+
+/// Everything in a store, newest first.
+pub(crate) fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let mut search = store.search(&Query::default()).expect("searches");
+    search
+        .slice(u64::MAX, &mut |record| {
+            all.push(record.bytes().to_vec());
+            ControlFlow::Continue(())
+        })
+        .expect("answers");
+    all
+}
+
+/// A shelf, and what should be in it.
+pub(crate) struct Fixture {
+    pub disk: FaultyDisk,
+    pub world: World,
+    pub model: MemoryStore,
+}
+
+impl Fixture {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            disk: FaultyDisk::new(seed).expect("a directory for the disk"),
+            world: World::new(seed, Flavour::Nostr),
+            model: MemoryStore::new(NostrRules),
+        }
+    }
+
+    /// A shelf with three heads to seal, four segments to merge and dead records in its logs, of which
+    /// nothing has been done yet.
+    pub(crate) fn with_all_upkeep_due(seed: u64) -> Self {
+        let mut fixture = Self::new(seed);
+        let nothing_due =
+            Options { merge_fan_in: 1_000, rewrite_dead_share: 2.0, ..fixture.options() };
+        let store = fixture.open(nothing_due.clone());
+        while store.stats().segments < 4 {
+            fixture.write(&store, 10);
+        }
+        drop(store);
+        let store = fixture.open(Options { background: true, ..nothing_due });
+        store.rest(true);
+        while store.stats().heads_waiting < 3 {
+            fixture.write(&store, 10);
+        }
+        drop(store);
+        fixture
+    }
+
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.disk.root().join("nostr")
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            seal_records: 30,
+            merge_fan_in: 3,
+            rewrite_dead_share: 0.02,
+            background: false,
+            disk: Arc::new(self.disk.clone()),
+            ..Options::default()
+        }
+    }
+
+    pub(crate) fn open(&self, options: Options) -> Embedded {
+        Embedded::open(&self.dir(), Box::new(NostrRules), options).expect("opens")
+    }
+
+    pub(crate) fn write(&mut self, store: &Embedded, count: usize) {
+        let batch: Vec<Write> = (0..count).map(|_| Write::Put(self.world.record())).collect();
+        store.commit(&batch).expect("commits");
+        self.model.commit(&batch).expect("commits");
+    }
+
+    pub(crate) fn same_as_model(&self, store: &Embedded, when: &str) {
+        assert!(everything(store) == everything(&self.model), "{when}");
+    }
+
+    pub(crate) fn no_faults(&self, when: &str) {
+        let report = check(&self.dir(), &self.options(), &mut |_| {}).expect("can be checked");
+        assert_eq!(report.faults, Vec::new(), "{when}");
+    }
+
+    /// The files in the shelf's folders that MANIFEST does not name.
+    pub(crate) fn unnamed(&self) -> Vec<String> {
+        let named = named(&self.dir());
+        let mut unnamed = Vec::new();
+        for folder in ["", "log", "seg"] {
+            for entry in std::fs::read_dir(self.dir().join(folder)).expect("is there") {
+                let entry = entry.expect("is there");
+                let name = Path::new(folder).join(entry.file_name()).display().to_string();
+                if entry.path().is_file() && !named.contains(&name) {
+                    unnamed.push(name);
+                }
+            }
+        }
+        unnamed
+    }
+}
+
+/// The files that MANIFEST names, itself included.
+fn named(shelf: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(shelf.join("MANIFEST")).expect("is there");
+    let mut named = BTreeSet::from(["MANIFEST".to_owned()]);
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| fields[at].parse::<u32>().expect("a number");
+        match fields[0] {
+            "log" => {
+                named.insert(format!("log/{:08}-{}.log", number(1), number(2)));
+            }
+            "segment" => {
+                named.insert(format!("seg/{:08}.seg", number(1)));
+                named.insert(format!("seg/{:08}-{}.addr", number(1), number(4)));
+                if number(5) > 0 {
+                    named.insert(format!("seg/{:08}-{}.dead", number(1), number(5)));
+                }
+            }
+            _ => {}
+        }
+    }
+    named
+}

@@ -1,0 +1,91 @@
+//! Files that are shortened while they are mapped: what asks for the missing pages gets an error, and
+//! the process lives.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+
+use hark_archive::{CommitError, Query, SearchError, Store, Write};
+
+use crate::support::{Fixture, everything};
+
+/// Cuts all longer files with this ending to a length; says which.
+fn cut(fixture: &Fixture, folder: &str, ending: &str, len: u64) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
+    let paths = entries.map(|entry| entry.expect("is there").path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|is| is == ending)).collect();
+    paths.sort();
+    if folder == "log" {
+        // The last one is being written.
+        paths.pop();
+    }
+    paths.retain(|path| std::fs::metadata(path).expect("is there").len() > len);
+    for path in &paths {
+        OpenOptions::new().write(true).open(path).expect("opens").set_len(len).expect("is cut");
+    }
+    paths
+}
+
+fn ask(store: &dyn Store) -> Result<usize, SearchError> {
+    let mut records = 0;
+    let mut search = store.search(&Query::default())?;
+    search.slice(u64::MAX, &mut |_| {
+        records += 1;
+        std::ops::ControlFlow::Continue(())
+    })?;
+    Ok(records)
+}
+
+#[test]
+fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
+    for ending in ["seg", "addr"] {
+        let mut fixture = Fixture::with_all_upkeep_due(3);
+        let store = fixture.open(fixture.options());
+        store.settle().expect("settles");
+        let expected = everything(&store);
+        let known = *hark_archive::Record::new(&expected[expected.len() / 2]).unwrap().id();
+        cut(&fixture, "seg", ending, 0);
+        let refused = ask(&store).expect_err("nothing is answered from what is gone");
+        assert!(refused.to_string().contains("could not be read"), "{refused}");
+        assert!(ask(&store).is_err(), "nor is it the second time");
+        assert!(store.count(&Query::default()).is_err());
+        assert!(store.knows(&known).is_err(), "what is known can not be said");
+        let write = Write::Put(fixture.world.record());
+        let refused = store.commit(&[write]).expect_err("what it replaces can not be said");
+        assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
+        let named = store.stats().damaged_files;
+        assert!(!named.is_empty() && named[0].contains(".seg"), "{named:?}");
+
+        let settled = store.settle().map_err(|error| error.to_string());
+        if ending == "seg" {
+            assert_eq!(settled, Ok(()));
+            assert_eq!(store.stats().damaged_files, Vec::<String>::new());
+            assert!(everything(&store) == expected);
+            fixture.write(&store, 20);
+        } else {
+            // Only the logs say then what is where: they are read at the next start.
+            drop(store);
+            let store = fixture.open(fixture.options());
+            assert!(everything(&store) == expected);
+            fixture.write(&store, 20);
+        }
+        fixture.no_faults(ending);
+    }
+}
+
+#[test]
+fn records_whose_log_loses_its_pages_are_left_out_and_the_log_is_named() {
+    let mut fixture = Fixture::with_all_upkeep_due(4);
+    let store = fixture.open(fixture.options());
+    store.settle().expect("settles");
+    let all = ask(&store).expect("answers");
+    let logs = cut(&fixture, "log", "log", 4096);
+    assert!(ask(&store).is_err(), "whom it happens to hears of it");
+    let left = ask(&store).expect("answers with what is there");
+    assert!(left > 0 && left < all, "{left} of {all}");
+    let stats = store.stats();
+    assert!(stats.damaged > 0);
+    let named: Vec<PathBuf> = stats.damaged_files.iter().map(PathBuf::from).collect();
+    assert!(!named.is_empty() && named.iter().all(|path| logs.contains(path)), "{named:?}");
+    fixture.write(&store, 20);
+}
