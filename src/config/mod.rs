@@ -62,6 +62,7 @@ pub(crate) struct Waku {
     pub(crate) access: hark_server::waku::Access,
     pub(crate) listen: Vec<String>,
     pub(crate) peers: Vec<String>,
+    pub(crate) announce: Vec<String>,
     pub(crate) stores: Vec<String>,
     pub(crate) resume_max_s: u64,
     pub(crate) sync_every_s: Option<u64>,
@@ -91,6 +92,7 @@ impl Default for Waku {
             peers: Vec::new(),
             stores: Vec::new(),
             resume_max_s: 86_400,
+            announce: Vec::new(),
             // nwaku's.
             sync_every_s: Some(300),
             sync_range_s: 3_600,
@@ -123,6 +125,7 @@ impl Waku {
             stores: read(&self.stores),
             resume_max_s: self.resume_max_s,
             online: data.join("waku.online"),
+            announce: read(&self.announce),
             sync: hark_server::waku::p2p::SyncPlan {
                 every: self.sync_every_s.map(Duration::from_secs),
                 range_s: self.sync_range_s,
@@ -135,10 +138,15 @@ impl Waku {
 
     /// What is wrong with its addresses.
     fn faults(&self) -> impl Iterator<Item = String> {
-        let named = [("listen", &self.listen), ("peers", &self.peers), ("stores", &self.stores)];
-        named.into_iter().flat_map(|(key, addrs)| {
+        let named = [
+            ("listen", &self.listen, false),
+            ("announce", &self.announce, false),
+            ("peers", &self.peers, true),
+            ("stores", &self.stores, true),
+        ];
+        named.into_iter().flat_map(|(key, addrs, of_peers)| {
             addrs.iter().filter_map(move |addr| {
-                let fault = hark_server::waku::p2p::fault(addr, key != "listen")?;
+                let fault = hark_server::waku::p2p::fault(addr, of_peers)?;
                 Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
             })
         })

@@ -221,6 +221,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "rest_admin" waku.access.admin: "Whether /admin/v1 is there: the node's peers, and connecting to others. Whoever reaches it may do so.";
             "listen" waku.listen: "Addresses for peers (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws. Empty: none.\nThe node's key, by which peers know it, is in waku.key in the archive's directory.";
             "peers" waku.peers: "Peers to stay connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
+            "announce" waku.announce: "Further addresses that lead to the node, which peers are told: of a proxy, for browsers,\ne.g. [\"/dns4/node.example/tcp/443/wss\"].";
             "stores" waku.stores: "Peers whose stores are asked for what came while this node was away; it stays connected with them as well.";
             "resume_max_s" waku.resume_max_s: "How far back that goes.";
             "sync_every_s" waku.sync_every_s: "Time between two comparisons with each of them (Waku Store Sync), by which both get what they lack. 0: never.";

@@ -433,9 +433,7 @@ impl Doors {
         let (network, handle) = match config.p2p.clone() {
             None => (None, None),
             Some(p2p) => {
-                let topics = config.served().map(|shard| shard.to_string());
-                let bytes_max = config.bounds.message_bytes_max;
-                let (network, handle) = p2p::Network::bind(p2p, topics, bytes_max).await?;
+                let (network, handle) = p2p::Network::bind(p2p, &config).await?;
                 (Some(network), Some(handle))
             }
         };

@@ -1,5 +1,5 @@
-//! What peers open: connections, so many of one address, and streams, each of which goes to whoever
-//! serves its protocol.
+//! What peers open: connections, which not every address may and each only so many of, and streams,
+//! each of which goes to what serves its protocol.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -21,7 +21,9 @@ use libp2p::swarm::{
 };
 use libp2p::{PeerId, StreamProtocol};
 
+use crate::Clients;
 use crate::address::Address;
+use crate::clients::Standing;
 use crate::seats::{Seat, Seats};
 
 /// Streams of one protocol that a peer may have. One more is reset.
@@ -44,6 +46,7 @@ pub(super) struct Incoming {
     table: Table,
     addresses: Seats<Address>,
     per_address_max: usize,
+    clients: Clients,
     /// Of connections that peers have opened.
     seats: HashMap<ConnectionId, Seat<Address>>,
 }
@@ -53,16 +56,21 @@ pub(super) struct Incoming {
 #[error("{0} has as many connections as it may")]
 struct Crowded(Address);
 
+/// The operator's lists do not let an address in.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not served")]
+struct Denied(IpAddr);
+
 impl Incoming {
     /// For streams of these protocols, which are told to peers from the start.
-    pub(super) fn new(names: &[&'static str], per_address_max: usize) -> Self {
+    pub(super) fn new(names: &[&'static str], per_address_max: usize, clients: Clients) -> Self {
         let served = names.iter().map(|name| Served {
             name: StreamProtocol::new(name),
             seats: Seats::default(),
             serve: OnceLock::new(),
         });
         let (addresses, seats) = (Seats::default(), HashMap::new());
-        Self { table: served.collect(), addresses, per_address_max, seats }
+        Self { table: served.collect(), addresses, per_address_max, clients, seats }
     }
 
     /// Serves a protocol from now on, each stream by a task of its own.
@@ -94,7 +102,15 @@ impl NetworkBehaviour for Incoming {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        let Some(address) = address(remote) else { return Ok(()) };
+        let Some(ip) = ip(remote) else { return Ok(()) };
+        match self.clients.standing(ip) {
+            Standing::Client => {}
+            // Many peers share its address, and libp2p does not pass on the header that would tell
+            // them apart. Their number in all is bounded.
+            Standing::Proxy => return Ok(()),
+            Standing::Denied => return Err(ConnectionDenied::new(Denied(ip))),
+        }
+        let address = Address::from(ip);
         let seat = self.addresses.take(address, self.per_address_max);
         let seat = seat.ok_or_else(|| ConnectionDenied::new(Crowded(address)))?;
         self.seats.insert(connection, seat);
@@ -149,10 +165,10 @@ impl NetworkBehaviour for Incoming {
 }
 
 /// The IP address that it begins with.
-fn address(of: &Multiaddr) -> Option<Address> {
+fn ip(of: &Multiaddr) -> Option<IpAddr> {
     match of.iter().next()? {
-        Protocol::Ip4(ip) => Some(IpAddr::V4(ip).into()),
-        Protocol::Ip6(ip) => Some(IpAddr::V6(ip).into()),
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(ip.into()),
         _ => None,
     }
 }

@@ -12,7 +12,6 @@ use futures_util::StreamExt as _;
 use hark_codec::waku::Message;
 use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
 use libp2p::identity::Keypair;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
 use libp2p::{
     Multiaddr, PeerId, Swarm, SwarmBuilder, connection_limits, identify, noise, ping, tcp, yamux,
@@ -24,6 +23,7 @@ use super::Waku;
 use super::admit::Refusal;
 use super::metrics::Origin;
 use super::neighbours::Peer;
+use crate::Clients;
 use incoming::Incoming;
 use known::Known;
 use peers::Peers;
@@ -75,6 +75,8 @@ pub struct Config {
     pub resume_max_s: u64,
     /// The file that says until when nothing was missed.
     pub online: PathBuf,
+    /// Further addresses that lead to this node, which peers are told: those of a proxy before it.
+    pub announce: Vec<Multiaddr>,
     /// How what they have is compared with what this node has.
     pub sync: SyncPlan,
     /// Connections at a time.
@@ -113,6 +115,9 @@ pub enum NetworkError {
 
 #[derive(NetworkBehaviour)]
 struct Behaviour {
+    /// An address to announce ends with the id of another node.
+    #[error("{0}, in `announce` in [waku], ends with the id of another node; leave /p2p/ out")]
+    Announce(Multiaddr),
     limits: connection_limits::Behaviour,
     gossip: gossipsub::Behaviour,
     identify: identify::Behaviour,
@@ -195,28 +200,34 @@ impl Network {
     /// Listens. Nothing is answered before [`Network::run`].
     pub(super) async fn bind(
         config: Config,
-        topics: impl Iterator<Item = String>,
-        message_bytes_max: usize,
+        node: &super::Config,
     ) -> Result<(Self, Handle), NetworkError> {
         let key = key::load(&config.key)?;
         let bounds = Bounds {
-            message_bytes: message_bytes_max,
+            message_bytes: node.bounds.message_bytes_max,
             connections: config.connections_max,
             per_address: config.connections_per_address_max,
         };
         let mut swarm = swarm(key, bounds).await?;
-        for topic in topics {
-            let topic = IdentTopic::new(topic);
+        for shard in node.served() {
+            let topic = IdentTopic::new(shard.to_string());
             let joined = swarm.behaviour_mut().gossip.subscribe(&topic);
             joined.map_err(|error| NetworkError::Start(error.to_string()))?;
         }
-        let mut listening = Vec::new();
+        let mut reached = Vec::new();
         for addr in config.listen {
-            listen(&mut swarm, &addr, &mut listening).await?;
+            listen(&mut swarm, &addr).await?;
+            refresh(&swarm, &mut reached);
         }
+        for addr in config.announce {
+            let own = addr.with_p2p(*swarm.local_peer_id()).map_err(NetworkError::Announce)?;
+            swarm.add_external_address(own);
+            refresh(&swarm, &mut reached);
+        }
+            clients: node.clients.clone(),
         let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
         let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
-        let (addresses, seen) = watch::channel(listening);
+        let (addresses, seen) = watch::channel(reached);
         let (order, orders) = mpsc::channel(QUEUE_MAX);
         let control = swarm.behaviour().streams.new_control();
         let handle = Handle { orders: order, control, addresses: seen, configured };
@@ -298,10 +309,7 @@ impl Network {
                 });
             }
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
-                let id = *self.swarm.local_peer_id();
-                let all = self.swarm.listeners().cloned();
-                let all = all.map(|addr| addr.with(Protocol::P2p(id))).collect();
-                self.addresses.send_replace(all);
+                self.addresses.send_modify(|reached| refresh(&self.swarm, reached));
             }
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
                 peer_id,
@@ -368,17 +376,12 @@ async fn take(waku: &Waku, gossip: &gossipsub::Message) {
 }
 
 /// Opens one address, and waits until the system says under which it is reached.
-async fn listen(
-    swarm: &mut Swarm<Behaviour>,
-    addr: &Multiaddr,
-    listening: &mut Vec<Multiaddr>,
-) -> Result<(), NetworkError> {
+async fn listen(swarm: &mut Swarm<Behaviour>, addr: &Multiaddr) -> Result<(), NetworkError> {
     let failed = |error: String| NetworkError::Listen(addr.clone(), error);
     let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(root(&error)))?;
     loop {
         match swarm.select_next_some().await {
-            SwarmEvent::NewListenAddr { listener_id, address } if listener_id == listener => {
-                listening.push(address.with(Protocol::P2p(*swarm.local_peer_id())));
+            SwarmEvent::NewListenAddr { listener_id, .. } if listener_id == listener => {
                 return Ok(());
             }
             SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
@@ -400,7 +403,6 @@ fn root(error: &dyn std::error::Error) -> String {
 }
 
 /// Bounds of what peers do.
-#[derive(Clone, Copy)]
 struct Bounds {
     message_bytes: usize,
     connections: u32,
@@ -412,6 +414,21 @@ async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, Network
     let muxers = || (yamux::Config::default, libp2p_mplex::Config::default);
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
+/// Brings the addresses up to date under which a node is reached: those it listens on and those that
+/// are announced. They stay in the order in which they came.
+fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
+    let id = *swarm.local_peer_id();
+    let all = swarm.listeners().chain(swarm.external_addresses()).cloned();
+    // Those that are announced end with it already.
+    let all: Vec<_> = all.filter_map(|addr| addr.with_p2p(id).ok()).collect();
+    reached.retain(|addr| all.contains(addr));
+    for addr in all {
+        if !reached.contains(&addr) {
+            reached.push(addr);
+        }
+    }
+}
+
         .with_tcp(tcp::Config::default().nodelay(true), noise::Config::new, muxers())
         .map_err(|error| failed(&error))?
         .with_dns()
@@ -427,6 +444,7 @@ async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, Network
 }
 
 fn behaviour(
+    clients: Clients,
     key: &Keypair,
     bounds: Bounds,
 ) -> Result<Behaviour, Box<dyn std::error::Error + Send + Sync>> {
@@ -450,7 +468,7 @@ fn behaviour(
         gossip,
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
-        incoming: Incoming::new(&PROTOCOLS, bounds.per_address),
+        incoming: Incoming::new(&PROTOCOLS, bounds.per_address, bounds.clients),
         streams: libp2p_stream::Behaviour::new(),
     })
 }

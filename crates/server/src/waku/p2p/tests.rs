@@ -21,6 +21,7 @@ const STORE: &str = "/vac/waku/store-query/3.0.0";
 
 /// A node with one message, and a peer of it.
 struct Pair {
+    waku: Arc<Waku>,
     peer: PeerId,
     addr: Multiaddr,
     control: Control,
@@ -31,6 +32,11 @@ struct Pair {
 
 impl Pair {
     async fn start(name: &str) -> Self {
+        Self::with(name, Clients::default()).await
+    }
+
+    /// A node that takes these connections.
+    async fn with(name: &str, clients: Clients) -> Self {
         let store = MemoryStore::new(KeepAll);
         let message = Message {
             payload: b"hello",
@@ -46,6 +52,7 @@ impl Pair {
         let config = crate::waku::Config {
             p2p: Some(Config {
                 listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
+                announce: vec!["/dns4/node.example/tcp/443/wss".parse().unwrap()],
                 key: folder.join("waku.key"),
                 peers: Vec::new(),
                 stores: Vec::new(),
@@ -55,6 +62,7 @@ impl Pair {
                 connections_max: 100,
                 connections_per_address_max: 3,
             }),
+            clients,
             ..crate::waku::Config::default()
         };
         let shelf = Shelf {
@@ -65,6 +73,7 @@ impl Pair {
             handover: None,
         };
         let node = Box::pin(Node::bind(config, shelf)).await.unwrap();
+        let waku = node.shared();
         let addr: Multiaddr = node.addresses()[0].parse().unwrap();
         let (leave, leaving) = watch::channel(false);
         let node = tokio::spawn(node.run(leaving));
@@ -85,7 +94,7 @@ impl Pair {
         tokio::time::timeout(Duration::from_secs(30), &mut told).await.unwrap().unwrap();
         // What was in it is all.
         let _ = std::fs::remove_dir_all(folder);
-        Self { peer, addr, control, leave, node, client }
+        Self { waku, peer, addr, control, leave, node, client }
     }
 
     async fn stream(&self, protocol: &'static str) -> Stream {
@@ -115,6 +124,22 @@ impl Pair {
         self.say(&framed(request)).await
     }
 
+    /// Whether one more peer gets in; it stays as long as what comes back.
+    async fn enters(&self) -> (bool, Swarm<Behaviour>) {
+        let mut swarm = stranger().await;
+        swarm.dial(self.addr.clone()).unwrap();
+        let told = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                match swarm.select_next_some().await {
+                    SwarmEvent::ConnectionEstablished { .. } => return true,
+                    SwarmEvent::OutgoingConnectionError { .. } => return false,
+                    _ => {}
+                }
+            }
+        });
+        (told.await.unwrap(), swarm)
+    }
+
     async fn end(self) {
         self.leave.send_replace(true);
         self.node.await.unwrap();
@@ -124,8 +149,17 @@ impl Pair {
 
 /// A peer with a key of its own.
 async fn stranger() -> Swarm<Behaviour> {
-    let bounds = Bounds { message_bytes: 1_000, connections: 10, per_address: 10 };
-    Box::pin(swarm(Keypair::generate_secp256k1(), bounds)).await.unwrap()
+    with_key(Keypair::generate_secp256k1()).await
+}
+
+async fn with_key(key: Keypair) -> Swarm<Behaviour> {
+    let bounds = Bounds {
+        message_bytes: 1_000,
+        connections: 10,
+        per_address: 10,
+        clients: Clients::default(),
+    };
+    Box::pin(swarm(key, bounds)).await.unwrap()
 }
 
 /// A request as it goes over a stream.
@@ -207,29 +241,67 @@ async fn all_streams_of_a_burst_are_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_has_so_many_connections_and_gets_them_back() {
     let pair = Pair::start("address").await;
-    // Whether one more gets in beside the one that is there.
-    let enters = async || {
-        let mut swarm = stranger().await;
-        swarm.dial(pair.addr.clone()).unwrap();
-        let told = tokio::time::timeout(Duration::from_secs(30), async {
-            loop {
-                match swarm.select_next_some().await {
-                    SwarmEvent::ConnectionEstablished { .. } => return true,
-                    SwarmEvent::OutgoingConnectionError { .. } => return false,
-                    _ => {}
-                }
-            }
-        });
-        (told.await.unwrap(), swarm)
-    };
-    let (second, third, fourth) = (enters().await, enters().await, enters().await);
+    // Beside the one that is there.
+    let (second, third, fourth) = (pair.enters().await, pair.enters().await, pair.enters().await);
     assert_eq!([second.0, third.0, fourth.0], [true, true, false]);
     drop((second, third));
     let entered = async {
-        while !enters().await.0 {
+        while !pair.enters().await.0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(30), entered).await.unwrap();
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
+    let shared: crate::settings::Shared = Arc::default();
+    let reload = crate::Reload { shared: Arc::clone(&shared), unlimited: false };
+    let loopback = crate::network::LOOPBACK.to_vec();
+    let proxies = |trusted| crate::Proxies { trusted, ..crate::Proxies::default() };
+    let pair = Pair::with("denied", Clients::new(Arc::clone(&shared), proxies(Vec::new()))).await;
+    let second = pair.enters().await;
+    assert!(second.0);
+    // The lists change while the node runs, and change back.
+    let mut settings = crate::Settings::default();
+    settings.policy.deny_addresses.clone_from(&loopback);
+    reload.set(settings).unwrap();
+    assert!(!pair.enters().await.0);
+    reload.set(crate::Settings::default()).unwrap();
+    assert!(pair.enters().await.0);
+    drop(second);
+    pair.end().await;
+
+    let pair = Pair::with("proxy", Clients::new(shared, proxies(loopback))).await;
+    let mut peers = Vec::new();
+    for _ in 0..6 {
+        peers.push(pair.enters().await);
+    }
+    assert!(peers.iter().all(|(entered, _)| *entered), "an address may have 3 connections");
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_to_announce_are_told_to_peers() {
+    let pair = Pair::start("announce").await;
+    let announced = format!("/dns4/node.example/tcp/443/wss/p2p/{}", pair.peer);
+    assert_eq!(pair.waku.addresses(), [pair.addr.to_string(), announced.clone()]);
+    let mut swarm = stranger().await;
+    swarm.dial(pair.addr.clone()).unwrap();
+    let told = async {
+        loop {
+            if let SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+                info,
+                ..
+            })) = swarm.select_next_some().await
+            {
+                return info.listen_addrs;
+            }
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(30), told).await.unwrap();
+    let all: Vec<String> = told.iter().map(Multiaddr::to_string).collect();
+    assert!(all.contains(&announced), "{all:?}");
     pair.end().await;
 }
