@@ -112,3 +112,19 @@ fn nothing_on_the_way_of_a_question() {
     let mut filter = Filter::default();
     assert_eq!(allocations(|| filter.parse(b"{\"kinds\":[1]}").unwrap()), 0);
 }
+
+/// What another store says may have two million ranges and four million topics.
+#[test]
+fn nothing_of_a_payload_of_another_store() {
+    use hark_codec::waku::sync::{Payload, SyncError};
+    let mut ranges = vec![0, 0, 1];
+    ranges.extend([1, 0].iter().cycle().take((4 << 20) - 4));
+    let mut topics = vec![0x80, 0x80, 0x80, 1];
+    topics.resize(4 << 20, 0);
+    let count = allocations(|| {
+        let payload = Payload::parse(&ranges).unwrap().unwrap();
+        assert_eq!(payload.ranges().count(), 2_097_150);
+        assert_eq!(Payload::parse(&topics), Err(SyncError::Topics));
+    });
+    assert_eq!(count, 0);
+}

@@ -3,43 +3,51 @@
 //!
 //! Messages are (time, hash) in that order. A payload divides a span of time into ranges, one behind
 //! the other; of each it says nothing, a fingerprint of what the sender has in it, or all of that.
+//!
+//! A range can take two bytes. So a payload is read in place: it is checked as a whole, and nothing is
+//! kept of it but the bytes that it came in.
 
+use super::protobuf;
 use crate::record::{Id, put_varint};
+
+/// Topics that a payload may name, of each of the two sorts. A cluster has as many shards.
+pub const TOPICS_MAX: u64 = 1_024;
 
 /// A message's place: its time in ns and its hash.
 pub type Place = (u64, Id);
 
 /// What is said of a range.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said<'a> {
     /// Nothing: it is settled.
     Skip,
     /// The hashes of all messages in it, XORed.
     Fingerprint(Id),
     /// All messages in it, and whether the other side has told its own.
-    Items(Vec<Place>, bool),
+    Items(Items<'a>, bool),
 }
 
 /// A range up to, but not including, a place, from where the one before it ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Range {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range<'a> {
     /// Where it ends.
     pub end: Place,
     /// What is said of it.
-    pub said: Said,
+    pub said: Said<'a>,
 }
 
-/// A payload that is not empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Payload {
+/// A payload that is not empty, over the bytes that it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload<'a> {
     /// Pubsub topics of the sender's messages; none stands for all.
-    pub pubsub_topics: Vec<String>,
+    pub pubsub_topics: Topics<'a>,
     /// Content topics of the sender's messages; none stands for all.
-    pub content_topics: Vec<String>,
+    pub content_topics: Topics<'a>,
     /// Time at which the first range begins.
     pub start: u64,
-    /// The ranges.
-    pub ranges: Vec<Range>,
+    /// Time at which the last one ends.
+    pub end: u64,
+    ranges: &'a [u8],
 }
 
 /// Why bytes are no payload.
@@ -54,86 +62,262 @@ pub enum SyncError {
     /// A topic that is not UTF-8.
     #[error("the payload has a topic that is not UTF-8")]
     Topic,
+    /// See [`TOPICS_MAX`].
+    #[error("the payload names more than {TOPICS_MAX} topics")]
+    Topics,
     /// A kind of range, or a flag, that is none.
     #[error("the payload has a range of an unknown kind")]
     Kind,
-    /// Messages that are not in order.
+    /// Messages, or ranges, that are not in order.
     #[error("the payload's messages are not in order")]
     Order,
 }
 
-impl Payload {
+impl<'a> Payload<'a> {
     /// Reads a payload; none where it says that there is nothing left to do.
-    pub fn parse(mut bytes: &[u8]) -> Result<Option<Self>, SyncError> {
+    pub fn parse(mut bytes: &'a [u8]) -> Result<Option<Self>, SyncError> {
         if bytes.len() <= 1 {
             return Ok(None);
         }
         let from = &mut bytes;
-        let (pubsub_topics, content_topics) = (topics(from)?, topics(from)?);
+        let (pubsub_topics, content_topics) = (Topics::take(from)?, Topics::take(from)?);
         let start = number(from)?;
-        let (mut ranges, mut time) = (Vec::new(), start);
-        while !from.is_empty() {
-            let step = number(from)?;
-            let mut hash = [0; 32];
-            if step == 0 {
-                let len = usize::from(take(from, 1)?[0]);
-                let known = hash.get_mut(..len).ok_or(SyncError::Kind)?;
-                known.copy_from_slice(take(from, len)?);
-            }
-            time = time.checked_add(step).ok_or(SyncError::Number)?;
-            let said = match take(from, 1)?[0] {
-                0 => Said::Skip,
-                1 => Said::Fingerprint(id(from)?),
-                2 => items(from)?,
-                _ => return Err(SyncError::Kind),
-            };
-            ranges.push(Range { end: (time, hash), said });
+        let mut payload = Self { pubsub_topics, content_topics, start, end: start, ranges: bytes };
+        let mut ranges = Ranges::of(&payload);
+        while let Some(range) = ranges.take()? {
+            payload.end = range.end.0;
         }
-        Ok(Some(Self { pubsub_topics, content_topics, start, ranges }))
+        Ok(Some(payload))
     }
 
-    /// Appends the payload; a single byte if it has nothing to say.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        if self.ranges.iter().all(|range| range.said == Said::Skip) {
-            return out.push(0);
+    /// The ranges.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<'a>> + use<'a> {
+        let mut ranges = Ranges::of(self);
+        // All of them were read before.
+        std::iter::from_fn(move || ranges.take().ok().flatten())
+    }
+}
+
+/// Topics of a payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Topics<'a> {
+    count: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Topics<'a> {
+    fn take(from: &mut &'a [u8]) -> Result<Self, SyncError> {
+        let count = number(from)?;
+        if count > TOPICS_MAX {
+            return Err(SyncError::Topics);
         }
-        for topics in [&self.pubsub_topics, &self.content_topics] {
-            put_varint(out, topics.len() as u64);
-            for topic in topics {
-                put_varint(out, topic.len() as u64);
-                out.extend_from_slice(topic.as_bytes());
-            }
+        let bytes = *from;
+        for _ in 0..count {
+            topic(from)?;
         }
-        put_varint(out, self.start);
-        let mut time = self.start;
-        for Range { end, said } in &self.ranges {
-            put_varint(out, end.0 - time);
-            if end.0 == time {
-                // As much of it as is not zero.
-                let len = end.1.iter().rposition(|byte| *byte != 0).map_or(1, |at| at + 1);
-                out.push(len as u8);
-                out.extend_from_slice(&end.1[..len]);
+        Ok(Self { count, bytes: &bytes[..bytes.len() - from.len()] })
+    }
+
+    /// Whether none is named.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The topics.
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut left = self.bytes;
+        // All of them were read before.
+        (0..self.count).map_while(move |_| topic(&mut left).ok())
+    }
+}
+
+/// Messages of a range, in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Items<'a> {
+    count: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Items<'a> {
+    fn take(from: &mut &'a [u8]) -> Result<Self, SyncError> {
+        let count = number(from)?;
+        let (bytes, mut last) = (*from, None);
+        for _ in 0..count {
+            let item = item(from, last.map_or(0, |(time, _)| time))?;
+            if last.is_some_and(|last| last >= item) {
+                return Err(SyncError::Order);
             }
-            time = end.0;
-            match said {
-                Said::Skip => out.push(0),
-                Said::Fingerprint(fingerprint) => {
-                    out.push(1);
-                    out.extend_from_slice(fingerprint);
+            last = Some(item);
+        }
+        Ok(Self { count, bytes: &bytes[..bytes.len() - from.len()] })
+    }
+
+    /// The messages.
+    pub fn iter(&self) -> impl Iterator<Item = Place> + use<'a> {
+        let (mut left, mut time) = (self.bytes, 0);
+        // All of them were read before.
+        (0..self.count).map_while(move |_| {
+            let item = item(&mut left, time).ok()?;
+            time = item.0;
+            Some(item)
+        })
+    }
+}
+
+/// The ranges of a payload that are left to read.
+struct Ranges<'a> {
+    left: &'a [u8],
+    end: Place,
+}
+
+impl<'a> Ranges<'a> {
+    fn of(payload: &Payload<'a>) -> Self {
+        Self { left: payload.ranges, end: (payload.start, [0; 32]) }
+    }
+
+    fn take(&mut self) -> Result<Option<Range<'a>>, SyncError> {
+        if self.left.is_empty() {
+            return Ok(None);
+        }
+        let from = &mut self.left;
+        let step = number(from)?;
+        let mut hash = [0; 32];
+        if step == 0 {
+            let len = usize::from(take(from, 1)?[0]);
+            let known = hash.get_mut(..len).ok_or(SyncError::Kind)?;
+            known.copy_from_slice(take(from, len)?);
+        }
+        let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
+        // Else a message could be asked for in many ranges.
+        if end < self.end {
+            return Err(SyncError::Order);
+        }
+        self.end = end;
+        let said = match take(from, 1)?[0] {
+            0 => Said::Skip,
+            1 => Said::Fingerprint(id(from)?),
+            2 => {
+                let items = Items::take(from)?;
+                match take(from, 1)?[0] {
+                    told @ (0 | 1) => Said::Items(items, told == 1),
+                    _ => return Err(SyncError::Kind),
                 }
-                Said::Items(items, told) => {
-                    out.push(2);
-                    put_varint(out, items.len() as u64);
-                    let mut before = 0;
-                    for (time, hash) in items {
-                        put_varint(out, time - before);
-                        out.extend_from_slice(hash);
-                        before = *time;
-                    }
-                    out.push(u8::from(*told));
-                }
             }
+            _ => return Err(SyncError::Kind),
+        };
+        Ok(Some(Range { end, said }))
+    }
+}
+
+/// Writes a payload, range by range. Ranges next to each other of which nothing is said become one.
+#[derive(Debug)]
+pub struct Writer {
+    out: Vec<u8>,
+    bytes_max: usize,
+    /// Time at which the last range that is written ends.
+    time: u64,
+    /// Where the ranges end that are to be skipped behind it, if there are any.
+    skipped: Option<Place>,
+    /// Whether anything is said.
+    says: bool,
+}
+
+impl Writer {
+    /// Begins a payload of at most so many bytes.
+    pub fn new(pubsub_topics: &[String], start: u64, bytes_max: usize) -> Self {
+        let mut out = Vec::new();
+        put_varint(&mut out, pubsub_topics.len() as u64);
+        for topic in pubsub_topics {
+            put_varint(&mut out, topic.len() as u64);
+            out.extend_from_slice(topic.as_bytes());
         }
+        // All content topics.
+        put_varint(&mut out, 0);
+        put_varint(&mut out, start);
+        Self { out, bytes_max, time: start, skipped: None, says: false }
+    }
+
+    /// Says nothing of a range up to `end`.
+    pub fn skip(&mut self, end: Place) {
+        self.make_way(end);
+        self.skipped = Some(end);
+    }
+
+    /// A hash is written of an end whose time is that of the end before it. So that one must stand.
+    fn make_way(&mut self, end: Place) {
+        if end.1 != [0; 32] && end.0 != self.time {
+            self.settle();
+        }
+    }
+
+    /// Writes the range that is skipped behind the last one.
+    fn settle(&mut self) {
+        if let Some(skipped) = self.skipped.take() {
+            self.end(skipped);
+            self.out.push(0);
+        }
+    }
+
+    /// Says the fingerprint of what is in it.
+    pub fn fingerprint(&mut self, end: Place, fingerprint: &Id) {
+        self.say(end, |out| {
+            out.push(1);
+            out.extend_from_slice(fingerprint);
+        });
+    }
+
+    /// Says which messages are in it, and whether the other side has told its own.
+    pub fn items(&mut self, end: Place, items: &[Place], told: bool) {
+        // Each takes as much at least.
+        if items.len().saturating_mul(33) > self.bytes_max {
+            return self.skip(end);
+        }
+        self.say(end, |out| {
+            out.push(2);
+            put_varint(out, items.len() as u64);
+            let mut before = 0;
+            for (time, hash) in items {
+                put_varint(out, time - before);
+                out.extend_from_slice(hash);
+                before = *time;
+            }
+            out.push(u8::from(told));
+        });
+    }
+
+    /// Says something of a range. For what is too long, nothing: the next comparison goes on there.
+    fn say(&mut self, end: Place, what: impl FnOnce(&mut Vec<u8>)) {
+        self.make_way(end);
+        let (len, time) = (self.out.len(), self.time);
+        self.settle();
+        self.end(end);
+        what(&mut self.out);
+        if self.out.len() > self.bytes_max {
+            self.out.truncate(len);
+            (self.time, self.skipped) = (time, Some(end));
+        } else {
+            self.says = true;
+        }
+    }
+
+    fn end(&mut self, end: Place) {
+        put_varint(&mut self.out, end.0 - self.time);
+        if end.0 == self.time {
+            // As much of it as is not zero.
+            let len = end.1.iter().rposition(|byte| *byte != 0).map_or(1, |at| at + 1);
+            self.out.push(len as u8);
+            self.out.extend_from_slice(&end.1[..len]);
+        }
+        self.time = end.0;
+    }
+
+    /// The payload's bytes, and whether they say anything; a single byte if they do not.
+    pub fn finish(mut self) -> (Vec<u8>, bool) {
+        if !self.says {
+            return (vec![0], false);
+        }
+        self.settle();
+        (self.out, true)
     }
 }
 
@@ -161,38 +345,21 @@ fn id(from: &mut &[u8]) -> Result<Id, SyncError> {
 }
 
 fn number(from: &mut &[u8]) -> Result<u64, SyncError> {
-    super::protobuf::varint(from).map_err(|error| match error {
-        super::ProtobufError::Short => SyncError::Short,
+    protobuf::varint(from).map_err(|error| match error {
+        protobuf::ProtobufError::Short => SyncError::Short,
         _ => SyncError::Number,
     })
 }
 
-fn topics(from: &mut &[u8]) -> Result<Vec<String>, SyncError> {
-    let count = number(from)?;
-    let mut topics = Vec::new();
-    for _ in 0..count {
-        let len = usize::try_from(number(from)?).map_err(|_| SyncError::Short)?;
-        let topic = std::str::from_utf8(take(from, len)?).map_err(|_| SyncError::Topic)?;
-        topics.push(topic.to_owned());
-    }
-    Ok(topics)
+fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
+    let len = usize::try_from(number(from)?).map_err(|_| SyncError::Short)?;
+    simdutf8::basic::from_utf8(take(from, len)?).map_err(|_| SyncError::Topic)
 }
 
-fn items(from: &mut &[u8]) -> Result<Said, SyncError> {
-    let count = number(from)?;
-    let (mut items, mut time) = (Vec::<Place>::new(), 0_u64);
-    for _ in 0..count {
-        time = time.checked_add(number(from)?).ok_or(SyncError::Number)?;
-        let item = (time, id(from)?);
-        if items.last().is_some_and(|last| *last >= item) {
-            return Err(SyncError::Order);
-        }
-        items.push(item);
-    }
-    match take(from, 1)?[0] {
-        told @ (0 | 1) => Ok(Said::Items(items, told == 1)),
-        _ => Err(SyncError::Kind),
-    }
+/// A message whose time is counted from that of the one before it.
+fn item(from: &mut &[u8], before: u64) -> Result<Place, SyncError> {
+    let time = before.checked_add(number(from)?).ok_or(SyncError::Number)?;
+    Ok((time, id(from)?))
 }
 
 #[cfg(test)]
@@ -200,11 +367,31 @@ mod tests {
     use super::*;
 
     const T: u64 = 1_700_000_000_000_000_000;
+    const END: Place = (T + 3_600_000_000_000, [0; 32]);
 
     fn hex(text: &str) -> Vec<u8> {
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
         let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap();
         digits.chunks(2).map(byte).collect()
+    }
+
+    fn writer() -> Writer {
+        Writer::new(&["/waku/2/rs/1/3".into()], T, 1 << 20)
+    }
+
+    fn read(bytes: &[u8]) -> Payload<'_> {
+        Payload::parse(bytes).unwrap().unwrap()
+    }
+
+    /// What a payload says of its only range.
+    fn said(bytes: &[u8]) -> Said<'_> {
+        let payload = read(bytes);
+        assert_eq!(payload.pubsub_topics.iter().collect::<Vec<_>>(), ["/waku/2/rs/1/3"]);
+        assert!(payload.content_topics.is_empty());
+        let ranges: Vec<Range<'_>> = payload.ranges().collect();
+        assert_eq!((payload.start, payload.end, ranges.len()), (T, END.0, 1));
+        assert_eq!(ranges[0].end, END);
+        ranges[0].said
     }
 
     /// The bytes of an exchange between two nodes with three messages.
@@ -213,72 +400,109 @@ mod tests {
         let head = "01 0e2f77616b752f322f72732f312f33 00 8080a8b1e39fe7cb17 80c0e285e368";
         let (one, two, four) = ("11".repeat(32), "22".repeat(32), "44".repeat(32));
         let a = (T + 1_000_000_000, [0x11; 32]);
-        let payload = |said| Payload {
-            pubsub_topics: vec!["/waku/2/rs/1/3".into()],
-            content_topics: Vec::new(),
-            start: T,
-            ranges: vec![Range { end: (T + 3_600_000_000_000, [0; 32]), said }],
-        };
-        for (said, bytes) in [
-            (Said::Fingerprint([0x33; 32]), format!("{head} 01 {}", "33".repeat(32))),
+        let mut writer_of_print = writer();
+        writer_of_print.fingerprint(END, &[0x33; 32]);
+        let bytes = hex(&format!("{head} 01 {}", "33".repeat(32)));
+        assert_eq!(writer_of_print.finish(), (bytes.clone(), true));
+        assert_eq!(said(&bytes), Said::Fingerprint([0x33; 32]));
+        for (items, told, bytes) in [
             (
-                Said::Items(vec![a, (T + 2_000_000_005, [0x44; 32])], false),
+                [a, (T + 2_000_000_005, [0x44; 32])],
+                false,
                 format!("{head} 02 02 8094938ee79fe7cb17 {one} 8594ebdc03 {four} 00"),
             ),
             (
-                Said::Items(vec![a, (a.0, [0x22; 32])], true),
+                [a, (a.0, [0x22; 32])],
+                true,
                 format!("{head} 02 02 8094938ee79fe7cb17 {one} 00 {two} 01"),
             ),
         ] {
-            let (payload, mut written) = (payload(said), Vec::new());
-            payload.write(&mut written);
-            assert_eq!(written, hex(&bytes));
-            assert_eq!(Payload::parse(&written), Ok(Some(payload)));
+            let mut writer = writer();
+            writer.items(END, &items, told);
+            let bytes = hex(&bytes);
+            assert_eq!(writer.finish(), (bytes.clone(), true));
+            let Said::Items(read, as_told) = said(&bytes) else { panic!("are items") };
+            assert_eq!((read.iter().collect::<Vec<_>>(), as_told), (items.to_vec(), told));
         }
-        let mut written = Vec::new();
-        payload(Said::Skip).write(&mut written);
-        assert_eq!(written, [0]);
-        assert_eq!(Payload::parse(&written), Ok(None));
-        let skip = hex(&format!("00 00 8080a8b1e39fe7cb17 e807 00 d00f 01 {}", "aa".repeat(32)));
-        let read = Payload::parse(&skip).unwrap().unwrap();
-        assert_eq!(read.ranges[0], Range { end: (T + 1_000, [0; 32]), said: Said::Skip });
-        assert_eq!(read.ranges[1].end.0, T + 3_000);
+        let mut nothing = writer();
+        nothing.skip(END);
+        assert_eq!(nothing.finish(), (vec![0], false));
+        assert_eq!(Payload::parse(&[0]), Ok(None));
+    }
+
+    #[test]
+    fn ranges_that_are_skipped_one_after_the_other_become_one() {
+        let skips =
+            hex(&format!("00 00 8080a8b1e39fe7cb17 e807 00 d00f 00 01 01 {}", "aa".repeat(32)));
+        let ends: Vec<u64> = read(&skips).ranges().map(|range| range.end.0 - T).collect();
+        assert_eq!(ends, [1_000, 3_000, 3_001]);
+        let mut writer = Writer::new(&[], T, 1 << 20);
+        for range in read(&skips).ranges() {
+            match range.said {
+                Said::Fingerprint(print) => writer.fingerprint(range.end, &print),
+                _ => writer.skip(range.end),
+            }
+        }
+        let merged = hex(&format!("00 00 8080a8b1e39fe7cb17 b817 00 01 01 {}", "aa".repeat(32)));
+        assert_eq!(writer.finish(), (merged, true));
+        // Within one time the hash tells ranges apart.
         let same = hex(&format!("00 00 8080a8b1e39fe7cb17 00 03 000007 01 {}", "aa".repeat(32)));
-        let read = Payload::parse(&same).unwrap().unwrap();
-        assert_eq!((read.ranges[0].end.0, &read.ranges[0].end.1[..4]), (T, &[0, 0, 7, 0][..]));
-        let mut again = Vec::new();
-        read.write(&mut again);
-        assert_eq!(again, same);
+        let range = read(&same).ranges().next().unwrap();
+        assert_eq!((range.end.0, &range.end.1[..4]), (T, &[0, 0, 7, 0][..]));
+        let mut writer = Writer::new(&[], T, 1 << 20);
+        writer.fingerprint(range.end, &[0xaa; 32]);
+        assert_eq!(writer.finish().0, same);
+        // So an end with a hash is kept apart from what is skipped before it.
+        let apart =
+            hex(&format!("00 00 8080a8b1e39fe7cb17 05 00 00 01 07 00 01 01 {}", "aa".repeat(32)));
+        let mut writer = Writer::new(&[], T, 1 << 20);
+        for range in read(&apart).ranges() {
+            match range.said {
+                Said::Fingerprint(print) => writer.fingerprint(range.end, &print),
+                _ => writer.skip(range.end),
+            }
+        }
+        assert_eq!(writer.finish().0, apart);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_for_the_next_time() {
+        let items: Vec<Place> = (0..100).map(|at| (T + at, [7; 32])).collect();
+        let mut writer = Writer::new(&[], T, 4_000);
+        writer.items((T + 100, [0; 32]), &items, false);
+        writer.items((T + 200, [0; 32]), &items, false);
+        writer.items((T + 300, [0; 32]), &vec![items[0]; 1_000], false);
+        writer.fingerprint((T + 400, [0; 32]), &[1; 32]);
+        let (bytes, _) = writer.finish();
+        let said: Vec<_> = read(&bytes).ranges().map(|range| range.said).collect();
+        let shape = matches!(said[..], [Said::Items(..), Said::Skip, Said::Fingerprint(_)]);
+        assert!(shape && bytes.len() <= 4_000, "{} bytes: {said:?}", bytes.len());
     }
 
     #[test]
     fn what_is_no_payload_is_refused_wherever_it_is_cut() {
-        let payload = Payload {
-            pubsub_topics: vec!["p".into()],
-            content_topics: vec!["c".into()],
-            start: T,
-            ranges: vec![Range {
-                end: (T + 5, [0; 32]),
-                said: Said::Items(vec![(T, [1; 32]), (T + 1, [0; 32])], false),
-            }],
-        };
-        let mut bytes = Vec::new();
-        payload.write(&mut bytes);
+        let end = (T + 5, [0; 32]);
+        let mut writer = Writer::new(&["p".into()], T, 1 << 20);
+        writer.items(end, &[(T, [1; 32]), (T + 1, [0; 32])], false);
+        let mut bytes = writer.finish().0;
         for cut in 2..bytes.len() {
             // Cut between two ranges it would be whole; there is only one.
             let read = Payload::parse(&bytes[..cut]);
-            assert!(read.is_err() || read.unwrap().unwrap().ranges.is_empty(), "cut at {cut}");
+            assert!(read.is_err() || read.unwrap().unwrap().ranges().count() == 0, "cut at {cut}");
         }
         let last = bytes.len() - 1;
         bytes[last] = 2;
         assert_eq!(Payload::parse(&bytes), Err(SyncError::Kind));
         let many = [0, 0, 0, 1, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
         assert_eq!(Payload::parse(&many), Err(SyncError::Short));
-        let unsorted = Said::Items(vec![(T, [1; 32]), (T, [1; 32])], false);
-        let range = Range { end: (T + 5, [0; 32]), said: unsorted };
-        let (payload, mut bytes) = (Payload { ranges: vec![range], ..payload }, Vec::new());
-        payload.write(&mut bytes);
-        assert_eq!(Payload::parse(&bytes), Err(SyncError::Order));
+        let mut writer = Writer::new(&[], T, 1 << 20);
+        writer.items(end, &[(T, [1; 32]), (T, [1; 32])], false);
+        assert_eq!(Payload::parse(&writer.finish().0), Err(SyncError::Order));
+        // A range that ends before it begins, and topics without end.
+        assert_eq!(Payload::parse(&[0, 0, 5, 0, 1, 9, 0, 0, 1, 7, 0]), Err(SyncError::Order));
+        let mut topics = vec![0x81, 8];
+        topics.resize(4_000, 0);
+        assert_eq!(Payload::parse(&topics), Err(SyncError::Topics));
     }
 
     #[test]

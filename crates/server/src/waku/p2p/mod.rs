@@ -36,6 +36,7 @@ mod metadata;
 mod peers;
 mod reach;
 mod reconcile;
+mod sent;
 mod store;
 pub(super) mod sync;
 
@@ -149,6 +150,7 @@ impl Handle {
     pub(super) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
         let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
         // Only a node that goes down takes none.
+    sent: sent::Sent,
         let _ = self.orders.send(order).await;
     }
 
@@ -230,7 +232,8 @@ impl Network {
         let (addresses, seen) = watch::channel(reached);
         let (order, orders) = mpsc::channel(QUEUE_MAX);
         let control = swarm.behaviour().streams.new_control();
-        let handle = Handle { orders: order, control, addresses: seen, configured };
+        let sent = sent::Sent::default();
+        let handle = Handle { orders: order, control, addresses: seen, sent, configured };
         Ok((Self { swarm, peers, known: Known::default(), orders, addresses }, handle))
     }
 
@@ -323,14 +326,22 @@ impl Network {
                 self.known.connected(peer_id, &endpoint);
                 self.peers.connected(peer_id);
             }
-            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, cause, .. } => {
-                waku.metrics.peers.sub(1);
-                self.known.gone(peer_id);
-                self.peers.gone(peer_id, cause.as_ref());
+            SwarmEvent::ConnectionClosed { peer_id, num_established, cause, .. } => {
+                if let Some(network) = &waku.network {
+                    network.sent.forget(peer_id, num_established == 0);
+                }
+                if num_established == 0 {
+                    waku.metrics.peers.sub(1);
+                    self.known.gone(peer_id);
+                    self.peers.gone(peer_id, cause.as_ref());
+                }
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {
                 self.peers.failed(peer, &error);
             }
+                if let Some(network) = &waku.network {
+                    network.sent.begin(peer_id);
+                }
             SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
                 tracing::debug!(%error, from = %send_back_addr, "a peer did not get in");
             }

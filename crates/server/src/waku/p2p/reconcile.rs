@@ -1,51 +1,78 @@
 //! What follows from what another store says it has: what to say next, and what it lacks. No more than
 //! arithmetic on sorted lists; `sync` asks and answers with it.
 
-use hark_codec::record::Id;
-use hark_codec::waku::sync::{Payload, Place, Range, Said, fingerprint};
+use hark_codec::waku::sync::{Items, Payload, Place, Said, Writer, fingerprint};
 
 /// Messages of a range that are told one by one; of more, fingerprints of its parts are.
 const ITEMS_MAX: usize = 100;
 /// How many parts.
 const PARTS: u64 = 8;
 
-/// What follows from a payload.
-pub(super) struct Answer {
-    /// What to say next.
-    pub(super) ranges: Vec<Range>,
-    /// Hashes of the messages that the other store lacks, as far as that is known by now.
-    pub(super) lacks: Vec<Id>,
+/// What is known of the other store after some payloads.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Whether the other store lacks it, for each of this store's messages as far as one is lacked. A
+    /// mark each, as a store may say the same as often as it likes.
+    lacks: Vec<bool>,
     /// How many messages this store lacks, of those that the other one has told.
     pub(super) missed: usize,
 }
 
-/// Answers a payload. `own` are this store's messages of its topics, in order.
-pub(super) fn answer(own: &[Place], said: &Payload) -> Answer {
-    let (mut ranges, mut lacks) = (Vec::with_capacity(said.ranges.len()), Vec::new());
-    let mut missed = 0;
-    let mut start = (said.start, [0; 32]);
-    for Range { end, said } in &said.ranges {
-        let here = &own[place(own, start)..place(own, *end).max(place(own, start))];
-        match said {
-            Said::Skip => ranges.push(skip(*end)),
-            Said::Fingerprint(theirs) if *theirs == fingerprint(here) => ranges.push(skip(*end)),
-            Said::Fingerprint(_) if here.len() <= ITEMS_MAX => ranges.push(items(here, *end)),
-            Said::Fingerprint(_) => divide(here, start.0, *end, &mut ranges),
-            Said::Items(theirs, told) => {
-                lacks.extend(only(here, theirs).map(|own| own.1));
-                missed += only(theirs, here).count();
-                let said = if *told { Said::Skip } else { Said::Items(here.to_vec(), true) };
-                ranges.push(Range { end: *end, said });
+impl Found {
+    fn lacks(&mut self, at: usize) {
+        if self.lacks.len() <= at {
+            self.lacks.resize(at + 1, false);
+        }
+        self.lacks[at] = true;
+    }
+
+    /// Keeps those of this store's messages that the other one lacks.
+    pub(super) fn keep_lacked(&self, own: &mut Vec<Place>) {
+        let mut at = 0;
+        own.retain(|_| {
+            at += 1;
+            self.lacks.get(at - 1).copied().unwrap_or_default()
+        });
+    }
+
+    /// Compares what is in a range here with what is there. Both are in order.
+    fn compare(&mut self, own: &[Place], (first, end): (usize, usize), theirs: &Items<'_>) {
+        let mut theirs = theirs.iter().peekable();
+        for (at, here) in own.iter().enumerate().take(end).skip(first) {
+            while theirs.next_if(|there| there < here).is_some() {
+                self.missed += 1;
+            }
+            if theirs.next_if_eq(here).is_none() {
+                self.lacks(at);
             }
         }
-        start = *end;
+        self.missed += theirs.count();
     }
-    Answer { ranges, lacks, missed }
 }
 
-/// What is in the one list and not in the other.
-fn only<'a>(one: &'a [Place], other: &[Place]) -> impl Iterator<Item = &'a Place> {
-    one.iter().filter(|item| other.binary_search(item).is_err())
+/// Answers a payload, and notes in `found` what follows from it. `own` are this store's messages of
+/// its topics, in order.
+pub(super) fn answer(own: &[Place], said: &Payload<'_>, found: &mut Found, answer: &mut Writer) {
+    let (mut start, mut first) = ((said.start, [0; 32]), place(own, (said.start, [0; 32])));
+    for range in said.ranges() {
+        let behind = first + place(&own[first..], range.end);
+        let here = &own[first..behind];
+        match range.said {
+            Said::Skip => answer.skip(range.end),
+            Said::Fingerprint(theirs) if theirs == fingerprint(here) => answer.skip(range.end),
+            Said::Fingerprint(_) if here.len() <= ITEMS_MAX => items(here, range.end, answer),
+            Said::Fingerprint(_) => divide(here, start.0, range.end, answer),
+            Said::Items(theirs, told) => {
+                found.compare(own, (first, behind), &theirs);
+                if told {
+                    answer.skip(range.end);
+                } else {
+                    answer.items(range.end, here, true);
+                }
+            }
+        }
+        (start, first) = (range.end, behind);
+    }
 }
 
 /// The first of `own` that is not before a place.
@@ -53,32 +80,28 @@ fn place(own: &[Place], at: Place) -> usize {
     own.partition_point(|own| *own < at)
 }
 
-fn skip(end: Place) -> Range {
-    Range { end, said: Said::Skip }
-}
-
-/// Who has nothing has nothing more to hear of.
-fn items(here: &[Place], end: Place) -> Range {
-    Range { end, said: Said::Items(here.to_vec(), here.is_empty()) }
+/// A store that has nothing there has nothing more to hear of it.
+fn items(here: &[Place], end: Place, answer: &mut Writer) {
+    answer.items(end, here, here.is_empty());
 }
 
 /// In parts that take as much time each.
-fn divide(here: &[Place], start: u64, end: Place, ranges: &mut Vec<Range>) {
+fn divide(here: &[Place], start: u64, end: Place, answer: &mut Writer) {
     let span = end.0.saturating_sub(start);
     if span < PARTS {
         // Many at once: nothing but telling them is left.
-        return ranges.push(items(here, end));
+        return items(here, end, answer);
     }
     let mut rest = here;
     for part in 1..=PARTS {
         let stop = if part == PARTS { end } else { (start + span / PARTS * part, [0; 32]) };
         let (part, behind) = rest.split_at(place(rest, stop));
         rest = behind;
-        ranges.push(if part.len() <= ITEMS_MAX {
-            items(part, stop)
+        if part.len() <= ITEMS_MAX {
+            items(part, stop, answer);
         } else {
-            Range { end: stop, said: Said::Fingerprint(fingerprint(part)) }
-        });
+            answer.fingerprint(stop, &fingerprint(part));
+        }
     }
 }
 
@@ -122,37 +145,60 @@ mod tests {
             }
             let lists: [Vec<Place>; 2] = [&one, &two].map(|set| set.iter().copied().collect());
             let end = (1_000 + span, [0; 32]);
-            let first = Said::Fingerprint(fingerprint(&lists[0]));
-            let mut payload = Payload {
-                start: 1_000,
-                ranges: vec![Range { end, said: first }],
-                ..Payload::default()
-            };
-            let mut sent: [BTreeSet<Id>; 2] = Default::default();
-            let (mut rounds, mut missed) = (0, [0; 2]);
-            loop {
-                let mut bytes = Vec::new();
-                payload.write(&mut bytes);
-                let Some(heard) = Payload::parse(&bytes).unwrap() else { break };
-                let who = (rounds + 1) % 2;
-                let answer = answer(&lists[who], &heard);
-                sent[who].extend(answer.lacks);
-                missed[who] += answer.missed;
-                payload = Payload { ranges: answer.ranges, ..heard };
+            let writer = || Writer::new(&[], 1_000, 4 << 20);
+            let mut first = writer();
+            first.fingerprint(end, &fingerprint(&lists[0]));
+            let mut bytes = first.finish().0;
+            let mut found: [Found; 2] = Default::default();
+            let mut rounds = 0;
+            while let Some(heard) = Payload::parse(&bytes).unwrap() {
+                let (who, mut next) = ((rounds + 1) % 2, writer());
+                answer(&lists[who], &heard, &mut found[who], &mut next);
+                bytes = next.finish().0;
                 rounds += 1;
                 assert!(rounds < 32, "{count} of {span}");
             }
-            let ids = |a: &BTreeSet<Place>, b: &BTreeSet<Place>| -> BTreeSet<Id> {
-                a.difference(b).map(|item| item.1).collect()
+            let lacked = |who: usize| -> Vec<Place> {
+                let mut own = lists[who].clone();
+                found[who].keep_lacked(&mut own);
+                own
             };
-            assert_eq!(sent[0], ids(&one, &two), "{count} of {span}");
-            assert_eq!(sent[1], ids(&two, &one), "{count} of {span}");
-            // Who says that it has nothing is not told what it lacks.
-            let lost = [sent[1].len(), sent[0].len()];
+            assert!(one.difference(&two).eq(&lacked(0)), "{count} of {span}");
+            assert!(two.difference(&one).eq(&lacked(1)), "{count} of {span}");
+            // A store that says that it has nothing is not told what it lacks.
+            let missed = [found[0].missed, found[1].missed];
+            let lost = [lacked(1).len(), lacked(0).len()];
             assert!(missed[0] <= lost[0] && missed[1] <= lost[1], "{missed:?} of {lost:?}");
             if count == 50 {
                 assert_eq!(missed, lost);
             }
         }
+    }
+    /// What a store says over and over takes no more room than its first time, and what it asks for
+    /// is not told beyond the bound.
+    #[test]
+    fn what_is_said_many_times_takes_the_room_of_once() {
+        let own: Vec<Place> = (0..50_000).map(|at| (1_000 + at, [7; 32])).collect();
+        let end = (100_000, [0; 32]);
+        let mut found = Found::default();
+        for _ in 0..64 {
+            let mut theirs = Writer::new(&[], 1_000, 1 << 20);
+            theirs.items(end, &[], false);
+            let theirs = theirs.finish().0;
+            let mut next = Writer::new(&[], 1_000, 10_000);
+            answer(&own, &Payload::parse(&theirs).unwrap().unwrap(), &mut found, &mut next);
+            assert!(next.finish().0.len() <= 10_000);
+        }
+        let mut lacked = own.clone();
+        found.keep_lacked(&mut lacked);
+        assert_eq!((found.lacks.len(), lacked.len()), (50_000, 50_000));
+        // As many ranges as fit a payload, of which each asks for what is in it.
+        let mut many = vec![0, 0, 1];
+        many.extend([1, 1].iter().chain(&[0xff; 32]).copied().cycle().take(34 * 20_000));
+        let mut next = Writer::new(&[], 1, 10_000);
+        let many = Payload::parse(&many).unwrap().unwrap();
+        assert_eq!(many.ranges().count(), 20_000);
+        answer(&own, &many, &mut found, &mut next);
+        assert!(next.finish().0.len() <= 10_000);
     }
 }

@@ -5,22 +5,23 @@
 //! Anybody may ask what this node has. Messages are taken from the peers in the configuration only, as
 //! they may be of any age.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hark_archive::{LabelSet, Order, Progress, Query, Record, Store};
-use hark_codec::record::Id;
 use hark_codec::waku::protobuf::{Fields, put_bytes};
-use hark_codec::waku::sync::{Payload, Place, Range, Said, fingerprint};
+use hark_codec::waku::sync::{Payload, Place, Writer, fingerprint};
 use hark_codec::waku::{Message, MessageRecord, topic};
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use libp2p_stream::Control;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::incoming::Incoming;
-use super::{Handle, frame, peers, reconcile};
+use super::reconcile::{self, Found};
+use super::{Handle, frame, peers};
 use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
 use crate::waku::{NS_PER_S, Taken, Waku, now_ns};
 
@@ -30,16 +31,24 @@ pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
 pub(super) const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
 /// Bytes of a payload, at most.
 const PAYLOAD_MAX: usize = 4 << 20;
-/// Sessions that others have begun, at a time: each holds a list of its span. One more is reset.
+/// Sessions that others have begun, at a time. One more is reset. Configured peers have as many to
+/// themselves.
 const SESSIONS_MAX: usize = 4;
 /// Payloads that a session may take.
 const ROUNDS_MAX: usize = 64;
-/// Messages of a session's span, at most.
+/// Messages of a session's span, at most: it holds a list of them, of 40 bytes each.
 const ITEMS_MAX: usize = 500_000;
+/// Messages in the lists of all sessions that others have begun, at most. A session for which there is
+/// no room ends.
+const ITEMS_ALL_MAX: usize = 1_000_000;
+/// Messages of a list that room is taken for at a time.
+const ITEMS_STEP: usize = 1_000;
 /// How long the other side may take to say something.
 const WAIT: Duration = Duration::from_secs(30);
-/// Messages that are read from the archive, or on their way into it, at a time.
+/// Messages on their way into the archive at a time.
 const AT_ONCE: usize = 100;
+/// Messages that are read from it at a time.
+const READ_AT_ONCE: usize = 32;
 
 /// How often what is compared.
 #[derive(Clone, Copy, Debug)]
@@ -59,18 +68,34 @@ impl Default for SyncPlan {
     }
 }
 
-/// Answers those who compare.
+/// Room for sessions that others begin.
+struct Room {
+    sessions: Arc<Semaphore>,
+    items: Arc<Semaphore>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            sessions: Arc::new(Semaphore::new(SESSIONS_MAX)),
+            items: Arc::new(Semaphore::new(ITEMS_ALL_MAX)),
+        }
+    }
+}
+
+/// Answers the peers that compare.
 pub(super) fn serve(incoming: &Incoming, sending: Control, waku: &Arc<Waku>) {
     let waku = Arc::clone(waku);
-    let sessions = Arc::new(Semaphore::new(SESSIONS_MAX));
+    let (of_configured, of_others) = (Room::default(), Room::default());
     incoming.serve(RECONCILIATION, move |peer, mut stream| {
         let (waku, control) = (Arc::clone(&waku), sending.clone());
-        let sessions = Arc::clone(&sessions);
+        let room = if waku.knows(peer) { &of_configured } else { &of_others };
+        let (session, items) = (Arc::clone(&room.sessions), Arc::clone(&room.items));
         async move {
-            let Ok(_session) = sessions.try_acquire_owned() else { return };
+            let Ok(_session) = session.try_acquire_owned() else { return };
             let first = tokio::time::timeout(WAIT, frame::read(&mut stream, PAYLOAD_MAX));
             let Ok(Ok(Some(first))) = first.await else { return };
-            if let Err(why) = session(&waku, control, peer, stream, Some(first)).await {
+            if let Err(why) = answer(&waku, control, peer, stream, first, items).await {
                 tracing::debug!(%peer, why, "a comparison ended early");
             }
         }
@@ -113,136 +138,201 @@ pub(in crate::waku) async fn run(waku: Arc<Waku>, mut leaving: watch::Receiver<b
     }
 }
 
+/// Compares with a store.
 async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Result<(), String> {
     let peer = network.connect(store.clone()).await?;
     let mut control = network.control.clone();
     let stream = control.open_stream(peer, StreamProtocol::new(RECONCILIATION)).await;
-    let stream = stream.map_err(|error| error.to_string())?;
-    session(waku, control, peer, stream, None).await
+    let mut stream = stream.map_err(|error| error.to_string())?;
+    let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
+    let stop = now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
+    let start = stop.saturating_sub(sync.range_s * NS_PER_S);
+    // One session at a time: a list of its own needs no room among those of others.
+    let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
+    let own = Own::load(waku, span(waku, start, stop), items).await?;
+    let mut first = Writer::new(&topics(waku), start, PAYLOAD_MAX);
+    first.fingerprint((stop, [0; 32]), &fingerprint(&own.items));
+    say(waku, &mut stream, &first.finish().0).await?;
+    let heard = hear(&mut stream).await?;
+    session(waku, control, peer, stream, heard, (start, own)).await
 }
 
-/// A comparison to its end, begun by the other side with `first`, or else by this one. Then the other
-/// side gets what it lacks.
+/// The other side of [`compare`]: what another store has begun with `first`.
+async fn answer(
+    waku: &Arc<Waku>,
+    control: Control,
+    peer: PeerId,
+    stream: Stream,
+    first: Vec<u8>,
+    items: Arc<Semaphore>,
+) -> Result<(), String> {
+    let (start, query) = match Payload::parse(&first).map_err(|error| error.to_string())? {
+        Some(payload) => (payload.start, asked(waku, &payload)),
+        // It has nothing to say, and is done.
+        None => return Ok(()),
+    };
+    let own = Own::load(waku, query, items).await?;
+    session(waku, control, peer, stream, Some(first), (start, own)).await
+}
+
+/// The messages of this store's that a session is about, in order.
+struct Own {
+    items: Vec<Place>,
+    _room: Vec<OwnedSemaphorePermit>,
+}
+
+impl Own {
+    /// Those that answer a query.
+    async fn load(
+        waku: &Arc<Waku>,
+        mut query: Query,
+        room: Arc<Semaphore>,
+    ) -> Result<Self, String> {
+        query.normalise();
+        let loaded = waku.ask(move |store| {
+            let (mut items, mut held, mut full) = (Vec::new(), Vec::new(), false);
+            each(store, &query, &mut |record| {
+                if items.len() == held.len() * ITEMS_STEP {
+                    let more = Arc::clone(&room).try_acquire_many_owned(ITEMS_STEP as u32);
+                    let Ok(more) = more else {
+                        full = true;
+                        return ControlFlow::Break(());
+                    };
+                    held.push(more);
+                }
+                // Other stores refuse one without a payload, each time that it is sent.
+                if MessageRecord::new(*record).has_payload() {
+                    items.push((record.time(), *record.id()));
+                }
+                ControlFlow::Continue(())
+            })?;
+            if full {
+                return Err("more is being compared than there is room for".to_owned());
+            }
+            Ok(Self { items, _room: held })
+        });
+        let own = loaded.await.ok_or("the node is going down")??;
+        if own.items.len() > ITEMS_MAX {
+            return Err(format!("there are more than {ITEMS_MAX} messages to compare"));
+        }
+        Ok(own)
+    }
+}
+
+/// A comparison to its end, from what the other side has said. Then that one gets what it lacks.
 async fn session(
     waku: &Arc<Waku>,
     control: Control,
     peer: PeerId,
     mut stream: Stream,
-    first: Option<Vec<u8>>,
+    mut heard: Option<Vec<u8>>,
+    (start, own): (u64, Own),
 ) -> Result<(), String> {
-    let broken = |error: std::io::Error| format!("the stream broke: {error}");
     let counts = &waku.metrics.sync;
-    let bytes_of = counts.bytes.of(SyncProtocol::Reconciliation);
-    let (mut lacks, mut missed, mut round_trips) = (Vec::new(), 0, 0);
-    let (mut heard, mut own) = (first, None);
-    for _ in 0..ROUNDS_MAX {
-        let (bytes, over) = if let Some(bytes) = heard.take() {
-            bytes_of.of(Direction::Received).add(bytes.len() as u64);
-            round_trips += 1;
-            let payload = Payload::parse(&bytes).map_err(|error| error.to_string())?;
-            let Some(payload) = payload else { break };
-            if own.is_none() {
-                own = Some(load(waku, &payload).await?);
-            }
-            let answer = reconcile::answer(own.as_deref().unwrap_or_default(), &payload);
-            lacks.extend(answer.lacks);
-            missed += answer.missed;
-            written(waku, payload.start, answer.ranges)
-        } else {
-            let (payload, items) = begin(waku).await?;
-            own = Some(items);
-            written(waku, payload.start, payload.ranges)
-        };
-        frame::write(&mut stream, &bytes).await.map_err(broken)?;
-        bytes_of.of(Direction::Sent).add(bytes.len() as u64);
-        if over {
+    let (mut found, mut round_trips) = (Found::default(), 0);
+    let topics = topics(waku);
+    while let Some(bytes) = heard.take() {
+        counts
+            .bytes
+            .of(SyncProtocol::Reconciliation)
+            .of(Direction::Received)
+            .add(bytes.len() as u64);
+        round_trips += 1;
+        let payload = Payload::parse(&bytes).map_err(|error| error.to_string())?;
+        let Some(payload) = payload else { break };
+        let mut next = Writer::new(&topics, payload.start, PAYLOAD_MAX);
+        reconcile::answer(&own.items, &payload, &mut found, &mut next);
+        drop(bytes);
+        let (next, says) = next.finish();
+        say(waku, &mut stream, &next).await?;
+        if !says || round_trips == ROUNDS_MAX {
             break;
         }
-        let next = tokio::time::timeout(WAIT, frame::read(&mut stream, PAYLOAD_MAX)).await;
-        heard = match next {
-            Ok(next) => next.map_err(broken)?,
-            Err(_) => return Err(format!("nothing was heard for {} s", WAIT.as_secs())),
-        };
-        if heard.is_none() {
-            break;
-        }
+        drop(next);
+        heard = hear(&mut stream).await?;
     }
     // Whether the peer hears it is its own affair.
     let _ = frame::end(&mut stream).await;
-    lacks.sort_unstable();
-    lacks.dedup();
-    counts.round_trips.note(round_trips);
-    counts.differences.note((lacks.len() + missed) as u64);
-    if lacks.is_empty() {
-        return Ok(());
-    }
+    let Own { items: mut lacks, _room } = own;
+    found.keep_lacked(&mut lacks);
+    counts.round_trips.note(round_trips as u64);
+    counts.differences.note((lacks.len() + found.missed) as u64);
     let count = lacks.len();
-    let sent = send(waku, control, peer, lacks).await?;
+    let Some(network) = waku.network.as_ref().filter(|_| count > 0) else { return Ok(()) };
+    network.sent.take_out(peer, start, &mut lacks);
+    let sent = if lacks.is_empty() { 0 } else { send(waku, control, peer, &lacks).await? };
+    network.sent.note(peer, lacks.into_iter());
     tracing::info!(%peer, lacks = count, sent, "sent what another store lacked");
     Ok(())
 }
 
-/// A payload's bytes, and whether they end the session.
-fn written(waku: &Waku, start: u64, ranges: Vec<Range>) -> (Vec<u8>, bool) {
-    let pubsub_topics = waku.config.served().map(|shard| shard.to_string()).collect();
-    let mut bytes = Vec::new();
-    Payload { pubsub_topics, content_topics: Vec::new(), start, ranges }.write(&mut bytes);
-    let over = bytes.len() <= 1;
-    (bytes, over)
+/// Says a payload.
+async fn say(waku: &Waku, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
+    frame::write(stream, bytes).await.map_err(|error| broken(&error))?;
+    let counts = &waku.metrics.sync.bytes;
+    counts.of(SyncProtocol::Reconciliation).of(Direction::Sent).add(bytes.len() as u64);
+    Ok(())
 }
 
-/// The first payload: a fingerprint of all there is.
-async fn begin(waku: &Arc<Waku>) -> Result<(Payload, Vec<Place>), String> {
-    let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
-    let stop = now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
-    let start = stop.saturating_sub(sync.range_s * NS_PER_S);
-    let end = (stop, [0; 32]);
-    let mut payload = Payload { start, ..Payload::default() };
-    payload.ranges.push(Range { end, said: Said::Skip });
-    let own = load(waku, &payload).await?;
-    payload.ranges[0].said = Said::Fingerprint(fingerprint(&own));
-    Ok((payload, own))
+/// The next payload of the other side; none if it says no more.
+async fn hear(stream: &mut Stream) -> Result<Option<Vec<u8>>, String> {
+    match tokio::time::timeout(WAIT, frame::read(stream, PAYLOAD_MAX)).await {
+        Ok(next) => next.map_err(|error| broken(&error)),
+        Err(_) => Err(format!("nothing was heard for {} s", WAIT.as_secs())),
+    }
+}
+
+fn broken(error: &std::io::Error) -> String {
+    format!("the stream broke: {error}")
+}
+
+/// Pubsub topics of this store's messages.
+fn topics(waku: &Waku) -> Vec<String> {
+    waku.config.served().map(|shard| shard.to_string()).collect()
+}
+
+/// What this store has of a span.
+fn span(waku: &Waku, from: u64, to: u64) -> Query {
+    let values = topics(waku).into_iter().map(|topic| topic.into_bytes().into()).collect();
+    let labels = vec![LabelSet { name: topic::PUBSUB, values }];
+    let (order, limit, budget) = (Order::OldestFirst, ITEMS_MAX + 1, waku.config.query_rows_max);
+    Query { labels, from, to, order, limit, budget, ..Query::default() }
 }
 
 /// What this store has of a payload's span and topics.
-async fn load(waku: &Arc<Waku>, payload: &Payload) -> Result<Vec<Place>, String> {
-    let theirs = &payload.pubsub_topics;
-    let served = waku.config.served().map(|shard| shard.to_string());
-    let shared = served.filter(|topic| theirs.is_empty() || theirs.contains(topic));
-    let values = shared.map(|topic| topic.into_bytes().into()).collect();
-    let mut labels = vec![LabelSet { name: topic::PUBSUB, values }];
+fn asked(waku: &Waku, payload: &Payload<'_>) -> Query {
+    let mut query = span(waku, payload.start, payload.end);
+    let theirs = payload.pubsub_topics;
+    if !theirs.is_empty() {
+        query.labels[0]
+            .values
+            .retain(|topic| theirs.iter().any(|name| name.as_bytes() == &**topic));
+    }
     if !payload.content_topics.is_empty() {
         let topics = payload.content_topics.iter();
-        let values = topics.map(|topic| topic.clone().into_bytes().into()).collect();
-        labels.push(LabelSet { name: topic::CONTENT, values });
+        let values = topics.map(|topic| topic.as_bytes().into()).collect();
+        query.labels.push(LabelSet { name: topic::CONTENT, values });
     }
-    let end = payload.ranges.last().map_or(payload.start, |range| range.end.0);
-    let (from, order, limit) = (payload.start, Order::OldestFirst, ITEMS_MAX + 1);
-    let budget = waku.config.query_rows_max;
-    let mut query = Query { labels, from, to: end, order, limit, budget, ..Query::default() };
-    query.normalise();
-    let loaded = waku.ask(move |store| {
-        let mut items = Vec::new();
-        each(store, &query, &mut |record| items.push((record.time(), *record.id())))?;
-        Ok::<_, String>(items)
-    });
-    let items = loaded.await.ok_or("the node is going down")??;
-    if items.len() > ITEMS_MAX {
-        return Err(format!("there are more than {ITEMS_MAX} messages to compare"));
-    }
-    Ok(items)
+    query
 }
 
-/// Hands over all that a query finds.
-fn each(store: &dyn Store, query: &Query, sink: &mut dyn FnMut(&Record<'_>)) -> Result<(), String> {
+/// Hands over what a query finds, until `sink` has enough.
+fn each(
+    store: &dyn Store,
+    query: &Query,
+    sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
+) -> Result<(), String> {
     let failed = |error: hark_archive::SearchError| error.to_string();
     let mut search = store.search(query).map_err(failed)?;
+    let enough = Cell::new(false);
     let mut sink = |record: &Record<'_>| {
-        sink(record);
-        ControlFlow::Continue(())
+        let flow = sink(record);
+        enough.set(flow.is_break());
+        flow
     };
     loop {
         match search.slice(u64::MAX, &mut sink).map_err(failed)? {
+            Progress::Paused if enough.get() => return Ok(()),
             Progress::Paused => {}
             Progress::Done { .. } => return Ok(()),
             Progress::Exhausted => return Err("too much would have to be read".into()),
@@ -255,13 +345,15 @@ async fn send(
     waku: &Arc<Waku>,
     mut control: Control,
     peer: PeerId,
-    hashes: Vec<Id>,
+    places: &[Place],
 ) -> Result<usize, String> {
     let stream = control.open_stream(peer, StreamProtocol::new(TRANSFER)).await;
     let mut stream = stream.map_err(|error| error.to_string())?;
     let mut sent = 0;
-    for some in hashes.chunks(AT_ONCE) {
-        let query = Query { ids: Some(some.to_vec()), ..Query::default() };
+    for some in places.chunks(READ_AT_ONCE) {
+        let ids = Some(some.iter().map(|place| place.1).collect());
+        let mut query = Query { ids, ..Query::default() };
+        query.normalise();
         let found = waku.ask(move |store| {
             let mut frames = Vec::new();
             each(store, &query, &mut |record| {
@@ -270,6 +362,7 @@ async fn send(
                 put_bytes(&mut frame, 1, record.pubsub_topic());
                 put_bytes(&mut frame, 2, record.message());
                 frames.push(frame);
+                ControlFlow::Continue(())
             })?;
             Ok::<_, String>(frames)
         });

@@ -305,3 +305,112 @@ async fn addresses_to_announce_are_told_to_peers() {
     assert!(all.contains(&announced), "{all:?}");
     pair.end().await;
 }
+
+/// A peer that compares, and counts the messages that it is sent.
+struct Comparing {
+    control: Control,
+    sent: Arc<Semaphore>,
+    client: tokio::task::JoinHandle<()>,
+}
+
+impl Comparing {
+    async fn start(pair: &Pair, key: Keypair) -> Self {
+        let mut swarm = with_key(key).await;
+        let (control, sent) =
+            (swarm.behaviour().streams.new_control(), Arc::new(Semaphore::new(0)));
+        let counted = Arc::clone(&sent);
+        swarm.behaviour().incoming.serve(sync::TRANSFER, move |_, mut stream| {
+            let counted = Arc::clone(&counted);
+            async move {
+                while let Ok(Some(_)) = frame::read(&mut stream, 1 << 20).await {
+                    counted.add_permits(1);
+                }
+            }
+        });
+        swarm.dial(pair.addr.clone()).unwrap();
+        let (tell, told) = oneshot::channel();
+        let client = tokio::spawn(async move {
+            let mut tell = Some(tell);
+            loop {
+                if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
+                    // It is told once.
+                    tell.take().map(|tell| tell.send(()));
+                }
+            }
+        });
+        tokio::time::timeout(Duration::from_secs(30), told).await.unwrap().unwrap();
+        Self { control, sent, client }
+    }
+
+    /// Says these bytes, and gives the answer; none if the stream is reset.
+    async fn say(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
+        let mut control = self.control.clone();
+        let protocol = StreamProtocol::new(sync::RECONCILIATION);
+        let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+        frame::write(&mut stream, payload).await.unwrap();
+        frame::read(&mut stream, 8 << 20).await.ok().flatten()
+    }
+
+    /// Waits for a message.
+    async fn is_sent_one(&self) {
+        let sent = tokio::time::timeout(Duration::from_secs(30), self.sent.acquire());
+        sent.await.unwrap().unwrap().forget();
+    }
+}
+
+/// A payload that says of the time up to 100 that there is nothing in it.
+fn nothing_there() -> Vec<u8> {
+    let mut writer = hark_codec::waku::sync::Writer::new(&[], 1, 1_000);
+    writer.items((100, [0; 32]), &[], true);
+    writer.finish().0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
+    let pair = Pair::start("again").await;
+    let key = Keypair::generate_secp256k1();
+    let peer = Comparing::start(&pair, key.clone()).await;
+    let done = || pair.waku.metrics.sync.differences.classes().iter().sum::<u64>();
+    for round in 1..=5 {
+        assert_eq!(peer.say(&pair, &nothing_there()).await.as_deref(), Some(&[0][..]));
+        if round == 1 {
+            peer.is_sent_one().await;
+        }
+        while done() < round {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(peer.sent.available_permits(), 0);
+    let sent = || pair.waku.metrics.sync.messages.of(crate::waku::metrics::Direction::Sent).get();
+    assert_eq!(sent(), 1);
+    // A peer that was away may have lost it.
+    peer.client.abort();
+    let _ = peer.client.await;
+    let again = Comparing::start(&pair, key).await;
+    again.say(&pair, &nothing_there()).await;
+    again.is_sent_one().await;
+    assert_eq!(sent(), 2);
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
+    let pair = Pair::start("ranges").await;
+    let peer = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
+    // From time 1 on, each range is 1 ns long, and nothing is said of it.
+    let mut ranges = vec![0, 0, 1];
+    ranges.extend([1, 0].iter().cycle().take(4_000_000));
+    assert_eq!(peer.say(&pair, &ranges).await.as_deref(), Some(&[0][..]));
+    // Each has another fingerprint than this store.
+    let print = [&[1, 1][..], &[7; 32]].concat();
+    let prints: Vec<u8> =
+        [0, 0, 1].into_iter().chain(print.iter().copied().cycle().take(3_400_000)).collect();
+    let answer = peer.say(&pair, &prints).await.unwrap();
+    assert!(answer.len() <= 4 << 20, "{} bytes", answer.len());
+    // Topics without end are refused.
+    let mut topics = vec![0x80, 0x80, 0x80, 1];
+    topics.resize(4_000_000, 0);
+    assert_eq!(peer.say(&pair, &topics).await, None);
+    assert_eq!(pair.ask(&good()).await.0, 200);
+    pair.end().await;
+}

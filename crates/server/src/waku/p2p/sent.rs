@@ -1,0 +1,97 @@
+//! Which messages a peer was sent after a comparison. A store may name messages as missing again that
+//! it has: what went over a connection is not sent over it a second time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hark_codec::waku::sync::Place;
+use libp2p::PeerId;
+
+/// Messages that are remembered in all, at some 60 bytes each. Others may be sent again.
+const SENT_MAX: usize = 200_000;
+/// Messages that are remembered of one peer.
+const SENT_TO_PEER_MAX: usize = 50_000;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Sent(Mutex<HashMap<PeerId, BTreeSet<Place>>>);
+
+impl Sent {
+    fn peers(&self) -> MutexGuard<'_, HashMap<PeerId, BTreeSet<Place>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to remember what a peer that is connected is sent.
+    pub(super) fn begin(&self, peer: PeerId) {
+        self.peers().entry(peer).or_default();
+    }
+
+    /// Takes out of `lacks` what the peer was sent. What is older than the span that begins at `start`
+    /// is forgotten, as it is not compared any more.
+    pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<Place>) {
+        if let Some(sent) = self.peers().get_mut(&peer) {
+            *sent = sent.split_off(&(start, [0; 32]));
+            lacks.retain(|place| !sent.contains(place));
+        }
+    }
+
+    /// Remembers what went over to a peer.
+    pub(super) fn note(&self, peer: PeerId, places: impl Iterator<Item = Place>) {
+        let mut peers = self.peers();
+        let of_all: usize = peers.values().map(BTreeSet::len).sum();
+        // One that has gone meanwhile is not remembered.
+        let Some(of_peer) = peers.get_mut(&peer) else { return };
+        let room =
+            SENT_MAX.saturating_sub(of_all).min(SENT_TO_PEER_MAX.saturating_sub(of_peer.len()));
+        of_peer.extend(places.take(room));
+    }
+
+    /// Forgets what a peer was sent, one of whose connections has ended: nobody knows what it made of
+    /// the last messages.
+    pub(super) fn forget(&self, peer: PeerId, has_gone: bool) {
+        let mut peers = self.peers();
+        if has_gone {
+            peers.remove(&peer);
+        } else if let Some(sent) = peers.get_mut(&peer) {
+            sent.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_over_a_connection_does_not_go_over_it_again() {
+        let (sent, peer) = (Sent::default(), PeerId::random());
+        let all: Vec<Place> = (0..10).map(|at| (at, [7; 32])).collect();
+        let lacked = |peer, start| {
+            let mut lacks = all.clone();
+            sent.take_out(peer, start, &mut lacks);
+            lacks.len()
+        };
+        assert_eq!(lacked(peer, 0), 10);
+        sent.begin(peer);
+        sent.note(peer, all.iter().copied().take(6));
+        assert_eq!((lacked(peer, 0), lacked(PeerId::random(), 0)), (4, 10));
+        // What has left the span is not remembered.
+        assert_eq!((lacked(peer, 4), lacked(peer, 0)), (8, 8));
+        sent.forget(peer, false);
+        assert_eq!(lacked(peer, 0), 10);
+        sent.note(peer, all.iter().copied());
+        assert_eq!(lacked(peer, 0), 0);
+        sent.forget(peer, true);
+        sent.note(peer, all.iter().copied());
+        assert_eq!(lacked(peer, 0), 10);
+        // Its memory has a bound, and each peer has a share of it.
+        let many = |peer| sent.note(peer, (0..SENT_MAX as u64).map(|at| (at, [0; 32])));
+        for peer in [(); 5].map(|()| PeerId::random()) {
+            sent.begin(peer);
+            many(peer);
+        }
+        let remembered: Vec<usize> = sent.peers().values().map(BTreeSet::len).collect();
+        assert_eq!(remembered.iter().sum::<usize>(), SENT_MAX);
+        assert!(remembered.iter().all(|one| *one <= SENT_TO_PEER_MAX));
+    }
+}
