@@ -19,6 +19,7 @@ mod metrics;
 mod peers;
 mod rest;
 mod retention;
+mod validators;
 
 /// A server with a Waku node.
 pub(crate) struct Node {

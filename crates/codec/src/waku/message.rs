@@ -44,7 +44,7 @@ impl<'a> Message<'a> {
             match field.number {
                 1 => message.payload = field.bytes()?,
                 2 => message.content_topic = field.string()?,
-                3 => message.version = Some(field.varint()? as u32),
+                3 => message.version = Some(field.uint32()?),
                 10 => message.timestamp = Some(field.sint64()?),
                 11 => message.meta = Some(field.bytes()?),
                 21 => message.proof = Some(field.bytes()?),
@@ -144,6 +144,16 @@ impl<'a> MessageRecord<'a> {
         self.0.wire()
     }
 
+    /// Whether the message has a payload. Archives can have messages from before there had to be one,
+    /// which other nodes cannot read.
+    pub fn has_payload(&self) -> bool {
+        // Fields stand in the order of their numbers, and this is the first.
+        let first = Fields::new(self.message()).next().and_then(Result::ok);
+        first.is_some_and(|field| {
+            field.number == 1 && field.bytes().is_ok_and(|payload| !payload.is_empty())
+        })
+    }
+
     /// The topic that it was passed on under.
     pub fn pubsub_topic(&self) -> &'a [u8] {
         self.topic(topic::PUBSUB)
@@ -214,7 +224,31 @@ mod tests {
         let record = MessageRecord::new(record);
         assert_eq!(record.hash(), &message.hash(PUBSUB));
         assert_eq!(record.pubsub_topic(), PUBSUB.as_bytes());
+        assert!(record.has_payload());
         let kept = Message::parse(record.message()).unwrap();
         assert_eq!(kept, Message { proof: None, ephemeral: None, ..message });
+    }
+    #[test]
+    fn a_message_without_a_payload_is_told_from_one_with_it() {
+        for (payload, has) in [(&b""[..], false), (b"\0", true), (&[7; 200], true)] {
+            let message = Message { payload, content_topic: CONTENT, ..Message::default() };
+            let mut bytes = Vec::new();
+            Encoder::default().encode(&message, PUBSUB, &message.hash(PUBSUB), &mut bytes);
+            assert_eq!(MessageRecord::new(Record::new(&bytes).unwrap()).has_payload(), has);
+        }
+    }
+
+    #[test]
+    fn a_version_above_32_bits_is_refused() {
+        let with = |version: u64| {
+            let mut bytes = Vec::new();
+            put_number(&mut bytes, 3, version);
+            bytes
+        };
+        let top = u64::from(u32::MAX);
+        assert_eq!(Message::parse(&with(top)).unwrap().version, Some(u32::MAX));
+        for version in [top + 1, u64::MAX] {
+            assert_eq!(Message::parse(&with(version)), Err(ProtobufError::Varint));
+        }
     }
 }

@@ -9,7 +9,7 @@ pub enum ProtobufError {
     /// A field reaches beyond the end.
     #[error("the message is cut short")]
     Short,
-    /// A varint of more than 64 bits.
+    /// A varint of more bits than its field has.
     #[error("the message has a number that is too long")]
     Varint,
     /// Field number 0, or one above 2^29 - 1.
@@ -53,6 +53,11 @@ impl<'a> Field<'a> {
             Value::Varint(value) => Ok(value),
             _ => Err(ProtobufError::WrongType(self.number)),
         }
+    }
+
+    /// Its value as uint32. A longer number is refused.
+    pub fn uint32(&self) -> Result<u32, ProtobufError> {
+        u32::try_from(self.varint()?).map_err(|_| ProtobufError::Varint)
     }
 
     /// Its value as sint64.

@@ -209,7 +209,7 @@ impl<'a> Response<'a> {
             let field = field?;
             match field.number {
                 1 => response.request_id = field.string()?,
-                10 => response.status_code = Some(field.varint()? as u32),
+                10 => response.status_code = Some(field.uint32()?),
                 11 => response.status_desc = Some(field.string()?),
                 20 => drop(KeyValue::parse(field.bytes()?)?),
                 51 => response.cursor = Some(field.bytes()?),

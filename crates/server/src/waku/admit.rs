@@ -25,6 +25,9 @@ impl Default for Bounds {
 /// Why a message is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// Other nodes cannot read it.
+    #[error("the message has no payload")]
+    Payload,
     /// Nobody could ask for it.
     #[error("the message has no content topic")]
     Topic,
@@ -60,6 +63,9 @@ impl Bounds {
 
     /// The same for one of any age, whose time is given back.
     pub fn admit_old(&self, message: &Message<'_>, bytes: usize) -> Result<u64, Refusal> {
+        if message.payload.is_empty() {
+            return Err(Refusal::Payload);
+        }
         if message.content_topic.is_empty() {
             return Err(Refusal::Topic);
         }
@@ -82,8 +88,12 @@ mod tests {
     #[test]
     fn bounds_hold_to_the_last_one() {
         let bounds = Bounds { message_bytes_max: 100, window_ns: Some(10) };
-        let good =
-            Message { content_topic: "/a/1/b/c", timestamp: Some(1_000), ..Message::default() };
+        let good = Message {
+            payload: b"payload",
+            content_topic: "/a/1/b/c",
+            timestamp: Some(1_000),
+            ..Message::default()
+        };
         let meta = [0; META_MAX + 1];
         for (message, bytes, now, expected) in [
             (good, 100, 1_000, Ok(())),
@@ -96,6 +106,7 @@ mod tests {
             (Message { timestamp: Some(0), ..good }, 1, 0, Err(Refusal::NoTime)),
             (Message { timestamp: Some(-1), ..good }, 1, 0, Err(Refusal::NoTime)),
             (Message { content_topic: "", ..good }, 1, 1_000, Err(Refusal::Topic)),
+            (Message { payload: b"", ..good }, 1, 1_000, Err(Refusal::Payload)),
             (Message { meta: Some(&meta[1..]), ..good }, 1, 1_000, Ok(())),
             (Message { meta: Some(&meta), ..good }, 1, 1_000, Err(Refusal::Meta(65))),
         ] {

@@ -261,10 +261,24 @@ impl Question {
     /// The oldest behind the cursor, oldest first, and whether there are more.
     fn forward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
         let (order, after, limit) = (Order::OldestFirst, self.after, self.limit);
-        let query = Query { order, after, limit, ..self.query.clone() };
+        let mut query = Query { order, after, limit, ..self.query.clone() };
         let mut records = Vec::new();
-        let more = self.search(store, &query, &mut |record| records.push(record.bytes().into()))?;
-        Ok((records, more))
+        loop {
+            let mut last = query.after;
+            let more = self.search(store, &query, &mut |record| {
+                last = Some(Position::of(record));
+                if is_told(record) {
+                    records.push(record.bytes().into());
+                }
+            })?;
+            if !more || records.len() >= limit {
+                let more = more || records.len() > limit;
+                records.truncate(limit);
+                return Ok((records, more));
+            }
+            // Some were left out, and others stand behind them.
+            query.after = last;
+        }
     }
 
     /// The newest before the cursor, newest first, and whether there are more.
@@ -281,14 +295,16 @@ impl Question {
         // Those of one time come lowest hash first, and here the highest is wanted first.
         let (mut records, mut same) = (Vec::new(), VecDeque::new());
         let mut last: Option<Position> = None;
-        loop {
+        let behind = loop {
             let more = self.search(store, &query, &mut |record| {
                 let here = Position::of(record);
                 if last.is_some_and(|last| last.time != here.time) {
                     records.extend(same.drain(..).rev());
                 }
                 last = Some(here);
-                if before.is_none_or(|before| (here.time, here.id) < (before.time, before.id)) {
+                let is_before =
+                    before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
+                if is_before && is_told(record) {
                     same.push_back(Box::from(record.bytes()));
                     // The lowest ones will not be told.
                     if records.len() + same.len() > limit {
@@ -301,15 +317,21 @@ impl Question {
             }
             // Of what follows a page it does not matter which comes first.
             if !more || records.len() >= self.limit {
-                break;
+                break more;
             }
             // Others of the last time may follow.
             query.after = last;
-        }
-        let more = records.len() + same.len() > self.limit;
+        };
+        let more = behind || records.len() + same.len() > self.limit;
         records.truncate(self.limit);
         Ok((records, more))
     }
+}
+
+/// Whether a message is told. One without a payload is not: other nodes cannot read an answer that has
+/// one, all of it.
+fn is_told(record: &Record<'_>) -> bool {
+    MessageRecord::new(*record).has_payload()
 }
 
 /// Whether there are any, and not too many.

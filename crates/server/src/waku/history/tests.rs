@@ -23,6 +23,8 @@ struct Kept {
 struct World {
     /// How many different times messages have.
     times: usize,
+    /// Whether every second message is one without a payload, which is never told.
+    voids: bool,
     store: MemoryStore,
     places: Places,
     kept: Vec<Kept>,
@@ -34,6 +36,7 @@ impl World {
         let store = MemoryStore::new(KeepAll);
         Self {
             times: 12,
+            voids: false,
             store,
             places: Places::default(),
             kept: Vec::new(),
@@ -46,6 +49,9 @@ impl World {
             let time = 1_700_000_000_000_000_000 + self.random.below(self.times) as u64;
             let (pubsub, content) = (*self.random.pick(&PUBSUB), *self.random.pick(&CONTENT));
             let payload = self.random.below(1 << 30).to_le_bytes();
+            if self.voids {
+                self.put_void(time, pubsub, content);
+            }
             let timestamp = Some(time.cast_signed());
             let message = Message {
                 payload: &payload,
@@ -63,6 +69,21 @@ impl World {
             }
         }
         self.kept.sort_unstable();
+    }
+
+    /// One as archives have them from before there had to be a payload.
+    fn put_void(&mut self, time: u64, pubsub: &str, content: &str) -> Id {
+        let meta = self.random.below(1 << 30).to_le_bytes();
+        let message = Message {
+            content_topic: content,
+            timestamp: Some(time.cast_signed()),
+            meta: Some(&meta),
+            ..Message::default()
+        };
+        let (hash, mut record) = (message.hash(pubsub), Vec::new());
+        Encoder::default().encode(&message, pubsub, &hash, &mut record);
+        self.store.commit(&[Write::Put(record.into())]).unwrap();
+        hash
     }
 
     fn ask(
@@ -100,6 +121,7 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
         let mut world = World::new(seed);
         // Many messages share a time, or few.
         world.times = [12, 400][seed as usize % 2];
+        world.voids = seed % 4 > 1;
         world.put(150);
         for _ in 0..12 {
             let times = world.times + 2;
@@ -152,6 +174,31 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
             }
         }
     }
+}
+
+#[test]
+fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
+    let mut world = World::new(11);
+    world.times = 1;
+    world.put(30);
+    let (first, last) = (world.kept[0].time - 1, world.kept[0].time + 1);
+    let voids: Vec<Id> =
+        (0..500).map(|at| world.put_void([first, last][at % 2], PUBSUB[0], CONTENT[0])).collect();
+    for forward in [true, false] {
+        // More of them than a page has stand before the first message that is told.
+        let one = Request { forward, limit: Some(20), ..request() };
+        let (page, cursor) = world.ask(&one, &[], &[]);
+        let half = if forward { &world.kept[..20] } else { &world.kept[10..] };
+        assert_eq!(page, half);
+        let one = Request { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
+        let rest = if forward { &world.kept[20..] } else { &world.kept[..10] };
+        assert_eq!(world.ask(&one, &[], &[]), (rest.to_vec(), None));
+        // A peer that was told of one before goes on from there.
+        let (at, all) = (if forward { voids[0] } else { voids[1] }, Some(100));
+        let one = Request { cursor: Some(&at), forward, limit: all, ..request() };
+        assert_eq!(world.ask(&one, &[], &[]).0, world.kept);
+    }
+    assert_eq!(world.ask(&request(), &[], &voids[..100]), (Vec::new(), None));
 }
 
 #[test]

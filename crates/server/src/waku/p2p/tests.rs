@@ -414,3 +414,51 @@ async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
     assert_eq!(pair.ask(&good()).await.0, 200);
     pair.end().await;
 }
+
+/// What is decided about a message of a peer's.
+fn accepted(waku: &Waku, data: Vec<u8>) -> Accepted {
+    let topic = IdentTopic::new("/waku/2/rs/1/0").hash();
+    accept(waku, &gossipsub::Message { source: None, data, sequence_number: None, topic })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_other_nodes_refuse_is_refused_of_gossip() {
+    let pair = Pair::start("gossip").await;
+    let now = crate::waku::now_ns().cast_signed();
+    let good = Message {
+        payload: b"hello",
+        content_topic: "/a/1/b/proto",
+        timestamp: Some(now),
+        ..Message::default()
+    };
+    let written = |message: Message<'_>| {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        bytes
+    };
+    let with = |number: u64| {
+        let mut bytes = written(good);
+        hark_codec::waku::protobuf::put_number(&mut bytes, 3, number);
+        bytes
+    };
+    let mut empty = written(Message { payload: b"", ..good });
+    for (bytes, expected) in [
+        (written(good), Accepted::Yes),
+        (with(u64::from(u32::MAX)), Accepted::Yes),
+        (with(u64::from(u32::MAX) + 1), Accepted::Broken),
+        (empty.clone(), Accepted::Broken),
+        // Its payload is there and has no bytes.
+        (
+            {
+                empty.extend([0x0a, 0]);
+                empty
+            },
+            Accepted::Broken,
+        ),
+        (written(Message { timestamp: Some(7), ..good }), Accepted::Old),
+        (vec![0x0a, 9], Accepted::Broken),
+    ] {
+        assert!(accepted(&pair.waku, bytes.clone()) == expected, "{bytes:02x?}");
+    }
+    pair.end().await;
+}

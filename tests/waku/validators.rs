@@ -1,0 +1,98 @@
+//! What other nodes refuse is not taken, not told and not passed on.
+
+use hark_archive::admission::KeepAll;
+use hark_archive::{Store as _, Write};
+use hark_codec::waku::{Encoder, Message};
+use hark_store_embedded::{Embedded, Options};
+use serde_json::{Value, json};
+
+use super::{Node, folder, http, message, now_ns, wait_for};
+use crate::served::hark;
+
+const TOPIC: &str = "/waku/2/rs/1/0";
+
+/// A message without a payload, as archives have them from before there had to be one.
+fn void(timestamp: u64) -> Box<[u8]> {
+    let message = Message {
+        content_topic: "/void/1/chat/proto",
+        timestamp: i64::try_from(timestamp).ok(),
+        ..Message::default()
+    };
+    let mut record = Vec::new();
+    Encoder::default().encode(&message, TOPIC, &message.hash(TOPIC), &mut record);
+    record.into()
+}
+
+/// A counter on the page for Prometheus.
+fn counted(node: &Node, name: &str) -> u64 {
+    let (_, page) = http(&node.relay, "GET", "/metrics", "");
+    let line = page.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.trim().parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
+    let data = folder("void");
+    let now = now_ns();
+    let shelf = Embedded::open(&data.join("waku"), Box::new(KeepAll), Options::default());
+    let old: Vec<Write> = (0..300).map(|at| Write::Put(void(now - 600_000_000_000 + at))).collect();
+    shelf.expect("opens").commit(&old).expect("is kept");
+    let settings = [("sync_every_s", "1"), ("sync_jitter_s", "0")];
+    let node = Node::on(data, &settings);
+    let mut empty = message("toychat", "", now);
+    let (status, words) = node.ask("POST", "/relay/v1/auto/messages", &empty.to_string());
+    assert_eq!((status, words.contains("payload")), (400, true), "{words}");
+    empty["payload"] = Value::Null;
+    assert_eq!(node.ask("POST", "/relay/v1/auto/messages", &empty.to_string()).0, 400);
+    let mut long = message("toychat", "AA==", now);
+    long["version"] = json!(1_u64 << 32);
+    assert_eq!(node.ask("POST", "/relay/v1/auto/messages", &long.to_string()).0, 400);
+
+    // Pages go on behind those that are left out, in both directions and by both doors.
+    for at in 0..25 {
+        node.publish(&message("toychat", "AQ==", now + at));
+    }
+    let stores = [("stores", node.peers[0].as_str()), ("rest_any_peer", "true")];
+    let stores = [&settings[..], &stores].concat();
+    let other = Node::start("void-resume", &stores);
+    wait_for("all that can be told is fetched", || other.hashes("").len() == 25);
+    let fetched = "waku_messages_total{origin=\"store\",result=\"invalid_message\"}";
+    assert_eq!(counted(&other, fetched), 0, "it was told what it has to refuse");
+    let peer = node.peers[1].replace('/', "%2F");
+    for query in ["ascending=true", "ascending=false", &format!("peerAddr={peer}")] {
+        let asked = if query.starts_with("peerAddr") { &other } else { &node };
+        let (mut told, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/store/v3/messages?includeData=true&pageSize=10&{query}{cursor}");
+            let page = asked.get(&path);
+            let messages = page["messages"].as_array().expect("a list");
+            told.extend(messages.iter().map(|one| one["message"]["payload"].clone()));
+            match page["paginationCursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(told, vec![json!("AQ=="); 25], "{query}");
+    }
+    // Nor are they compared: they would be named as missing, and sent, every second.
+    let compared = "waku_catch_ups_total{by=\"sync\",result=\"done\"}";
+    wait_for("both were compared", || counted(&other, compared) >= 2);
+    let sent = "total_transfer_messages_exchanged_total{direction=\"sent\"}";
+    assert!(counted(&node, sent) <= 25, "{} were sent", counted(&node, sent));
+
+    // A backup has all that is kept, and says of each line why it is not taken in again.
+    let (mut node, other) = (node, folder("void-import"));
+    node.stop();
+    let output = hark(&node.data).args(["export", "--network", "waku"]).output().expect("runs");
+    let file = other.join("all.jsonl");
+    std::fs::write(&file, &output.stdout).expect("is written");
+    let imported = hark(&other).args(["import", "--json", "--network", "waku"]).arg(&file).output();
+    let said = String::from_utf8(imported.expect("runs").stdout).expect("text");
+    let said: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(
+        (&said["stored"], &said["refused"]["malformed"]),
+        (&json!(25), &json!(300)),
+        "{said}"
+    );
+    std::fs::remove_dir_all(other).expect("is removed");
+}
