@@ -63,6 +63,8 @@ impl Node {
         let mut command = hark(&data);
         command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited"]).args(args);
         command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
+        // A test's network asks for no proofs.
+        command.env("HARK_WAKU_FORWARD", "always");
         command.env("HARK_WAKU_LISTEN", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/tcp/0/ws");
         for (name, value) in settings {
             let of_waku = format!("HARK_WAKU_{}", name.to_uppercase());

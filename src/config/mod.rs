@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::Policy;
+use hark_codec::waku::ProtectedShard;
 use hark_server::waku::NS_PER_S;
 use hark_server::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
@@ -61,8 +62,8 @@ pub(crate) struct Waku {
     pub(crate) rest: Option<SocketAddr>,
     pub(crate) access: hark_server::waku::Access,
     pub(crate) listen: Vec<String>,
-    pub(crate) peers: Vec<String>,
     pub(crate) announce: Vec<String>,
+    pub(crate) peers: Vec<String>,
     pub(crate) stores: Vec<String>,
     pub(crate) resume_max_s: u64,
     pub(crate) sync_every_s: Option<u64>,
@@ -73,6 +74,8 @@ pub(crate) struct Waku {
     pub(crate) cluster: u16,
     pub(crate) shards_in_cluster: u16,
     pub(crate) shards: Vec<u16>,
+    pub(crate) forward: Forward,
+    pub(crate) protected_shards: Vec<ProtectedShard>,
     pub(crate) message_bytes_max: usize,
     pub(crate) window_s: Option<u64>,
     pub(crate) queries: Option<Rate>,
@@ -89,10 +92,10 @@ impl Default for Waku {
             rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
             access: node.access,
             listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
+            announce: Vec::new(),
             peers: Vec::new(),
             stores: Vec::new(),
             resume_max_s: 86_400,
-            announce: Vec::new(),
             // nwaku's.
             sync_every_s: Some(300),
             sync_range_s: 3_600,
@@ -102,6 +105,8 @@ impl Default for Waku {
             cluster: node.cluster,
             shards_in_cluster: node.shards_in_cluster,
             shards: node.shards,
+            forward: Forward::Auto,
+            protected_shards: node.protected_shards,
             message_bytes_max: node.bounds.message_bytes_max,
             window_s: node.bounds.window_ns.map(|ns| ns / NS_PER_S),
             queries: node.queries,
@@ -120,12 +125,12 @@ impl Waku {
         let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
         (!none).then(|| hark_server::waku::p2p::Config {
             listen: read(&self.listen),
+            announce: read(&self.announce),
             key: data.join("waku.key"),
             peers: read(&self.peers),
             stores: read(&self.stores),
             resume_max_s: self.resume_max_s,
             online: data.join("waku.online"),
-            announce: read(&self.announce),
             sync: hark_server::waku::p2p::SyncPlan {
                 every: self.sync_every_s.map(Duration::from_secs),
                 range_s: self.sync_range_s,
@@ -151,6 +156,15 @@ impl Waku {
             })
         })
     }
+}
+
+/// Whether the Waku node passes messages on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forward {
+    /// Where it can tell which messages other nodes refuse.
+    Auto,
+    Always,
+    Never,
 }
 
 /// How an archive in a database is used.
@@ -348,6 +362,12 @@ impl Config {
         }
         #[cfg(feature = "libp2p")]
         faults.extend(self.waku.faults());
+        for protected in &self.waku.protected_shards {
+            if !self.waku.shards.contains(&protected.shard) {
+                let shard = protected.shard;
+                faults.push(format!("[waku] `protected_shards` has {shard}, `shards` does not"));
+            }
+        }
         faults
     }
 
@@ -372,6 +392,12 @@ impl Config {
             cluster,
             shards_in_cluster,
             shards: self.waku.shards.clone(),
+            forward: match self.waku.forward {
+                Forward::Auto => hark_server::waku::can_forward(cluster),
+                Forward::Always => true,
+                Forward::Never => false,
+            },
+            protected_shards: self.waku.protected_shards.clone(),
             bounds: hark_server::waku::admit::Bounds {
                 message_bytes_max: self.waku.message_bytes_max,
                 window_ns: self.waku.window_s.map(|s| s.saturating_mul(NS_PER_S)),

@@ -9,6 +9,7 @@ use hark_archive::Key;
 use hark_archive::limits::Rate;
 use hark_archive::retention::Rule;
 use hark_codec::hex;
+use hark_codec::waku::ProtectedShard;
 use hark_server::network::Network;
 use hark_server::waku::retention::Retention;
 use hark_store_postgres::shown;
@@ -220,8 +221,8 @@ pub(crate) static SECTIONS: &[Section] = &[
             "rest_any_peer" waku.access.any_peer: "Whether peerAddr there may name any address. If not, it names configured peers or addresses of the internet.";
             "rest_admin" waku.access.admin: "Whether /admin/v1 is there: the node's peers, and connecting to others. Whoever reaches it may do so.";
             "listen" waku.listen: "Addresses for peers (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws. Empty: none.\nThe node's key, by which peers know it, is in waku.key in the archive's directory.";
-            "peers" waku.peers: "Peers to stay connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
             "announce" waku.announce: "Further addresses that lead to the node, which peers are told: of a proxy, for browsers,\ne.g. [\"/dns4/node.example/tcp/443/wss\"].";
+            "peers" waku.peers: "Peers to stay connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
             "stores" waku.stores: "Peers whose stores are asked for what came while this node was away; it stays connected with them as well.";
             "resume_max_s" waku.resume_max_s: "How far back that goes.";
             "sync_every_s" waku.sync_every_s: "Time between two comparisons with each of them (Waku Store Sync), by which both get what they lack. 0: never.";
@@ -232,6 +233,8 @@ pub(crate) static SECTIONS: &[Section] = &[
             "cluster" waku.cluster: "The cluster whose messages are kept: 1 is The Waku Network, 16 Status.";
             "shards_in_cluster" waku.shards_in_cluster: "How many shards the cluster has, for messages that name only their content topic.";
             "shards" waku.shards: "Those of them that are served.";
+            "forward" waku.forward: "Whether messages are passed on to peers, and may be published: always, never, or auto, which is always but on\ncluster 1. There each message needs a rate-limit proof (RLN), which Hark neither checks nor makes; peers cut off\nwho passes on one without.";
+            "protected_shards" waku.protected_shards: "Shards on which only messages signed by a key are taken (nwaku's --protected-shard), e.g. [\"32:02…\"].";
             "message_bytes_max" waku.message_bytes_max: "Bytes of a message. A longer one is refused.";
             "window_s" waku.window_s: "How far a message's time may lie from now when it is published, before and after. 0: any time.";
             "queries" waku.queries: "How fast one peer, or one client of the REST door, may ask: [so many a minute, so many at once after a rest].\nFaster is answered with 429. [0, 0]: any.";
@@ -555,6 +558,40 @@ impl Plain for super::LogFormat {
 
     fn show(&self) -> String {
         quoted(if *self == Self::Json { "json" } else { "text" })
+    }
+}
+
+impl Plain for super::Forward {
+    fn read(value: &Value) -> Result<Self, String> {
+        match String::read(value).as_deref() {
+            Ok("auto") => Ok(Self::Auto),
+            Ok("always") => Ok(Self::Always),
+            Ok("never") => Ok(Self::Never),
+            _ => wanted("\"auto\", \"always\" or \"never\"", value),
+        }
+    }
+
+    fn show(&self) -> String {
+        quoted(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl Plain for Vec<ProtectedShard> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let what =
+            "a list of shards and public keys like [\"32:02…\"], a key of 66 or 130 hex digits";
+        let shards = texts(value)
+            .and_then(|texts| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>());
+        shards.map_or_else(|| wanted(what, value), Ok)
+    }
+
+    fn show(&self) -> String {
+        let shards: Vec<String> = self.iter().map(|shard| quoted(&shard.to_string())).collect();
+        format!("[{}]", shards.join(", "))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use hark_archive::admission::KeepAll;
 use hark_archive::{Store as _, Write};
-use hark_codec::waku::{Encoder, Message};
+use hark_codec::waku::{Encoder, Message, Shard, signed};
 use hark_store_embedded::{Embedded, Options};
 use serde_json::{Value, json};
 
@@ -95,4 +95,92 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
         "{said}"
     );
     std::fs::remove_dir_all(other).expect("is removed");
+}
+
+#[test]
+fn a_node_that_only_listens_keeps_what_it_hears_and_passes_nothing_on() {
+    let speaking = Node::start("listener-speaking", &[]);
+    // As it is on cluster 1 where nothing is set.
+    let listening = [("peers", speaking.peers[0].as_str()), ("forward", "auto")];
+    let listening = Node::start("listener", &listening);
+    let behind = Node::start(
+        "listener-behind",
+        &[("peers", &listening.peers[0]), ("rest_any_peer", "true")],
+    );
+    let path = "/relay/v1/auto/messages";
+    let (status, words) =
+        listening.ask("POST", path, &message("toychat", "AA==", now_ns()).to_string());
+    assert_eq!((status, words.contains("`forward`")), (400, true), "{words}");
+    wait_for("a message gets through", || {
+        speaking.publish(&message("listener", "AA==", now_ns()));
+        !listening.hashes("").is_empty()
+    });
+    // The one behind hears of others, so it would of these.
+    let relayed = "waku_messages_total{origin=\"relay\",result=\"stored\"}";
+    for count in 0..20 {
+        let before = listening.hashes("").len();
+        speaking.publish(&message("listener", "AQ==", now_ns()));
+        wait_for("it is kept", || listening.hashes("").len() > before);
+        assert_eq!(counted(&behind, relayed), 0, "after {count}");
+    }
+    // It has them by asking.
+    let asked = behind.get(&format!(
+        "/store/v3/messages?pageSize=100&peerAddr={}",
+        listening.peers[0].replace('/', "%2F")
+    ));
+    assert!(asked["messages"].as_array().expect("a list").len() > 20);
+}
+
+#[test]
+fn on_a_protected_shard_only_signed_messages_are_taken() {
+    const SECRET: [u8; 32] = [7; 32];
+    let key = "02989c0b76cb563971fdc9bef31ec06c3560f3249d6ee9e5d83c57625596e05f6f";
+    let shard: Shard = TOPIC.parse().expect("a shard");
+    let protected = format!("{}:{key}", shard.index);
+    let open = Node::start("protected-open", &[]);
+    let settings = [("peers", open.peers[0].as_str()), ("protected_shards", &protected)];
+    let node = Node::start("protected", &settings);
+    let path = format!("/relay/v1/messages/{}", TOPIC.replace('/', "%2F"));
+    let signed = |timestamp: u64, payload: &[u8]| {
+        let plain = Message {
+            payload,
+            content_topic: "/signed/1/chat/proto",
+            timestamp: i64::try_from(timestamp).ok(),
+            ..Message::default()
+        };
+        let meta = signed::sign(SECRET, &plain, TOPIC).expect("a key");
+        json!({
+            "payload": base64_simd::STANDARD.encode_to_string(payload),
+            "contentTopic": plain.content_topic, "timestamp": timestamp,
+            "meta": base64_simd::STANDARD.encode_to_string(meta),
+        })
+    };
+    let mut forged = signed(now_ns(), b"one");
+    forged["payload"] = json!("AAAA");
+    for body in [message("toychat", "AA==", now_ns()), forged.clone()] {
+        let (status, words) = node.ask("POST", &path, &body.to_string());
+        assert_eq!((status, words.contains("signed shard")), (400, true), "{words}");
+    }
+    assert_eq!(node.ask("POST", &path, &signed(now_ns(), b"two").to_string()).0, 200);
+    // Of gossip only the signed ones are kept.
+    wait_for("a signed message gets through", || {
+        assert_eq!(open.ask("POST", &path, &forged.to_string()).0, 200);
+        forged["timestamp"] = json!(now_ns());
+        assert_eq!(open.ask("POST", &path, &signed(now_ns(), b"three").to_string()).0, 200);
+        node.hashes("").len() > 1
+    });
+    let page = node.get("/store/v3/messages?includeData=true&pageSize=100");
+    for one in page["messages"].as_array().expect("a list") {
+        assert_ne!(one["message"]["payload"], "AAAA");
+    }
+    // Other shards are as they were.
+    assert_eq!(
+        node.ask(
+            "POST",
+            "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F1",
+            &message("a", "AA==", now_ns()).to_string()
+        )
+        .0,
+        200
+    );
 }

@@ -4,10 +4,12 @@
 pub mod message;
 pub mod protobuf;
 pub mod shard;
+pub mod signed;
 pub mod store;
 pub mod sync;
 
 pub use message::{Encoder, Message, MessageRecord, topic};
 pub use protobuf::ProtobufError;
 pub use shard::Shard;
+pub use signed::{ProtectedShard, ShardKey};
 pub use store::{Request, Response};

@@ -25,6 +25,18 @@ impl Default for Bounds {
 /// Why a message is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// A message that this node would have to pass on, and does not.
+    #[error(
+        "Failed to publish: this node keeps messages and passes none on ([waku] `forward`); publish \
+         through a node that makes the proofs or signatures that its network asks for"
+    )]
+    Listener,
+    /// On a protected shard others refuse it.
+    #[error(
+        "signed shard validation failed: the message's meta must be a signature by the shard's key, \
+         and its timestamp within 5 minutes from now"
+    )]
+    Unsigned,
     /// Other nodes cannot read it.
     #[error("the message has no payload")]
     Payload,

@@ -12,7 +12,7 @@ use hark_archive::limits::Rate;
 use hark_archive::retention::{Keeper, Policy};
 use hark_archive::writer::{self, Writer};
 use hark_archive::{CommitError, Outcome, Record, Store, Write};
-use hark_codec::waku::{Encoder, Message, MessageRecord, Shard};
+use hark_codec::waku::{Encoder, Message, MessageRecord, ProtectedShard, Shard, signed};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -76,6 +76,11 @@ pub struct Config {
     pub shards_in_cluster: u16,
     /// Those of them that are served.
     pub shards: Vec<u16>,
+    /// Whether messages are passed on, and may be published here. A node that passes on what others
+    /// refuse is cut off by them: see [`can_forward`].
+    pub forward: bool,
+    /// Shards on which only signed messages are taken.
+    pub protected_shards: Vec<ProtectedShard>,
     /// Bounds of messages.
     pub bounds: admit::Bounds,
     /// How fast one peer, or one client of the REST door, may ask; none is without end.
@@ -101,6 +106,8 @@ impl Default for Config {
             cluster: 1,
             shards_in_cluster: 8,
             shards: (0..8).collect(),
+            forward: can_forward(1),
+            protected_shards: Vec::new(),
             bounds: admit::Bounds::default(),
             queries: None,
             query_rows_max: 5_000_000,
@@ -109,6 +116,12 @@ impl Default for Config {
             clients: Clients::default(),
         }
     }
+}
+
+/// Whether this node can tell which messages a cluster's nodes refuse. On The Waku Network (1) each
+/// needs a rate-limit proof (RFC 32/RLN-V1), which this node neither checks nor makes.
+pub fn can_forward(cluster: u16) -> bool {
+    cluster != 1
 }
 
 impl Config {
@@ -186,7 +199,7 @@ impl Waku {
         bytes: usize,
         pubsub_topic: &str,
     ) -> Result<Taken, NotTaken> {
-        self.admit(origin, message, bytes)?;
+        self.admit(origin, message, bytes, pubsub_topic)?;
         self.keep(origin, message, pubsub_topic).await
     }
 
@@ -196,13 +209,37 @@ impl Waku {
         origin: Origin,
         message: &Message<'_>,
         bytes: usize,
+        pubsub_topic: &str,
     ) -> Result<(), admit::Refusal> {
         let bounds = &self.config.bounds;
         let admitted = match origin {
+            Origin::Rest if !self.config.forward => Err(admit::Refusal::Listener),
             Origin::Store => bounds.admit_old(message, bytes).map(drop),
             _ => bounds.admit(message, bytes, now_ns()),
         };
+        let admitted = admitted.and_then(|()| self.admit_signed(origin, message, pubsub_topic));
         admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
+    }
+
+    /// Whether a message may come in on its shard, where that one is protected. What other stores hand
+    /// over is signed as well, whatever its age.
+    fn admit_signed(
+        &self,
+        origin: Origin,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<(), admit::Refusal> {
+        let protected = &self.config.protected_shards;
+        let shard = if protected.is_empty() { None } else { pubsub_topic.parse::<Shard>().ok() };
+        let on = |shard: Shard| protected.iter().find(|protected| protected.shard == shard.index);
+        let Some(protected) = shard.and_then(on) else { return Ok(()) };
+        let time = message.timestamp.unwrap_or_default().cast_unsigned();
+        let in_time = origin == Origin::Store || now_ns().abs_diff(time) < signed::WINDOW_NS;
+        if in_time && protected.key.has_signed(message, pubsub_topic) {
+            Ok(())
+        } else {
+            Err(admit::Refusal::Unsigned)
+        }
     }
 
     /// Takes in a message that may be: on return it is durable, if it is to be kept at all.
@@ -437,6 +474,12 @@ impl Doors {
                 (Some(network), Some(handle))
             }
         };
+        if !config.forward {
+            tracing::info!(
+                cluster = config.cluster,
+                "this Waku node keeps messages and passes none on ([waku] forward)"
+            );
+        }
         let poll = Arc::new(Poll::default());
         let options = writer::Options {
             // Retention's writes come on top.

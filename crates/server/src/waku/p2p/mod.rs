@@ -296,8 +296,8 @@ impl Network {
                     &message_id,
                     &propagation_source,
                     match accepted {
-                        Accepted::Yes => MessageAcceptance::Accept,
-                        Accepted::Old => MessageAcceptance::Ignore,
+                        Accepted::Yes if waku.config.forward => MessageAcceptance::Accept,
+                        Accepted::Yes | Accepted::Old => MessageAcceptance::Ignore,
                         Accepted::Broken => MessageAcceptance::Reject,
                     },
                 );
@@ -370,7 +370,7 @@ fn accept(waku: &Waku, gossip: &gossipsub::Message) -> Accepted {
         return Accepted::Old;
     }
     let Ok(message) = Message::parse(&gossip.data) else { return Accepted::Broken };
-    match waku.admit(Origin::Relay, &message, gossip.data.len()) {
+    match waku.admit(Origin::Relay, &message, gossip.data.len(), gossip.topic.as_str()) {
         Ok(()) => Accepted::Yes,
         Err(Refusal::TooOld(_) | Refusal::TooFar(_) | Refusal::NoTime) => Accepted::Old,
         Err(_) => Accepted::Broken,
