@@ -1,17 +1,42 @@
 //! What streams carry: messages, each behind its length as a varint.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use hark_codec::waku::protobuf::{put_varint, varint};
 use libp2p::Stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long the rest of a message may take once it has begun, and how long a peer may take to take one.
 const MESSAGE_MAX: Duration = Duration::from_secs(30);
 
 /// Reads one message of at most so many bytes. None if the stream ended before it.
 pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+    read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
+}
+
+/// The same where few messages are long: one above `short` bytes needs a permit of `long`, which comes
+/// back with it. It is refused where there is none.
+pub(super) async fn read_short(
+    stream: &mut Stream,
+    short: usize,
+    bytes_max: usize,
+    long: Arc<Semaphore>,
+) -> io::Result<Option<(Vec<u8>, Option<OwnedSemaphorePermit>)>> {
+    read_if(stream, bytes_max, |len| {
+        if len <= short { Some(None) } else { long.try_acquire_owned().ok().map(Some) }
+    })
+    .await
+}
+
+/// Reads a message if there is room for one of its length.
+async fn read_if<R>(
+    stream: &mut Stream,
+    bytes_max: usize,
+    room: impl FnOnce(usize) -> Option<R>,
+) -> io::Result<Option<(Vec<u8>, R)>> {
     let mut first = [0];
     if stream.read(&mut first).await? == 0 {
         return Ok(None);
@@ -31,10 +56,20 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
             let words = format!("a message of {len} bytes, where {bytes_max} are allowed");
             return Err(io::Error::new(io::ErrorKind::InvalidData, words));
         }
+        let room = room(len).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "too many long messages at a time; try again",
+            )
+        })?;
         // As it comes, so that nobody gets room for saying a length.
-        let mut message = Vec::with_capacity(len.min(16 << 10));
+        let mut message = Vec::with_capacity(len.min(512));
         let read = stream.take(len as u64).read_to_end(&mut message).await?;
-        if read < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Some(message)) }
+        if read < len {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        } else {
+            Ok(Some((message, room)))
+        }
     })
     .await
 }

@@ -58,14 +58,25 @@ const PENDING_MAX: u32 = 256;
 const IDLE_MAX: Duration = Duration::from_mins(10);
 /// Messages that this node's clients have published and that wait to be passed on.
 const QUEUE_MAX: usize = 1_024;
-/// Messages from gossip that wait to be durable; above it nothing more is taken off any connection.
-const TAKING_MAX: usize = 4_096;
+/// Bytes of messages from gossip that wait to be durable; above it nothing more is taken off any
+/// connection. A short one counts for [`TAKING_BYTES_MIN`].
+const TAKING_BYTES_MAX: usize = 64 << 20;
+/// So there are 4,096 of them at most.
+const TAKING_BYTES_MIN: usize = 16 << 10;
+/// Streams of one connection: those of all protocols that a peer may have, and gossip's. Each can hold
+/// what its peer has sent and nobody has read yet.
+const STREAMS_MAX: usize = 96;
+/// Frames of a stream that nobody has read yet, with mplex; a frame has up to 1 MiB. Above it nothing
+/// more is read from the connection.
+const MPLEX_FRAMES_MAX: usize = 4;
 
 /// How this node is reached, and whom it looks for.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
     pub listen: Vec<Multiaddr>,
+    /// Further addresses that lead to this node, which peers are told: those of a proxy before it.
+    pub announce: Vec<Multiaddr>,
     /// The file with the node's key; it is made where there is none.
     pub key: PathBuf,
     /// Peers to stay connected with; each ends with `/p2p/` and its id.
@@ -76,8 +87,6 @@ pub struct Config {
     pub resume_max_s: u64,
     /// The file that says until when nothing was missed.
     pub online: PathBuf,
-    /// Further addresses that lead to this node, which peers are told: those of a proxy before it.
-    pub announce: Vec<Multiaddr>,
     /// How what they have is compared with what this node has.
     pub sync: SyncPlan,
     /// Connections at a time.
@@ -106,6 +115,9 @@ pub enum NetworkError {
     /// An address can not be listened on.
     #[error("cannot listen on {0}: {1}; choose another with `listen` in [waku]")]
     Listen(Multiaddr, String),
+    /// An address to announce ends with the id of another node.
+    #[error("{0}, in `announce` in [waku], ends with the id of another node; leave /p2p/ out")]
+    Announce(Multiaddr),
     /// An address of a peer lacks its id.
     #[error("the address of a peer ends with /p2p/ and its id, but {0} does not")]
     Peer(Multiaddr),
@@ -116,9 +128,6 @@ pub enum NetworkError {
 
 #[derive(NetworkBehaviour)]
 struct Behaviour {
-    /// An address to announce ends with the id of another node.
-    #[error("{0}, in `announce` in [waku], ends with the id of another node; leave /p2p/ out")]
-    Announce(Multiaddr),
     limits: connection_limits::Behaviour,
     gossip: gossipsub::Behaviour,
     identify: identify::Behaviour,
@@ -141,6 +150,7 @@ pub(super) struct Handle {
     orders: mpsc::Sender<Order>,
     control: libp2p_stream::Control,
     addresses: watch::Receiver<Vec<Multiaddr>>,
+    sent: sent::Sent,
     /// Peers and stores that the configuration names.
     configured: Vec<Multiaddr>,
 }
@@ -150,7 +160,6 @@ impl Handle {
     pub(super) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
         let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
         // Only a node that goes down takes none.
-    sent: sent::Sent,
         let _ = self.orders.send(order).await;
     }
 
@@ -209,6 +218,7 @@ impl Network {
             message_bytes: node.bounds.message_bytes_max,
             connections: config.connections_max,
             per_address: config.connections_per_address_max,
+            clients: node.clients.clone(),
         };
         let mut swarm = swarm(key, bounds).await?;
         for shard in node.served() {
@@ -226,7 +236,6 @@ impl Network {
             swarm.add_external_address(own);
             refresh(&swarm, &mut reached);
         }
-            clients: node.clients.clone(),
         let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
         let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
         let (addresses, seen) = watch::channel(reached);
@@ -244,7 +253,7 @@ impl Network {
         metadata::serve(incoming, &waku);
         sync::serve(incoming, streams.new_control(), &waku);
         sync::receive(incoming, &waku);
-        let taking = Arc::new(Semaphore::new(TAKING_MAX));
+        let taking = Arc::new(Semaphore::new(TAKING_BYTES_MAX));
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
@@ -255,7 +264,7 @@ impl Network {
             }
         }
         // What was taken off gossip and is not durable yet.
-        let _ = taking.acquire_many(TAKING_MAX as u32).await;
+        let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
     }
 
     fn carry_out(&mut self, order: Order) {
@@ -304,11 +313,13 @@ impl Network {
                 if accepted != Accepted::Yes {
                     return;
                 }
-                let Ok(slot) = Arc::clone(taking).acquire_owned().await else { return };
+                let share = message.data.len().clamp(TAKING_BYTES_MIN, TAKING_BYTES_MAX) as u32;
+                let room = Arc::clone(taking).acquire_many_owned(share).await;
+                let Ok(room) = room else { return };
                 let waku = Arc::clone(waku);
                 tokio::spawn(async move {
                     take(&waku, &message).await;
-                    drop(slot);
+                    drop(room);
                 });
             }
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
@@ -322,6 +333,9 @@ impl Network {
             SwarmEvent::ConnectionEstablished { peer_id, num_established, endpoint, .. } => {
                 if num_established.get() == 1 {
                     waku.metrics.peers.add(1);
+                }
+                if let Some(network) = &waku.network {
+                    network.sent.begin(peer_id);
                 }
                 self.known.connected(peer_id, &endpoint);
                 self.peers.connected(peer_id);
@@ -339,9 +353,6 @@ impl Network {
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {
                 self.peers.failed(peer, &error);
             }
-                if let Some(network) = &waku.network {
-                    network.sent.begin(peer_id);
-                }
             SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
                 tracing::debug!(%error, from = %send_back_addr, "a peer did not get in");
             }
@@ -404,27 +415,6 @@ async fn listen(swarm: &mut Swarm<Behaviour>, addr: &Multiaddr) -> Result<(), Ne
     }
 }
 
-/// What is at the root of an error: the layers of transports say nothing of their own.
-fn root(error: &dyn std::error::Error) -> String {
-    let mut root = error;
-    while let Some(source) = root.source() {
-        root = source;
-    }
-    root.to_string()
-}
-
-/// Bounds of what peers do.
-struct Bounds {
-    message_bytes: usize,
-    connections: u32,
-    per_address: usize,
-}
-
-async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, NetworkError> {
-    let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
-    let muxers = || (yamux::Config::default, libp2p_mplex::Config::default);
-    let swarm = SwarmBuilder::with_existing_identity(key)
-        .with_tokio()
 /// Brings the addresses up to date under which a node is reached: those it listens on and those that
 /// are announced. They stay in the order in which they came.
 fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
@@ -440,6 +430,38 @@ fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
     }
 }
 
+/// What is at the root of an error: the layers of transports say nothing of their own.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut root = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root.to_string()
+}
+
+/// Bounds of what peers do.
+struct Bounds {
+    message_bytes: usize,
+    connections: u32,
+    per_address: usize,
+    clients: Clients,
+}
+
+async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, NetworkError> {
+    let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
+    let yamux = || {
+        let mut config = yamux::Config::default();
+        config.set_max_num_streams(STREAMS_MAX);
+        config
+    };
+    let mplex = || {
+        let mut config = libp2p_mplex::Config::default();
+        config.set_max_num_streams(STREAMS_MAX).set_max_buffer_size(MPLEX_FRAMES_MAX);
+        config
+    };
+    let muxers = || (yamux, mplex);
+    let swarm = SwarmBuilder::with_existing_identity(key)
+        .with_tokio()
         .with_tcp(tcp::Config::default().nodelay(true), noise::Config::new, muxers())
         .map_err(|error| failed(&error))?
         .with_dns()
@@ -455,7 +477,6 @@ fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
 }
 
 fn behaviour(
-    clients: Clients,
     key: &Keypair,
     bounds: Bounds,
 ) -> Result<Behaviour, Box<dyn std::error::Error + Send + Sync>> {

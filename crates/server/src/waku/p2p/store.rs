@@ -4,10 +4,11 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hark_codec::waku::store::Status;
+use hark_codec::waku::store::{PAGE_MAX, Status};
 use hark_codec::waku::{ProtobufError, Response};
 use libp2p::{PeerId, StreamProtocol};
 use libp2p_stream::Control;
+use tokio::sync::Semaphore;
 
 use super::frame;
 use super::incoming::Incoming;
@@ -20,6 +21,10 @@ use crate::waku::metrics::Asker;
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
 /// Bytes of a request, at most: 1,000 hashes and 1,000 topics.
 const REQUEST_MAX: usize = 256 << 10;
+/// Bytes of a request that is not counted among the long ones.
+const REQUEST_SHORT: usize = 4 << 10;
+/// Long requests of all peers at a time. One more is refused.
+const LONG_REQUESTS_MAX: usize = 256;
 /// Bytes of another store's answer, at most: 100 messages of 150 KiB, and what is around them.
 const ANSWER_MAX: usize = 16 << 20;
 /// How long a stream may rest before its request comes: js-waku opens them ahead of time.
@@ -29,12 +34,13 @@ const ANSWER_WAIT: Duration = Duration::from_secs(20);
 
 /// Answers whoever asks.
 pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
+    let long = Arc::new(Semaphore::new(LONG_REQUESTS_MAX));
     incoming.serve(PROTOCOL, move |peer, mut stream| {
-        let waku = Arc::clone(&waku);
+        let (waku, long) = (Arc::clone(&waku), Arc::clone(&long));
         async move {
-            let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
-            let (request, page) = match asked.await {
-                Ok(Ok(Some(request))) => {
+            let reading = frame::read_short(&mut stream, REQUEST_SHORT, REQUEST_MAX, long);
+            let (request, page) = match tokio::time::timeout(REQUEST_WAIT, reading).await {
+                Ok(Ok(Some((request, _room)))) => {
                     let page = waku.page(source(peer), &request).await;
                     (request, page)
                 }
@@ -81,7 +87,11 @@ pub(super) async fn ask(
         Ok(answer) => answer?,
         Err(_) => return Err(format!("the peer took more than {} s", ANSWER_WAIT.as_secs())),
     };
-    Response::parse(&answer)
+    let told = Response::parse(&answer)
         .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
+    // A message can take three bytes there, and far more once it is read.
+    if told.messages().nth(PAGE_MAX).is_some() {
+        return Err(format!("the peer's answer has more than {PAGE_MAX} messages"));
+    }
     Ok(answer)
 }
