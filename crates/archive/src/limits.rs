@@ -3,6 +3,11 @@
 //! Plain numbers: the doors read them, the binary fills them from its configuration, and NIP-11 is
 //! derived from them. A queue or buffer whose bound is not here is a mistake.
 
+/// Records that one commit deletes, at most: what deletes more (a request to vanish, an erase without
+/// a limit) is carried out in steps of so many, and other writes are committed between them. Some
+/// tens of milliseconds in a database.
+pub const ERASE_STEP: usize = 1_000;
+
 /// So many a minute, and so many at once after a rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {

@@ -38,6 +38,17 @@ pub enum Write {
     Erase(Box<Query>),
 }
 
+impl Write {
+    /// What is left of it after a step that deleted `erased` records.
+    #[must_use]
+    pub fn rest(mut self, erased: u64) -> Self {
+        if let Self::Erase(query) = &mut self {
+            query.limit = query.limit.saturating_sub(usize::try_from(erased).unwrap_or(usize::MAX));
+        }
+        self
+    }
+}
+
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -63,8 +74,16 @@ pub type Numbered = (u64, Box<[u8]>);
 /// A batch that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
-    /// One a write, in the order of the writes.
+    /// One a write, in the order of the writes; of the first writes only, where it is [unfinished].
+    ///
+    /// [unfinished]: Self::unfinished
     pub outcomes: Vec<Outcome>,
+    /// Whether only a step was done of the write that the last outcome is of, and nothing of those
+    /// behind it. That outcome says how many records the step deleted; a put of which only a step was
+    /// done is not kept yet. See [`Store::commit_some`].
+    pub unfinished: bool,
+    /// Ids of all that the batch deleted, each behind the number of the write that did so, ascending.
+    pub erased: Vec<(usize, Id)>,
     /// Bytes handed to the disk or the database for it.
     pub bytes: u64,
     /// Where other processes write too: what they have put since this store last said so, with its
@@ -245,10 +264,62 @@ pub struct Mark {
     pub bytes: u64,
 }
 
+/// Carries out a batch whole with a store's [`Store::commit_some`], one step after another.
+pub fn commit_whole(
+    writes: &[Write],
+    some: impl Fn(&[Write]) -> Result<Committed, CommitError>,
+) -> Result<Committed, CommitError> {
+    let mut all = Committed::default();
+    // What is left of the write at hand, and how many records its steps have deleted.
+    let (mut left, mut erased): (Option<Write>, u64) = (None, 0);
+    loop {
+        let at = all.outcomes.len();
+        let batch = left.as_ref().map_or(&writes[at..], std::slice::from_ref);
+        if batch.is_empty() {
+            return Ok(all);
+        }
+        let mut done = some(batch)?;
+        if left.take().is_some()
+            && let Some(Outcome::Erased(count)) = done.outcomes.first_mut()
+        {
+            *count += erased;
+        }
+        let unfinished = done.unfinished;
+        all.add(done, at);
+        if unfinished {
+            let Some(Outcome::Erased(count)) = all.outcomes.pop() else {
+                return Err(CommitError::Stopped("a store did nothing of a batch".into()));
+            };
+            (left, erased) = (Some(writes[all.outcomes.len()].clone().rest(count)), count);
+        }
+    }
+}
+
+impl Committed {
+    /// Adds what became of the writes from number `from` on.
+    fn add(&mut self, more: Self, from: usize) {
+        self.outcomes.extend(more.outcomes);
+        self.erased.extend(more.erased.into_iter().map(|(at, id)| (from + at, id)));
+        self.before.extend(more.before);
+        self.bytes += more.bytes;
+    }
+}
+
 /// One shelf. Shared by all threads; one commit runs at a time.
 pub trait Store: Send + Sync {
     /// Carries out a batch. On return everything in it is durable and seen by new searches.
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError>;
+
+    /// Carries out as much of a batch as others may be kept waiting for: all of it, or its first writes
+    /// and then a step of one that deletes more than [`ERASE_STEP`](crate::limits::ERASE_STEP) records.
+    /// What is left of that one ([`Write::rest`]), and the writes behind it, are to be committed again.
+    ///
+    /// A put that deletes others comes last: as long as there is more to delete than a step it is not
+    /// kept. So wherever this ends (a crash, another process that goes on), nothing that a kept record
+    /// deletes is there, nothing has to be remembered, and who puts it again goes on where it was.
+    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        self.commit(writes)
+    }
 
     /// Whether `id` is known to be kept: the cheap question before a signature is checked. Where it is
     /// not cheap to find out, a store may say no; the commit knows.
@@ -279,6 +350,11 @@ pub trait Store: Send + Sync {
     /// such part.
     fn drop_part(&self, _to: u64, _spared: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
+    }
+
+    /// Why those who listen do not hear of all that was put, while that is so.
+    fn trouble(&self) -> Option<String> {
+        None
     }
 
     /// Some of what other processes have put and no [`Committed::before`] has told, in order; nothing once

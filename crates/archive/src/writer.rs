@@ -3,8 +3,12 @@
 //! While one batch is being synced the next one gathers, so batches grow with the load by
 //! themselves; [`Options::batch_wait`] makes them grow sooner, at the price of latency. Answers go
 //! out only after the sync, listeners first.
+//!
+//! A write that deletes more than a step ([`Store::commit_some`]) gets its next step behind whatever
+//! has come meanwhile, and its answer after the last one.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -60,7 +64,7 @@ impl Listener for () {
     }
 }
 
-/// What makes a batch durable: [`Store::commit`], or another process that took the archive over.
+/// What makes a batch durable: [`Store::commit_some`], or another process that took the archive over.
 pub type Commit = Box<dyn Fn(&[Write]) -> Result<Committed, CommitError> + Send>;
 
 /// Where writes go, and who hears of them.
@@ -134,7 +138,7 @@ impl Writer {
         let counters = Arc::new(Counters::default());
         let thread = vital::spawn("hark-writer", {
             let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
-            let commit = Box::new(move |writes: &[Write]| store.commit(writes));
+            let commit = Box::new(move |writes: &[Write]| store.commit_some(writes));
             move || run(Target { commit, listener }, options, &queue, &counters)
         })
         .expect("the system starts a thread");
@@ -158,7 +162,8 @@ impl Writer {
 
     /// Runs `job` on the writer's thread, once all that was queued before it is durable, told and
     /// answered. What is queued after it waits until it returns, and goes to what it left as the
-    /// target. Comes back if the queue is full, or the writer has stopped.
+    /// target; so do further steps of what deletes much. Comes back if the queue is full, or the writer
+    /// has stopped.
     pub fn between(&self, job: Between) -> Result<(), Between> {
         let Some(jobs) = &self.jobs else { return Err(job) };
         jobs.try_send(Job::Between(job)).map_err(|refused| match refused {
@@ -204,7 +209,8 @@ impl Writer {
         &self.counters
     }
 
-    /// Makes all that was queued durable and ends the thread.
+    /// Makes all that was queued durable and ends the thread. What deletes more than a step is answered
+    /// with an error after the step at hand: who sends it again has the rest deleted.
     pub fn close(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -228,28 +234,70 @@ fn busy(job: Job) -> Busy {
     }
 }
 
+/// Writes that are to be made durable, and who waits for them.
+#[derive(Default)]
+struct Batch {
+    writes: Vec<Write>,
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    done: Done,
+    /// Records that steps of the write have deleted.
+    erased: u64,
+}
+
+impl Batch {
+    fn push(&mut self, write: Write, waiting: Waiting) {
+        self.writes.push(write);
+        self.waiting.push(waiting);
+    }
+}
+
+/// Writes of which a step is done, in the order in which they get the next one.
+type Unfinished = VecDeque<(Write, Waiting)>;
+
 fn run(mut target: Target, options: Options, queue: &Receiver<Job>, counters: &Counters) {
-    let mut writes = Vec::new();
-    let mut waiting = Vec::new();
-    while let Ok(first) = queue.recv() {
-        let between = gather(first, options, queue, &mut writes, &mut waiting);
-        commit(&mut target, &mut writes, &mut waiting, counters);
+    let (mut batch, mut unfinished) = (Batch::default(), Unfinished::new());
+    loop {
+        let first = match unfinished.len() {
+            0 => queue.recv().map(Some).map_err(|_| ()),
+            // As many as may wait in the queue: no more are begun before one of them is done.
+            many if many >= options.queue_max => Ok(None),
+            _ => match queue.try_recv() {
+                Ok(job) => Ok(Some(job)),
+                Err(TryRecvError::Empty) => Ok(None),
+                Err(TryRecvError::Disconnected) => Err(()),
+            },
+        };
+        let Ok(first) = first else { break };
+        let between = first.and_then(|first| gather(first, options, queue, &mut batch));
+        // One of them at a time: whatever comes waits for one step.
+        if let Some((write, waiting)) = unfinished.pop_front() {
+            batch.push(write, waiting);
+        }
+        while !batch.writes.is_empty() {
+            commit(&mut target, &mut batch, &mut unfinished, counters);
+        }
         if let Some(between) = between {
             between(&mut target);
         }
     }
+    for (_, waiting) in unfinished {
+        let words = "it was stopped before all was deleted; send it again";
+        (waiting.done)(Err(Arc::new(CommitError::Unavailable(words.into()))));
+    }
 }
 
-/// Makes a batch durable, tells the listener and then the senders.
+/// Makes a batch durable, or its first writes, tells the listener and then the senders. What was not
+/// done stays in the batch, and that of which a step was done goes to `unfinished`.
 fn commit(
     target: &mut Target,
-    writes: &mut Vec<Write>,
-    waiting: &mut Vec<Done>,
+    batch: &mut Batch,
+    unfinished: &mut Unfinished,
     counters: &Counters,
 ) {
-    if writes.is_empty() {
-        return;
-    }
+    let Batch { writes, waiting } = batch;
     let started = Instant::now();
     counters.committing(Some(started));
     let result = (target.commit)(writes);
@@ -258,7 +306,9 @@ fn commit(
         Ok(committed) => {
             counters.set_unavailable(None);
             counters.batches.note(started.elapsed());
-            counters.writes.add(writes.len() as u64);
+            let step = committed.outcomes.last().filter(|_| committed.unfinished);
+            let whole = if step.is_some() { committed.outcomes.len() - 1 } else { writes.len() };
+            counters.writes.add(whole as u64);
             let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
             let put = writes.iter().zip(&committed.outcomes).filter_map(|pair| match pair {
                 (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
@@ -266,11 +316,24 @@ fn commit(
             });
             let mut stored =
                 before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
-            target.listener.batch(&mut stored, &mut || {
-                for (done, outcome) in waiting.drain(..).zip(&committed.outcomes) {
-                    done(Ok(*outcome));
+            let mut unanswered = whole;
+            let mut answer = || {
+                let answered = waiting.drain(..std::mem::take(&mut unanswered));
+                for (waiting, outcome) in answered.zip(&committed.outcomes) {
+                    (waiting.done)(Ok(match *outcome {
+                        Outcome::Erased(count) => Outcome::Erased(waiting.erased + count),
+                        outcome => outcome,
+                    }));
                 }
-            });
+            };
+            target.listener.batch(&mut stored, &mut answer);
+            answer();
+            writes.drain(..whole);
+            if let Some(Outcome::Erased(count)) = step {
+                let (write, mut waiting) = (writes.remove(0), waiting.remove(0));
+                waiting.erased += count;
+                unfinished.push_back((write.rest(*count), waiting));
+            }
         }
         Err(error) => {
             if let CommitError::Stopped(reason) = &error {
@@ -281,12 +344,12 @@ fn commit(
                 counters.set_unavailable(Some(reason.clone()));
             }
             let error = Arc::new(error);
-            for done in waiting.drain(..) {
-                done(Err(Arc::clone(&error)));
+            for waiting in waiting.drain(..) {
+                (waiting.done)(Err(Arc::clone(&error)));
             }
+            writes.clear();
         }
     }
-    writes.clear();
 }
 
 /// Takes what is there, up to the bounds, or to what is to be done after this batch.
@@ -294,8 +357,7 @@ fn gather(
     first: Job,
     options: Options,
     queue: &Receiver<Job>,
-    writes: &mut Vec<Write>,
-    waiting: &mut Vec<Done>,
+    batch: &mut Batch,
 ) -> Option<Between> {
     let until = Instant::now() + options.batch_wait;
     let mut bytes = 0;
@@ -306,9 +368,8 @@ fn gather(
             Job::Between(between) => return Some(between),
         };
         bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
-        writes.push(write);
-        waiting.push(done);
-        if writes.len() >= options.batch_writes_max || bytes >= options.batch_bytes_max {
+        batch.push(write, Waiting { done, erased: 0 });
+        if batch.writes.len() >= options.batch_writes_max || bytes >= options.batch_bytes_max {
             return None;
         }
         next = match queue.try_recv() {
@@ -318,4 +379,66 @@ fn gather(
         };
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use hark_codec::record::{Head, write};
+
+    use super::*;
+    use crate::admission::KeepAll;
+    use crate::query::Query;
+    use crate::store::memory::MemoryStore;
+
+    fn put(n: u16) -> Write {
+        let mut id = [0; 32];
+        id[..2].copy_from_slice(&n.to_be_bytes());
+        let mut out = Vec::new();
+        let head = Head { id, time: u64::from(n), author: None, kind: 1, expires: None };
+        write(&mut out, &head, b"{}", std::iter::empty());
+        Write::Put(out.into())
+    }
+
+    #[test]
+    fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
+        let store = Arc::new(MemoryStore::new(KeepAll).with_erase_step(10));
+        store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
+        let mut writer = Writer::start(Arc::clone(&store) as _, Options::default(), Box::new(()));
+        // So that all of this is there when the writer begins.
+        let (go, wait) = channel::<()>();
+        let held = writer.between(Box::new(move |_| wait.recv().unwrap()));
+        assert!(held.is_ok());
+        let (tell, told) = channel();
+        let submit = |name: &'static str, write| {
+            let tell = tell.clone();
+            let done = move |outcome: Result<_, _>| tell.send((name, outcome.unwrap())).unwrap();
+            writer.submit(write, Box::new(done)).unwrap();
+        };
+        let erase =
+            |from, limit| Write::Erase(Box::new(Query { from, to: 94, limit, ..Query::default() }));
+        submit("all but", erase(0, 85));
+        submit("one", put(1_000));
+        submit("rest", erase(0, usize::MAX));
+        submit("another", put(1_001));
+        go.send(()).unwrap();
+        let all: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names[..2], ["one", "another"]);
+        // Together they deleted each once, and each says how many.
+        let erased = all[2..].iter().map(|(_, outcome)| match outcome {
+            Outcome::Erased(count) => *count,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(erased.sum::<u64>(), 95);
+        // At the end, what is not through is told so.
+        store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
+        let (tell, told) = channel();
+        let done = move |outcome| tell.send(outcome).unwrap();
+        writer.submit(erase(0, usize::MAX), Box::new(done)).unwrap();
+        writer.close();
+        let outcome: Result<Outcome, Arc<CommitError>> = told.recv().unwrap();
+        assert!(matches!(*outcome.unwrap_err(), CommitError::Unavailable(_)));
+    }
 }

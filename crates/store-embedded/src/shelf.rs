@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hark_archive::admission::{Effects, Rules};
+use hark_archive::limits::ERASE_STEP;
 use hark_archive::meter::Histogram;
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::merge::{Merged, Part, Parts, count_all, explain_all};
 use hark_archive::query::prepared::{Prepared, Terms as _};
 use hark_archive::query::source::Source;
-use hark_archive::store::{Stats, Upkeep};
+use hark_archive::store::{Stats, Upkeep, commit_whole};
 use hark_archive::{
     CommitError, Committed, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
     Store, Write,
@@ -38,8 +39,6 @@ const SYNC_BYTES_MAX: usize = 32 << 20;
 /// Bytes for which room is kept behind the end of the log: a quarter of what it has, within these.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
-/// Records that are deleted with one sync where what deletes them is not put with them.
-const ERASE_MAX: usize = 65_536;
 /// Heads that may wait to be sealed before the writer waits for them.
 pub(crate) const FROZEN_MAX: usize = 4;
 
@@ -214,6 +213,17 @@ pub(crate) struct Writing {
     pub terms: Vec<u64>,
     pub effects: Effects,
     pub targets: Vec<Target>,
+    pub step: Step,
+}
+
+/// What a commit may still delete.
+#[derive(Default)]
+pub(crate) struct Step {
+    left: usize,
+    /// There is more to be deleted than is left.
+    unfinished: bool,
+    /// By the write at hand.
+    erased: Vec<Id>,
 }
 
 impl Writing {
@@ -228,6 +238,7 @@ impl Writing {
             terms: Vec::new(),
             effects: Effects::default(),
             targets: Vec::new(),
+            step: Step::default(),
         }
     }
 
@@ -380,7 +391,7 @@ impl Shelf {
         })
     }
 
-    /// Commits writes of which the records are sound and fit into one sync.
+    /// Commits writes of which the records are sound and fit into one sync, up to the end of a step.
     fn commit_piece(&self, writes: &[Write], done: &mut Committed) -> Result<(), CommitError> {
         let writing = lock(&self.writing);
         if let Some(reason) = &writing.stopped {
@@ -399,22 +410,29 @@ impl Shelf {
         }
         writing.frames.clear();
         writing.targets.clear();
+        writing.step = Step { left: ERASE_STEP, ..Step::default() };
         for write in writes {
             if writing.frames.len() >= SYNC_BYTES_MAX {
                 self.flush(&mut writing, &view)?;
             }
+            let at = done.outcomes.len();
             let outcome = match write {
                 Write::Put(bytes) => self.put(&mut writing, &view, bytes),
                 Write::Erase(query) => {
                     let mut query = Query::clone(query);
                     query.normalise();
-                    self.erase(&mut writing, &view, query).map(Outcome::Erased)
+                    self.erase(&mut writing, &view, &query).map(Outcome::Erased)
                 }
             };
             let outcome = outcome.inspect_err(|error| {
                 writing.stopped = Some(error.to_string());
             })?;
             done.outcomes.push(outcome);
+            done.erased.extend(writing.step.erased.drain(..).map(|id| (at, id)));
+            done.unfinished = writing.step.unfinished;
+            if done.unfinished {
+                break;
+            }
         }
         if let Some(trouble) = view.trouble() {
             writing.stopped = Some(trouble.clone());
@@ -533,11 +551,23 @@ impl Shelf {
             if holder.first().is_some_and(|at| Order::NewestFirst.compare(at, &here).is_lt()) {
                 return Ok(Outcome::Superseded);
             }
-            erased.extend(self.find(writing, view, slot, slot.limit)?);
+            erased = self.find(writing, view, slot, slot.limit)?;
         }
+        let holders = erased.len();
         for query in &effects.erases {
-            erased.extend(self.find(writing, view, query, query.limit)?);
+            // One more than may go tells that there is more.
+            let more = (writing.step.left + 1).saturating_sub(erased.len() - holders);
+            erased.extend(self.find(writing, view, query, query.limit.min(more))?);
         }
+        let others = erased.len() - holders;
+        if others > writing.step.left {
+            // What holds the place goes with the put, which comes last.
+            let step = &erased[holders..holders + writing.step.left];
+            self.delete(writing, view, step);
+            writing.step.unfinished = true;
+            return Ok(Outcome::Erased(step.len() as u64));
+        }
+        writing.step.left -= others;
         self.delete(writing, view, &erased);
         let head = &view.active;
         let Some(tail) = &writing.tail else { return Ok(Outcome::Duplicate) };
@@ -547,25 +577,14 @@ impl Shelf {
         Ok(Outcome::Stored { seq: head.base + u64::from(row) + 1 })
     }
 
-    /// Deletes what matches, in pieces: only what a record deletes must stand in one batch.
-    fn erase(
-        &self,
-        writing: &mut Writing,
-        view: &View,
-        mut query: Query,
-    ) -> Result<u64, CommitError> {
-        let mut erased = 0;
-        loop {
-            let wanted = (query.limit - erased).min(ERASE_MAX);
-            let found = self.find(writing, view, &query, wanted)?;
-            self.delete(writing, view, &found);
-            erased += found.len();
-            if found.len() < ERASE_MAX || erased >= query.limit {
-                return Ok(erased as u64);
-            }
-            query.after = found.last().copied();
-            self.flush(writing, view)?;
-        }
+    fn erase(&self, writing: &mut Writing, view: &View, query: &Query) -> Result<u64, CommitError> {
+        let left = writing.step.left;
+        let mut found = self.find(writing, view, query, query.limit.min(left + 1))?;
+        writing.step.unfinished = found.len() > left;
+        found.truncate(left);
+        writing.step.left -= found.len();
+        self.delete(writing, view, &found);
+        Ok(found.len() as u64)
     }
 
     /// Gathers the deletion of what was found.
@@ -576,6 +595,7 @@ impl Shelf {
                 target.doom();
                 writing.gather(Frame::Delete { id: *id, log: target.log() }, salt);
                 writing.targets.push(target);
+                writing.step.erased.push(*id);
             }
         }
     }
@@ -629,6 +649,10 @@ pub(crate) fn random_u32() -> io::Result<u32> {
 
 impl Store for Embedded {
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        commit_whole(writes, |writes| self.commit_some(writes))
+    }
+
+    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         for (index, write) in writes.iter().enumerate() {
             if let Write::Put(bytes) = write {
                 if bytes.len() > BODY_MAX {
@@ -641,7 +665,7 @@ impl Store for Embedded {
         }
         let mut done = Committed::default();
         let mut rest = writes;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !done.unfinished {
             let (mut bytes, mut head_bytes) = (0, 0);
             let head_bytes_max = self.shelf.options.head_bytes_max / 4;
             let fits = rest.iter().take(ROWS_MAX / 2).take_while(|write| {

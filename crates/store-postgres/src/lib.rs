@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hark_archive::admission::Rules;
 use hark_archive::query::explain::Explanation;
-use hark_archive::store::{Numbered, Stats};
+use hark_archive::store::{Numbered, Stats, commit_whole};
 use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
 use tokio::sync::Semaphore;
 
@@ -319,6 +319,10 @@ fn failed(fault: &Fault) -> SearchError {
 
 impl Store for PostgresStore {
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        commit_whole(writes, |writes| self.commit_some(writes))
+    }
+
+    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         let carried = self.writing().commit(&self.inner, writes)?;
         let mut known = self.inner.known();
         for key in &carried.deleted {

@@ -17,6 +17,8 @@ use crate::query::{Order, Position, Query};
 pub struct MemoryStore {
     rules: Box<dyn Rules>,
     state: Mutex<State>,
+    /// Records that one [`Store::commit_some`] deletes, at most.
+    erase_step: usize,
 }
 
 type Records = BTreeMap<(u64, Id), Arc<[u8]>>;
@@ -34,7 +36,13 @@ struct State {
 impl MemoryStore {
     /// An empty store.
     pub fn new(rules: impl Rules + 'static) -> Self {
-        Self { rules: Box::new(rules), state: Mutex::default() }
+        Self { rules: Box::new(rules), state: Mutex::default(), erase_step: usize::MAX }
+    }
+
+    /// Deletes in steps of so many, as stores do that others wait for.
+    #[must_use]
+    pub fn with_erase_step(self, erase_step: usize) -> Self {
+        Self { erase_step, ..self }
     }
 
     /// Ids of all that matches, in order; cursor and limit left aside.
@@ -89,13 +97,21 @@ impl State {
         removed.is_some()
     }
 
-    fn erase(&mut self, query: &Query) -> u64 {
+    /// Deletes what matches, up to the step's end.
+    fn erase(&mut self, query: &Query, step: &mut Erasing) -> u64 {
         let found = self.find(query);
         let ids: Vec<Id> = found.iter().take(query.limit).map(|b| *view(b).id()).collect();
-        ids.iter().filter(|id| self.remove(id)).count() as u64
+        let count = ids.len().min(step.left);
+        step.unfinished |= count < ids.len();
+        step.left -= count;
+        for id in &ids[..count] {
+            self.remove(id);
+            step.erased.push(*id);
+        }
+        count as u64
     }
 
-    fn put(&mut self, bytes: &[u8], effects: &Effects) -> Outcome {
+    fn put(&mut self, bytes: &[u8], effects: &Effects, step: &mut Erasing) -> Outcome {
         let record = view(bytes);
         if self.times.contains_key(record.id()) {
             return Outcome::Duplicate;
@@ -112,10 +128,13 @@ impl State {
             if self.find(slot).iter().any(newer) {
                 return Outcome::Superseded;
             }
-            self.erase(slot);
         }
-        for query in &effects.erases {
-            self.erase(query);
+        let mut erased = 0;
+        for query in effects.erases.iter().chain(&effects.slot) {
+            erased += self.erase(query, step);
+        }
+        if step.unfinished {
+            return Outcome::Erased(erased);
         }
         self.seq += 1;
         let at = (here.time, here.id);
@@ -136,6 +155,14 @@ fn shows(query: &Query, bytes: &[u8]) -> bool {
         && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
 }
 
+/// What a commit may still delete, and what it has.
+struct Erasing {
+    left: usize,
+    unfinished: bool,
+    /// By the write at hand.
+    erased: Vec<Id>,
+}
+
 fn normal(query: &Query) -> Query {
     let mut query = query.clone();
     query.normalise();
@@ -144,6 +171,10 @@ fn normal(query: &Query) -> Query {
 
 impl Store for MemoryStore {
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        super::commit_whole(writes, |writes| self.commit_some(writes))
+    }
+
+    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         let mut state = self.state();
         let mut effects = Effects::default();
         for (index, write) in writes.iter().enumerate() {
@@ -153,19 +184,25 @@ impl Store for MemoryStore {
                     .map_err(|source| CommitError::Record { index, source })?;
             }
         }
-        let outcomes = writes
-            .iter()
-            .map(|write| match write {
+        let mut done = Committed::default();
+        let mut step = Erasing { left: self.erase_step, unfinished: false, erased: Vec::new() };
+        for (at, write) in writes.iter().enumerate() {
+            done.outcomes.push(match write {
                 Write::Put(bytes) => {
                     effects.clear();
                     self.rules.effects(&view(bytes), &mut effects);
                     effects.normalise();
-                    state.put(bytes, &effects)
+                    state.put(bytes, &effects, &mut step)
                 }
-                Write::Erase(query) => Outcome::Erased(state.erase(&normal(query))),
-            })
-            .collect();
-        Ok(Committed { outcomes, ..Committed::default() })
+                Write::Erase(query) => Outcome::Erased(state.erase(&normal(query), &mut step)),
+            });
+            done.erased.extend(step.erased.drain(..).map(|id| (at, id)));
+            if step.unfinished {
+                done.unfinished = true;
+                break;
+            }
+        }
+        Ok(done)
     }
 
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {

@@ -138,18 +138,23 @@ fn attempt(
     }
     let before = news(inner, session, seq)?;
     let mut play = Play::new(inner, session, fetched);
-    let mut outcomes = Vec::with_capacity(writes.len());
-    for (write, put) in writes.iter().zip(puts) {
-        outcomes.push(match (write, put) {
+    let mut committed =
+        Committed { outcomes: Vec::with_capacity(writes.len()), before, ..Committed::default() };
+    for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
+        committed.outcomes.push(match (write, put) {
             (Write::Erase(query), _) => Outcome::Erased(play.erase(query)?),
             (_, Some(put)) => play.put(put)?,
             (Write::Put(_), None) => Outcome::Duplicate,
         });
+        committed.erased.extend(play.erased().map(|id| (at, id)));
+        if play.is_unfinished() {
+            committed.unfinished = true;
+            break;
+        }
     }
     let (kept, deleted, last) = play.end();
     if kept.is_empty() && deleted.is_empty() {
         session.batch("COMMIT")?;
-        let committed = Committed { outcomes, bytes: 0, before };
         return Ok(Carried { committed, seq, kept: Vec::new(), deleted });
     }
     let times = kept.iter().map(|(_, put)| put.record.time());
@@ -161,14 +166,14 @@ fn attempt(
         inner.set_parts(Parts::read(session, parts.version + 1)?);
     }
     let gone = delete(session, &deleted)?;
-    let bytes = insert(inner, session, &kept)?;
+    committed.bytes = insert(inner, session, &kept)?;
     let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
     let said = i32::from(!deleted.is_empty());
     let advance: [&(dyn ToSql + Sync); 3] = [&last, &records, &said];
     session.query(Form::Advance, &advance)?;
     session.batch("COMMIT")?;
     let kept = kept.iter().map(|(_, put)| put.key).collect();
-    Ok(Carried { committed: Committed { outcomes, bytes, before }, seq: last, kept, deleted })
+    Ok(Carried { committed, seq: last, kept, deleted })
 }
 
 /// What others have put up to number `seq`, as far as this process has not told it.

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use hark_archive::admission::Forbidding;
-use hark_archive::{Order, Outcome, Position, Query, Record};
+use hark_archive::limits::ERASE_STEP;
+use hark_archive::{Id, Order, Outcome, Position, Progress, Query, Record};
 use hark_codec::record::Key as Author;
 
 use super::fetch::{Fetched, Slot};
@@ -29,7 +30,22 @@ pub(super) struct Play<'a, 'p> {
     /// What is to be deleted of what was kept before.
     deleted: Vec<Key>,
     deleted_ids: HashSet<[u8; 32]>,
+    step: Step,
 }
+
+/// What a commit may still delete, and what it does. Records have tags, whose rows take as long to
+/// delete as they do, so it is bounded in bytes as well.
+struct Step {
+    left: usize,
+    bytes_left: usize,
+    /// There is more to be deleted than is left.
+    unfinished: bool,
+    /// By the write at hand.
+    erased: Vec<Id>,
+}
+
+/// Bytes of records that one commit deletes, about at most.
+const STEP_BYTES: usize = 1 << 20;
 
 impl<'a, 'p> Play<'a, 'p> {
     pub(super) fn new(inner: &'a Inner, session: &'a mut Session, fetched: Fetched) -> Self {
@@ -44,7 +60,23 @@ impl<'a, 'p> Play<'a, 'p> {
             by_forbidding: HashMap::new(),
             deleted: Vec::new(),
             deleted_ids: HashSet::new(),
+            step: Step {
+                left: ERASE_STEP,
+                bytes_left: STEP_BYTES,
+                unfinished: false,
+                erased: Vec::new(),
+            },
         }
+    }
+
+    /// Whether only a step was done of the last write.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.step.unfinished
+    }
+
+    /// Ids of what the last write deleted.
+    pub(super) fn erased(&mut self) -> std::vec::Drain<'_, Id> {
+        self.step.erased.drain(..)
     }
 
     /// What is to be kept, what is to be deleted, and the number of the last put.
@@ -63,19 +95,23 @@ impl<'a, 'p> Play<'a, 'p> {
                 return Ok(Outcome::Refused(there_is.refusal));
             }
         }
+        let mut holders = Vec::new();
         if let Some(slot) = &put.effects.slot {
-            let holders = self.find(slot)?;
+            holders = self.find(slot)?;
             let here = put.key.position();
             let newer = |key: &Key| Order::NewestFirst.compare(&key.position(), &here).is_lt();
             if holders.iter().any(newer) {
                 return Ok(Outcome::Superseded);
             }
-            self.delete(&holders);
         }
+        let mut erased = 0;
         for query in &put.effects.erases {
-            let found = self.find(query)?;
-            self.delete(&found);
+            erased += self.erase_step(query)?;
+            if self.step.unfinished {
+                return Ok(Outcome::Erased(erased));
+            }
         }
+        self.delete(&holders);
         self.seq += 1;
         let at = self.puts.len();
         self.puts.push(Some((self.seq, put)));
@@ -94,8 +130,19 @@ impl<'a, 'p> Play<'a, 'p> {
     pub(super) fn erase(&mut self, query: &Query) -> Result<u64, Fault> {
         let mut query = query.clone();
         query.normalise();
-        let mut found = self.find(&query)?;
-        found.truncate(query.limit);
+        self.erase_step(&query)
+    }
+
+    /// Deletes what matches, up to the step's end.
+    fn erase_step(&mut self, query: &Query) -> Result<u64, Fault> {
+        // One more than may go tells that there is more.
+        let limit = query.limit.min(self.step.left + 1);
+        let (mut found, cut) =
+            self.find_some(&Query { limit, ..query.clone() }, self.step.bytes_left)?;
+        found.truncate(limit);
+        self.step.unfinished = cut || found.len() > self.step.left;
+        found.truncate(self.step.left);
+        self.step.left -= found.len();
         self.delete(&found);
         Ok(found.len() as u64)
     }
@@ -122,13 +169,18 @@ impl<'a, 'p> Play<'a, 'p> {
     /// What matches, in the query's order, of what is kept and of this batch. At least as much as the
     /// limit, where there is as much.
     fn find(&mut self, query: &Query) -> Result<Vec<Key>, Fault> {
-        let mut found = match Slot::of(query, &self.inner.terms) {
+        self.find_some(query, usize::MAX).map(|(found, _)| found)
+    }
+
+    /// The same, but of what is kept no more than has about so many bytes; and whether that cut it off.
+    fn find_some(&mut self, query: &Query, bytes_max: usize) -> Result<(Vec<Key>, bool), Fault> {
+        let (mut found, cut) = match Slot::of(query, &self.inner.terms) {
             Some(slot) if self.fetched.slots.contains_key(&slot) => {
                 let held = self.fetched.slots.get(&slot).into_iter().flatten();
                 let within = |key: &&Key| (query.from..=query.to).contains(&time(key));
-                held.filter(within).copied().collect()
+                (held.filter(within).copied().collect(), false)
             }
-            _ => self.search(query)?,
+            _ => self.search(query, bytes_max)?,
         };
         found.retain(|key| !self.deleted_ids.contains(&key.id));
         let behind =
@@ -145,22 +197,23 @@ impl<'a, 'p> Play<'a, 'p> {
             found.extend(all.filter(matching).map(|put| put.key));
         }
         found.sort_by(|a, b| query.order.compare(&a.position(), &b.position()));
-        Ok(found)
+        Ok((found, cut))
     }
 
-    /// What matches of what is kept.
-    fn search(&mut self, query: &Query) -> Result<Vec<Key>, Fault> {
+    /// What matches of what is kept, and whether there is more than so many bytes of it.
+    fn search(&mut self, query: &Query, bytes_max: usize) -> Result<(Vec<Key>, bool), Fault> {
         // Those that this batch deletes are found too.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
         let asked = Asked::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
         let mut finder = Finders::new(asked);
-        let mut found = Vec::new();
-        finder.slice(self.inner, u64::MAX, self.session, &mut |record| {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let progress = finder.slice(self.inner, u64::MAX, self.session, &mut |record| {
             found.push(Key { time: to_db(record.time()), id: *record.id() });
-            ControlFlow::Continue(())
+            bytes += record.bytes().len();
+            if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok(found)
+        Ok((found, progress == Progress::Paused))
     }
 
     fn delete(&mut self, keys: &[Key]) {
@@ -169,7 +222,10 @@ impl<'a, 'p> Play<'a, 'p> {
                 self.puts[at] = None;
             } else if self.deleted_ids.insert(key.id) {
                 self.deleted.push(*key);
+            } else {
+                continue;
             }
+            self.step.erased.push(key.id);
         }
     }
 }

@@ -1,0 +1,118 @@
+//! What deletes much does so in steps, and a vanishing that ended half way is gone on with.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::Refusal;
+use hark_archive::admission::nostr::{NostrRules, VANISH};
+use hark_archive::limits::ERASE_STEP;
+use hark_archive::{Head, Outcome, Query, Store, Write};
+use hark_store_embedded::{Embedded, Options};
+use hark_testkit::random::encode;
+
+const NOW: u64 = 1_700_000_000;
+
+/// A directory that goes when it is dropped.
+struct Dir(PathBuf);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// With small segments, so that what is deleted lies in several and in the head.
+fn open(dir: &Path) -> Embedded {
+    let options = Options { seal_records: 700, ..Options::default() };
+    Embedded::open(dir, Box::new(NostrRules), options).expect("opens")
+}
+
+fn put(number: u32, author: u8, kind: u32, label: (u8, &[u8])) -> Write {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    let time = NOW - u64::from(number);
+    let head = Head { id, time, author: Some([author; 32]), kind, expires: None };
+    Write::Put(encode(&head, &[(label.0, label.1.to_vec())]))
+}
+
+fn note(number: u32, author: u8) -> Write {
+    put(number, author, 1, (b't', b"a"))
+}
+
+fn of(author: u8) -> Query {
+    Query { authors: Some(vec![[author; 32]]), ..Query::default() }
+}
+
+#[test]
+fn a_vanishing_that_ended_half_way_is_gone_on_with_by_who_sends_it_again() {
+    let dir = Dir(std::env::temp_dir().join(format!("hark-steps-{}", std::process::id())));
+    let store = open(&dir.0);
+    let count = ERASE_STEP as u32 * 2 + 10;
+    store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
+    let request = [put(0, 1, 62, (VANISH, b"")), note(100_000, 2)];
+    let step = store.commit_some(&request).unwrap();
+    assert_eq!((step.outcomes, step.unfinished), (vec![Outcome::Erased(ERASE_STEP as u64)], true));
+    assert_eq!(step.erased.len(), ERASE_STEP);
+    drop(store);
+    let store = open(&dir.0);
+    let left = u64::from(count) - ERASE_STEP as u64;
+    assert_eq!(store.count(&of(1)).unwrap(), Some(left), "the request is not among them");
+    let whole = store.commit(&request).unwrap();
+    assert!(matches!(whole.outcomes[..], [Outcome::Stored { .. }, Outcome::Stored { .. }]));
+    assert_eq!(whole.erased.len() as u64, left);
+    assert!(whole.erased.iter().all(|(by, _)| *by == 0));
+    assert_eq!(store.count(&of(1)).unwrap(), Some(1));
+    assert_eq!(store.count(&of(2)).unwrap(), Some(1));
+    let again = store.commit(&[note(5, 1)]).unwrap().outcomes;
+    assert_eq!(again, [Outcome::Refused(Refusal::Vanished)]);
+}
+
+#[test]
+fn an_erase_says_how_many_went_in_all_its_steps_and_no_more_than_its_limit() {
+    let dir = Dir(std::env::temp_dir().join(format!("hark-erases-{}", std::process::id())));
+    let store = open(&dir.0);
+    let count = ERASE_STEP * 3;
+    store.commit(&(1..=count as u32).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
+    let limit = ERASE_STEP * 2 + 5;
+    let writes = [
+        Write::Erase(Box::new(Query { limit, ..of(1) })),
+        note(100_000, 2),
+        Write::Erase(Box::new(of(1))),
+    ];
+    let done = store.commit(&writes).unwrap();
+    let rest = (count - limit) as u64;
+    assert!(
+        matches!(done.outcomes[..], [Outcome::Erased(first), Outcome::Stored { .. },
+        Outcome::Erased(last)] if first == limit as u64 && last == rest),
+        "{:?}",
+        done.outcomes
+    );
+    assert_eq!(done.erased.iter().filter(|(by, _)| *by == 2).count() as u64, rest);
+}
+
+/// How long a step takes where there is much; others wait for one at most.
+#[test]
+fn a_million_vanish_in_steps_of_which_the_longest_is_told() {
+    if std::env::var_os("HARK_LONG").is_none() {
+        return;
+    }
+    let dir = Dir(std::env::temp_dir().join(format!("hark-million-{}", std::process::id())));
+    let store = Embedded::open(&dir.0, Box::new(NostrRules), Options::default()).expect("opens");
+    let count = 1_000_000;
+    for first in (1..=count).step_by(1_000) {
+        store.commit(&(first..first + 1_000).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
+    }
+    let request = [put(0, 1, 62, (VANISH, b""))];
+    let (started, mut longest, mut steps) = (Instant::now(), Duration::ZERO, 0);
+    loop {
+        let step = Instant::now();
+        let done = store.commit_some(&request).unwrap();
+        (longest, steps) = (longest.max(step.elapsed()), steps + 1);
+        if !done.unfinished {
+            break;
+        }
+    }
+    println!("{count} records, {steps} steps in {:?}, the longest {longest:?}", started.elapsed());
+    assert_eq!(store.count(&of(1)).unwrap(), Some(1));
+}

@@ -1,0 +1,241 @@
+//! A database that loses its last commits: a standby that lagged is promoted, or a backup takes its place.
+//! What is put then has numbers that others had, and everyone hears of it all the same.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::live::{Handle, Live, News, Sink};
+use hark_archive::writer::{Listener, Options as Batches, Writer};
+use hark_archive::{Head, Outcome, Query, Record, Store, Write};
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::Cluster;
+use hark_testkit::random::encode;
+
+/// Long enough for machines that test; what is waited for is what ends the wait.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn put(number: u32) -> Write {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    let time = 1_700_000_000 + u64::from(number);
+    let head = Head { id, time, author: Some([1; 32]), kind: 1, expires: None };
+    Write::Put(encode(&head, &[]))
+}
+
+type Numbers = Arc<Mutex<Vec<u32>>>;
+
+/// A subscriber: numbers of what it was told, live.
+struct Subscriber(Numbers);
+
+impl Sink for Subscriber {
+    fn deliver(&self, news: News) {
+        let words = String::from_utf8_lossy(news.wire()).into_owned();
+        let time = words.split(' ').nth(2).and_then(|time| time.parse::<u32>().ok());
+        self.0.lock().unwrap().push(time.expect("a time") - 1_700_000_000);
+    }
+
+    fn wake(&self) {}
+
+    fn overflow(&self) {}
+}
+
+struct Ear(Arc<Live>, Arc<Mutex<Vec<u64>>>);
+
+impl Listener for Ear {
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    ) {
+        for (seq, record) in records {
+            self.1.lock().unwrap().push(seq);
+            self.0.publish(Some(seq), &record);
+        }
+        answer();
+    }
+}
+
+/// A node as a server has it: a store, a writer, subscribers.
+struct Node {
+    store: Arc<PostgresStore>,
+    writer: Arc<Writer>,
+    live: Arc<Live>,
+    /// All numbers that were told, in order.
+    told: Arc<Mutex<Vec<u64>>>,
+    subscribers: Vec<(Handle, Numbers)>,
+}
+
+impl Node {
+    fn new(url: &str, hears: bool) -> Self {
+        let options = Options { statement_timeout: Duration::from_secs(5), ..Options::default() };
+        let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
+        let store = Arc::new(store.expect("opens"));
+        let (live, told) = (Arc::new(Live::default()), Arc::default());
+        let ear = Ear(Arc::clone(&live), Arc::clone(&told));
+        let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(ear));
+        let writer = Arc::new(writer);
+        let woken = Arc::downgrade(&writer);
+        if hears {
+            store.on_news(Box::new(move || {
+                if let Some(writer) = woken.upgrade() {
+                    writer.tell_news();
+                }
+            }));
+        }
+        Self { store, writer, live, told, subscribers: Vec::new() }
+    }
+
+    /// Asks for everything and goes on listening.
+    fn subscribe(&mut self) {
+        let heard = Numbers::default();
+        let sink = Box::new(Subscriber(Arc::clone(&heard)));
+        let handle = self.live.subscribe(vec![Query::default()], sink, 1 << 20);
+        while !handle.enter() {}
+        let search = self.store.search(&Query::default()).unwrap();
+        handle.opened(0, search.seq());
+        handle.release(Default::default());
+        self.subscribers.push((handle, heard));
+    }
+
+    /// Puts these, each again until it is kept.
+    fn put(&self, numbers: impl IntoIterator<Item = u32>) {
+        for number in numbers {
+            wait_until("is kept", || match self.writer.write(put(number)) {
+                Ok(outcome) => matches!(outcome, Outcome::Stored { .. } | Outcome::Duplicate),
+                Err(_) => false,
+            });
+        }
+    }
+
+    /// Waits until every subscriber has heard of these.
+    fn hears(&self, who: &str, numbers: impl IntoIterator<Item = u32>) {
+        let wanted: BTreeSet<u32> = numbers.into_iter().collect();
+        for (at, (_, heard)) in self.subscribers.iter().enumerate() {
+            wait_until(&format!("{who}: subscriber {at} hears {wanted:?}"), || {
+                let heard: BTreeSet<u32> = heard.lock().unwrap().iter().copied().collect();
+                wanted.is_subset(&heard)
+            });
+        }
+        let told = self.told.lock().unwrap();
+        assert!(told.is_sorted_by(|a, b| a < b), "{who}: {told:?}");
+    }
+}
+
+/// Puts `shared`, then cuts the standby off, puts `lost`, kills the primary and promotes the standby.
+fn fail_over(primary: &Cluster, standby: &Cluster, shared: &dyn Fn(), lost: &dyn Fn()) {
+    shared();
+    let at = primary.sql("postgres", "SELECT pg_current_wal_lsn()");
+    wait_until("the standby follows", || {
+        let text = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'");
+        standby.sql("postgres", &text) == "t"
+    });
+    standby.sql("postgres", "ALTER SYSTEM SET primary_conninfo = ''");
+    standby.sql("postgres", "SELECT pg_reload_conf()");
+    wait_until("the standby is cut off", || {
+        standby.sql("postgres", "SELECT count(*) FROM pg_stat_wal_receiver") == "0"
+    });
+    lost();
+    primary.kill();
+    assert_eq!(standby.sql("postgres", "SELECT pg_promote()"), "t");
+}
+
+fn both(primary: &Cluster, standby: &Cluster, database: &str) -> String {
+    let ports = (primary.port(), standby.port());
+    format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/{database}", ports.0, ports.1)
+}
+
+#[test]
+fn after_a_failover_that_lost_commits_both_nodes_hear_all_that_comes() {
+    let primary = Cluster::with(&["fsync=off"]);
+    let database = primary.database("failover");
+    let standby = primary.replica();
+    let url = both(&primary, &standby, &database.name);
+    let (mut one, mut two) = (Node::new(&url, true), Node::new(&url, true));
+    one.subscribe();
+    two.subscribe();
+    fail_over(&primary, &standby, &|| one.put(0..10), &|| one.put(10..20));
+    two.hears("two", 0..20);
+    one.put(100..105);
+    two.put(200..203);
+    // Those who subscribe meanwhile as well.
+    one.subscribe();
+    two.subscribe();
+    one.put(105..107);
+    two.put(203..205);
+    let wanted = || (105..107).chain(203..205);
+    one.hears("one", wanted());
+    two.hears("two", wanted());
+    for node in [&mut one, &mut two] {
+        node.subscribers.truncate(1);
+        node.hears("from before", (100..107).chain(200..205));
+        wait_until("all is told", || node.store.trouble().is_none());
+        assert_eq!(node.store.count(&Query::default()).unwrap(), Some(10 + 7 + 5));
+    }
+    assert_eq!(standby.sql(&database.name, "SELECT count(*) FROM hark_nostr.line"), "2");
+}
+
+#[test]
+fn a_node_that_looks_late_hears_all_though_the_numbers_have_passed_those_it_knew() {
+    let primary = Cluster::with(&["fsync=off"]);
+    let database = primary.database("late");
+    let standby = primary.replica();
+    let url = both(&primary, &standby, &database.name);
+    // It hears of others with its own commits only.
+    let mut late = Node::new(&url, false);
+    late.subscribe();
+    fail_over(&primary, &standby, &|| late.put(0..10), &|| late.put(10..20));
+    let other = Node::new(&url, true);
+    other.put(100..120);
+    assert_eq!(standby.sql(&database.name, "SELECT seq FROM hark_nostr.state"), "30");
+    late.put([200]);
+    late.hears("late", (100..120).chain([200]));
+}
+
+#[test]
+fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_heard() {
+    let database = Cluster::shared().database("restored");
+    let mut node = Node::new(&database.url, true);
+    node.subscribe();
+    node.put(0..20);
+    // What a backup taken after ten of them has, in the tables that were there.
+    database.sql(
+        "BEGIN; DELETE FROM hark_nostr.record WHERE seq > 10;
+         UPDATE hark_nostr.state SET seq = 10, records = 10; COMMIT",
+    );
+    // By another node, which is open since.
+    let other = Node::new(&database.url, true);
+    other.put(100..105);
+    node.hears("node", 100..105);
+    node.put(200..203);
+    node.hears("node", 200..203);
+    wait_until("all is told", || node.store.trouble().is_none());
+}
+
+#[test]
+fn who_may_not_ask_for_the_timeline_serves_all_the_same() {
+    let cluster = Cluster::shared();
+    let database = cluster.database("rights");
+    database.sql(
+        "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC;
+         REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC;
+         CREATE ROLE plain LOGIN; GRANT CREATE ON DATABASE rights_x TO plain"
+            .replace("rights_x", &database.name)
+            .as_str(),
+    );
+    let url = database.url.replace("postgres@", "plain@");
+    let node = Node::new(&url, true);
+    node.put(0..3);
+    assert_eq!(node.store.count(&Query::default()).unwrap(), Some(3));
+    let place = database.sql("SELECT place FROM hark_nostr.line");
+    assert!(!place.is_empty() && !place.contains(' '), "{place}");
+}

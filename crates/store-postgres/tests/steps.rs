@@ -1,0 +1,148 @@
+//! What deletes much does so in steps, and nobody waits for more than one of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::Refusal;
+use hark_archive::admission::nostr::{NostrRules, VANISH};
+use hark_archive::limits::ERASE_STEP;
+use hark_archive::writer::{Options as Batches, Writer};
+use hark_archive::{Head, Outcome, Query, Store, Write};
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::encode;
+
+const NOW: u64 = 1_700_000_000;
+
+fn open(database: &Database<'_>) -> Arc<PostgresStore> {
+    let store =
+        PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &Options::default());
+    Arc::new(store.expect("opens"))
+}
+
+fn put(number: u32, author: u8, kind: u32, label: (u8, &[u8])) -> Write {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    let time = NOW - u64::from(number);
+    let head = Head { id, time, author: Some([author; 32]), kind, expires: None };
+    Write::Put(encode(&head, &[(label.0, label.1.to_vec())]))
+}
+
+fn note(number: u32, author: u8) -> Write {
+    put(number, author, 1, (b't', b"a"))
+}
+
+/// A request to vanish that is meant for this relay.
+fn vanish(author: u8) -> Write {
+    put(0, author, 62, (VANISH, b""))
+}
+
+fn of(author: u8) -> Query {
+    Query { authors: Some(vec![[author; 32]]), ..Query::default() }
+}
+
+#[test]
+fn whoever_puts_meanwhile_waits_for_a_step_of_a_vanishing_and_not_for_all_of_it() {
+    let database = Cluster::shared().database("vanish");
+    let (store, other) = (open(&database), open(&database));
+    let count = ERASE_STEP as u32 * 3 + 10;
+    store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
+    let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(()));
+    let (tell, told) = channel();
+    let say = |name: &'static str| {
+        let tell = tell.clone();
+        Box::new(move |outcome: Result<Outcome, _>| {
+            let _ = tell.send((name, outcome.unwrap()));
+        })
+    };
+    writer.submit(vanish(1), say("vanish")).unwrap();
+    writer.submit(note(100_000, 2), say("here")).unwrap();
+    let first = told.recv().unwrap();
+    assert!(matches!(first, ("here", Outcome::Stored { .. })), "{first:?}");
+    // Nor does another node.
+    let outcome = other.commit(&[note(100_001, 2)]).unwrap().outcomes;
+    assert!(matches!(outcome[..], [Outcome::Stored { .. }]));
+    let last = told.recv().unwrap();
+    assert!(matches!(last, ("vanish", Outcome::Stored { .. })), "{last:?}");
+    // The request has its OK: nothing of it is left, and nothing comes back.
+    assert_eq!(store.count(&of(1)).unwrap(), Some(1));
+    assert_eq!(store.count(&of(2)).unwrap(), Some(2));
+    assert_eq!(store.stats().records, 3);
+    let again = other.commit(&[note(5, 1)]).unwrap().outcomes;
+    assert_eq!(again, [Outcome::Refused(Refusal::Vanished)]);
+}
+
+#[test]
+fn a_vanishing_that_ended_half_way_is_gone_on_with_by_whoever_gets_the_request_next() {
+    let database = Cluster::shared().database("vanish again");
+    let (store, other) = (open(&database), open(&database));
+    let count = ERASE_STEP as u32 * 2 + 10;
+    store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
+    let request = [vanish(1), note(100_000, 2)];
+    let done = store.commit_some(&request).unwrap();
+    assert_eq!((done.outcomes, done.unfinished), (vec![Outcome::Erased(ERASE_STEP as u64)], true));
+    let gone: HashSet<_> = done.erased.iter().map(|(at, id)| (*at, *id)).collect();
+    assert_eq!(gone.len(), ERASE_STEP);
+    // Here the node ends. What was not answered is not kept, and the client sends it again elsewhere.
+    drop(store);
+    let left = open(&database).count(&of(1)).unwrap();
+    assert_eq!(left, Some(u64::from(count) - ERASE_STEP as u64));
+    let outcomes = other.commit(&request).unwrap().outcomes;
+    assert!(matches!(outcomes[..], [Outcome::Stored { .. }, Outcome::Stored { .. }]));
+    assert_eq!(other.count(&of(1)).unwrap(), Some(1));
+}
+
+#[test]
+fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long() {
+    let database = Cluster::shared().database("erase much");
+    let options = Options { statement_timeout: Duration::from_secs(2), ..Options::default() };
+    let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
+    let store = store.expect("opens");
+    // Long ones, with many labels: a step has fewer of these.
+    let labels: Vec<(u8, Vec<u8>)> =
+        (0..2_000).map(|n: u32| (b't', n.to_be_bytes().to_vec())).collect();
+    let long = |n: u32| {
+        let mut id = [9; 32];
+        id[..4].copy_from_slice(&n.to_be_bytes());
+        let head = Head { id, time: NOW, author: Some([3; 32]), kind: 1, expires: None };
+        Write::Put(encode(&head, &labels))
+    };
+    for n in 0..10 {
+        store.commit(&(n * 10..n * 10 + 10).map(long).collect::<Vec<_>>()).unwrap();
+    }
+    let erase = [Write::Erase(Box::new(of(3))), note(1, 1)];
+    let step = store.commit_some(&erase).unwrap();
+    assert!(step.unfinished && step.outcomes.len() == 1, "{:?}", step.outcomes);
+    let Some(Outcome::Erased(first)) = step.outcomes.first() else { panic!("{step:?}") };
+    assert!((1..100).contains(first), "{first}");
+    let outcomes = store.commit(&erase).unwrap().outcomes;
+    assert_eq!(outcomes.first(), Some(&Outcome::Erased(100 - first)));
+    assert_eq!(store.count(&of(3)).unwrap(), Some(0));
+}
+
+/// How long a step takes where there is much; others wait for one at most.
+#[test]
+fn many_vanish_in_steps_of_which_the_longest_is_told() {
+    if std::env::var_os("HARK_LONG").is_none() {
+        return;
+    }
+    let database = Cluster::shared().database("many vanish");
+    let store = open(&database);
+    let count = 400_000;
+    for first in (1..=count).step_by(1_000) {
+        store.commit(&(first..first + 1_000).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
+    }
+    let (started, mut longest, mut steps) = (Instant::now(), Duration::ZERO, 0);
+    loop {
+        let step = Instant::now();
+        let done = store.commit_some(&[vanish(1)]).unwrap();
+        (longest, steps) = (longest.max(step.elapsed()), steps + 1);
+        if !done.unfinished {
+            break;
+        }
+    }
+    println!("{count} records, {steps} steps in {:?}, the longest {longest:?}", started.elapsed());
+    assert_eq!(store.count(&of(1)).unwrap(), Some(1));
+}
