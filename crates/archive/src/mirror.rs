@@ -6,7 +6,10 @@
 //! the thread walks through both (see [`crate::copy`]) until the second has what the first has. That
 //! is also how it begins, so nothing about the second needs to be remembered.
 //!
-//! What the second has and the first has not is counted and left: it may be more than a mirror.
+//! What the second has and the first has not is counted and left: it may be more than a mirror. So what
+//! is erased goes over as the ids that the first has erased, and not as the query, which could match
+//! other records there. What a record itself does to others (replace, delete) it does in the second by
+//! the same rules.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +24,7 @@ use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::store::{
     CommitError, Committed, Numbered, Outcome, Search, SearchError, Stats, Store, Write,
+    commit_whole,
 };
 use crate::vital;
 
@@ -61,7 +65,8 @@ pub struct Lag {
     pub in_step: bool,
     /// Records that were brought over since the start.
     pub copied: u64,
-    /// Records that it has and the first has not, as of the last walk.
+    /// Records that it has and the first has not: counted by the last walk, less those that the first
+    /// has put since and those that went there by the rules. What others do to it is not known.
     pub extra: u64,
     /// Records that it refused, as of the last walk.
     pub refused: u64,
@@ -95,7 +100,7 @@ struct Shared {
 }
 
 struct Queue {
-    writes: VecDeque<(Instant, Write)>,
+    writes: VecDeque<Queued>,
     bytes: usize,
     /// Something is missing in the queue: only a walk finds it.
     gap: bool,
@@ -104,6 +109,14 @@ struct Queue {
     trouble: Option<String>,
     /// When to give up what is left.
     ends_at: Option<Instant>,
+}
+
+/// A write that waits for the second store.
+struct Queued {
+    since: Instant,
+    write: Write,
+    /// Records that the first store deleted when this one was put.
+    deleted: usize,
 }
 
 /// What a write takes in the queue. A query is some lists; that is close enough to bound them.
@@ -115,6 +128,19 @@ fn size(write: &Write) -> usize {
 }
 
 impl Queue {
+    fn push(&mut self, write: Write, deleted: usize) {
+        self.bytes += size(&write);
+        self.writes.push_back(Queued { since: Instant::now(), write, deleted });
+    }
+
+    /// What other processes have put into the first store.
+    fn push_news(&mut self, news: &[Numbered]) {
+        // What these deleted there is not known: as much as they delete in the second one.
+        for (_, record) in news {
+            self.push(Write::Put(record.clone()), usize::MAX);
+        }
+    }
+
     /// Forgets all that waits.
     fn give_up(&mut self) {
         self.writes = VecDeque::new();
@@ -157,7 +183,7 @@ impl Mirrored {
     /// How far the second store is.
     pub fn lag(&self) -> Lag {
         let queue = self.shared.queue();
-        let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.0));
+        let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.since));
         let behind = since.map_or(Duration::ZERO, |since| since.elapsed());
         Lag {
             queued: queue.writes.len() as u64,
@@ -186,26 +212,30 @@ impl Drop for Mirrored {
 
 impl Store for Mirrored {
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        commit_whole(writes, |writes| self.commit_some(writes))
+    }
+
+    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         let _order = self.shared.order();
-        let committed = self.shared.first.commit(writes)?;
-        let now = Instant::now();
-        let mut queue = self.shared.queue();
-        for (write, outcome) in writes.iter().zip(&committed.outcomes) {
-            let changed = match outcome {
-                Outcome::Stored { .. } => true,
-                Outcome::Erased(count) => *count > 0,
-                _ => false,
-            };
-            if changed {
-                queue.bytes += size(write);
-                queue.writes.push_back((now, write.clone()));
+        let committed = self.shared.first.commit_some(writes)?;
+        self.shared.fill(|queue| {
+            queue.push_news(&committed.before);
+            let mut erased = committed.erased.as_slice();
+            for (at, (write, outcome)) in writes.iter().zip(&committed.outcomes).enumerate() {
+                let by_this = erased.iter().take_while(|(by, _)| *by == at).count();
+                let (ids, others) = erased.split_at(by_this);
+                erased = others;
+                match outcome {
+                    Outcome::Stored { .. } => queue.push(write.clone(), ids.len()),
+                    _ if ids.is_empty() => {}
+                    _ => {
+                        let ids = Some(ids.iter().map(|(_, id)| *id).collect());
+                        let gone = Query { ids, ..Query::default() };
+                        queue.push(Write::Erase(Box::new(gone)), by_this);
+                    }
+                }
             }
-        }
-        if queue.bytes > self.shared.options.queue_bytes_max {
-            queue.give_up();
-        }
-        drop(queue);
-        self.shared.grown.notify_all();
+        });
         Ok(committed)
     }
 
@@ -233,12 +263,23 @@ impl Store for Mirrored {
         self.shared.first.explain_count(query)
     }
 
-    fn drop_part(&self, to: u64, spared: &[u32]) -> Result<Option<u64>, SearchError> {
-        self.shared.first.drop_part(to, spared)
+    /// None as long as there is a mirror: what goes has to go there by its ids, and is erased record by
+    /// record instead.
+    fn drop_part(&self, _: u64, _: &[u32]) -> Result<Option<u64>, SearchError> {
+        Ok(None)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.first.trouble()
     }
 
     fn news(&self) -> Vec<Numbered> {
-        self.shared.first.news()
+        let _order = self.shared.order();
+        let news = self.shared.first.news();
+        if !news.is_empty() {
+            self.shared.fill(|queue| queue.push_news(&news));
+        }
+        news
     }
 
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {
@@ -253,6 +294,17 @@ impl Store for Mirrored {
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something into the queue, which is given up if that makes it too long.
+    fn fill(&self, fill: impl FnOnce(&mut Queue)) {
+        let mut queue = self.queue();
+        fill(&mut queue);
+        if queue.bytes > self.options.queue_bytes_max {
+            queue.give_up();
+        }
+        drop(queue);
+        self.grown.notify_all();
     }
 
     fn order(&self) -> MutexGuard<'_, ()> {
@@ -300,15 +352,20 @@ impl Shared {
                 continue;
             }
             let Some(batch) = self.next() else { return Ok(()) };
-            if !batch.is_empty() {
-                second.commit(&batch).map_err(|error| error.to_string())?;
-                self.copied.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            let writes: Vec<Write> = batch.iter().map(|queued| queued.write.clone()).collect();
+            if !writes.is_empty() {
+                let done = second.commit(&writes).map_err(|error| error.to_string())?;
+                self.copied.fetch_add(writes.len() as u64, Ordering::Relaxed);
+                let fewer = no_more_its_own(&batch, &done);
+                let less = |extra: u64| Some(extra.saturating_sub(fewer));
+                // Always given one.
+                let _ = self.extra.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             }
         }
     }
 
     /// What to write next, waiting for it; empty if the queue was given up, none at the end.
-    fn next(&self) -> Option<Vec<Write>> {
+    fn next(&self) -> Option<Vec<Queued>> {
         let mut queue = self.queue();
         while queue.writes.is_empty() && !queue.gap {
             if self.is_closing() {
@@ -320,8 +377,8 @@ impl Shared {
             return None;
         }
         let count = queue.writes.len().min(self.options.batch_writes_max);
-        let batch: Vec<Write> = queue.writes.drain(..count).map(|(_, write)| write).collect();
-        queue.bytes -= batch.iter().map(size).sum::<usize>();
+        let batch: Vec<Queued> = queue.writes.drain(..count).collect();
+        queue.bytes -= batch.iter().map(|queued| size(&queued.write)).sum::<usize>();
         Some(batch)
     }
 
@@ -394,6 +451,20 @@ impl Shared {
         ));
         Ok(())
     }
+}
+
+/// How many records that only the second store had were put by the first now, or deleted there by the
+/// rules beyond what the first has deleted.
+fn no_more_its_own(batch: &[Queued], done: &Committed) -> u64 {
+    let mut deleted = vec![0_usize; batch.len()];
+    for (at, _) in &done.erased {
+        deleted.iter_mut().skip(*at).take(1).for_each(|count| *count += 1);
+    }
+    let each = batch.iter().zip(&done.outcomes).zip(deleted).map(|((queued, outcome), deleted)| {
+        let doubled = usize::from(*outcome == Outcome::Duplicate);
+        deleted.saturating_sub(queued.deleted) + doubled
+    });
+    each.sum::<usize>() as u64
 }
 
 #[cfg(test)]
@@ -477,6 +548,38 @@ mod tests {
         fn stats(&self) -> Stats {
             self.store.stats()
         }
+    }
+
+    /// A mirror of `first` that is in step.
+    fn mirrored(first: &Arc<dyn Store>, second: &Arc<dyn Store>) -> Mirrored {
+        let second = Arc::clone(second);
+        let open: Open = Box::new(move || Ok(Arc::clone(&second)));
+        let mirrored =
+            Mirrored::start(Arc::clone(first), open, Options::default(), Box::new(|_| {}));
+        wait_until(&mirrored, |lag| lag.in_step);
+        mirrored
+    }
+
+    #[test]
+    fn what_is_erased_by_a_limit_goes_in_the_mirror_and_nothing_else() {
+        let shelf = |own: std::ops::Range<u32>, others: std::ops::Range<u32>| {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
+            let writes = own.chain(others).map(put).collect::<Vec<_>>();
+            store.commit(&writes).unwrap();
+            store
+        };
+        let (first, second) = (shelf(0..0, 100..110), shelf(0..10, 100..110));
+        let mirrored = mirrored(&first, &second);
+        assert_eq!(mirrored.lag().extra, 10);
+        let oldest = Query { order: Order::OldestFirst, limit: 5, ..Query::default() };
+        mirrored.commit(&[Write::Erase(Box::new(oldest))]).unwrap();
+        // One that the mirror had already is the mirror's alone no more.
+        mirrored.commit(&[put(3)]).unwrap();
+        let lag = wait_until(&mirrored, |lag| lag.queued == 0);
+        drop(mirrored);
+        let expected = shelf(0..10, 105..110);
+        assert_eq!(ids(&*second), ids(&*expected));
+        assert_eq!(lag.extra, 9);
     }
 
     #[test]

@@ -1,0 +1,122 @@
+//! A mirror of a database that several processes write to: what any of them puts comes over.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::mirror::{Mirrored, Options as Waits};
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::writer::{Options as Batches, Writer};
+use hark_archive::{Head, Id, Query, Record, Store, Write};
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::encode;
+
+/// Long enough for machines that test; what is waited for is what ends the wait.
+const PATIENCE: Duration = Duration::from_mins(2);
+const DAY: u64 = 86_400;
+
+fn open(database: &Database<'_>) -> Arc<PostgresStore> {
+    let options = Options { part_s: DAY, ..Options::default() };
+    let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
+    Arc::new(store.expect("opens"))
+}
+
+fn put(number: u32, time: u64) -> Write {
+    let mut id = [7; 32];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    let head = Head { id, time, author: Some([1; 32]), kind: 1, expires: None };
+    Write::Put(encode(&head, &[]))
+}
+
+fn ids(store: &dyn Store) -> Vec<Id> {
+    let mut search = store.search(&Query::default()).unwrap();
+    let mut ids = Vec::new();
+    let mut sink = |record: &Record<'_>| {
+        ids.push(*record.id());
+        ControlFlow::Continue(())
+    };
+    search.slice(u64::MAX, &mut sink).unwrap();
+    ids
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A node with a mirror, as a server has it.
+struct Node {
+    mirrored: Arc<Mirrored>,
+    writer: Arc<Writer>,
+    second: Arc<dyn Store>,
+}
+
+fn mirrored(database: &Database<'_>) -> Node {
+    let second: Arc<dyn Store> = Arc::new(MemoryStore::new(NostrRules));
+    let target = Arc::clone(&second);
+    let open = Box::new(move || Ok(Arc::clone(&target)));
+    let first: Arc<dyn Store> = self::open(database);
+    let mirrored = Mirrored::start(first, open, Waits::default(), Box::new(|_| {}));
+    let mirrored = Arc::new(mirrored);
+    wait_until("in step", || mirrored.lag().in_step);
+    let writer = Writer::start(Arc::clone(&mirrored) as _, Batches::default(), Box::new(()));
+    let writer = Arc::new(writer);
+    let woken = Arc::downgrade(&writer);
+    mirrored.on_news(Box::new(move || {
+        if let Some(writer) = woken.upgrade() {
+            writer.tell_news();
+        }
+    }));
+    Node { mirrored, writer, second }
+}
+
+#[test]
+fn what_other_nodes_put_reaches_the_mirror_of_one() {
+    let database = Cluster::shared().database("mirror nodes");
+    let node = mirrored(&database);
+    let other = open(&database);
+    // Between commits of its own, and in step with none.
+    for round in 0..5 {
+        let number = round * 10;
+        let puts: Vec<Write> =
+            (0..3).map(|n| put(number + n, 1_700_000_000 + u64::from(number + n))).collect();
+        other.commit(&puts).unwrap();
+        node.writer.write(put(number + 5, 1_700_000_500)).unwrap();
+    }
+    other.commit(&[put(100, 1_700_001_000)]).unwrap();
+    let all = ids(&*other);
+    assert_eq!(all.len(), 21);
+    wait_until("the mirror has all", || ids(&*node.second).len() == all.len());
+    assert_eq!(ids(&*node.second), all);
+    wait_until("nothing waits", || node.mirrored.lag().queued == 0);
+    assert_eq!(node.mirrored.lag().extra, 0);
+}
+
+#[test]
+fn parts_that_go_as_a_whole_go_in_the_mirror_as_well() {
+    let database = Cluster::shared().database("mirror parts");
+    let node = mirrored(&database);
+    let old = 19_700 * DAY;
+    for n in 0..50 {
+        node.writer.write(put(n, old + u64::from(n))).unwrap();
+    }
+    let kept = put(100, old + 10 * DAY);
+    node.writer.write(kept).unwrap();
+    // Of the mirror alone, and as old.
+    node.second.commit(&[put(200, old)]).unwrap();
+    let rule = hark_archive::retention::Rule { older_than_s: DAY, ..Default::default() };
+    let policy = hark_archive::retention::Policy { rules: vec![rule], ..Default::default() };
+    let clock = hark_archive::clock::Clock::fake(old + 3 * DAY);
+    while policy.step(&*node.mirrored, &node.writer, &clock).unwrap().total() > 0 {}
+    wait_until("nothing waits", || node.mirrored.lag().queued == 0);
+    let kept = ids(&*node.mirrored);
+    assert_eq!(kept.len(), 1);
+    let mut own = [7; 32];
+    own[..4].copy_from_slice(&200u32.to_be_bytes());
+    wait_until("the mirror follows", || ids(&*node.second) == [kept[0], own]);
+}
