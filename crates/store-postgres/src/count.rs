@@ -54,7 +54,7 @@ pub(crate) struct Counting {
 impl Counting {
     pub(crate) fn new(inner: &Inner, query: &Query) -> Self {
         let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
-        let asked = inner.asked(query, inner.seen());
+        let asked = inner.asked(query, inner.places.now());
         let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
         let asked = asked.iter().filter(|asked| !asked.query.is_void());
         let statements = asked.map(|asked| statement(asked, &inner.terms, budget)).collect();

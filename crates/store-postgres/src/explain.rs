@@ -19,16 +19,16 @@ const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.
 pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
-    let seq = inner.seen();
+    let place = inner.places.now();
     let query = &Query { budget: query.budget.min(ROWS_MAX), ..query.clone() };
-    let mut asked = inner.asked(query, seq);
+    let mut asked = inner.asked(query, place);
     asked.retain(|asked| !asked.query.is_void());
     let Some(query) = asked.first().map(|asked| asked.query.clone()) else {
         let plan = "nothing can match".into();
         return Ok(Explanation { plan, ..Explanation::default() });
     };
     let mut finder = Some(Finders::new(asked));
-    let mut reading = Reading::new(Arc::clone(inner), seq);
+    let mut reading = Reading::new(Arc::clone(inner), place);
     let (finder, trace) = reading.with(|session| {
         let Some(mut finder) = finder.take() else {
             return Err(Fault::Away("the connection was lost; ask again".into()));
@@ -62,8 +62,8 @@ pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, 
 /// Explains how a query's matches are counted.
 pub(crate) fn explain_count(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
     let counting = Counting::new(inner, query);
-    let details =
-        Reading::new(Arc::clone(inner), inner.seen()).with(|session| counting.explain(session))?;
+    let details = Reading::new(Arc::clone(inner), inner.places.now())
+        .with(|session| counting.explain(session))?;
     let plan = if details.is_empty() { "nothing can match" } else { "one statement counts" };
     Ok(Explanation { plan: plan.into(), details, ..Explanation::default() })
 }

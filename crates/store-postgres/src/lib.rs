@@ -5,7 +5,7 @@
 //! are the connections.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 pub use address::{Address, AddressError, ConnectError};
 use commit::Writing;
+use line::{Place, Places};
 pub use migrate::{MigrateError, Migration};
 use parts::{Grid, Parts};
 use pool::Pool;
@@ -32,6 +33,7 @@ mod address;
 mod commit;
 mod count;
 mod explain;
+mod line;
 mod listen;
 mod migrate;
 mod parts;
@@ -136,8 +138,8 @@ pub(crate) struct Inner {
     pub(crate) units_per_s: u64,
     pub(crate) nature: Nature,
     parts: RwLock<Arc<Parts>>,
-    /// Searches see puts up to this number.
-    seen: AtomicI64,
+    /// Up to which number searches see puts.
+    pub(crate) places: Places,
     known: Mutex<Known>,
     /// Bytes of records that searches may keep while they rest, beside the few that each keeps.
     pub(crate) room: Arc<Semaphore>,
@@ -179,13 +181,8 @@ impl Inner {
         *self.known() = Known::default();
     }
 
-    /// The number up to which puts are told, and searches see them.
-    pub(crate) fn seen(&self) -> i64 {
-        self.seen.load(Ordering::Acquire)
-    }
-
-    fn asked(&self, query: &Query, seq: i64) -> Vec<Asked> {
-        Asked::opened(query, &self.terms, self.nature, seq)
+    fn asked(&self, query: &Query, place: Place) -> Vec<Asked> {
+        Asked::opened(query, &self.terms, self.nature, place.seen)
     }
 }
 
@@ -222,6 +219,7 @@ impl PostgresStore {
         }
         let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
         let (secret, width) = stats::settled(&mut session, width)?;
+        let lines = line::read(&mut session)?;
         let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
         let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
         let parts = Parts::read(&mut session, version)?;
@@ -245,7 +243,7 @@ impl PostgresStore {
             units_per_s: options.units_per_s,
             nature: Nature { one_kind: options.one_kind, common_labels: options.common_labels },
             parts: RwLock::new(Arc::new(parts)),
-            seen: AtomicI64::new(seq),
+            places: Places::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
             writer_process: AtomicI32::new(0),
@@ -335,7 +333,8 @@ impl Store for PostgresStore {
             known.old = std::mem::take(&mut known.young);
         }
         drop(known);
-        self.inner.seen.fetch_max(carried.seq, Ordering::AcqRel);
+        self.inner.places.reached(carried.line, carried.seq);
+        self.inner.places.caught_up();
         Ok(carried.committed)
     }
 
@@ -348,14 +347,14 @@ impl Store for PostgresStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let seq = self.inner.seen();
-        let asked = self.inner.asked(query, seq);
-        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, seq)))
+        let place = self.inner.places.now();
+        let asked = self.inner.asked(query, place);
+        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, place)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let counting = count::Counting::new(&self.inner, query);
-        let mut reading = Reading::new(Arc::clone(&self.inner), self.inner.seen());
+        let mut reading = Reading::new(Arc::clone(&self.inner), self.inner.places.now());
         let counted = reading.with(|session| counting.count(session));
         counted.map_err(|fault| failed(&fault))
     }
@@ -384,6 +383,10 @@ impl Store for PostgresStore {
         let dropped =
             self.inner.pool.with(|session| retire::oldest_part(&self.inner, session, to, spared));
         dropped.map_err(|fault| failed(&fault))
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.inner.places.trouble()
     }
 
     fn news(&self) -> Vec<Numbered> {

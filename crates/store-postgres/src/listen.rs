@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use hark_archive::store::Numbered;
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, Row};
 
-use crate::Inner;
+use crate::line::Place;
 use crate::parts::Parts;
 use crate::session::Fault;
 use crate::sql::Form;
+use crate::{Inner, line};
 
 /// How often it is looked whether the store is still there, and whether something was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -29,13 +30,16 @@ struct Said {
     deleted: bool,
     /// Version of the parts.
     parts: i64,
+    /// The line that the number is of; processes that know of no lines do not say it.
+    line: i64,
 }
 
 impl Said {
     fn read(words: &str) -> Option<Self> {
         let mut fields = words.split(' ').map(str::parse::<i64>);
         let mut next = || fields.next()?.ok();
-        Some(Self { seq: next()?, deleted: next()? != 0, parts: next()? })
+        let (seq, deleted, parts) = (next()?, next()? != 0, next()?);
+        Some(Self { seq, deleted, parts, line: next().unwrap_or(0) })
     }
 }
 
@@ -98,13 +102,18 @@ async fn listen(
                     let rows = client.query(&Form::Parts.text(), &[]).await.map_err(failed)?;
                     inner.set_parts(Parts::of(&rows, said.parts));
                 }
-                if said.seq > inner.seen() {
+                let place = inner.places.now();
+                if said.line != place.line || said.seq > place.seen {
                     wake();
                 }
             }
             Err(_) => {
-                let rows = client.query("SELECT seq FROM state", &[]).await.map_err(failed)?;
-                if rows.first().is_some_and(|row| row.get::<_, i64>(0) > inner.seen()) {
+                let rows = client.query("SELECT line, seq FROM state", &[]).await;
+                let rows = rows.map_err(failed)?;
+                let place = inner.places.now();
+                let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+                // Also where it is behind.
+                if there.is_some_and(|there| there != (place.line, place.seen)) {
                     wake();
                 }
             }
@@ -117,16 +126,36 @@ async fn listen(
 /// Reads some of what others have put, in order.
 pub(crate) fn news(inner: &Inner) -> Result<Vec<Numbered>, Fault> {
     const AT_ONCE: i64 = 500;
-    let (seen, last) = (inner.seen(), i64::MAX);
-    let rows = inner.pool.with(|session| session.query(Form::News, &[&seen, &last, &AT_ONCE]))?;
-    let news: Vec<Numbered> = rows
-        .iter()
-        .map(|row| (row.get::<_, i64>(0).cast_unsigned(), row.get::<_, &[u8]>(1).into()))
-        .collect();
-    if let Some((seq, _)) = news.last() {
-        inner.seen.fetch_max(seq.cast_signed(), Ordering::AcqRel);
-    }
-    Ok(news)
+    inner.pool.with(|session| {
+        // Once to find that it stands elsewhere, once to begin a line there.
+        for _ in 0..3 {
+            let place = inner.places.now();
+            let rows = session.query(Form::News, &[&place.seen, &i64::MAX, &AT_ONCE])?;
+            let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+            let Some((line, seq)) = there else { return Ok(Vec::new()) };
+            if line != place.line || seq < place.seen {
+                if !line::follow(inner, session)? {
+                    line::settle(inner, session)?;
+                }
+            } else {
+                let last = rows.last().and_then(|row| row.get::<_, Option<i64>>(2));
+                match last {
+                    Some(last) => inner.places.reached(line, last),
+                    None => inner.places.caught_up(),
+                }
+                return Ok(records(&rows, place).collect());
+            }
+        }
+        Err(Fault::Refused("where it stands changes all the time".into()))
+    })
+}
+
+/// Records of an answer to [`Form::News`], with their numbers in this process.
+pub(crate) fn records(rows: &[Row], place: Place) -> impl Iterator<Item = Numbered> {
+    rows.iter().filter_map(move |row| {
+        let (seq, body) = (row.get::<_, Option<i64>>(2)?, row.get::<_, Option<&[u8]>>(3)?);
+        Some((place.own(seq), body.into()))
+    })
 }
 
 #[cfg(test)]
@@ -135,7 +164,9 @@ mod tests {
 
     #[test]
     fn what_a_commit_says_is_read() {
-        assert_eq!(Said::read("7 1 3"), Some(Said { seq: 7, deleted: true, parts: 3 }));
+        let said = Said { seq: 7, deleted: true, parts: 3, line: 2 };
+        assert_eq!(Said::read("7 1 3 2"), Some(said));
+        assert_eq!(Said::read("7 1 3"), Some(Said { line: 0, ..said }));
         assert_eq!(Said::read("7 1"), None);
         assert_eq!(Said::read("x"), None);
     }

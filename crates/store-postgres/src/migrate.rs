@@ -6,8 +6,10 @@ use crate::session::{Fault, Session};
 use crate::terms::SECRET;
 
 /// Number, name and text. What has been released is never changed.
-const MIGRATIONS: [(i32, &str, &str); 1] =
-    [(1, "shelf", include_str!("../migrations/0001_shelf.sql"))];
+const MIGRATIONS: [(i32, &str, &str); 2] = [
+    (1, "shelf", include_str!("../migrations/0001_shelf.sql")),
+    (2, "line", include_str!("../migrations/0002_line.sql")),
+];
 
 /// A migration, and whether the database has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 //! a gap. A replica is asked only once it has them; it is waited for as long as a look at it takes, and
 //! else the primary answers.
 
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Count;
 
 use crate::Inner;
+use crate::line::Place;
 use crate::pool::Pool;
 use crate::search::Sessions;
 use crate::session::{Fault, Session};
@@ -26,8 +26,8 @@ pub(crate) struct Replica {
     pub(crate) pool: Pool,
     /// Of the shelf that it must be a copy of.
     secret: Vec<u8>,
-    /// It has all puts up to this number.
-    seq: AtomicI64,
+    /// A line, and up to which number of it the replica has all puts.
+    there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
     /// Questions that it was asked, and that it could not be.
     pub(crate) asked: Count,
@@ -40,22 +40,23 @@ impl Replica {
             pool,
             secret: secret.to_vec(),
             // Nothing, before it was seen to be a copy.
-            seq: AtomicI64::new(-1),
+            there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Count::default(),
             passed: Count::default(),
         }
     }
 
-    /// Whether it has all puts up to `seq`.
-    fn has(&self, seq: i64) -> bool {
-        if self.seq.load(Ordering::Acquire) >= seq {
+    /// Whether it has all puts up to `place`.
+    fn has(&self, place: Place) -> bool {
+        let has = |(line, seq): (i64, i64)| line == place.line && seq >= place.seen;
+        if has(*self.there()) {
             return !self.is_resting();
         }
         let until = Instant::now() + WAIT_MAX;
         while !self.is_resting() {
             match self.pool.with(|session| self.look(session)) {
-                Ok(there) if there >= seq => return true,
+                Ok(there) if has(there) => return true,
                 Ok(_) if Instant::now() >= until => self.rest(REST_BEHIND),
                 Ok(_) => std::thread::sleep(LOOK_EVERY),
                 Err(fault) => self.give_up(&fault),
@@ -64,17 +65,21 @@ impl Replica {
         false
     }
 
-    /// How far it is.
-    fn look(&self, session: &mut Session) -> Result<i64, Fault> {
-        let text = "SELECT seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
+    fn there(&self) -> MutexGuard<'_, (i64, i64)> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far it is, and on which line.
+    fn look(&self, session: &mut Session) -> Result<(i64, i64), Fault> {
+        let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;
-        let row = rows.first().filter(|row| row.get::<_, Option<&[u8]>>(1) == Some(&self.secret));
+        let row = rows.first().filter(|row| row.get::<_, Option<&[u8]>>(2) == Some(&self.secret));
         let Some(row) = row else {
             return Err(Fault::Refused("read_url leads to another archive".into()));
         };
-        let seq = row.get(0);
-        self.seq.fetch_max(seq, Ordering::AcqRel);
-        Ok(seq)
+        let found = (row.get(0), row.get(1));
+        *self.there() = found;
+        Ok(found)
     }
 
     fn give_up(&self, fault: &Fault) {
@@ -107,10 +112,10 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// For a question that is to see puts up to `seq`.
-    pub(crate) fn new(inner: Arc<Inner>, seq: i64) -> Self {
+    /// For a question that is to see puts up to `place`.
+    pub(crate) fn new(inner: Arc<Inner>, place: Place) -> Self {
         let on_replica = inner.replica.as_ref().is_some_and(|replica| {
-            let has = replica.has(seq);
+            let has = replica.has(place);
             let counter = if has { &replica.asked } else { &replica.passed };
             counter.add(1);
             has

@@ -75,7 +75,7 @@ pub(crate) enum Form {
     AddForbids,
     /// Notes where the shelf stands, and wakes other nodes.
     Advance,
-    /// Records by number.
+    /// Where the shelf stands, and records by number.
     News,
     /// Records that have expired.
     Expired,
@@ -185,7 +185,7 @@ impl Form {
                 )
             }
             Self::Begin => "BEGIN".into(),
-            Self::Lock => "SELECT seq, records, parts FROM state FOR UPDATE".into(),
+            Self::Lock => "SELECT seq, records, parts, line FROM state FOR UPDATE".into(),
             Self::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
                 WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
                 WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b \
@@ -223,11 +223,13 @@ impl Form {
                 unnest($1::bigint[], $2::bigint[], $3::bytea[])"
                 .into(),
             Self::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
-                RETURNING seq, parts) SELECT pg_notify(current_schema(), \
-                seq || ' ' || $3::int || ' ' || parts) FROM s"
+                RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
+                seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
-            Self::News => "SELECT seq, body FROM record WHERE seq > $1 AND seq <= $2 \
-                ORDER BY seq LIMIT $3"
+            // One row without a record where there is none, as the line is always told.
+            Self::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
+                (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
+                ORDER BY r.seq LIMIT $3) r ON true"
                 .into(),
             Self::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
             Self::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),

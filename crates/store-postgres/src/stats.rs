@@ -52,7 +52,11 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         connections_used: counters.used.get(),
         waits: counters.waits.get(),
         replica: inner.replica.as_ref().map(|replica| (replica.asked.get(), replica.passed.get())),
-        news_behind: row.get::<_, i64>(6).saturating_sub(inner.seen()).max(0).cast_unsigned(),
+        news_behind: row
+            .get::<_, i64>(6)
+            .saturating_sub(inner.places.now().seen)
+            .max(0)
+            .cast_unsigned(),
         statements: inner.pool.door().taken.read(),
     };
     let number = |at: usize| row.get::<_, i64>(at).max(0).cast_unsigned();

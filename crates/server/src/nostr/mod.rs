@@ -59,9 +59,9 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Why the archive takes no writes, while it does not.
+    /// Why the archive takes no writes, or does not tell of all, while that is so.
     pub(crate) fn trouble(&self) -> Option<String> {
-        trouble(&self.writer)
+        trouble(&self.writer).or_else(|| self.store.trouble())
     }
 
     /// The settings in force now.

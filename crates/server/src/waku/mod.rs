@@ -306,9 +306,9 @@ impl Waku {
         }
     }
 
-    /// Why the archive takes no writes, while it does not.
+    /// Why the archive takes no writes, or does not tell of all, while that is so.
     pub(crate) fn trouble(&self) -> Option<String> {
-        trouble(&self.writer)
+        trouble(&self.writer).or_else(|| self.store.trouble())
     }
 
     /// A page of history for whoever asks, and notes how long it took.

@@ -48,6 +48,8 @@ pub(super) struct Fetched {
     pub(super) records: i64,
     /// Version of the parts.
     pub(super) parts: i64,
+    /// The line that numbers are of.
+    pub(super) line: i64,
     /// Which of the batch's ids are kept.
     pub(super) known: HashSet<[u8; 32]>,
     /// Of each key that was asked for and found, the newest record that forbids.
@@ -103,6 +105,7 @@ impl Fetched {
         let mut fetched = Self::default();
         for row in next() {
             (fetched.seq, fetched.records, fetched.parts) = (row.get(0), row.get(1), row.get(2));
+            fetched.line = row.get(3);
         }
         for row in next() {
             let n = row.get::<_, i64>(0) as usize - 1;

@@ -17,12 +17,13 @@ use hark_archive::store::Numbered;
 use hark_archive::{CommitError, Committed, Outcome, Record, Write};
 use tokio_postgres::types::ToSql;
 
-use crate::Inner;
+use crate::line::Place;
 use crate::parts::Parts;
 use crate::pool::Backoff;
 use crate::session::{Fault, Session};
 use crate::sql::Form;
 use crate::time::{Key, from_db, to_db};
+use crate::{Inner, line, listen};
 use copy::Rows;
 use fetch::Fetched;
 use play::Play;
@@ -53,7 +54,8 @@ pub(crate) struct Writing {
 /// A batch that was made durable, and what was put by others before it.
 pub(crate) struct Carried {
     pub(crate) committed: Committed,
-    /// Number of its last put.
+    /// Line and number of its last put.
+    pub(crate) line: i64,
     pub(crate) seq: i64,
     /// What it keeps.
     pub(crate) kept: Vec<Key>,
@@ -78,13 +80,20 @@ impl Writing {
                 let rows = rows.map_err(|fault| away(&fault))?;
                 let process = rows.first().map_or(0, |row| row.get(0));
                 inner.writer_process.store(process, Ordering::Relaxed);
+                line::settle(inner, &mut session).map_err(|fault| away(&fault))?;
                 self.session = Some(session);
                 fresh = true;
             }
             let Some(session) = self.session.as_mut() else { continue };
             let mut begun = false;
             match attempt(inner, session, writes, &puts, &mut begun) {
-                Ok(carried) => return Ok(carried),
+                Ok(Some(carried)) => return Ok(carried),
+                // Where the database stands is to be settled on a new session.
+                Ok(None) if !fresh => self.session = None,
+                Ok(None) => {
+                    self.session = None;
+                    return Err(away(&Fault::Away("it is behind what was seen of it".into())));
+                }
                 Err(fault) => {
                     if fault.is_away() {
                         self.session = None;
@@ -128,16 +137,23 @@ fn attempt(
     writes: &[Write],
     puts: &[Option<Put<'_>>],
     begun: &mut bool,
-) -> Result<Carried, Fault> {
+) -> Result<Option<Carried>, Fault> {
     let fetched = Fetched::get(inner, session, puts)?;
     *begun = true;
     let (seq, records) = (fetched.seq, fetched.records);
+    if fetched.line != inner.places.now().line {
+        line::follow(inner, session)?;
+    }
+    let place = inner.places.now();
+    if fetched.line != place.line || seq < place.seen {
+        return Ok(None);
+    }
     let mut parts = inner.parts();
     if parts.version != fetched.parts {
         parts = inner.set_parts(Parts::read(session, fetched.parts)?);
     }
-    let before = news(inner, session, seq)?;
-    let mut play = Play::new(inner, session, fetched);
+    let before = news(place, session, seq)?;
+    let mut play = Play::new(inner, session, fetched, place);
     let mut committed =
         Committed { outcomes: Vec::with_capacity(writes.len()), before, ..Committed::default() };
     for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
@@ -155,7 +171,7 @@ fn attempt(
     let (kept, deleted, last) = play.end();
     if kept.is_empty() && deleted.is_empty() {
         session.batch("COMMIT")?;
-        return Ok(Carried { committed, seq, kept: Vec::new(), deleted });
+        return Ok(Some(Carried { committed, line: place.line, seq, kept: Vec::new(), deleted }));
     }
     let times = kept.iter().map(|(_, put)| put.record.time());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -173,12 +189,12 @@ fn attempt(
     session.query(Form::Advance, &advance)?;
     session.batch("COMMIT")?;
     let kept = kept.iter().map(|(_, put)| put.key).collect();
-    Ok(Carried { committed, seq: last, kept, deleted })
+    Ok(Some(Carried { committed, line: place.line, seq: last, kept, deleted }))
 }
 
 /// What others have put up to number `seq`, as far as this process has not told it.
-fn news(inner: &Inner, session: &mut Session, seq: i64) -> Result<Vec<Numbered>, Fault> {
-    let seen = inner.seen();
+fn news(place: Place, session: &mut Session, seq: i64) -> Result<Vec<Numbered>, Fault> {
+    let seen = place.seen;
     if seen >= seq {
         return Ok(Vec::new());
     }
@@ -187,11 +203,7 @@ fn news(inner: &Inner, session: &mut Session, seq: i64) -> Result<Vec<Numbered>,
         return Err(Fault::Refused(words.into()));
     }
     let rows = session.query(Form::News, &[&seen, &seq, &NEWS_MAX])?;
-    let news = rows.iter().map(|row| {
-        let body: &[u8] = row.get(1);
-        (row.get::<_, i64>(0).cast_unsigned(), body.into())
-    });
-    Ok(news.collect())
+    Ok(listen::records(&rows, place).collect())
 }
 
 fn delete(session: &mut Session, deleted: &[Key]) -> Result<i64, Fault> {

@@ -11,6 +11,7 @@ use hark_codec::record::Key as Author;
 use super::fetch::{Fetched, Slot};
 use super::{Put, time};
 use crate::Inner;
+use crate::line::Place;
 use crate::search::{Asked, Finders};
 use crate::session::{Fault, Session};
 use crate::time::{Key, to_db};
@@ -19,6 +20,7 @@ pub(super) struct Play<'a, 'p> {
     inner: &'a Inner,
     session: &'a mut Session,
     fetched: Fetched,
+    place: Place,
     /// Number of the newest put.
     seq: i64,
     /// Puts of this batch, in order, with their numbers; none where they were deleted again.
@@ -48,9 +50,15 @@ struct Step {
 const STEP_BYTES: usize = 1 << 20;
 
 impl<'a, 'p> Play<'a, 'p> {
-    pub(super) fn new(inner: &'a Inner, session: &'a mut Session, fetched: Fetched) -> Self {
+    pub(super) fn new(
+        inner: &'a Inner,
+        session: &'a mut Session,
+        fetched: Fetched,
+        place: Place,
+    ) -> Self {
         Self {
             inner,
+            place,
             session,
             seq: fetched.seq,
             fetched,
@@ -124,7 +132,7 @@ impl<'a, 'p> Play<'a, 'p> {
                 self.by_forbidding.entry(key).or_default().push(at);
             }
         }
-        Ok(Outcome::Stored { seq: self.seq.cast_unsigned() })
+        Ok(Outcome::Stored { seq: self.place.own(self.seq) })
     }
 
     pub(super) fn erase(&mut self, query: &Query) -> Result<u64, Fault> {

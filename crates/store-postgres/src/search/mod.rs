@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::line::Place;
 use crate::replica::Reading;
 use crate::session::{Fault, Session};
 use crate::sql::Form;
@@ -399,14 +400,14 @@ pub(crate) struct PooledSearch {
     inner: Arc<Inner>,
     reading: Reading,
     finders: Finders,
-    seq: i64,
+    seq: u64,
 }
 
 impl PooledSearch {
-    /// For questions that see numbers up to `seq`.
-    pub(crate) fn new(inner: Arc<Inner>, asked: Vec<Asked>, seq: i64) -> Self {
-        let reading = Reading::new(Arc::clone(&inner), seq);
-        Self { inner, reading, finders: Finders::new(asked), seq }
+    /// For questions that are asked at `place`.
+    pub(crate) fn new(inner: Arc<Inner>, asked: Vec<Asked>, place: Place) -> Self {
+        let reading = Reading::new(Arc::clone(&inner), place);
+        Self { inner, reading, finders: Finders::new(asked), seq: place.own(place.seen) }
     }
 }
 
@@ -422,7 +423,7 @@ impl Search for PooledSearch {
     }
 
     fn seq(&self) -> u64 {
-        self.seq.max(0).cast_unsigned()
+        self.seq
     }
 
     fn visited(&self) -> u64 {

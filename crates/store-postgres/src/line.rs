@@ -1,0 +1,225 @@
+//! Where this process stands in the sequence of puts, also when the database goes back in it.
+//!
+//! A standby that is promoted while it lags has lost the last commits, and so has a database that was
+//! restored from a backup. It gives their numbers to what is put next. Who knows numbers only would take
+//! that for told, and subscribers would never hear of it. So numbers belong to a *line*: a session that
+//! is to write ([`settle`]) begins a new one where the database is not the one that the last line was
+//! begun in, or is behind what this process has seen. That is before any commit there, and under the
+//! lock that all commits take, so the old and the new line share what has numbers up to where the new
+//! one begins, and nothing else.
+//!
+//! A process that finds other lines than it knows ([`follow`]) goes back to where they part, and what was
+//! put since is news. Its own numbers never go back: those of a new line are shifted by as many as were
+//! lost. So whoever joins stored and live records by number does not notice. A search that was under
+//! way may show a record that is told again; none is missed.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::Inner;
+use crate::session::{Fault, Session};
+
+/// A line: its id, and the number up to which it is what the one before was.
+pub(crate) type Line = (i64, i64);
+
+/// A place in the sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The line that numbers are of.
+    pub(crate) line: i64,
+    /// Up to this number of it, puts are told, and searches see them.
+    pub(crate) seen: i64,
+    /// What is added to numbers of the line, so that those of this process ascend.
+    shift: i64,
+}
+
+impl Place {
+    /// The number that this process has for a number of the line.
+    pub(crate) fn own(&self, seq: i64) -> u64 {
+        seq.saturating_add(self.shift).max(0).cast_unsigned()
+    }
+}
+
+/// The place that threads of a shelf share.
+#[derive(Debug)]
+pub(crate) struct Places {
+    now: Mutex<Now>,
+}
+
+#[derive(Debug)]
+struct Now {
+    place: Place,
+    /// All lines, in order.
+    lines: Vec<Line>,
+    /// What the database has lost, as long as not all that came since is told.
+    trouble: Option<String>,
+}
+
+impl Places {
+    /// At a number of the last of `lines`.
+    pub(crate) fn new(lines: Vec<Line>, seen: i64) -> Self {
+        let line = lines.last().map_or(0, |(id, _)| *id);
+        let place = Place { line, seen, shift: 0 };
+        Self { now: Mutex::new(Now { place, lines, trouble: None }) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place now.
+    pub(crate) fn now(&self) -> Place {
+        self.locked().place
+    }
+
+    /// Puts up to `seq` of a line are told.
+    pub(crate) fn reached(&self, line: i64, seq: i64) {
+        let place = &mut self.locked().place;
+        if place.line == line {
+            place.seen = place.seen.max(seq);
+        }
+    }
+
+    /// All that was put is told.
+    pub(crate) fn caught_up(&self) {
+        self.locked().trouble = None;
+    }
+
+    /// What was lost, as long as not all that came since is told.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.locked().trouble.clone()
+    }
+
+    /// Goes over to the last of the database's lines. Says how many numbers were lost; none if that is the
+    /// line at hand, or one before it.
+    fn go_over(&self, lines: Vec<Line>) -> Option<i64> {
+        let now = &mut *self.locked();
+        let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
+        let line = lines.get(common..)?.last()?.0;
+        let apart = lines[common..].iter().chain(&now.lines[common..]);
+        let since = apart.map(|(_, since)| *since).min().unwrap_or(0);
+        let lost = (now.place.seen - since).max(0);
+        let Place { seen, shift, .. } = now.place;
+        now.place = Place { line, seen: seen - lost, shift: shift + lost };
+        now.lines = lines;
+        if lost > 0 {
+            now.trouble = Some(format!(
+                "the database has lost its last {lost} puts, as a standby that lagged has taken its \
+                 place, or a backup; what came since is being told"
+            ));
+        }
+        Some(lost)
+    }
+
+    /// Whether a database that says this is behind what was seen of it.
+    fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
+        let now = self.locked();
+        if line == now.place.line {
+            return seq < now.place.seen;
+        }
+        now.lines.iter().any(|(id, _)| *id == line)
+    }
+}
+
+/// All lines, in order.
+pub(crate) fn read(session: &mut Session) -> Result<Vec<Line>, Fault> {
+    let rows = session.query_once("SELECT id, since FROM line ORDER BY number", &[])?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// Goes over to the database's line, if this process does not know that. Says whether that was so.
+pub(crate) fn follow(inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
+    let lines = read(session)?;
+    let Some(lost) = inner.places.go_over(lines) else { return Ok(false) };
+    // It may have been deleted there.
+    inner.forget_known();
+    if lost == 0 {
+        tracing::info!(
+            "the database was started anew, or another took its place; nothing was lost"
+        );
+    } else {
+        tracing::error!(
+            lost,
+            "the database has lost its last puts, as a standby that lagged has taken its place, or a \
+             backup; what came since is told to subscribers"
+        );
+    }
+    Ok(true)
+}
+
+/// Begins a new line if this is not the database that the last one was begun in, or if it is behind what
+/// was seen. To be done on every session that is to write, before it does.
+pub(crate) fn settle(inner: &Inner, session: &mut Session) -> Result<(), Fault> {
+    let here = here(session)?;
+    session.batch("BEGIN")?;
+    if let Err(fault) = begin(inner, session, &here) {
+        session.batch("ROLLBACK")?;
+        return Err(fault);
+    }
+    session.batch("COMMIT")
+}
+
+fn begin(inner: &Inner, session: &mut Session, here: &str) -> Result<(), Fault> {
+    let text = "SELECT s.seq, s.line, l.number, l.place FROM state s JOIN line l ON l.id = s.line \
+                FOR UPDATE OF s";
+    let rows = session.query_once(text, &[])?;
+    let Some(row) = rows.first() else {
+        return Err(Fault::Refused("its tables `state` and `line` are not whole".into()));
+    };
+    let (seq, line, number): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    let begun_in: &str = row.get(3);
+    let is_behind = inner.places.is_ahead_of(line, seq);
+    if is_behind || (begun_in != here && !begun_in.is_empty()) {
+        let id = getrandom::u64().map_err(|error| Fault::Refused(error.to_string()))?;
+        let id = (id >> 1).cast_signed();
+        let text = "INSERT INTO line (number, id, since, place) VALUES ($1, $2, $3, $4)";
+        session.query_once(text, &[&(number + 1), &id, &seq, &here])?;
+        session.query_once("UPDATE state SET line = $1", &[&id])?;
+        session.batch(
+            "SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state",
+        )?;
+    } else if begun_in.is_empty() {
+        session.query_once("UPDATE line SET place = $2 WHERE id = $1", &[&line, &here])?;
+    }
+    Ok(())
+}
+
+/// What tells this database from one that has taken its place, or did before it: when its server was
+/// started, which a standby was at another time, and one on restored files after them; and its table, which is
+/// another one where a dump was restored. A restart alone begins a line as well, and loses nothing by it.
+fn here(session: &mut Session) -> Result<String, Fault> {
+    let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
+        || ' ' || 'state'::regclass::oid::text";
+    let rows = session.query_once(text, &[])?;
+    match rows.first() {
+        Some(row) if row.get(0) => {
+            Err(Fault::Away("this one is a standby, which takes no writes".into()))
+        }
+        row => Ok(row.map_or_else(String::new, |row| row.get(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_this_process_ascend_though_those_of_the_database_go_back() {
+        let places = Places::new(vec![(0, 0)], 20);
+        assert_eq!(places.go_over(vec![(0, 0)]), None);
+        assert_eq!(places.go_over(vec![(0, 0), (7, 10)]), Some(10));
+        assert_eq!((places.now().seen, places.now().own(11)), (10, 21));
+        assert!(places.trouble().is_some());
+        places.reached(0, 25);
+        assert_eq!(places.now().seen, 10, "a number of the line before");
+        places.reached(7, 15);
+        // Back on what was there before, as of a backup: a new one is to be begun.
+        assert_eq!(places.go_over(vec![(0, 0)]), None);
+        assert!(places.is_ahead_of(0, 12) && places.is_ahead_of(7, 14));
+        assert!(!places.is_ahead_of(7, 15) && !places.is_ahead_of(9, 1));
+        // What the lines have in common ends where the first of them parts.
+        assert_eq!(places.go_over(vec![(0, 0), (9, 12)]), Some(5));
+        assert_eq!((places.now().seen, places.now().own(11)), (10, 26));
+        assert_eq!(places.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");
+        assert_eq!(places.now().seen, 10);
+    }
+}
