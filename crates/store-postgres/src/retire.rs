@@ -1,8 +1,15 @@
 //! Letting go of whole parts: their tables are dropped, which frees their room at once and leaves no
 //! dead rows behind.
 //!
-//! What takes time is done before the parent tables are locked. If the lock is not had at once, nobody
-//! waits behind it: the transaction is given up and tried again in the next round.
+//! Whatever grows with a part is done without the lock that commits take. How many records it has is
+//! counted before, to a bound at a time; then, in a transaction of some milliseconds, its tables are
+//! taken out of the shelf; and once nobody can change them any more they are counted again, for what came
+//! or went meanwhile, and dropped. A process that ends in between leaves the tables to whoever is next.
+//!
+//! If the lock of the parent tables is not had at once, nobody waits behind it: the transaction is given
+//! up and tried again in the next round.
+
+use tokio_postgres::Row;
 
 use crate::Inner;
 use crate::parts::Parts;
@@ -12,61 +19,147 @@ use crate::time::to_db;
 
 /// How long questions may be kept waiting for the lock.
 const LOCK_TIMEOUT_MS: u32 = 50;
+/// Rows of records and their tags that a part may have of what is kept. They move while commits wait; a
+/// part with more of them is left to be emptied record by record.
+const SPARED_MAX: i64 = 4_000;
+/// Rows that are counted by one statement.
+const COUNTED_MAX: i64 = 50_000;
 
-/// Drops the oldest part if it holds nothing newer than `to`, and keeps of it what is of `spared`
-/// kinds. Says how many records went, if there was such a part.
+/// Drops the oldest part that holds nothing newer than `to` and little that is of `spared` kinds, which
+/// is kept. Says how many records went, if there was such a part.
 pub(crate) fn oldest_part(
     inner: &Inner,
     session: &mut Session,
     to: u64,
     spared: &[u32],
 ) -> Result<Option<u64>, Fault> {
+    // Left by a process that ended, or was refused, on the way.
+    for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
+        whole(session, |session| drop_retired(session, row.get(0)))?;
+    }
+    let spared: Vec<i32> = spared.iter().map(|kind| kind.cast_signed()).collect();
+    let Some(number) = candidate(session, to, &spared)? else { return Ok(None) };
+    let records = count(session, &format!("record_{number}"))?;
+    let moved = whole(session, |session| retire(session, number, &spared, records))?;
+    let Some((moved, version)) = moved else { return Ok(None) };
+    inner.set_parts(Parts::read(session, version)?);
+    inner.forget_known();
+    let records = whole(session, |session| drop_retired(session, number))?.unwrap_or(records);
+    Ok(Some((records - moved).max(0).cast_unsigned()))
+}
+
+/// Does `work`, which begins a transaction and may end it. What it has left open is given up.
+fn whole<T>(
+    session: &mut Session,
+    work: impl FnOnce(&mut Session) -> Result<Option<T>, Fault>,
+) -> Result<Option<T>, Fault> {
+    let done = work(session);
+    match &done {
+        Ok(Some(_)) => {}
+        Err(fault) if fault.is_away() => {}
+        _ => session.batch("ROLLBACK")?,
+    }
+    done
+}
+
+/// Number of the oldest part that can go as a whole.
+fn candidate(session: &mut Session, to: u64, spared: &[i32]) -> Result<Option<i64>, Fault> {
     let found = session.query_once(
-        "SELECT number FROM part WHERE stop <= $1 ORDER BY start LIMIT 1",
+        "SELECT number FROM part WHERE stop <= $1 ORDER BY start",
         &[&to_db(to.saturating_add(1))],
     )?;
-    let Some(number) = found.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };
-    match drop_part(session, number, spared) {
-        Ok((records, version)) => {
-            inner.set_parts(Parts::read(session, version)?);
-            inner.forget_known();
-            Ok(Some(records))
+    for number in found.iter().map(|row| row.get::<_, i64>(0)) {
+        if count_spared(session, number, spared)?.is_some() {
+            return Ok(Some(number));
         }
-        Err(fault) if fault.is_away() => Err(fault),
-        Err(fault) => {
-            session.batch("ROLLBACK")?;
-            Err(fault)
-        }
+    }
+    Ok(None)
+}
+
+/// How many records of a part are spared; nothing if these are too many to be moved.
+fn count_spared(session: &mut Session, number: i64, spared: &[i32]) -> Result<Option<i64>, Fault> {
+    let text = format!(
+        "SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM \
+         (SELECT terms FROM record_{number} WHERE kind = ANY($1) LIMIT $2) r"
+    );
+    let rows = session.query_once(&text, &[&spared, &(SPARED_MAX + 1)])?;
+    let few = rows.first().filter(|row| row.get::<_, i64>(1) <= SPARED_MAX);
+    Ok(few.map(|row| row.get(0)))
+}
+
+/// Counts the rows of a table with records, some at a time.
+fn count(session: &mut Session, table: &str) -> Result<i64, Fault> {
+    let text = format!(
+        "SELECT count(*), max(seq) FROM (SELECT seq FROM {table} WHERE seq > $1 ORDER BY seq LIMIT $2) r"
+    );
+    let (mut records, mut seq) = (0, i64::MIN);
+    loop {
+        let rows = session.query_once(&text, &[&seq, &COUNTED_MAX])?;
+        let Some(last) = rows.first().and_then(|row: &Row| row.get::<_, Option<i64>>(1)) else {
+            return Ok(records);
+        };
+        records += rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        seq = last;
     }
 }
 
-fn drop_part(session: &mut Session, number: i64, spared: &[u32]) -> Result<(u64, i64), Fault> {
-    let spared: Vec<String> = spared.iter().map(|kind| kind.cast_signed().to_string()).collect();
-    let spared = format!("kind = ANY('{{{}}}'::int[])", spared.join(","));
+/// Takes a part out of the shelf, of which `records` were counted, all but what is spared. Says how many
+/// these are, and the new version of the parts; nothing if it cannot go any more.
+fn retire(
+    session: &mut Session,
+    number: i64,
+    spared: &[i32],
+    records: i64,
+) -> Result<Option<(i64, i64)>, Fault> {
     session.batch("BEGIN")?;
     // No commit changes the part from here on.
     session.query(Form::Lock, &[])?;
+    let there = session.query_once("SELECT FROM part WHERE number = $1", &[&number])?;
+    if there.is_empty() {
+        return Ok(None);
+    }
+    let Some(moved) = count_spared(session, number, spared)? else { return Ok(None) };
+    let kinds: Vec<String> = spared.iter().map(i32::to_string).collect();
+    let kinds = format!("kind = ANY('{{{}}}'::int[])", kinds.join(","));
     session.batch(&format!(
-        "CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_{number} WHERE {spared};
-         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT * FROM tag_{number} WHERE {spared}"
-    ))?;
-    let rows = session.query_once(
-        &format!("SELECT count(*) - (SELECT count(*) FROM spared_record) FROM record_{number}"),
-        &[],
-    )?;
-    let records: i64 = rows.first().map_or(0, |row| row.get(0));
-    session.batch(&format!(
-        "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
+        "CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_{number} WHERE {kinds};
+         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r \
+             CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v \
+             CROSS JOIN LATERAL (SELECT t.* FROM tag_{number} t WHERE t.term = v.term \
+                 AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
          ALTER TABLE record DETACH PARTITION record_{number};
          ALTER TABLE tag DETACH PARTITION tag_{number};
+         ALTER TABLE record_{number} RENAME TO retired_record_{number};
+         ALTER TABLE tag_{number} RENAME TO retired_tag_{number};
          INSERT INTO record SELECT * FROM spared_record;
          INSERT INTO tag SELECT * FROM spared_tag;
-         DROP TABLE record_{number}, tag_{number};
          DELETE FROM part WHERE number = {number};
-         UPDATE state SET parts = parts + 1, records = records - {records};
-         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts) FROM state;"
+         INSERT INTO retired VALUES ({number}, {records});
+         UPDATE state SET parts = parts + 1, records = records + {moved} - {records};
+         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state"
     ))?;
     let rows = session.query_once("SELECT parts FROM state", &[])?;
     session.batch("COMMIT")?;
-    Ok((records.max(0).cast_unsigned(), rows.first().map_or(0, |row| row.get(0))))
+    Ok(Some((moved, rows.first().map_or(0, |row| row.get(0)))))
+}
+
+/// Drops the tables of a part that was taken out, and sets right by how much it was miscounted. Says how
+/// many records it had; nothing if another process was first.
+fn drop_retired(session: &mut Session, number: i64) -> Result<Option<i64>, Fault> {
+    let records = match count(session, &format!("retired_record_{number}")) {
+        Err(Fault::Missing(_)) => return Ok(None),
+        records => records?,
+    };
+    session.batch("BEGIN")?;
+    session.query(Form::Lock, &[])?;
+    let text = "DELETE FROM retired WHERE number = $1 RETURNING records";
+    let rows = session.query_once(text, &[&number])?;
+    let Some(counted) = rows.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };
+    session.batch(&format!(
+        "DROP TABLE retired_record_{number}, retired_tag_{number};
+         UPDATE state SET records = records + {counted} - {records};
+         COMMIT"
+    ))?;
+    Ok(Some(records))
 }

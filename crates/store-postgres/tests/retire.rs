@@ -1,0 +1,85 @@
+//! Parts that go as a whole: what grows with them is done while nobody waits, and whoever is next goes on
+//! where another process ended.
+
+use hark_archive::admission::nostr::NostrRules;
+use hark_archive::{Head, Query, Store, Write};
+use hark_store_postgres::{Options, PostgresStore};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::random::encode;
+
+const DAY: u64 = 86_400;
+const OLD: u64 = 19_700 * DAY;
+
+fn open(database: &Database<'_>) -> PostgresStore {
+    let options = Options { part_s: DAY, ..Options::default() };
+    let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
+    store.expect("opens")
+}
+
+fn put(store: &dyn Store, numbers: std::ops::Range<u32>, kind: u32, time: u64) {
+    let write = |number: u32| {
+        let mut id = [kind as u8; 32];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        let time = time + u64::from(number);
+        let head = Head { id, time, author: Some([1; 32]), kind, expires: None };
+        Write::Put(encode(&head, &[(b't', number.to_be_bytes().to_vec())]))
+    };
+    store.commit(&numbers.map(write).collect::<Vec<_>>()).unwrap();
+}
+
+fn all(store: &dyn Store) -> u64 {
+    let counted = store.count(&Query::default()).unwrap().unwrap();
+    assert_eq!(store.stats().records, counted);
+    counted
+}
+
+#[test]
+fn a_part_with_much_that_is_spared_is_left_to_be_emptied_record_by_record() {
+    let database = Cluster::shared().database("much spared");
+    let store = open(&database);
+    put(&store, 0..3_000, 5, OLD);
+    put(&store, 0..200, 1, OLD);
+    put(&store, 0..300, 1, OLD + DAY);
+    put(&store, 0..2, 5, OLD + DAY);
+    // To move the first part's deletions would keep others waiting; the second one goes.
+    assert_eq!(store.drop_part(OLD + 10 * DAY, &[5]).unwrap(), Some(300));
+    assert_eq!(store.drop_part(OLD + 10 * DAY, &[5]).unwrap(), None);
+    assert_eq!(all(&store), 3_202);
+    assert_eq!(store.drop_part(OLD + 10 * DAY, &[]).unwrap(), Some(3_200));
+    assert_eq!(all(&store), 2);
+    let tagged = vec![hark_archive::LabelSet::one(b't', &1u32.to_be_bytes())];
+    let tagged = Query { labels: tagged, ..Query::default() };
+    assert_eq!(store.count(&tagged).unwrap(), Some(1), "its tags have come along");
+    assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.retired"), "0");
+}
+
+#[test]
+fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
+    let database = Cluster::shared().database("half retired");
+    let store = open(&database);
+    put(&store, 0..200, 1, OLD);
+    put(&store, 0..100, 1, OLD + DAY);
+    put(&store, 0..50, 1, OLD + 5 * DAY);
+    // As a process leaves it that ends after it has taken a part out, of which it had counted 190.
+    let part = OLD / DAY;
+    database.sql(&format!(
+        "SET search_path = hark_nostr; BEGIN;
+         ALTER TABLE record DETACH PARTITION record_{part};
+         ALTER TABLE tag DETACH PARTITION tag_{part};
+         ALTER TABLE record_{part} RENAME TO retired_record_{part};
+         ALTER TABLE tag_{part} RENAME TO retired_tag_{part};
+         DELETE FROM part WHERE number = {part};
+         INSERT INTO retired VALUES ({part}, 190);
+         UPDATE state SET parts = parts + 1, records = records - 190; COMMIT"
+    ));
+    let other = open(&database);
+    // What comes late has a part again, under the same number.
+    put(&other, 500..510, 1, OLD);
+    assert_eq!(other.drop_part(OLD + 3 * DAY, &[5]).unwrap(), Some(10));
+    assert_eq!(other.drop_part(OLD + 3 * DAY, &[5]).unwrap(), Some(100));
+    assert_eq!(other.drop_part(OLD + 3 * DAY, &[5]).unwrap(), None);
+    assert_eq!(all(&other), 50);
+    let left = "SELECT count(*) FROM pg_tables WHERE schemaname = 'hark_nostr' \
+                AND tablename LIKE 'retired_%'";
+    assert_eq!(database.sql(left), "0");
+}
