@@ -117,6 +117,7 @@ static RANGES: &[(&str, &[Range])] = &[
             ("every_s", 1, SECONDS),
             // What one write deletes is found and kept in memory first.
             ("batch_max", 1, 65_536),
+            ("clock_ahead_max_s", 0, SECONDS),
         ],
     ),
     ("mirror", &[("queue_bytes_max", 0, BYTES)]),

@@ -408,6 +408,7 @@ impl Config {
             retention: Policy {
                 every: Duration::from_secs(self.retention_every.0),
                 batch_max: self.retention.batch_max,
+                clock_ahead_max_s: self.retention.clock_ahead_max_s,
                 ..self.waku.retention.policy.clone()
             },
             // The server's own, once there is one.

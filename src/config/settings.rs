@@ -199,6 +199,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "spared_kinds" retention.spared_kinds: "Kinds that no rule touches: deletions and requests to vanish keep others from coming back.";
             "every_s" retention_every: "Time between two rounds.";
             "batch_max" retention.batch_max: "Deletes in one write.";
+            "clock_ahead_max_s" retention.clock_ahead_max_s: "How far the clock may be ahead of the ten newest events for anything to go by age; a clock that is wrong\nwould else cost what a rule names. 0: the clock is always believed.";
             "rules" retention.rules: "What goes when it is old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex) narrow a rule; older_than is s, m, h, d, w or y.";
         },
     },

@@ -2,17 +2,24 @@
 //!
 //! Everything goes through the writer in small batches, as any other write does, so nothing waits
 //! long for it, and a stop is a stop after the batch at hand.
+//!
+//! What goes by age goes by the machine's clock, and a machine that comes up in 2099 would let go of all
+//! that a rule names. So the clock is not believed by itself: the archive has to bear it out
+//! ([`Policy::clock_ahead_max_s`]). A relay that is in use does so with every event, whatever the clock was
+//! before, so nothing has to be remembered; and a clock that was believed once is believed as long as it
+//! runs no faster than time does, so a quiet relay that runs goes on. Room is made without a clock.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hark_codec::record::Key;
 
 use crate::clock::Clock;
 use crate::query::{Order, Query};
-use crate::store::{CommitError, Outcome, SearchError, Store, Write};
+use crate::store::{CommitError, Outcome, Progress, SearchError, Store, Write};
 use crate::vital;
 use crate::writer::Writer;
 
@@ -34,7 +41,16 @@ pub struct Policy {
     pub every: Duration,
     /// How many of the network's units of time a second has.
     pub units_per_s: u64,
+    /// Seconds that the clock may be ahead of the newest records for anything to go by age; above it, that
+    /// waits until newer ones come. None believes the clock.
+    pub clock_ahead_max_s: Option<u64>,
 }
+
+/// Of so many of the newest records each has to bear the clock out: one with a time far ahead is found
+/// everywhere. Where there are fewer in all, one is enough.
+const WITNESSES: usize = 10;
+/// How often it is said that the clock is not believed.
+const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
 /// Records that go when they are old.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +82,7 @@ impl Default for Policy {
             batch_max: 256,
             every: Duration::from_secs(10),
             units_per_s: 1,
+            clock_ahead_max_s: Some(30 * 86_400),
         }
     }
 }
@@ -76,6 +93,12 @@ pub enum RetentionError {
     /// Expired records could not be looked up.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// The clock is not borne out by what is kept.
+    #[error(
+        "the clock is far ahead of all that is kept, so nothing goes by age until newer records come; \
+         if it is right, raise retention.clock_ahead_max_s or set it to 0"
+    )]
+    Clock,
     /// A delete was not taken.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
@@ -90,6 +113,8 @@ pub struct Swept {
     pub aged: u64,
     /// Records that there was no room for.
     pub crowded: u64,
+    /// Whether what goes by age waits, as the clock is not borne out.
+    pub clock_doubted: bool,
 }
 
 impl Swept {
@@ -113,8 +138,41 @@ impl Policy {
         writer: &Writer,
         clock: &Clock,
     ) -> Result<Swept, RetentionError> {
-        let now = clock.now_s().saturating_mul(self.units_per_s);
+        self.step_by(store, writer, clock, &mut Believed::default())
+    }
+
+    /// The same, by a clock of which it is known how far it was believed.
+    fn step_by(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        clock: &Clock,
+        believed: &mut Believed,
+    ) -> Result<Swept, RetentionError> {
         let mut swept = Swept::default();
+        if believed.is_borne_out(self, store, clock)? {
+            self.let_age(store, writer, clock, &mut swept)?;
+        } else {
+            swept.clock_doubted = true;
+        }
+        let crowded = self.too_many(store);
+        if crowded > 0 {
+            let count = crowded.min(self.batch_max as u64) as usize;
+            let spared = self.spared_kinds.clone();
+            swept.crowded = erase(writer, Query { not_kinds: spared, ..oldest(count) })?;
+        }
+        Ok(swept)
+    }
+
+    /// What goes by age: a batch of what has expired, and of each rule's.
+    fn let_age(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        clock: &Clock,
+        swept: &mut Swept,
+    ) -> Result<(), RetentionError> {
+        let now = clock.now_s().saturating_mul(self.units_per_s);
         let ids = store.expired(now, self.batch_max)?;
         if !ids.is_empty() {
             swept.expired = erase(writer, Query { ids: Some(ids), ..Query::default() })?;
@@ -139,13 +197,7 @@ impl Policy {
                 },
             )?;
         }
-        let crowded = self.too_many(store);
-        if crowded > 0 {
-            let count = crowded.min(self.batch_max as u64) as usize;
-            let spared = self.spared_kinds.clone();
-            swept.crowded = erase(writer, Query { not_kinds: spared, ..oldest(count) })?;
-        }
-        Ok(swept)
+        Ok(())
     }
 
     /// How many records have to go for the bounds to be met, about.
@@ -165,6 +217,56 @@ impl Policy {
         let excess = kept_bytes.saturating_sub(u128::from(bytes_max));
         above.max((excess * records).div_ceil(kept_bytes.max(1)) as u64)
     }
+}
+
+/// How far a clock was believed.
+#[derive(Debug, Default)]
+struct Believed {
+    /// When it was last, and what it said.
+    last: Option<(Instant, u64)>,
+}
+
+impl Believed {
+    /// Whether a clock is to be believed: because it has run on from where it was believed, or because
+    /// records are about as new as it says.
+    fn is_borne_out(
+        &mut self,
+        policy: &Policy,
+        store: &dyn Store,
+        clock: &Clock,
+    ) -> Result<bool, SearchError> {
+        let Some(ahead_max) = policy.clock_ahead_max_s else { return Ok(true) };
+        let now = clock.now_s();
+        let runs_on = self.last.is_some_and(|(at, then)| {
+            now <= then.saturating_add(at.elapsed().as_secs()).saturating_add(60)
+        });
+        if runs_on || bears_out(store, now, ahead_max, policy.units_per_s)? {
+            self.last = Some((Instant::now(), now));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
+
+/// Whether the newest records of a store, but for those ahead of `now`, are at most `ahead_max` older.
+fn bears_out(
+    store: &dyn Store,
+    now: u64,
+    ahead_max: u64,
+    units_per_s: u64,
+) -> Result<bool, SearchError> {
+    let to = now.saturating_add(1).saturating_mul(units_per_s).saturating_sub(1);
+    let mut search = store.search(&Query { to, limit: WITNESSES, ..Query::default() })?;
+    let mut times = Vec::new();
+    while search.slice(u64::MAX, &mut |record| {
+        times.push(record.time());
+        ControlFlow::Continue(())
+    })? == Progress::Paused
+    {}
+    let from = now.saturating_sub(ahead_max).saturating_mul(units_per_s);
+    let witness = if times.len() < WITNESSES { times.first() } else { times.last() };
+    // Where there is nothing, nothing goes.
+    Ok(witness.is_none_or(|time| *time >= from))
 }
 
 /// The oldest records, so many.
@@ -187,7 +289,7 @@ pub struct Keeper {
 
 impl Keeper {
     /// Starts it. `report` hears of every round that did something, once it is through, and of every
-    /// failure, after which it goes on at the next round.
+    /// failure, after which it goes on at the next round; of a clock that is not believed once an hour.
     pub fn start(
         policy: Policy,
         store: Arc<dyn Store>,
@@ -198,10 +300,11 @@ impl Keeper {
         let (stop, stopped) = sync_channel::<()>(0);
         let thread = vital::spawn("hark-keeper", move || {
             let (mut pause, mut round) = (policy.every, Swept::default());
+            let (mut believed, mut doubted) = (Believed::default(), None::<Instant>);
             // A short rest between the batches of a long round leaves the writer to others.
             let rest = Duration::from_millis(5);
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
-                let step = policy.step(&*store, &writer, &clock);
+                let step = policy.step_by(&*store, &writer, &clock, &mut believed);
                 let swept = step.as_ref().copied().unwrap_or_default();
                 round.add(swept);
                 pause = if swept.total() > 0 { rest } else { policy.every };
@@ -210,6 +313,11 @@ impl Keeper {
                 }
                 if let Err(error) = step {
                     report(Err(error));
+                }
+                doubted = doubted.filter(|_| swept.clock_doubted);
+                if swept.clock_doubted && doubted.is_none_or(|at| at.elapsed() >= DOUBTS_EVERY) {
+                    doubted = Some(Instant::now());
+                    report(Err(RetentionError::Clock));
                 }
             }
             if round.total() > 0 {
@@ -336,6 +444,48 @@ mod tests {
         let clock = Clock::fake(100);
         while policy.step(&*store, &writer, &clock).unwrap().total() > 0 {}
         assert_eq!(left(&*store), (10..100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no_room_for() {
+        const DAY: u64 = 86_400;
+        let records = |days: &[u64]| -> Vec<Write> {
+            let record =
+                |(n, day): (usize, &u64)| record(*day as u8 + n as u8, day * DAY, 1, 1, None);
+            days.iter().enumerate().map(record).collect()
+        };
+        // One of far ahead, as archives have them.
+        let mut all = records(&[100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110]);
+        all.push(record(1, 99_000 * DAY, 1, 1, None));
+        all.push(record(2, 100 * DAY, 1, 1, Some(111 * DAY)));
+        let (store, writer) = shelf(&all);
+        let rule = Rule { older_than_s: 5 * DAY, ..Rule::default() };
+        let policy = Policy { rules: vec![rule], ..Policy::default() };
+        let step = |policy: &Policy, clock: &Clock| policy.step(&*store, &writer, clock).unwrap();
+        let ahead = Clock::fake(99_000 * DAY);
+        let doubted = Swept { clock_doubted: true, ..Swept::default() };
+        assert_eq!(step(&policy, &ahead), doubted);
+        let full = Policy { records_max: Some(12), ..policy.clone() };
+        assert_eq!(step(&full, &ahead), Swept { crowded: 1, ..doubted });
+        // A clock that was right goes on being believed without news, but not when it leaps.
+        let (clock, mut believed) = (Clock::fake(110 * DAY), Believed::default());
+        let mut by = |clock: &Clock| {
+            policy.step_by(&*store, &writer, clock, &mut believed).unwrap().clock_doubted
+        };
+        assert!(!by(&clock));
+        clock.set(110 * DAY + 30);
+        assert!(!by(&clock));
+        clock.set(200 * DAY);
+        assert!(by(&clock));
+        let left = store.stats().records;
+        assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
+        // New records of its time bear it out, and so does an operator.
+        let sure = Policy { clock_ahead_max_s: None, ..policy.clone() };
+        assert!(!step(&sure, &clock).clock_doubted);
+        store
+            .commit(&(0..10).map(|n| record(200 + n, 200 * DAY, 1, 2, None)).collect::<Vec<_>>())
+            .unwrap();
+        assert!(!step(&policy, &clock).clock_doubted);
     }
 
     #[test]
