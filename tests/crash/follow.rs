@@ -48,6 +48,52 @@ fn who_comes_too_late_changes_nothing() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
+/// The number of the next segment is raised by jobs that come to nothing, too.
+#[test]
+fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
+    let (dir, mut random, mut alive) = (scratch("failed"), Random::new(2), Vec::new());
+    let options = Options { seal_records: 40, background: false, ..Options::default() };
+    let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    // No segment can be made where a directory is.
+    let names: Vec<_> = (1..9).map(|n| dir.join(format!("seg/{n:08}.seg"))).collect();
+    names.iter().for_each(|name| std::fs::create_dir(name).expect("is made"));
+    while old.stats().heads_waiting == 0 {
+        write(&old, &mut random, &mut alive);
+    }
+    old.rest(true);
+    old.release().expect("writes");
+    old.resume().expect("nothing has changed");
+    write(&old, &mut random, &mut alive);
+    drop(old);
+    names.iter().for_each(|name| std::fs::remove_dir(name).expect("is empty"));
+    let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    assert_eq!(all(&again).0.len(), alive.len());
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// However little another process has written, who has released the shelf must not write over it.
+#[test]
+fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
+    let (dir, mut random, mut alive) = (scratch("written"), Random::new(3), Vec::new());
+    let options = Options::default();
+    let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    write(&old, &mut random, &mut alive);
+    old.rest(true);
+    old.release().expect("writes");
+    let new = Embedded::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    new.take().expect("nothing has changed");
+    new.commit(&[Write::Put(encode(&HEAD, &[]))]).expect("commits");
+    drop(new);
+    assert!(old.resume().is_err());
+    assert!(old.commit(&[Write::Put(encode(&HEAD, &[]))]).is_err());
+    drop(old);
+    let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    assert_eq!(all(&again).0.len(), alive.len() + 1);
+    // What is left behind in the temporary directory harms nobody.
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
 /// All that a store holds, in order, and the number up to which its search saw.
 fn all(store: &Embedded) -> (Vec<Id>, u64) {
     let mut ids = Vec::new();

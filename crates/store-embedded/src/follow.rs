@@ -13,7 +13,8 @@ use hark_archive::query::prepared::Terms as _;
 use hark_archive::store::Mark;
 
 use crate::log::{self, Frame};
-use crate::open::{named, read_manifest};
+use crate::manifest::{Manifest, ManifestError};
+use crate::open::named;
 use crate::shelf::{Embedded, Shelf, Tail, Target, View, lock};
 
 /// Why a shelf was not given away, or is not followed any further.
@@ -47,6 +48,16 @@ pub enum FollowError {
     /// A file could not be read.
     #[error("the log could not be read: {0}")]
     Io(#[from] io::Error),
+    /// The manifest could not be read.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// What a process keeps of a shelf that it has released: with it, it can go on.
+pub(crate) struct Released {
+    tail: Tail,
+    /// As it was on the disk: in memory are also numbers that jobs without success have used up.
+    manifest: Option<Manifest>,
 }
 
 impl Embedded {
@@ -69,23 +80,26 @@ impl Embedded {
         if let Some(reason) = &writing.stopped {
             return Err(FollowError::Stopped(reason.clone()));
         }
+        let manifest = self.shelf.manifest_on_disk()?;
         let tail = writing.tail.take().ok_or(FollowError::NotWriting)?;
-        writing.released = Some(tail);
+        writing.released = Some(Released { tail, manifest });
         drop(writing);
         Ok(self.end())
     }
 
-    /// Goes on writing after [`Embedded::release`]: the other process has written nothing and never
-    /// will.
+    /// Goes on writing after [`Embedded::release`], where the other process has written nothing and
+    /// never will: to know that it never will is for the caller, what it has written is seen here.
     pub fn resume(&self) -> Result<(), FollowError> {
-        let shelf = &self.shelf;
-        let mut writing = lock(&shelf.writing);
-        let on_disk = read_manifest(&*shelf.options.disk, &shelf.dir);
-        if !on_disk.is_ok_and(|manifest| manifest.as_ref() == Some(&*lock(&shelf.manifest))) {
-            writing.stopped = Some(FollowError::Changed.to_string());
-            return Err(FollowError::Changed);
+        let mut writing = lock(&self.shelf.writing);
+        let released = writing.released.take().ok_or(FollowError::NotWriting)?;
+        match self.shelf.is_unchanged(released.manifest.as_ref(), released.tail.len()) {
+            Ok(true) => writing.tail = Some(released.tail),
+            other => {
+                let error = other.err().unwrap_or(FollowError::Changed);
+                writing.stopped = Some(error.to_string());
+                return Err(error);
+            }
         }
-        writing.tail = writing.released.take();
         drop(writing);
         self.rest(false);
         Ok(())
@@ -95,21 +109,18 @@ impl Embedded {
     /// does not write any more. Upkeep rests until [`Embedded::rest`] lets it go on.
     pub fn take(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
-        let disk = &*shelf.options.disk;
         let mut writing = lock(&shelf.writing);
         let manifest = lock(&shelf.manifest);
-        let head = Arc::clone(&shelf.view.load().active);
-        let (number, generation, len) = (head.log.number, head.log.generation, head.log.written());
+        let log = Arc::clone(&shelf.view.load().active.log);
+        let len = log.written();
         // If that process has gone on after all, this is too late.
-        let unchanged =
-            read_manifest(disk, &shelf.dir).is_ok_and(|now| now.as_ref() == Some(&*manifest));
-        let path = log::path(&shelf.dir, number, generation);
-        if !unchanged || shelf.file_bytes(&path)? != len {
+        if !shelf.is_unchanged(Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
         // Every sync of that process has succeeded, so nothing of the log need be written again.
-        let file = disk.append(&path, len, len)?;
-        writing.tail = Some(Tail::new(file, head.log.salt(), len));
+        let path = log::path(&shelf.dir, log.number, log.generation);
+        let file = shelf.options.disk.append(&path, len, len)?;
+        writing.tail = Some(Tail::new(file, log.salt(), len));
         Ok(())
     }
 
@@ -165,6 +176,17 @@ impl Embedded {
 }
 
 impl Shelf {
+    fn manifest_on_disk(&self) -> Result<Option<Manifest>, ManifestError> {
+        Manifest::read(&*self.options.disk, &self.dir)
+    }
+
+    /// Whether the disk has this manifest, and a log of this length to go on with.
+    fn is_unchanged(&self, manifest: Option<&Manifest>, len: u64) -> Result<bool, FollowError> {
+        let log = Arc::clone(&self.view.load().active.log);
+        let path = log::path(&self.dir, log.number, log.generation);
+        Ok(self.manifest_on_disk()?.as_ref() == manifest && self.file_bytes(&path)? == len)
+    }
+
     /// Takes the active log in up to `to` bytes and says how many records those are.
     fn take_in(
         &self,

@@ -24,6 +24,7 @@ use hark_archive::{
 
 use crate::Options;
 use crate::disk::DiskFile;
+use crate::follow::Released;
 use crate::head::{self, Head, HeadView, ROWS_MAX};
 use crate::log::{self, BODY_MAX, Frame, Log};
 use crate::manifest::{LogEntry, Manifest};
@@ -173,6 +174,11 @@ impl Tail {
         Self { file, salt, len, reserved: len }
     }
 
+    /// Bytes of the log, all of them durable.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
     /// Appends a batch; on return it is durable.
     fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
         let end = self.len + batch.len() as u64;
@@ -201,7 +207,7 @@ pub(crate) struct Writing {
     /// `None` in a process that only reads.
     pub tail: Option<Tail>,
     /// The tail while another process is about to go on with it.
-    pub released: Option<Tail>,
+    pub released: Option<Released>,
     /// Records taken in from another process.
     pub followed: u64,
     /// Why no more is written, once a write or sync has failed.
