@@ -306,6 +306,8 @@ impl Place {
             }
         };
         let lock = taking.lock().context("the server that runs handed no lock over")?;
+        let lock = Lock::inherit(lock, &self.data, taking.turn())
+            .context("the server that runs was not taken over, and goes on")?;
         let shelf = self.shelf();
         let store = Embedded::open_released(&shelf, self.network.rules(), self.options());
         let store = store.with_context(|| {
@@ -315,7 +317,7 @@ impl Place {
                 shelf.display()
             )
         })?;
-        Ok((Owned { store: Arc::new(store), lock: Lock::inherit(lock) }, Some(taking)))
+        Ok((Owned { store: Arc::new(store), lock }, Some(taking)))
     }
 
     /// Takes the archive's lock, which one process can hold.

@@ -18,6 +18,9 @@ use serde_json::json;
 
 use crate::served::{PATIENCE, Server, Socket, hark, now_s, publication, publish};
 
+mod between;
+mod steps;
+
 fn long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }
@@ -49,10 +52,14 @@ impl Place {
         Server::take_over(&self.data(), &self.root.join("hark.toml"))
     }
 
+    fn reader(&self) -> Embedded {
+        Embedded::open_read_only(&self.data().join("nostr"), Options::default())
+            .expect("opens beside the server")
+    }
+
     /// Whether the archive is sound and has all of these.
     fn check(&self, acknowledged: &[Id]) {
-        let reader = Embedded::open_read_only(&self.data().join("nostr"), Options::default())
-            .expect("opens beside the server");
+        let reader = self.reader();
         let lost = acknowledged.iter().filter(|id| !reader.knows(id).expect("answers")).count();
         assert_eq!(lost, 0, "of {} events with an OK", acknowledged.len());
         let checked = hark(&self.data()).arg("check").output().expect("runs");
@@ -286,6 +293,9 @@ fn servers_are_replaced_one_after_another() {
     }
 }
 
+/// How a takeover is spoken.
+const VERSION: u32 = 2;
+
 /// Asks for a takeover as a new server does, and says what came first.
 fn ask(data: &Path, version: u32) -> (UnixStream, u8) {
     let mut stream = UnixStream::connect(data.join("control.sock")).expect("a server runs");
@@ -320,15 +330,15 @@ fn a_takeover_that_fails_changes_nothing() {
     };
     alive(true);
     // One that goes away with the sockets in its hand.
-    let (stream, what) = ask(&place.data(), 1);
+    let (stream, what) = ask(&place.data(), VERSION);
     assert_eq!(what, handed);
     // Another meanwhile, and one of another make.
-    assert_eq!(ask(&place.data(), 1).1, failed);
+    assert_eq!(ask(&place.data(), VERSION).1, failed);
     assert_eq!(ask(&place.data(), 7).1, failed);
     drop(stream);
     alive(false);
     // One that says no more: what is published meanwhile waits, then is kept.
-    let (stream, what) = ask(&place.data(), 1);
+    let (stream, what) = ask(&place.data(), VERSION);
     assert_eq!(what, handed);
     alive(true);
     drop(stream);

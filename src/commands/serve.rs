@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
              and benchmarks only."
         );
     }
-    // Last to go: the store closes before the lock does.
+    // Last to go: the store closes before the system takes the lock back.
     let (held, shelf, taking) = open(args, place)?;
     let waku = open_waku(args, place)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -154,9 +154,16 @@ async fn serve(
     config.unlimited = args.unlimited;
     let mut signals = Signals::new()?;
     let server = match taking {
-        Some(taking) => Server::take_over(config, shelf, taking)
-            .await
-            .context("the server that runs was not taken over, and goes on"),
+        Some(taking) => tokio::select! {
+            server = Server::take_over(config, shelf, taking) => {
+                server.context("the server that runs was not taken over, and goes on")
+            }
+            () = signals.next() => {
+                tracing::info!("asked to end before it has taken over");
+                // Without waiting for anything: it may be the disk that holds it up.
+                std::process::exit(INTERRUPTED.into());
+            }
+        },
         None => Server::bind(config, shelf).await.with_context(|| {
             format!(
                 "the server could not start on {listen}, and nothing was served. If another \

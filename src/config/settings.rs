@@ -137,7 +137,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "control_frame_bytes_max" limits.control_frame_bytes_max: "Bytes of one frame from such a command.";
             "control_window" limits.control_window: "Events of such a command without an answer.";
             "drain_timeout_ms" limits.drain_timeout_ms: "How long a shutdown waits for what is under way.";
-            "takeover_wait_ms" limits.takeover_wait_ms: "How long writes wait for a server that takes over. After that this one goes on.";
+            "takeover_wait_ms" limits.takeover_wait_ms: "How long writes wait for a server that takes over. After that this one goes on, or refuses them where the other may write by then.";
             "takeover_drain_s" limits.takeover_drain_s: "How long a server that was taken over serves its connections to their end.";
             "takeover_records_max" limits.takeover_records_max: "Events it hears of meanwhile and keeps in memory. After that it closes them.";
         },

@@ -164,7 +164,8 @@ pub struct Limits {
     /// How long a shutdown waits for what is under way, before it drops it.
     pub drain_timeout_ms: u64,
     /// How long a server waits for a step of a process that takes over, while writes wait. After that
-    /// it goes on as before.
+    /// it goes on as before; if that process may write by then, writes are refused until it says so or
+    /// has ended.
     pub takeover_wait_ms: u64,
     /// How long a server that was taken over serves the connections that it has. After that they are
     /// closed, and their clients come again to the new one.

@@ -117,6 +117,9 @@ pub enum CommitError {
     /// what a failed sync left on the disk is not known, so nothing is retried.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
+    /// Another process has the right to write. The next batch may be kept.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The database is away or refused, or the disk lacks room or cannot read a part of an index that is
     /// being made anew. The next batch may be kept; of this one, if the connection to a database was
     /// lost at its very end, nobody knows, and to put it again does no harm.

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin::control::{Control, ControlError, Giving, Taking};
-use crate::admin::handover::{Peers, Role, Tell};
+use crate::admin::handover::{Handover, Peers, Role, Tell};
 use crate::admin::http::Handles;
 use crate::connections::{Connections, turn_away};
 use crate::metrics::Metrics;
@@ -137,6 +137,7 @@ impl Server {
         let settings = Settings { limits: config.limits, policy: config.policy };
         let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
         admin::process::warn_if_few_files(settings.limits.connections_max);
+        let patience = Duration::from_millis(settings.limits.takeover_wait_ms);
         let settings: Shared = Arc::new(ArcSwap::from_pointee(settings));
         let rates = Rates::new(Arc::clone(&settings));
         let failed = |cause| ServeError::Listen { addr: config.listen, cause };
@@ -223,17 +224,8 @@ impl Server {
             let relay = Arc::clone(&relay);
             let started = Control::start(&path, relay, shelf.compact, giving).map_err(failed)?;
             let control = control.insert(started);
-            if let (Some(mut taking), Some(archive)) = (taking, shelf.handover) {
-                let refused = |why| ServeError::TakeOver(ControlError::Refused(why));
-                taking.go().map_err(ServeError::TakeOver)?;
-                archive.take().map_err(refused)?;
-                let begin = archive.end();
-                let before = taking.finish(begin);
-                // From here on this process is the one that writes.
-                archive.followed(Some(begin));
-                archive.taken().map_err(failed)?;
-                control.publish().map_err(failed)?;
-                control.serve_follower(before, archive, begin).map_err(failed)?;
+            if let (Some(taking), Some(archive)) = (taking, shelf.handover) {
+                take(taking, archive, control, patience).await?;
             } else {
                 control.publish().map_err(failed)?;
             }
@@ -437,6 +429,35 @@ impl Server {
             _ => Ok(()),
         }
     }
+}
+
+/// Becomes the process that writes, in the place of the one that does.
+async fn take(
+    taking: Taking,
+    archive: Arc<dyn Handover>,
+    control: &mut Control,
+    patience: Duration,
+) -> Result<(), ServeError> {
+    // It waits, for the other process and for the disk, and is not to hold up who waits for a signal.
+    let finishing = tokio::task::spawn_blocking({
+        let archive = Arc::clone(&archive);
+        move || taking.finish(&*archive, patience)
+    });
+    let finished = finishing.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic).into()));
+    let (before, begin) = finished.map_err(ServeError::TakeOver)?;
+    // From here on this process is the one that writes, and that there is one counts for more than all
+    // that can fail below.
+    archive.followed(Some(begin));
+    if let Err(error) = archive.taken() {
+        tracing::warn!(%error, "LOCK does not name this process");
+    }
+    if let Err(error) = control.publish() {
+        tracing::error!(%error, "control.sock is not there: commands do not find this server");
+    }
+    if let Err(error) = control.serve_follower(before, archive, begin) {
+        tracing::error!(%error, "the server before this one can not follow, and closes its connections");
+    }
+    Ok(())
 }
 
 /// Logs what retention has done.

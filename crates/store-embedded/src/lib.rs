@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 pub use check::{Fault, Report, check};
 pub use follow::FollowError;
-pub use lock::{Lock, LockError};
+pub use lock::{Claim, Lock, LockError};
 pub use log::LOG_BYTES_MAX;
 pub use manifest::ManifestError;
 pub use open::OpenError;

@@ -11,7 +11,7 @@ use hark_archive::{Id, Outcome};
 use hark_codec::hex;
 
 pub(crate) use super::give::Giving;
-pub use super::handover::Handover;
+pub use super::handover::{Claim, Handover};
 use super::protocol::{self, COMPACT, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT};
 pub(crate) use super::served::Control;
 pub use super::take::Taking;

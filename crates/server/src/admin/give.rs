@@ -3,39 +3,42 @@
 //! ```text
 //!  new                old
 //!  TAKEOVER     ->    lets upkeep rest; holds the writer between two batches; stops writing
-//!               <-    HANDED, the listening sockets and the lock
+//!               <-    HANDED, the listening sockets, the lock, and when to claim the right to write
 //!  opens the archive, writing nothing to it that counts
-//!  READY        ->
-//!               <-    GO: from here on it only gives up if the new process is gone
+//!  READY        ->    lets the right to write go
+//!               <-    GO
+//!  claims it; opens the archive for writing
 //!  STARTED      ->    lets the writer go on, through the new process; accepts no more; follows
 //! ```
 //!
-//! Whatever fails before STARTED has come leaves the old process as it was: the new one writes only
-//! after it, and until then both hold the lock, so nobody else can.
+//! Whichever process has the right to write (WRITER locked, see the store's lock) writes; nothing that
+//! is said gives it, and the end of a process gives it back. So whatever fails, the old process goes
+//! on if it can claim that right again, and else waits for STARTED, or for the end of the new one. What
+//! comes next in each case is for `exchange` to say.
 
-use std::io::{self, BufReader, BufWriter, Write as _};
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hark_archive::writer::{Between, Target};
-use hark_archive::{CommitError, Committed, Id, Outcome, Query, Record, Store, Write};
+use hark_archive::Record;
 use tokio::sync::watch;
 
+use super::exchange::{Event, Give, Giver};
 use super::fds;
-use super::handover::{Handover, Peer, Role};
+use super::handover::{Claim, Handover, Peer, Role};
+use super::hold::Hold;
 use super::protocol::{
-    self, EPHEMERAL, ERASE, FAILED, GO, GROWN, HANDED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS,
-    PUT, READY, STARTED, TAKEOVER_VERSION, TEXT,
+    self, EPHEMERAL, FAILED, Frame, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY,
+    STARTED, TAKEOVER_VERSION,
 };
+use super::successor::Successor;
 use crate::nostr::Relay;
 
-/// Ids in one request to erase.
-const ERASE_IDS: usize = 512;
-/// Between two tries to get between two batches, while the writer's queue is full.
-const RETRY: Duration = Duration::from_millis(5);
+/// Between two looks at what may have happened without a word.
+pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// What a server can give away.
 pub(crate) struct Giving {
@@ -45,31 +48,15 @@ pub(crate) struct Giving {
     pub(crate) role: watch::Sender<Role>,
 }
 
-/// Why it was not given away. It goes on as it was.
-#[derive(Debug, thiserror::Error)]
-enum GiveError {
-    /// The connection broke.
-    #[error("the other process is gone: {0}")]
-    Gone(#[from] io::Error),
-    /// Either side cannot, or does not want to.
-    #[error("{0}")]
-    Failed(String),
+/// How a takeover ended for the process that was to be taken over.
+enum Given {
+    /// It goes on as it was, for this reason.
+    Kept(String),
+    /// The other process has taken over.
+    Away(Arc<Successor>),
+    /// It does not write any more, and there is nobody to follow.
+    Lost(String),
 }
-
-impl From<String> for GiveError {
-    fn from(reason: String) -> Self {
-        Self::Failed(reason)
-    }
-}
-
-impl From<&str> for GiveError {
-    fn from(reason: &str) -> Self {
-        Self::Failed(reason.into())
-    }
-}
-
-/// What lets the writer go on: with what it had, or with this in its place.
-type Verdict = Box<dyn FnOnce(&mut Target) + Send>;
 
 impl Giving {
     /// Answers a process that wants to take over. Returns once that one has failed, or once this
@@ -79,6 +66,7 @@ impl Giving {
         relay: &Arc<Relay>,
         mut from: BufReader<UnixStream>,
         stream: &UnixStream,
+        stopping: &AtomicBool,
         wish: &[u8],
     ) -> io::Result<()> {
         let mut to = stream;
@@ -98,20 +86,20 @@ impl Giving {
             return protocol::write(&mut to, FAILED, text.as_bytes());
         }
         tracing::info!("another process wants to take over");
-        match self.give(relay, &mut from, stream) {
-            Ok(successor) => {
-                self.follow(relay, &mut from, &successor);
-                Ok(())
-            }
-            Err(error) => {
-                let reason = error.to_string();
+        match self.give(relay, &mut from, stream, stopping) {
+            Given::Away(successor) => self.follow(relay, &mut from, &successor),
+            Given::Kept(reason) => {
                 tracing::warn!(reason, "the takeover failed; this server goes on");
                 self.role.send_replace(Role::Serving);
                 // The other end may be gone.
                 let _ = protocol::write(&mut to, FAILED, reason.as_bytes());
-                Ok(())
+            }
+            Given::Lost(reason) => {
+                tracing::warn!(reason, "this server does not write any more, and ends");
+                self.role.send_replace(Role::Lost(reason));
             }
         }
+        Ok(())
     }
 
     /// Whether another process has taken over.
@@ -124,62 +112,64 @@ impl Giving {
         relay: &Arc<Relay>,
         from: &mut BufReader<UnixStream>,
         stream: &UnixStream,
-    ) -> Result<Arc<Successor>, GiveError> {
+        stopping: &AtomicBool,
+    ) -> Given {
         let patience = Duration::from_millis(relay.settings().limits.takeover_wait_ms);
         let mut to = stream;
-        let say = protocol::write(&mut to, PROGRESS, b"waiting for upkeep of the archive to pause");
-        say?;
-        let store = Arc::clone(&relay.store);
-        let successor = Arc::new(Successor::new(store, stream)?);
+        let waiting = b"waiting for upkeep of the archive to pause";
+        let asked = protocol::write(&mut to, PROGRESS, waiting)
+            .and_then(|()| stream.set_read_timeout(Some(RETRY)))
+            .and_then(|()| Successor::new(Arc::clone(&relay.store), stream));
+        let successor = match asked {
+            Ok(successor) => Arc::new(successor),
+            Err(error) => return Given::Kept(format!("the other process is gone: {error}")),
+        };
         self.archive.rest(true);
-        let held = hold_writer(relay, patience)
-            .and_then(|verdict| self.archive.release().map(|_| verdict));
-        let verdict = held.inspect_err(|_| self.archive.rest(false))?;
-        // The writer goes on with what it had when `verdict` is dropped: after this.
-        if let Err(reason) = self.hand_over(from, stream, patience) {
-            return match self.archive.resume() {
-                Ok(()) => Err(reason),
-                Err(why) => {
-                    Err(format!("{reason}; and this server cannot write any more: {why}").into())
-                }
-            };
+        let held =
+            Hold::begin(relay, patience).and_then(|hold| self.archive.release().map(|_| hold));
+        let hold = match held {
+            Ok(hold) => hold,
+            Err(reason) => {
+                self.archive.rest(false);
+                return Given::Kept(reason);
+            }
+        };
+        let mut exchange = Exchange {
+            giving: self,
+            relay,
+            from,
+            frame: Frame::default(),
+            stream,
+            stopping,
+            patience,
+            late: Some(Instant::now() + patience),
+            gone: false,
+            pid: "(unknown)".into(),
+            reason: String::new(),
+            hold,
+        };
+        match exchange.run() {
+            Give::Resume => exchange.resume(),
+            Give::Follow => {
+                let Exchange { hold, .. } = exchange;
+                self.away(relay, hold, &successor);
+                Given::Away(successor)
+            }
+            Give::Leave => exchange.lost("it was asked to end while another process took over"),
+            _ => exchange.lost("the right to write could not be claimed"),
         }
-        self.archive.given();
-        self.listeners().clear();
-        relay.peers.add(Arc::clone(&successor) as _);
-        let commits = Arc::clone(&successor);
-        // The writer's thread waits for it.
-        let _ = verdict.send(Box::new(move |target| {
-            target.commit = Box::new(move |writes| commits.commit(writes));
-            // Subscribers hear of what comes back.
-            target.listener = Box::new(());
-        }));
-        self.role.send_replace(Role::Following);
-        Ok(successor)
     }
 
-    /// Up to STARTED.
-    fn hand_over(
-        &self,
-        from: &mut BufReader<UnixStream>,
-        stream: &UnixStream,
-        patience: Duration,
-    ) -> Result<(), GiveError> {
-        let mut to = stream;
-        protocol::write(&mut to, HANDED, b"")?;
-        let lock = self.archive.lock()?;
-        let listeners = self.listeners();
-        let handed: Vec<_> =
-            std::iter::once(&lock).chain(listeners.iter()).map(AsFd::as_fd).collect();
-        fds::send(stream, &handed)?;
-        drop(handed);
-        drop(listeners);
-        stream.set_read_timeout(Some(patience))?;
-        expect(from, READY)?;
-        protocol::write(&mut to, GO, b"")?;
-        // No more giving up: the other may have begun. It says so at once, or is gone.
-        stream.set_read_timeout(None)?;
-        expect(from, STARTED)
+    /// The new process writes.
+    fn away(&self, relay: &Arc<Relay>, hold: Hold<'_>, successor: &Arc<Successor>) {
+        self.archive.given();
+        self.listeners().clear();
+        relay.peers.add(Arc::clone(successor) as _);
+        let commits = Arc::clone(successor);
+        // Subscribers hear of what comes back.
+        hold.through(Box::new(move |writes| commits.commit(writes)), Box::new(()));
+        relay.peers.set_trouble(None);
+        self.role.send_replace(Role::Following);
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
@@ -209,6 +199,7 @@ impl Giving {
         successor: &Arc<Successor>,
     ) -> Result<(), String> {
         let peer = Arc::clone(successor) as Arc<dyn Peer>;
+        from.get_ref().set_read_timeout(None).map_err(|error| error.to_string())?;
         let mut body = Vec::new();
         while let Some(what) = protocol::read(from, &mut body, PEER_FRAME_BYTES_MAX)
             .map_err(|error| error.to_string())?
@@ -235,154 +226,163 @@ impl Giving {
     }
 }
 
-/// Waits for the new process to say `wanted`.
-fn expect(from: &mut BufReader<UnixStream>, wanted: u8) -> Result<(), GiveError> {
-    let mut body = Vec::new();
-    match protocol::read(from, &mut body, PEER_FRAME_BYTES_MAX) {
-        Ok(Some(what)) if what == wanted => Ok(()),
-        Ok(Some(FAILED)) => Err(String::from_utf8_lossy(&body).into_owned().into()),
-        Ok(Some(_)) => Err("the other process says something else".into()),
-        Ok(None) => Err("the other process is gone".into()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err("the other process took too long (takeover_wait_ms)".into())
-        }
-        Err(error) => Err(error.into()),
-    }
+/// A takeover between HANDED and its outcome.
+struct Exchange<'a> {
+    giving: &'a Giving,
+    relay: &'a Arc<Relay>,
+    from: &'a mut BufReader<UnixStream>,
+    /// What has come of the next frame.
+    frame: Frame,
+    stream: &'a UnixStream,
+    /// Whether this process is to end.
+    stopping: &'a AtomicBool,
+    patience: Duration,
+    /// When the other process will have taken too long.
+    late: Option<Instant>,
+    /// Nothing more is heard from it.
+    gone: bool,
+    /// Its number, once it has said it.
+    pid: String,
+    /// Why it came to nothing, so far.
+    reason: String,
+    hold: Hold<'a>,
 }
 
-/// Holds the writer between two batches, until the verdict is sent or dropped.
-fn hold_writer(relay: &Relay, patience: Duration) -> Result<Sender<Verdict>, String> {
-    let (verdict, decided) = channel::<Verdict>();
-    let (held, holds) = sync_channel(1);
-    let mut job: Between = Box::new(move |target: &mut Target| {
-        if held.send(()).is_ok()
-            && let Ok(verdict) = decided.recv()
-        {
-            verdict(target);
-        }
-    });
-    let until = Instant::now() + patience;
-    let late = || "the archive has too much to write at the moment".to_owned();
-    while let Err(refused) = relay.writer.between(job) {
-        if Instant::now() > until {
-            return Err(late());
-        }
-        job = refused;
-        std::thread::sleep(RETRY);
-    }
-    holds.recv_timeout(until.saturating_duration_since(Instant::now())).map_err(|_| late())?;
-    Ok(verdict)
-}
-
-/// The process that took over, for the writer of this one.
-struct Successor {
-    /// What it writes, as this process sees it.
-    store: Arc<dyn Store>,
-    to: Mutex<BufWriter<UnixStream>>,
-    /// None once it is gone.
-    answers: Mutex<Option<Sender<Answer>>>,
-    answered: Mutex<Receiver<Answer>>,
-}
-
-type Answer = Result<Outcome, String>;
-
-impl Successor {
-    fn new(store: Arc<dyn Store>, stream: &UnixStream) -> io::Result<Self> {
-        let (answers, answered) = channel();
-        let to = Mutex::new(BufWriter::with_capacity(64 << 10, stream.try_clone()?));
-        let (answers, answered) = (Mutex::new(Some(answers)), Mutex::new(answered));
-        Ok(Self { store, to, answers, answered })
-    }
-
-    /// Has it make a batch durable. It tells its growth before it answers, so what is answered is
-    /// seen by readers here.
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
-        let stopped = |reason: String| CommitError::Stopped(reason);
-        let lost = |_| stopped("the process that took over is gone".into());
-        let mut asked = Vec::with_capacity(writes.len());
-        {
-            let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-            for write in writes {
-                match write {
-                    Write::Put(record) => {
-                        protocol::write(&mut *to, PUT, record).map_err(lost)?;
-                        asked.push(1);
-                    }
-                    Write::Erase(query) => {
-                        let ids = self.matching(query).map_err(stopped)?;
-                        for ids in ids.chunks(ERASE_IDS) {
-                            let filter = super::control::ids_filter(ids);
-                            protocol::write(&mut *to, ERASE, filter.as_bytes()).map_err(lost)?;
-                        }
-                        asked.push(ids.chunks(ERASE_IDS).len());
-                    }
-                }
+impl Exchange<'_> {
+    /// Hands over, then does what is to be done until it is one of the last things.
+    fn run(&mut self) -> Give {
+        let mut giver = Giver::Handed;
+        let mut event = match self.hand_over() {
+            Ok(()) => Event::Moment,
+            Err(error) => {
+                self.failed(Event::Gone, format!("nothing could be handed over: {error}"))
             }
-            to.flush().map_err(lost)?;
-        }
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut done, mut refused) = (Committed::default(), None);
-        for (write, parts) in writes.iter().zip(asked) {
-            let mut erased = 0;
-            for _ in 0..parts {
-                let answer = answered
-                    .recv()
-                    .map_err(|_| stopped("the process that took over is gone".into()))?;
-                match (write, answer) {
-                    (Write::Erase(_), Ok(Outcome::Erased(count))) => erased += count,
-                    (_, Ok(outcome)) => done.outcomes.push(outcome),
-                    (_, Err(reason)) => refused = Some(reason),
-                }
-            }
-            if matches!(write, Write::Erase(_)) {
-                done.outcomes.push(Outcome::Erased(erased));
-            }
-        }
-        refused.map_or(Ok(done), |reason| Err(stopped(reason)))
-    }
-
-    /// The ids of what matches: the other process is asked for those.
-    fn matching(&self, query: &Query) -> Result<Vec<Id>, String> {
-        let failed = |error: hark_archive::SearchError| error.to_string();
-        let mut ids = Vec::new();
-        let mut search = self.store.search(query).map_err(failed)?;
-        let take = &mut |record: &Record<'_>| {
-            ids.push(*record.id());
-            std::ops::ControlFlow::Continue(())
         };
-        search.slice(u64::MAX, take).map_err(failed)?;
-        Ok(ids)
-    }
-
-    /// An answer has come.
-    fn answered(&self, what: u8, body: &[u8]) {
-        let text = || String::from_utf8_lossy(body).into_owned();
-        let answer = match what {
-            OUTCOME => protocol::outcome(body).ok_or_else(|| "an outcome that is none".into()),
-            TEXT => text().parse().map(Outcome::Erased).map_err(|_| "a count that is none".into()),
-            _ => Err(text()),
-        };
-        if let Some(answers) = &*self.answers.lock().unwrap_or_else(PoisonError::into_inner) {
-            // The receiver lives as long as this does.
-            let _ = answers.send(answer);
+        loop {
+            let (next, what) = giver.next(event);
+            giver = next;
+            event = match what {
+                Give::Listen => self.listen(),
+                Give::Offer => self.offer(),
+                Give::Claim => self.claim(),
+                Give::Refuse => self.refuse(),
+                Give::Resume | Give::Follow | Give::Leave | Give::End => return what,
+            };
         }
     }
 
-    /// It is gone: who waits for an answer is told.
-    fn end(&self) {
-        drop(self.answers.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        // Fails where it is closed.
-        let _ = to.get_ref().shutdown(std::net::Shutdown::Both);
-    }
-}
-
-impl Peer for Successor {
-    fn pass_on(&self, record: &Record<'_>) {
-        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        // That it is gone is seen where it is heard.
-        let _ = protocol::write(&mut *to, EPHEMERAL, record.bytes()).and_then(|()| to.flush());
+    fn hand_over(&mut self) -> io::Result<()> {
+        let mut to = self.stream;
+        let (lock, turn) = self.giving.archive.share()?;
+        protocol::write(&mut to, HANDED, &turn.to_le_bytes())?;
+        let listeners = self.giving.listeners();
+        let handed: Vec<_> =
+            std::iter::once(&lock).chain(listeners.iter()).map(AsFd::as_fd).collect();
+        fds::send(self.stream, &handed)
     }
 
-    fn grown(&self) {}
+    /// Waits a moment for what the other process says.
+    fn listen(&mut self) -> Event {
+        if self.stopping.load(Ordering::Acquire) {
+            return Event::Stop;
+        }
+        if self.gone {
+            std::thread::sleep(RETRY);
+            return self.moment();
+        }
+        match self.frame.read(self.from, PEER_FRAME_BYTES_MAX) {
+            Ok(Some((READY, pid))) => {
+                self.pid = String::from_utf8_lossy(&pid).into_owned();
+                Event::Ready
+            }
+            Ok(Some((STARTED, _))) => Event::Started,
+            Ok(Some((FAILED, body))) => self.failed(Event::Failed, String::from_utf8_lossy(&body)),
+            Ok(Some(_)) => self.failed(Event::Failed, "the other process says something else"),
+            // Also where this process has closed it, being about to end.
+            Ok(None) if self.stopping.load(Ordering::Acquire) => Event::Stop,
+            Ok(None) => self.failed(Event::Gone, "the other process is gone"),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.moment(),
+            Err(error) => self.failed(Event::Gone, format!("the other process is gone: {error}")),
+        }
+    }
+
+    /// Nothing was heard for a moment.
+    fn moment(&mut self) -> Event {
+        if self.late.take_if(|late| Instant::now() > *late).is_none() {
+            return Event::Moment;
+        }
+        self.failed(Event::Late, "the other process took too long (takeover_wait_ms)")
+    }
+
+    /// Keeps the first reason.
+    fn failed(&mut self, event: Event, reason: impl Into<String>) -> Event {
+        if self.reason.is_empty() {
+            self.reason = reason.into();
+        }
+        self.gone |= event == Event::Gone;
+        event
+    }
+
+    fn offer(&mut self) -> Event {
+        let mut to = self.stream;
+        self.late = Some(Instant::now() + self.patience);
+        let offered = self.giving.archive.offer();
+        match offered.and_then(|()| protocol::write(&mut to, GO, b"")) {
+            Ok(()) => Event::Moment,
+            Err(error) => self.failed(Event::Gone, format!("GO could not be said: {error}")),
+        }
+    }
+
+    fn claim(&mut self) -> Event {
+        match self.giving.archive.claim() {
+            Ok(Claim::Mine) => Event::Claimed,
+            Ok(Claim::Held | Claim::Late) => Event::Held,
+            Err(error) => {
+                self.failed(Event::Unable, format!("the right to write is not to be had: {error}"))
+            }
+        }
+    }
+
+    fn refuse(&mut self) -> Event {
+        if self.relay.peers.trouble().is_none() {
+            let reason = format!(
+                "process {} takes this server's archive over and has not come to write; nothing is \
+                 kept until it does, or has ended",
+                self.pid
+            );
+            tracing::error!(reason, "writes are refused");
+            self.hold.refuse(&reason);
+            self.relay.peers.set_trouble(Some(reason));
+        }
+        self.listen()
+    }
+
+    /// Goes on as if nothing had been, with the right to write.
+    fn resume(self) -> Given {
+        let Self { giving, relay, hold, reason, .. } = self;
+        match giving.archive.resume() {
+            Ok(()) => {
+                hold.let_go();
+                relay.peers.set_trouble(None);
+                Given::Kept(reason)
+            }
+            Err(why) => {
+                let reason = format!("{reason}; and this server cannot write any more: {why}");
+                hold.give_up(&reason);
+                Given::Lost(reason)
+            }
+        }
+    }
+
+    /// Ends without writing.
+    fn lost(self, why: &str) -> Given {
+        let Self { giving, hold, reason, .. } = self;
+        let reason = if reason.is_empty() { why.to_owned() } else { format!("{why}: {reason}") };
+        hold.give_up(&reason);
+        // The end of this process does so, too, but may take its time.
+        if let Err(error) = giving.archive.offer() {
+            tracing::warn!(%error, "the right to write goes with the end of this process");
+        }
+        Given::Lost(reason)
+    }
 }

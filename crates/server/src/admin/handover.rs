@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hark_archive::Record;
 use hark_archive::live::Live;
@@ -17,22 +17,33 @@ pub trait Handover: Send + Sync {
     /// Lets upkeep rest, or go on; returns once it rests.
     fn rest(&self, rest: bool);
 
-    /// Another hold on the lock of the one process that writes.
-    fn lock(&self) -> io::Result<OwnedFd>;
+    /// Another hold on the lock that keeps third processes away, and the turn up to which its holder
+    /// can claim the right to write.
+    fn share(&self) -> io::Result<(OwnedFd, u64)>;
 
     /// Stops writing. What is durable by then is where the other process begins.
     fn release(&self) -> Result<Mark, String>;
 
-    /// Goes on writing after [`Handover::release`], as the other process never did.
+    /// Lets the right to write go, which the other process can claim then.
+    fn offer(&self) -> io::Result<()>;
+
+    /// Claims the right to write: of two processes that hold the lock one has it, for as long as it
+    /// lives or until it offers it.
+    fn claim(&self) -> io::Result<Claim>;
+
+    /// Goes on writing after [`Handover::release`], with the right to. Fails if the other process has
+    /// written meanwhile.
     fn resume(&self) -> Result<(), String>;
 
     /// The other process writes: this one lets go of the lock for good.
     fn given(&self);
 
-    /// The other process does not write any more: this one begins to, upkeep apart.
+    /// Begins to write, with the right to, upkeep apart. Fails if the other process has written since
+    /// the archive was opened here.
     fn take(&self) -> Result<(), String>;
 
-    /// And that one will not again.
+    /// Begins with upkeep, as the other process knows who writes. Fails where LOCK can not be made to
+    /// name this process, which costs no more than that name.
     fn taken(&self) -> io::Result<()>;
 
     /// Another process follows this one from there on, or none does any more.
@@ -44,6 +55,17 @@ pub trait Handover: Send + Sync {
     /// Takes in what the other process has written up to there; `each` hears of every record and its
     /// number in this process.
     fn follow(&self, to: Mark, each: &mut dyn FnMut(u64, &Record<'_>)) -> Result<(), String>;
+}
+
+/// What became of claiming the right to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is this process's.
+    Mine,
+    /// Another process has it.
+    Held,
+    /// It is free, but was a third process's meanwhile, or was offered to one.
+    Late,
 }
 
 /// The part that this process plays.
@@ -77,16 +99,28 @@ pub(crate) trait Peer: Send + Sync {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Peers(RwLock<Vec<Arc<dyn Peer>>>);
+pub(crate) struct Peers {
+    known: RwLock<Vec<Arc<dyn Peer>>>,
+    trouble: Mutex<Option<String>>,
+}
 
 impl Peers {
     pub(super) fn add(&self, peer: Arc<dyn Peer>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(peer);
+        self.known.write().unwrap_or_else(PoisonError::into_inner).push(peer);
     }
 
     pub(super) fn remove(&self, peer: &Arc<dyn Peer>) {
-        let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.known.write().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|known| !Arc::ptr_eq(known, peer));
+    }
+
+    /// Why no writes are taken, while another process has the right to write and does not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Tells all but the one that it comes `from`.
@@ -104,7 +138,7 @@ impl Peers {
 
     /// They are told outside of the lock, as that may take time.
     fn all(&self) -> Vec<Arc<dyn Peer>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -1,14 +1,18 @@
 //! How the machine's own people and programs reach a running server.
 
 pub mod control;
+mod exchange;
 mod fds;
 mod feed;
 mod give;
 pub(crate) mod handover;
+mod hold;
 pub(crate) mod http;
 pub(crate) mod process;
 pub(crate) mod prometheus;
 mod protocol;
 pub(crate) mod report;
 mod served;
+mod socket;
+mod successor;
 mod take;

@@ -12,7 +12,8 @@
 //! ERASE.
 //!
 //! A takeover is a connection of its own. The new process says TAKEOVER, the old one HANDED with its
-//! listening sockets and its hold on the lock; then READY, GO, STARTED as `give` tells. From then on
+//! listening sockets and its hold on the lock; then READY, GO, STARTED as `give` tells. Whichever side
+//! gives up says FAILED. From then on
 //! the old process is the one that asks (PUT, ERASE), and between the answers it is told how far the
 //! archive has GROWN. EPHEMERAL goes both ways.
 
@@ -28,9 +29,9 @@ pub(super) const COMPACT: u8 = 3;
 pub(super) const STATS: u8 = 4;
 /// A process wants to take over; the body is [`TAKEOVER_VERSION`].
 pub(super) const TAKEOVER: u8 = 5;
-/// It has opened the archive.
+/// It has opened the archive; the body is the process's number as text.
 pub(super) const READY: u8 = 6;
-/// It writes from now on; the body is the mark where it begins.
+/// It has the right to write and uses it from now on; the body is the mark where it begins.
 pub(super) const STARTED: u8 = 7;
 /// A record that is passed on and never stored.
 pub(super) const EPHEMERAL: u8 = 8;
@@ -44,9 +45,10 @@ pub(super) const TEXT: u8 = 0x83;
 /// It could not be done; the body says why.
 pub(super) const FAILED: u8 = 0x84;
 
-/// Sockets and lock come with the byte behind this frame.
+/// Sockets and lock come with the byte behind this frame; the body is the turn up to which the
+/// right to write can be claimed.
 pub(super) const HANDED: u8 = 0x85;
-/// The new process may write.
+/// The new process may claim the right to write.
 pub(super) const GO: u8 = 0x86;
 /// The archive is durable up to the mark in the body.
 pub(super) const GROWN: u8 = 0x87;
@@ -55,7 +57,7 @@ pub(super) const GROWN: u8 = 0x87;
 pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
 
 /// How a takeover is spoken, and what of the archive's files both processes have to read alike.
-pub(super) const TAKEOVER_VERSION: u32 = 1;
+pub(super) const TAKEOVER_VERSION: u32 = 2;
 
 /// A mark as a body.
 pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
@@ -103,6 +105,50 @@ pub(super) fn read(
     if read == len - 1 { Ok(Some(what)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
+/// Reads frames from a stream that lets a reader wait for so long only. What has come of a frame by
+/// then is kept for the next try. Nothing behind a frame is read with it.
+#[derive(Default)]
+pub(super) struct Frame(Vec<u8>);
+
+impl Frame {
+    /// What the next frame is, once it is whole, and its body. None at the end of the stream.
+    pub(super) fn read(
+        &mut self,
+        from: &mut impl Read,
+        bytes_max: usize,
+    ) -> io::Result<Option<(u8, Vec<u8>)>> {
+        loop {
+            let whole = match self.0.first_chunk() {
+                None => 5,
+                Some(len) => 4 + u32::from_le_bytes(*len) as usize,
+            };
+            if !(5..=4 + bytes_max).contains(&whole) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "frame is empty or too long",
+                ));
+            }
+            let has = self.0.len();
+            if has == whole {
+                let body = self.0.split_off(5);
+                let what = self.0.pop();
+                self.0.clear();
+                return Ok(what.map(|what| (what, body)));
+            }
+            self.0.resize(whole, 0);
+            let read = from.read(&mut self.0[has..]);
+            self.0.truncate(has + read.as_ref().map_or(0, |read| *read));
+            match read {
+                Ok(0) if has == 0 => return Ok(None),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 /// An outcome as a body.
 pub(super) fn outcome_bytes(outcome: Outcome) -> [u8; 9] {
     let (code, number) = match outcome {
@@ -136,6 +182,37 @@ pub(super) fn outcome(bytes: &[u8]) -> Option<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Gives one byte at a time, and between two of them none.
+    struct Slow<'a>(&'a [u8], bool);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 { self.0.read(&mut out[..1]) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_comes_in_pieces_is_read_whole_and_nothing_behind_it() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, STARTED, &mark_bytes(Mark { log: 1, bytes: 2 })).unwrap();
+        write(&mut bytes, READY, b"").unwrap();
+        bytes.extend([9, 9]);
+        let (mut from, mut frame, mut frames) = (Slow(&bytes, false), Frame::default(), 0);
+        while frames < 2 {
+            match frame.read(&mut from, 64) {
+                Ok(Some((STARTED, body))) => frames += usize::from(mark(&body).is_some()),
+                Ok(Some((what, _))) => frames += usize::from(what == READY),
+                other => assert_eq!(other.unwrap_err().kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        assert_eq!(from.0, [9, 9]);
+        assert!(Frame::default().read(&mut &b""[..], 64).unwrap().is_none());
+        for bad in [&[0, 0, 0, 0, 7][..], &[65, 0, 0, 0, 7], &[2, 0, 0, 0, 7]] {
+            assert!(Frame::default().read(&mut &bad[..], 64).is_err());
+        }
+    }
 
     #[test]
     fn frames_and_outcomes_come_back_and_cuts_are_errors() {

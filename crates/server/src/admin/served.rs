@@ -2,7 +2,6 @@
 //! answers in order.
 
 use std::io::{self, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +24,7 @@ use super::protocol::{
     self, COMPACT, EPHEMERAL, ERASE, FAILED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, STATS,
     TAKEOVER, TEXT, outcome_bytes,
 };
+use super::socket;
 use crate::Compact;
 use crate::metrics::Metrics;
 use crate::nostr::{Relay, query};
@@ -58,13 +58,8 @@ impl Control {
         compact: Option<Compact>,
         giving: Option<Arc<Giving>>,
     ) -> io::Result<Self> {
-        let bound = path.with_extension("sock.new");
-        match std::fs::remove_file(&bound) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = Arc::new(UnixListener::bind(&bound)?);
-        std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(0o600))?;
+        let (bound, listener) = socket::bind_beside(path)?;
+        let listener = Arc::new(listener);
         let stopping = Arc::new(AtomicBool::new(false));
         let connection = Connection { relay, compact, giving, stopping };
         let streams = Streams::default();
@@ -87,7 +82,7 @@ impl Control {
     /// Puts the socket in its place, where that of a dead server or of the one before this may lie;
     /// that the archive has no other is for the store's lock to say.
     pub(crate) fn publish(&mut self) -> io::Result<()> {
-        std::fs::rename(&self.bound, &self.path)?;
+        socket::put_in_place(&self.bound, &self.path)?;
         self.bound.clone_from(&self.path);
         Ok(())
     }
@@ -137,8 +132,8 @@ impl Drop for Control {
         // Wakes the thread that accepts; a connection would not, where another server's socket lies in
         // the place of this one.
         let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
-        let given = self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
-        let woken = woken || !given && UnixStream::connect(&self.bound).is_ok();
+        let given = || self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
+        let woken = woken || !given() && UnixStream::connect(&self.bound).is_ok();
         if let Some(thread) = self.accepting.take().filter(|_| woken) {
             let _ = thread.join();
         }
@@ -151,7 +146,8 @@ impl Drop for Control {
         for (_, _, thread) in streams {
             let _ = thread.join();
         }
-        if !given {
+        // Not earlier: a takeover that was under way has come to an end by now.
+        if !given() {
             let _ = std::fs::remove_file(&self.bound);
         }
     }
@@ -225,7 +221,7 @@ impl Connection {
             {
                 drop(promise);
                 answering.join().unwrap_or(Ok(()))?;
-                return giving.serve(&self.relay, from, stream, &body);
+                return giving.serve(&self.relay, from, stream, &self.stopping, &body);
             }
             if what == EPHEMERAL {
                 if let Ok(record) = Record::new(&body) {

@@ -61,7 +61,8 @@ pub(crate) struct Relay {
 impl Relay {
     /// Why the archive takes no writes, or does not tell of all, while that is so.
     pub(crate) fn trouble(&self) -> Option<String> {
-        trouble(&self.writer).or_else(|| self.store.trouble())
+        let trouble = self.peers.trouble().or_else(|| trouble(&self.writer));
+        trouble.or_else(|| self.store.trouble())
     }
 
     /// The settings in force now.

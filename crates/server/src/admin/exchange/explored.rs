@@ -1,0 +1,93 @@
+//! Everything that can happen between three processes: one serves at first, the others come at any
+//! time, to take over or because nobody is there. Any of them may be killed, asked to end or held up
+//! for good at every step, may not be able to open the archive, and may take too long.
+//!
+//! The decisions are those of the server; what is drawn here is the rest of the world: the locks, what
+//! is on its way between two processes, and how much is in the log.
+
+use std::collections::HashMap;
+
+use self::world::{Kind, PROCESSES, Part, Without, World};
+use super::{Give, Take, Taker};
+
+mod world;
+
+/// What was found on the way.
+#[derive(Default)]
+struct Walk {
+    /// Ways from there to an end; none while it is being walked.
+    ways: HashMap<World, Option<f64>>,
+    steps: u64,
+    /// How often a process came to be what it is only after something went wrong.
+    stalled: u64,
+    resumed: u64,
+    orphans: u64,
+    fault: Option<&'static str>,
+}
+
+impl Walk {
+    /// Walks all ways from there and counts them; ends at the first fault.
+    fn walk(&mut self, world: &World, without: Without) -> f64 {
+        if let Some(known) = self.ways.get(world) {
+            return known.expect("no way leads back");
+        }
+        self.fault = self.fault.or(world.is_safe().err());
+        let steps = world.steps(without);
+        let kinds = |kind| steps.iter().filter(|(of, _)| *of == kind).count();
+        if kinds(Kind::Normal) + kinds(Kind::Late) == 0 && !world.is_settled() {
+            self.fault = self.fault.or(Some("one waits for ever"));
+        }
+        self.note(world);
+        self.ways.insert(world.clone(), None);
+        let mut ways = if steps.is_empty() { 1.0 } else { 0.0 };
+        for (_, next) in &steps {
+            if self.fault.is_some() {
+                break;
+            }
+            self.steps += 1;
+            ways += self.walk(next, without);
+        }
+        self.ways.insert(world.clone(), Some(ways));
+        ways
+    }
+
+    fn note(&mut self, world: &World) {
+        for process in &world.processes {
+            match process.part {
+                Part::Giving { next: Give::Refuse, .. } => self.stalled += 1,
+                Part::Giving { next: Give::Resume, .. } => self.resumed += 1,
+                Part::Taking { taker: Taker::Orphaned, next: Take::Start, .. } => self.orphans += 1,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn in_no_order_of_events_do_two_processes_write_and_none_waits_for_ever() {
+    let (faults, batches) = if std::env::var_os("HARK_LONG").is_some() { (3, 2) } else { (2, 1) };
+    let mut walk = Walk::default();
+    let ways = walk.walk(&World::new(faults, batches), Without::Nothing);
+    assert_eq!(walk.fault, None);
+    assert!(walk.stalled > 0 && walk.resumed > 0 && walk.orphans > 0);
+    println!(
+        "{PROCESSES} processes, {faults} faults, {batches} batches written: {} states, {} steps, {ways:.1e} \
+         orders of events",
+        walk.ways.len(),
+        walk.steps
+    );
+}
+
+#[test]
+fn a_process_that_goes_on_without_the_right_to_write_would_be_found() {
+    let mut walk = Walk::default();
+    walk.walk(&World::new(1, 1), Without::Claiming);
+    assert_eq!(walk.fault, Some("one writes that has no right to"));
+}
+
+#[test]
+fn a_process_that_comes_late_and_claims_what_is_not_its_own_would_be_found() {
+    let mut walk = Walk::default();
+    walk.walk(&World::new(1, 1), Without::Turns);
+    assert_eq!(walk.fault, Some("one waits for ever"));
+}

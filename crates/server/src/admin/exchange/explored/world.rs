@@ -1,0 +1,224 @@
+//! What a world of three processes is like: the part that each plays, what is on its way between two
+//! of them, the locks, and how much is in the log.
+
+use super::super::{Event, Give, Giver, Take, Taker};
+
+mod steps;
+
+pub(super) const PROCESSES: usize = 3;
+
+/// What is told from one process to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Word {
+    Handed(u8),
+    Ready,
+    Go,
+    Started,
+    Failed,
+}
+
+/// The part that a process plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    Away,
+    Asking,
+    Opening {
+        turn: u8,
+    },
+    Taking {
+        turn: u8,
+        taker: Taker,
+        next: Take,
+    },
+    Serving,
+    Giving {
+        to: usize,
+        turn: u8,
+        giver: Giver,
+        next: Give,
+        gone: bool,
+    },
+    Following {
+        whom: usize,
+    },
+    /// Its sockets are closed, what it has locked is not free yet.
+    Ending,
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools)] // each is true or false of it, whatever the others are
+pub(super) struct Process {
+    pub(super) part: Part,
+    /// Whether its store writes.
+    writes: bool,
+    /// As much of the log as it knows.
+    sees: u8,
+    /// Whether it holds LOCK.
+    holds: bool,
+    asked_to_end: bool,
+    /// It does nothing any more, but is there.
+    held_up: bool,
+}
+
+impl Process {
+    fn lives(&self) -> bool {
+        !matches!(self.part, Part::Away | Part::Ending | Part::Ended)
+    }
+}
+
+/// The connection on which a process has asked another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Link {
+    giver: usize,
+    to_giver: Vec<Word>,
+    to_taker: Vec<Word>,
+    giver_is_open: bool,
+    taker_is_open: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    pub(super) processes: [Process; PROCESSES],
+    /// By the one that asked.
+    links: [Link; PROCESSES],
+    /// Who has the right to write; even once it is claimed, odd once it is offered.
+    right: Option<usize>,
+    turn: u8,
+    log: u8,
+    /// Whose control.sock it is.
+    published: usize,
+    /// Batches that are still to be written, and kills, requests to end, and the like to come.
+    batches: u8,
+    faults: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It happens, sooner or later.
+    Normal,
+    /// It happens where nothing else does.
+    Late,
+    /// It may happen.
+    Outside,
+}
+
+/// What is left out, to see that it is needed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Without {
+    Nothing,
+    /// The old process goes on whoever has the right to write.
+    Claiming,
+    /// The new one claims what was offered to it long ago.
+    Turns,
+}
+
+pub(super) type Steps = Vec<(Kind, World)>;
+
+impl World {
+    /// One serves, and the others are not there yet; so much is to come.
+    pub(super) fn new(faults: u8, batches: u8) -> Self {
+        let away = Process {
+            part: Part::Away,
+            writes: false,
+            sees: 0,
+            holds: false,
+            asked_to_end: false,
+            held_up: false,
+        };
+        let first = Process { part: Part::Serving, writes: true, holds: true, ..away.clone() };
+        Self {
+            processes: [first, away.clone(), away],
+            links: Default::default(),
+            right: Some(0),
+            turn: 2,
+            log: 0,
+            published: 0,
+            batches,
+            faults,
+        }
+    }
+
+    /// The same with something changed.
+    fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut next = self.clone();
+        change(&mut next);
+        next
+    }
+
+    fn set(&self, at: usize, part: Part) -> Self {
+        self.with(|world| world.processes[at].part = part)
+    }
+
+    /// Closes the sockets of one that ends.
+    fn end(&mut self, at: usize) {
+        self.processes[at].part = Part::Ending;
+        self.processes[at].writes = false;
+        self.links[at].taker_is_open = false;
+        self.links.iter_mut().filter(|link| link.giver == at).for_each(|link| {
+            link.giver_is_open = false;
+        });
+    }
+
+    /// Lets the right to write go, if it has it.
+    fn offer(&mut self, at: usize) {
+        if self.right == Some(at) {
+            (self.right, self.turn) = (None, self.turn + 1);
+        }
+    }
+
+    /// Claims the right to write, up to a turn.
+    fn claim(&mut self, at: usize, turn: u8) -> Event {
+        if self.right.is_some_and(|has| has != at) {
+            return Event::Held;
+        }
+        if self.turn > turn {
+            return Event::Unable;
+        }
+        (self.right, self.turn) = (Some(at), (self.turn / 2 + 1) * 2);
+        Event::Claimed
+    }
+
+    /// Holds in every world.
+    pub(super) fn is_safe(&self) -> Result<(), &'static str> {
+        let writing = || (0..PROCESSES).filter(|at| self.processes[*at].writes);
+        if writing().count() > 1 {
+            return Err("two processes write");
+        }
+        if writing().any(|at| self.right != Some(at)) {
+            return Err("one writes that has no right to");
+        }
+        if writing().any(|at| self.processes[at].sees != self.log) {
+            return Err("one writes that does not know what was written");
+        }
+        Ok(())
+    }
+
+    /// Holds where nothing more happens: every process has come to an end, serves, or waits for one
+    /// that is held up.
+    pub(super) fn is_settled(&self) -> bool {
+        let held_up = |at: usize| self.processes[at].held_up;
+        (0..PROCESSES).all(|at| match self.processes[at].part {
+            Part::Away | Part::Ended => true,
+            _ if held_up(at) => true,
+            Part::Serving => self.processes[at].writes,
+            Part::Following { whom } => self.processes[whom].lives(),
+            Part::Giving { giver: Giver::Stalled, .. } => self.right.is_some_and(held_up),
+            Part::Asking | Part::Taking { taker: Taker::Ready, .. } => {
+                held_up(self.links[at].giver)
+            }
+            _ => false,
+        })
+    }
+}
+
+impl Link {
+    /// The first word has come, if there is one.
+    fn told_taker(&mut self) {
+        self.to_taker.drain(..self.to_taker.len().min(1));
+    }
+
+    fn told_giver(&mut self) {
+        self.to_giver.drain(..self.to_giver.len().min(1));
+    }
+}

@@ -1,0 +1,127 @@
+//! The process that took over, as the one before it sees it: who makes its batches durable.
+
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hark_archive::{CommitError, Committed, Id, Outcome, Query, Record, Store, Write};
+
+use super::handover::Peer;
+use super::protocol::{self, EPHEMERAL, ERASE, OUTCOME, PUT, TEXT};
+
+/// Ids in one request to erase.
+const ERASE_IDS: usize = 512;
+
+/// The process that took over, for the writer of this one.
+pub(super) struct Successor {
+    /// What it writes, as this process sees it.
+    store: Arc<dyn Store>,
+    to: Mutex<BufWriter<UnixStream>>,
+    /// None once it is gone.
+    answers: Mutex<Option<Sender<Answer>>>,
+    answered: Mutex<Receiver<Answer>>,
+}
+
+type Answer = Result<Outcome, String>;
+
+impl Successor {
+    pub(super) fn new(store: Arc<dyn Store>, stream: &UnixStream) -> io::Result<Self> {
+        let (answers, answered) = channel();
+        let to = Mutex::new(BufWriter::with_capacity(64 << 10, stream.try_clone()?));
+        let (answers, answered) = (Mutex::new(Some(answers)), Mutex::new(answered));
+        Ok(Self { store, to, answers, answered })
+    }
+
+    /// Has it make a batch durable. It tells its growth before it answers, so what is answered is
+    /// seen by readers here.
+    pub(super) fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        let stopped = |reason: String| CommitError::Stopped(reason);
+        let lost = |_| stopped("the process that took over is gone".into());
+        let mut asked = Vec::with_capacity(writes.len());
+        {
+            let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+            for write in writes {
+                match write {
+                    Write::Put(record) => {
+                        protocol::write(&mut *to, PUT, record).map_err(lost)?;
+                        asked.push(1);
+                    }
+                    Write::Erase(query) => {
+                        let ids = self.matching(query).map_err(stopped)?;
+                        for ids in ids.chunks(ERASE_IDS) {
+                            let filter = super::control::ids_filter(ids);
+                            protocol::write(&mut *to, ERASE, filter.as_bytes()).map_err(lost)?;
+                        }
+                        asked.push(ids.chunks(ERASE_IDS).len());
+                    }
+                }
+            }
+            to.flush().map_err(lost)?;
+        }
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut done, mut refused) = (Committed::default(), None);
+        for (write, parts) in writes.iter().zip(asked) {
+            let mut erased = 0;
+            for _ in 0..parts {
+                let answer = answered
+                    .recv()
+                    .map_err(|_| stopped("the process that took over is gone".into()))?;
+                match (write, answer) {
+                    (Write::Erase(_), Ok(Outcome::Erased(count))) => erased += count,
+                    (_, Ok(outcome)) => done.outcomes.push(outcome),
+                    (_, Err(reason)) => refused = Some(reason),
+                }
+            }
+            if matches!(write, Write::Erase(_)) {
+                done.outcomes.push(Outcome::Erased(erased));
+            }
+        }
+        refused.map_or(Ok(done), |reason| Err(stopped(reason)))
+    }
+
+    /// The ids of what matches: the other process is asked for those.
+    fn matching(&self, query: &Query) -> Result<Vec<Id>, String> {
+        let failed = |error: hark_archive::SearchError| error.to_string();
+        let mut ids = Vec::new();
+        let mut search = self.store.search(query).map_err(failed)?;
+        let take = &mut |record: &Record<'_>| {
+            ids.push(*record.id());
+            std::ops::ControlFlow::Continue(())
+        };
+        search.slice(u64::MAX, take).map_err(failed)?;
+        Ok(ids)
+    }
+
+    /// An answer has come.
+    pub(super) fn answered(&self, what: u8, body: &[u8]) {
+        let text = || String::from_utf8_lossy(body).into_owned();
+        let answer = match what {
+            OUTCOME => protocol::outcome(body).ok_or_else(|| "an outcome that is none".into()),
+            TEXT => text().parse().map(Outcome::Erased).map_err(|_| "a count that is none".into()),
+            _ => Err(text()),
+        };
+        if let Some(answers) = &*self.answers.lock().unwrap_or_else(PoisonError::into_inner) {
+            // The receiver lives as long as this does.
+            let _ = answers.send(answer);
+        }
+    }
+
+    /// It is gone: who waits for an answer is told.
+    pub(super) fn end(&self) {
+        drop(self.answers.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fails where it is closed.
+        let _ = to.get_ref().shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Peer for Successor {
+    fn pass_on(&self, record: &Record<'_>) {
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        // That it is gone is seen where it is heard.
+        let _ = protocol::write(&mut *to, EPHEMERAL, record.bytes()).and_then(|()| to.flush());
+    }
+
+    fn grown(&self) {}
+}

@@ -1,0 +1,304 @@
+//! A takeover that is disturbed at each of its steps, on either side.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hark_archive::{Id, Store as _};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use super::between::{Between, Said};
+use super::{Place, event, finds, say};
+use crate::served::{PATIENCE, Server, Socket, hark, publish};
+
+/// As short as a loaded machine allows.
+const QUICK: &str = "[limits]\ntakeover_wait_ms = 1000\ndrain_timeout_ms = 500\n";
+/// Longer than a server may take to end that was asked to.
+const END: Duration = Duration::from_secs(30);
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("it is there");
+}
+
+/// A server that is about to take over, and has not said anything yet.
+fn takes_over(place: &Place) -> Server {
+    let mut command = hark(&place.data());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--takeover", "--config"]);
+    command.arg(place.root.join("hark.toml"));
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
+    Server { child, address: String::new() }
+}
+
+/// Whether it ends within that time.
+fn ends(child: &mut Child, within: Duration) -> bool {
+    let begun = Instant::now();
+    while child.try_wait().expect("is there").is_none() {
+        if begun.elapsed() > within {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// The id of an event that got its OK there; None if it got none.
+fn kept(address: &str, content: &str) -> Option<Id> {
+    let mut socket = Socket::try_connect(address).ok()?;
+    let (message, id) = event(true, content);
+    socket.mouth().say(&message).ok()?;
+    let text = String::from_utf8(socket.hear()?).expect("is text");
+    (text.starts_with("[\"OK\"") && text.contains(",true,")).then_some(id)
+}
+
+/// Waits until that server keeps what is said to it, or has ended: then there is no id.
+fn serves_or_ends(child: &mut Child, address: &str) -> Option<Id> {
+    let begun = Instant::now();
+    for n in 0.. {
+        if let Some(id) = kept(address, &format!("is there one? {n}")) {
+            return Some(id);
+        }
+        if child.try_wait().expect("is there").is_some() {
+            return None;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it neither serves nor ends");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("is set");
+    let request = format!("GET {path} HTTP/1.0\r\nHost: h\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("is sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("is text");
+    text
+}
+
+/// Waits until `/healthz` begins with that status, and says the rest.
+fn healthy(address: &str, status: &str) -> String {
+    let begun = Instant::now();
+    loop {
+        let text = get(address, "/healthz");
+        if text.split(' ').nth(1) == Some(status) {
+            return text;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Who is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Old,
+    New,
+}
+
+/// When it is: while this is held back, or once all has been said.
+type Step = Option<Said>;
+
+/// Ends one of two servers at a step, while clients publish, and says what became of the other one:
+/// whether it served.
+fn disturbed(step: Step, who: Who, how: Signal) -> bool {
+    let name = format!("steps-{step:?}-{who:?}-{}", how.as_raw());
+    let place = Place::new(&name.replace(['(', ')'], ""), QUICK);
+    let mut old = place.start();
+    let address = old.address.clone();
+    let acknowledged = Mutex::new(Vec::new());
+    let served = std::thread::scope(|scope| {
+        let acknowledged = &acknowledged;
+        let socket = Socket::connect(&address);
+        let loading = scope.spawn(move || {
+            let mut numbers = 0..20_000;
+            let next = || {
+                std::thread::sleep(Duration::from_micros(300));
+                numbers.next().map(|n: u32| event(true, &format!("load {n}")).0)
+            };
+            publish(socket, 64, next, |id, verdict| {
+                if verdict.starts_with(b"\",true") {
+                    acknowledged.lock().expect("no panic").push(id);
+                }
+            });
+        });
+        let between = Between::come(&place.data());
+        let mut new = takes_over(&place);
+        let paused = between.hold(step.unwrap_or(Said::Started));
+        let paused = if step.is_some() {
+            Some(paused)
+        } else {
+            paused.pass();
+            // One that was asked in the midst of its start would not be a server yet.
+            healthy(&address, "200");
+            None
+        };
+        let ended = if who == Who::Old { &mut old.child } else { &mut new.child };
+        signal(ended, how);
+        let ends_itself = ends(ended, END);
+        if !ends_itself {
+            println!("{name}: it does not end");
+        }
+        if let Some(paused) = paused {
+            // What was said before the end is heard, what was not yet said is not.
+            if who == Who::New && step != Some(Said::Started) {
+                paused.lose()
+            } else {
+                paused.pass()
+            }
+        }
+        let other = if who == Who::Old { &mut new.child } else { &mut old.child };
+        let found = serves_or_ends(other, &address);
+        let served = found.is_some();
+        acknowledged.lock().expect("no panic").extend(found);
+        for n in 0..if served { 20 } else { 0 } {
+            let id = kept(&address, &format!("after {n}")).expect("it goes on serving");
+            acknowledged.lock().expect("no panic").push(id);
+        }
+        drop((old, new));
+        loading.join().expect("no panic");
+        assert!(ends_itself, "{name}: it was asked to end");
+        served
+    });
+    let server = place.start();
+    place.check(&acknowledged.into_inner().expect("no panic"));
+    drop(server);
+    served
+}
+
+#[test]
+fn whoever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
+    let steps = [Said::Takeover, Said::Handed, Said::Ready, Said::Go, Said::Started];
+    let steps = || steps.into_iter().map(Some).chain([None]);
+    let ways = [Signal::TERM, Signal::KILL];
+    let cases: Vec<_> = steps()
+        .flat_map(|step| [Who::Old, Who::New].map(|who| (step, who)))
+        .flat_map(|(step, who)| ways.map(|how| (step, who, how)))
+        .collect();
+    let (next, served) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (step, who, how) = *case;
+                    let must = match who {
+                        // Before that it has not got anything.
+                        Who::Old => step != Some(Said::Takeover),
+                        Who::New => step.is_some_and(|step| step != Said::Started),
+                    };
+                    // What is wrong with one case was printed, and the others are tried as well.
+                    let went_on = std::panic::catch_unwind(|| disturbed(step, who, how));
+                    served.fetch_add(usize::from(matches!(went_on, Ok(true))), Ordering::Relaxed);
+                    if !went_on.is_ok_and(|went_on| went_on || !must) {
+                        failed.lock().expect("no panic").push(*case);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().expect("no panic");
+    assert!(failed.is_empty(), "something is lost, or nobody serves: {failed:?}");
+    println!("{} cases; in {} the other one served", cases.len(), served.into_inner());
+}
+
+/// One that hangs once it has the right to write: the old server has a new one beside it, of which it
+/// cannot know whether it will write.
+fn hangs(comes_back: bool) {
+    let place = Place::new(if comes_back { "hangs" } else { "hangs-and-ends" }, QUICK);
+    let mut old = place.start();
+    let address = old.address.clone();
+    let mut socket = Socket::connect(&address);
+    let mut ids = vec![say(&mut socket, true, "before")];
+    let between = Between::come(&place.data());
+    let new = takes_over(&place);
+    let paused = between.hold(Said::Started);
+    signal(&new.child, Signal::STOP);
+    let (message, refused) = event(true, "refused");
+    socket.say(std::str::from_utf8(&message).expect("is text"));
+    let answer = socket.json();
+    let reason = answer[3].as_str().expect("a reason");
+    let pid = format!("process {} ", new.child.id());
+    assert!(answer[2] == json!(false) && reason.contains(&pid), "{answer}");
+    let said = healthy(&address, "503");
+    assert!(said.contains(&pid) && said.contains("has not come to write"), "{said}");
+    // Questions are answered all the while.
+    finds(&mut socket, &ids[0]);
+    if comes_back {
+        signal(&new.child, Signal::CONT);
+        paused.pass();
+    } else {
+        signal(&new.child, Signal::KILL);
+        paused.lose();
+    }
+    healthy(&address, "200");
+    ids.push(say(&mut socket, true, "after"));
+    finds(&mut socket, &ids[1]);
+    place.check(&ids);
+    assert!(!place.reader().knows(&refused).expect("answers"), "it was refused");
+    drop(socket);
+    if comes_back {
+        assert!(old.child.wait().expect("ends").success());
+    }
+}
+
+#[test]
+fn who_takes_over_and_hangs_is_waited_for_and_healthz_says_so() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| hangs(true));
+        scope.spawn(|| hangs(false));
+    });
+}
+
+#[test]
+fn who_comes_back_too_late_does_not_write() {
+    let place = Place::new("comes-late", QUICK);
+    let mut old = place.start();
+    let between = Between::come(&place.data());
+    let mut late = takes_over(&place);
+    let paused = between.hold(Said::Go);
+    let mut socket = Socket::connect(&old.address);
+    // It waits for its OK until the old server goes on.
+    let mut ids = vec![say(&mut socket, true, "the old one went on")];
+    between.go();
+    let new = place.take_over();
+    ids.push(say(&mut socket, true, "through the new one"));
+    paused.pass();
+    assert!(ends(&mut late.child, END), "what was offered to it is not offered any more");
+    ids.push(say(&mut socket, true, "and still"));
+    drop(socket);
+    assert!(old.child.wait().expect("ends").success());
+    ids.push(kept(&new.address, "and after that").expect("is kept"));
+    place.check(&ids);
+}
+
+#[test]
+fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
+    let place = Place::new("upkeep-failed", QUICK);
+    let server = place.start();
+    // No segment can be made where a directory is.
+    let segments = place.data().join("nostr/seg");
+    let names: Vec<_> = (1..50).map(|n| segments.join(format!("{n:08}.seg"))).collect();
+    names.iter().for_each(|name| std::fs::create_dir(name).expect("is made"));
+    let (mut numbers, mut ids) = (0..1_600, Vec::new());
+    let next = || numbers.next().map(|n| event(true, &format!("{n}")).0);
+    publish(Socket::connect(&server.address), 64, next, |id, _| ids.push(id));
+    let failing = || get(&server.address, "/metrics").contains("hark_store_upkeep_failing 1\n");
+    let begun = Instant::now();
+    while !failing() {
+        assert!(begun.elapsed() < PATIENCE, "upkeep does not fail");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // One that cannot listen where it is to.
+    let mut command = hark(&place.data());
+    command.args(["serve", "--takeover", "--listen", "192.0.2.77:1"]).stderr(Stdio::null());
+    assert!(!command.output().expect("runs").status.success());
+    ids.push(kept(&server.address, "goes on").expect("it goes on"));
+    healthy(&server.address, "200");
+    names.iter().for_each(|name| std::fs::remove_dir(name).expect("is empty"));
+    place.check(&ids);
+}
