@@ -4,6 +4,7 @@
 mod attack;
 mod memory;
 mod reload;
+mod together;
 
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpStream;

@@ -86,6 +86,8 @@ static RANGES: &[(&str, &[Range])] = &[
             ("outbox_bytes_max", 0, BYTES),
             ("outboxes_per_address_bytes_max", 1 << 20, BYTES),
             ("outboxes_bytes_max", 1 << 20, BYTES),
+            ("questions_bytes_max", 1 << 20, BYTES),
+            ("inbound_bytes_max", 1 << 20, BYTES),
             ("held_bytes_max", 0, BYTES),
             ("control_connections_max", 0, 1 << 16),
             ("control_frame_bytes_max", 0, 1 << 30),

@@ -111,6 +111,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "idle_timeout_s" limits.idle_timeout_s: "Silence after which a connection is closed, and how long a client may take nothing of what waits for it.";
             "subscriptions_max" limits.subscriptions_max: "Subscriptions of one connection. One more is answered with CLOSED.";
             "subscription_bytes_max" limits.subscription_bytes_max: "Bytes of the REQs that one connection is subscribed with, together.";
+            "questions_bytes_max" limits.questions_bytes_max: "Bytes of memory for the questions of all connections, subscriptions included; an address may have a quarter of\nit. One more question is answered with CLOSED.";
             "subscription_id_chars_max" limits.subscription_id_chars_max: "Characters of a subscription's name.";
             "filters_max" limits.filters_max: "Filters in a REQ or COUNT.";
             "filter_values_max" limits.filter_values_max: "Values in one filter: ids, authors, kinds and tag values together.";
@@ -128,6 +129,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "searches_per_connection_max" limits.searches_per_connection_max: "REQs and COUNTs of one connection under way. Above it the connection is not read from.";
             "events_per_connection_max" limits.events_per_connection_max: "Events of one connection without an OK. Above it the connection is not read from.";
             "intake_bytes_max" limits.intake_bytes_max: "Bytes of events of all connections without an OK. Above it publishers wait.";
+            "inbound_bytes_max" limits.inbound_bytes_max: "Bytes of messages that have not come whole, of all connections; an address may have a quarter of it. Above it\nthose that would need more are closed.";
             "outbox_pause_bytes" limits.outbox_pause_bytes: "Bytes waiting for a client to take them, above which its searches pause.";
             "outbox_bytes_max" limits.outbox_bytes_max: "Bytes waiting for a client, above which it is too slow and closed.";
             "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max: "Bytes waiting for all clients of one address. Above it, searches wait for those that have something to take,\nHTTP requests get status 503, and a live event closes a client that has more than its share.";

@@ -87,6 +87,10 @@ pub struct Limits {
     /// Bytes of the REQs that one connection is subscribed with, together: what a subscription costs
     /// in memory grows with them. More are answered with CLOSED `blocked:`.
     pub subscription_bytes_max: usize,
+    /// Bytes of memory that the questions of all connections take, from their coming to their end,
+    /// reckoned from their length and their filters. An address may have a quarter of it. Above it REQ
+    /// and COUNT are answered with CLOSED `rate-limited:`.
+    pub questions_bytes_max: usize,
     /// Characters of a subscription's name. A longer one is answered with CLOSED or NOTICE
     /// `invalid:`.
     pub subscription_id_chars_max: usize,
@@ -137,6 +141,11 @@ pub struct Limits {
     /// are not read from until there is room, first come, first served.
     pub intake_bytes_max: usize,
 
+    /// Bytes of messages of more than 1 KiB that have not come whole or wait for room in the intake, of
+    /// all connections. An address may have a quarter of it. A connection that would go above it is
+    /// closed with code 1013.
+    pub inbound_bytes_max: usize,
+
     /// Bytes waiting for a client to take them, above which its searches pause.
     pub outbox_pause_bytes: usize,
     /// Bytes waiting for a client to take them, above which it is too slow and its connection is
@@ -185,6 +194,7 @@ impl Default for Limits {
             idle_timeout_s: 120,
             subscriptions_max: 200,
             subscription_bytes_max: 2 << 20,
+            questions_bytes_max: 128 << 20,
             subscription_id_chars_max: 64,
             filters_max: 20,
             filter_values_max: 2_500,
@@ -203,6 +213,7 @@ impl Default for Limits {
             searches_per_connection_max: 64,
             events_per_connection_max: 1_024,
             intake_bytes_max: 32 << 20,
+            inbound_bytes_max: 64 << 20,
             outbox_pause_bytes: 256 << 10,
             outbox_bytes_max: 16 << 20,
             outboxes_per_address_bytes_max: 64 << 20,
@@ -238,6 +249,8 @@ impl Limits {
             ("events_per_connection_max", self.events_per_connection_max),
             ("outboxes_per_address_bytes_max", self.outboxes_per_address_bytes_max),
             ("outboxes_bytes_max", self.outboxes_bytes_max),
+            ("questions_bytes_max", self.questions_bytes_max),
+            ("inbound_bytes_max", self.inbound_bytes_max),
             ("control_window", self.control_window),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {

@@ -19,6 +19,7 @@ use network::Network;
 mod address;
 mod admin;
 mod bell;
+mod budget;
 mod clients;
 mod connections;
 mod http;

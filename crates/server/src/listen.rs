@@ -192,6 +192,8 @@ impl Server {
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
         let relay = Arc::new(Relay {
             outboxes,
+            questions: Arc::default(),
+            inbound: Arc::default(),
             slow: SlowLog::new(config.slow_question, &shelf.store),
             store: shelf.store,
             clock: shelf.clock,

@@ -110,6 +110,8 @@ labels! {
         Idle = "idle",
         /// The client took too little.
         Slow = "slow",
+        /// Too much had not come whole.
+        Crowded = "crowded",
         /// The client broke the protocol: frames that are none, or messages that are too long.
         Protocol = "protocol",
     }

@@ -103,6 +103,11 @@ impl Outboxes {
 }
 
 impl Account {
+    /// The address that it counts for; none where connections of one are not bounded.
+    pub(crate) fn address(&self) -> Option<Address> {
+        self.of.as_ref().map(|(address, _)| *address)
+    }
+
     pub(crate) fn add(&self, bytes: usize) {
         self.outboxes.metrics.outbox_bytes.add(bytes as u64);
         if let Some((_, of)) = &self.of {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use crate::budget::Share;
 use crate::line::{Line, Part, Weight, What};
 use crate::metrics::Ended;
 use crate::nostr::Relay;
@@ -36,6 +37,9 @@ const TURN_MESSAGES_OUT: u64 = 256;
 /// How long a connection that was too fast is not read from, at most.
 const REST_MAX: Duration = Duration::from_secs(1);
 
+/// Bytes of a connection that are not counted as inbound.
+const INBOUND_FREE: usize = 1 << 10;
+
 /// How long a client has to take the close frame.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How long, and how much, is read from a client that was told why its connection ends.
@@ -54,6 +58,8 @@ struct Session {
     outgoing: Outgoing,
     /// Bytes that the line knows of as unsent.
     unsent: usize,
+    /// Memory of what has come and is not handed on.
+    inbound: Share,
     /// An event that waits for room.
     waiting: Option<(Entering, Brought)>,
     /// Nothing is read before, as the client was too fast.
@@ -104,6 +110,8 @@ pub(crate) fn run(
 ) -> impl Future<Output = ()> {
     let caller = Arc::new(caller);
     let limits = &relay.settings.load_full().limits;
+    let address = account.address();
+    let inbound = relay.inbound.share(address);
     let line = Arc::new(Line::new(limits, account, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
@@ -115,6 +123,7 @@ pub(crate) fn run(
             Arc::clone(&line),
             Arc::clone(&caller),
             visitor.clone(),
+            address,
         ),
         relay,
         line,
@@ -122,6 +131,7 @@ pub(crate) fn run(
         visitor,
         outgoing: Outgoing::default(),
         unsent: 0,
+        inbound,
         waiting: None,
         rest: None,
         heard_at: now,
@@ -159,6 +169,7 @@ impl Session {
             End::Close(Reason::Away) => Ended::Shutdown,
             End::Close(Reason::Idle) => Ended::Idle,
             End::Close(Reason::Slow) => Ended::Slow,
+            End::Close(Reason::Crowded) => Ended::Crowded,
         };
         self.relay.metrics.ended.of(ended).add(1);
         let (mut socket, relay) = self.into_parts();
@@ -172,7 +183,7 @@ impl Session {
         // Whoever does not even take a close frame is dropped.
         let told: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
         // Most of them are still sending.
-        let is_fault = matches!(end, End::Broken | End::Close(Reason::Slow));
+        let is_fault = matches!(end, End::Broken | End::Close(Reason::Slow | Reason::Crowded));
         if is_fault
             && let Ok(Ok(())) = told
             && let Some(_place) = relay.connections.linger()
@@ -196,6 +207,9 @@ impl Session {
             return Poll::Ready(end);
         }
         self.socket.settle();
+        if !self.count_inbound() {
+            return Poll::Ready(End::Close(Reason::Crowded));
+        }
         let written = self.poll_write(cx);
         match written {
             Poll::Ready(Err(end)) => return Poll::Ready(end),
@@ -251,6 +265,16 @@ impl Session {
         // There may be more: come back after the others.
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Counts what has come and is not handed on; false if there is no room for it.
+    fn count_inbound(&mut self) -> bool {
+        let waiting = self.waiting.as_ref().map_or(0, |(_, brought)| brought.text.len());
+        let bytes = self.socket.unfinished() + waiting;
+        // Most connections hold nothing, or the beginning of a short message.
+        let bytes = if bytes <= INBOUND_FREE { 0 } else { bytes };
+        let max = self.relay.settings().limits.inbound_bytes_max;
+        bytes == self.inbound.bytes() || self.inbound.resize(bytes, max)
     }
 
     /// Nothing is read before an AUTH is answered, so that it holds for what comes after it.

@@ -82,6 +82,16 @@ fn connections(page: &mut Page, relay: &Relay) {
         "Bytes that wait for clients to take them.",
         relay.outboxes.bytes() as u64,
     );
+    page.gauge(
+        "hark_questions_bytes",
+        "Bytes of memory that questions are reckoned to take, subscriptions included.",
+        relay.questions.bytes() as u64,
+    );
+    page.gauge(
+        "hark_inbound_bytes",
+        "Bytes of messages that have not come whole.",
+        relay.inbound.bytes() as u64,
+    );
 }
 
 fn questions(page: &mut Page, relay: &Relay) {

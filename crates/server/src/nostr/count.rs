@@ -15,6 +15,7 @@ use super::Relay;
 use super::cost::{Cost, Searching};
 use super::hll::Hll;
 use super::page::{BUG, TOO_MUCH};
+use crate::budget::Share;
 use crate::line::{Line, Ticket};
 use crate::metrics::Verb;
 use crate::readers::{Job, Turn};
@@ -30,7 +31,7 @@ pub(super) struct Counting {
     cost: Cost,
     count: u64,
     hll: Option<Hll>,
-    _ticket: Ticket,
+    _held: (Ticket, Share),
 }
 
 impl Counting {
@@ -41,7 +42,7 @@ impl Counting {
         mut queries: Vec<Query>,
         hll: Option<Hll>,
         cost: Cost,
-        ticket: Ticket,
+        held: (Ticket, Share),
     ) -> Self {
         for query in &mut queries {
             query.limit = usize::MAX;
@@ -56,7 +57,7 @@ impl Counting {
             search: None,
             count: 0,
             hll,
-            _ticket: ticket,
+            _held: held,
         }
     }
 

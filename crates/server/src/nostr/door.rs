@@ -16,6 +16,8 @@ use super::count::Counting;
 use super::hll::Hll;
 use super::page::{Answer, Sub};
 use super::{Relay, query};
+use crate::address::Address;
+use crate::budget::Share;
 use crate::line::{Line, What};
 use crate::metrics::Verb;
 use crate::rate::{TooFast, Visitor};
@@ -31,6 +33,8 @@ pub(crate) struct Door {
     line: Arc<Line>,
     caller: Arc<Caller>,
     visitor: Visitor,
+    /// Whose the memory of its questions is.
+    address: Option<Address>,
     subs: HashMap<Box<str>, Arc<Sub>>,
 }
 
@@ -57,9 +61,10 @@ impl Door {
         line: Arc<Line>,
         caller: Arc<Caller>,
         visitor: Visitor,
+        address: Option<Address>,
     ) -> Self {
         line.say(|out| reply::write_auth(out, caller.challenge()));
-        Self { relay, line, caller, visitor, subs: HashMap::new() }
+        Self { relay, line, caller, visitor, address, subs: HashMap::new() }
     }
 
     /// Ends every subscription.
@@ -124,7 +129,7 @@ impl Door {
                 }
             }
             ClientMessage::Count { sub, filters } => {
-                let done = too_fast.map_or_else(|| self.count(sub, filters), Err);
+                let done = too_fast.map_or_else(|| self.count(sub, filters, bytes), Err);
                 if let Err(reason) = done {
                     self.closed(Verb::Count, sub, &reason);
                 }
@@ -174,7 +179,8 @@ impl Door {
         if self.subs.values().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
             return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
         }
-        let sub = Sub::start(id, bytes, &self.line, &self.relay, queries.clone());
+        let memory = self.memory(bytes, filters.len())?;
+        let sub = Sub::start(id, (bytes, memory), &self.line, &self.relay, queries.clone());
         self.subs.insert(id.into(), Arc::clone(&sub));
         let ticket = self.line.ticket(What::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, limits));
@@ -184,14 +190,30 @@ impl Door {
         Ok(())
     }
 
-    fn count(&self, id: &str, filters: &[Filter]) -> Result<(), String> {
+    fn count(&self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
         let queries = self.queries(id, filters)?;
+        let memory = self.memory(bytes, filters.len())?;
         let ticket = self.line.ticket(What::Search);
         let (relay, line) = (Arc::clone(&self.relay), Arc::clone(&self.line));
         let cost = Cost::new(&relay.metrics, self.visitor.clone());
-        let counting = Counting::new(relay, line, id, queries, Hll::of(filters), cost, ticket);
+        let held = (ticket, memory);
+        let counting = Counting::new(relay, line, id, queries, Hll::of(filters), cost, held);
         self.relay.readers.push(Box::new(counting));
         Ok(())
+    }
+
+    /// Memory for a question of so many bytes and filters, if there is some. A filter of few values takes
+    /// far more than its text, one of many about as much; then come the search for it and its place in
+    /// the live index.
+    fn memory(&self, bytes: usize, filters: usize) -> Result<Share, String> {
+        let mut memory = self.relay.questions.share(self.address);
+        let max = self.relay.settings().limits.questions_bytes_max;
+        if memory.resize(1024 + 4 * bytes + 512 * filters, max) {
+            return Ok(memory);
+        }
+        Err("rate-limited: open questions take all the memory there is for them; close some, or \
+             try again later"
+            .into())
     }
 
     fn queries(&self, id: &str, filters: &[Filter]) -> Result<Vec<Query>, String> {

@@ -14,6 +14,7 @@ use crate::RelayInfo;
 use crate::address::Proxies;
 use crate::admin::handover::Peers;
 use crate::admin::http::trouble;
+use crate::budget::Budget;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
 use crate::outboxes::Outboxes;
@@ -52,6 +53,10 @@ pub(crate) struct Relay {
     pub(crate) info: RelayInfo,
     pub(crate) connections: Connections,
     pub(crate) outboxes: Arc<Outboxes>,
+    /// Memory of questions.
+    pub(crate) questions: Arc<Budget>,
+    /// Messages that have not come whole, or wait to be handed on.
+    pub(crate) inbound: Arc<Budget>,
     pub(crate) proxies: Proxies,
     pub(crate) deflate: Deflate,
     /// Rate limits are off.

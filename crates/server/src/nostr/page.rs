@@ -15,6 +15,7 @@ use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::Relay;
 use super::cost::{Cost, Searching};
+use crate::budget::Share;
 use crate::line::{Line, Over, Part, Ticket};
 use crate::metrics::{Metrics, Verb};
 use crate::readers::{Job, Readers, Turn};
@@ -27,6 +28,7 @@ pub(super) struct Sub {
     id: Box<str>,
     /// Of the message that asked for it.
     bytes: usize,
+    _memory: Share,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
     over: Over,
@@ -62,7 +64,7 @@ impl Sub {
     /// Starts to listen for `queries`.
     pub(super) fn start(
         id: &str,
-        bytes: usize,
+        (bytes, memory): (usize, Share),
         line: &Arc<Line>,
         relay: &Relay,
         queries: Vec<Query>,
@@ -81,6 +83,7 @@ impl Sub {
         Arc::new(Self {
             id: id.into(),
             bytes,
+            _memory: memory,
             open,
             over,
             line: Arc::clone(line),

@@ -53,6 +53,8 @@ pub enum Reason {
     Idle,
     /// The client takes too little.
     Slow,
+    /// Too much of what clients have begun to send is not whole.
+    Crowded,
 }
 
 /// A connection after its handshake.
@@ -223,6 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             Reason::Away => (1001, "the server is going down"),
             Reason::Idle => (1001, "nothing was heard for too long"),
             Reason::Slow => (1008, "too slow: too much is waiting to be read"),
+            Reason::Crowded => (1013, "too many messages are under way; try again later"),
         };
         self.close_frame(Some(Fault(code, text)));
     }
@@ -244,6 +247,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             self.pongs_waiting = 0;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Bytes of messages that have not come whole.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.inbox.rest().len() + self.begun.as_ref().map_or(0, |begun| begun.bytes.capacity())
     }
 
     /// Bytes that are written and not sent.

@@ -2,6 +2,7 @@
 
 mod ask;
 mod auth;
+mod budgets;
 /// Serves the tests of the binary as well, each of which uses a part of it.
 #[allow(dead_code)]
 mod client;

@@ -38,7 +38,7 @@ async fn deaf(relay: &Relay, questions: usize) -> TcpStream {
 }
 
 /// Waits until a metric is so, and says what it is if that does not happen.
-async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> bool) {
+pub(crate) async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> bool) {
     let begun = Instant::now();
     loop {
         let value = scrape(relay).await[name];

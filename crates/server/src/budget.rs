@@ -1,0 +1,117 @@
+//! Memory that clients make the server hold, of all of them together and of each address.
+//!
+//! What one connection may hold has bounds of its own. A budget keeps many connections from holding
+//! that many times over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::address::Address;
+
+/// The part of a budget that one address may have.
+const OF_ADDRESS: usize = 4;
+
+/// Bytes that are held, in all and by address.
+#[derive(Debug, Default)]
+pub(crate) struct Budget(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    all: usize,
+    /// Addresses that hold nothing are removed.
+    of: HashMap<Address, usize>,
+}
+
+/// Bytes of a budget, given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    of: Option<Address>,
+    bytes: usize,
+}
+
+impl Budget {
+    /// A share of nothing, for a connection of `of`; without an address, its bytes count among all alone.
+    pub(crate) fn share(self: &Arc<Self>, of: Option<Address>) -> Share {
+        Share { budget: Arc::clone(self), of, bytes: 0 }
+    }
+
+    /// Bytes that are held now.
+    pub(crate) fn bytes(&self) -> usize {
+        self.held().all
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Share {
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Makes it `bytes`. False, and it stays as it was, where it grows and all shares would come to more
+    /// than `max`, or those of its address to more than a quarter of that.
+    pub(crate) fn resize(&mut self, bytes: usize, max: usize) -> bool {
+        let mut held = self.budget.held();
+        let all = held.all - self.bytes + bytes;
+        let of_address = self.of.as_ref().map(|of| {
+            let before = held.of.get(of).copied().unwrap_or(0);
+            (*of, before - self.bytes + bytes)
+        });
+        let is_too_much =
+            all > max || of_address.is_some_and(|(_, bytes)| bytes > max / OF_ADDRESS);
+        if bytes > self.bytes && is_too_much {
+            return false;
+        }
+        held.all = all;
+        match of_address {
+            Some((of, 0)) => drop(held.of.remove(&of)),
+            Some((of, bytes)) => drop(held.of.insert(of, bytes)),
+            None => {}
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.resize(0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn address(last: u8) -> Option<Address> {
+        Some(IpAddr::from([192, 0, 2, last]).into())
+    }
+
+    #[test]
+    fn an_address_has_a_quarter_and_all_together_have_no_more_than_there_is() {
+        let budget = Arc::<Budget>::default();
+        let mut shares: Vec<Share> = (0..5).map(|n| budget.share(address(n))).collect();
+        assert!(!shares[0].resize(26, 100), "more than a quarter");
+        assert_eq!((shares[0].bytes(), budget.bytes()), (0, 0));
+        shares[..4].iter_mut().for_each(|share| assert!(share.resize(25, 100)));
+        assert!(!shares[4].resize(1, 100), "there is nothing left");
+        assert!(shares[0].resize(20, 10), "to hold less is always possible");
+        assert!(shares[4].resize(5, 100));
+        drop(shares);
+        assert_eq!(budget.bytes(), 0);
+        assert!(budget.held().of.is_empty());
+    }
+
+    #[test]
+    fn connections_of_no_address_share_all() {
+        let budget = Arc::<Budget>::default();
+        let mut one = budget.share(None);
+        assert!(one.resize(100, 100) && !budget.share(None).resize(1, 100));
+    }
+}
