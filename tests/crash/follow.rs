@@ -56,7 +56,9 @@ fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
     let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     // No segment can be made where a directory is.
     let names: Vec<_> = (1..9).map(|n| dir.join(format!("seg/{n:08}.seg"))).collect();
-    names.iter().for_each(|name| std::fs::create_dir(name).expect("is made"));
+    for name in &names {
+        std::fs::create_dir(name).expect("is made");
+    }
     while old.stats().heads_waiting == 0 {
         write(&old, &mut random, &mut alive);
     }
@@ -65,7 +67,9 @@ fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
     old.resume().expect("nothing has changed");
     write(&old, &mut random, &mut alive);
     drop(old);
-    names.iter().for_each(|name| std::fs::remove_dir(name).expect("is empty"));
+    for name in &names {
+        std::fs::remove_dir(name).expect("is empty");
+    }
     let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
     // What is left behind in the temporary directory harms nobody.

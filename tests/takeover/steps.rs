@@ -146,9 +146,9 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
         if let Some(paused) = paused {
             // What was said before the end is heard, what was not yet said is not.
             if who == Who::New && step != Some(Said::Started) {
-                paused.lose()
+                paused.lose();
             } else {
-                paused.pass()
+                paused.pass();
             }
         }
         let other = if who == Who::Old { &mut new.child } else { &mut old.child };
@@ -283,7 +283,9 @@ fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
     // No segment can be made where a directory is.
     let segments = place.data().join("nostr/seg");
     let names: Vec<_> = (1..50).map(|n| segments.join(format!("{n:08}.seg"))).collect();
-    names.iter().for_each(|name| std::fs::create_dir(name).expect("is made"));
+    for name in &names {
+        std::fs::create_dir(name).expect("is made");
+    }
     let (mut numbers, mut ids) = (0..1_600, Vec::new());
     let next = || numbers.next().map(|n| event(true, &format!("{n}")).0);
     publish(Socket::connect(&server.address), 64, next, |id, _| ids.push(id));
@@ -299,6 +301,8 @@ fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
     assert!(!command.output().expect("runs").status.success());
     ids.push(kept(&server.address, "goes on").expect("it goes on"));
     healthy(&server.address, "200");
-    names.iter().for_each(|name| std::fs::remove_dir(name).expect("is empty"));
+    for name in &names {
+        std::fs::remove_dir(name).expect("is empty");
+    }
     place.check(&ids);
 }

@@ -89,14 +89,14 @@ mod tests {
 
     use super::*;
 
-    fn address(last: u8) -> Option<Address> {
-        Some(IpAddr::from([192, 0, 2, last]).into())
+    fn address(last: u8) -> Address {
+        IpAddr::from([192, 0, 2, last]).into()
     }
 
     #[test]
     fn an_address_has_a_quarter_and_all_together_have_no_more_than_there_is() {
         let budget = Arc::<Budget>::default();
-        let mut shares: Vec<Share> = (0..5).map(|n| budget.share(address(n))).collect();
+        let mut shares: Vec<Share> = (0..5).map(|n| budget.share(Some(address(n)))).collect();
         assert!(!shares[0].resize(26, 100), "more than a quarter");
         assert_eq!((shares[0].bytes(), budget.bytes()), (0, 0));
         shares[..4].iter_mut().for_each(|share| assert!(share.resize(25, 100)));

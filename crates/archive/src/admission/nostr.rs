@@ -261,7 +261,7 @@ mod tests {
     fn addresses_of_too_many_kinds_are_told() {
         let too_many = |kinds: u32, kind| {
             let addresses: Vec<String> = (0..kinds).map(|n| address(30_000 + n, "d")).collect();
-            let addresses = addresses.iter().map(|address| address.as_bytes());
+            let addresses = addresses.iter().map(String::as_bytes);
             deletes_too_many_kinds(kind, &[1; 32], addresses)
         };
         assert!(!too_many(64, DELETION) && too_many(65, DELETION) && !too_many(65, 1));

@@ -57,7 +57,7 @@ async fn half(relay: &Relay) -> TcpStream {
     let (head, mut stream) = upgrade(relay, "").await;
     assert_eq!(status(&head), 101);
     assert_eq!(answer(&mut stream).await.0, 0x81, "the challenge");
-    stream.write_all(&frame(0x81, &[b' '; 100_000])[..90_000]).await.unwrap();
+    stream.write_all(&frame(0x81, &vec![b' '; 100_000])[..90_000]).await.unwrap();
     stream
 }
 

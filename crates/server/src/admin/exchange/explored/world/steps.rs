@@ -21,7 +21,6 @@ impl World {
                 Part::Away if self.processes[at - 1].part != Part::Away => {
                     self.come(at, &mut steps);
                 }
-                Part::Away => {}
                 Part::Asking => self.ask(at, &mut steps),
                 Part::Opening { turn } => {
                     let taking = Part::Taking { turn, taker: Taker::Ready, next: Take::Listen };
@@ -50,7 +49,7 @@ impl World {
                         world.right = world.right.filter(|has| *has != at);
                     }),
                 )),
-                Part::Ended => {}
+                Part::Away | Part::Ended => {}
             }
         }
         steps
@@ -218,7 +217,7 @@ impl World {
                 normal(heard(&next, if event == Event::Unable { Event::Held } else { event }));
             }
             Give::Refuse => {
-                normal(self.set(at, Part::Giving { to, turn, giver, next: Give::Listen, gone }))
+                normal(self.set(at, Part::Giving { to, turn, giver, next: Give::Listen, gone }));
             }
             Give::Resume => normal(self.with(|world| {
                 world.links[to].to_taker.push(Word::Failed);
