@@ -381,7 +381,7 @@ impl Shelf {
         }
         if self.must_seal_first() {
             drop(writing);
-            self.await_sealing()?;
+            self.wait_for_sealing()?;
             writing = lock(&self.writing);
         }
         if let Err(error) = self.rotate(&mut writing) {

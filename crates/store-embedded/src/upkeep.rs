@@ -240,7 +240,7 @@ impl Shelf {
     /// After a new head was begun: lets upkeep know, and waits where too many heads wait for it. Where
     /// the disk has no room for what they are sealed into, this head is filled none the less.
     pub(crate) fn after_rotation(&self) -> Result<(), CommitError> {
-        self.await_sealing().or_else(|error| match error {
+        self.wait_for_sealing().or_else(|error| match error {
             CommitError::Unavailable(_) => Ok(()),
             error => Err(error),
         })
@@ -248,7 +248,7 @@ impl Shelf {
 
     /// Waits where too many heads wait to be sealed. An error while they can not be: one that may
     /// pass, if all they need is room on the disk.
-    pub(crate) fn await_sealing(&self) -> Result<(), CommitError> {
+    pub(crate) fn wait_for_sealing(&self) -> Result<(), CommitError> {
         if !self.options.background {
             // After a failure the head stays in memory and its log on disk; the next rotation tries
             // again, as long as there is room.
