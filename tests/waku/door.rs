@@ -170,7 +170,8 @@ fn addresses_that_are_denied_are_not_served() {
     let file = data.join("hark.toml");
     std::fs::write(&file, "[policy]\ndeny_addresses = [\"192.0.2.0/24\"]\n").expect("is written");
     let path = file.to_str().expect("text").to_owned();
-    let node = Node::on(data, &[("HARK_CONFIG", &path)]);
+    let proxies = ("HARK_SERVER_TRUSTED_PROXIES", "127.0.0.1");
+    let node = Node::on(data, &[("HARK_CONFIG", &path), proxies]);
     let health =
         |client: &str| asked(&node, "GET /health", &[("X-Forwarded-For", client)], "").status;
     assert_eq!([health("192.0.2.7"), health("192.0.3.7")], [403, 200]);
