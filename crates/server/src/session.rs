@@ -273,8 +273,11 @@ impl Session {
         let bytes = self.socket.unfinished() + waiting;
         // Most connections hold nothing, or the beginning of a short message.
         let bytes = if bytes <= INBOUND_FREE { 0 } else { bytes };
+        if bytes == self.inbound.bytes() {
+            return true;
+        }
         let max = self.relay.settings().limits.inbound_bytes_max;
-        bytes == self.inbound.bytes() || self.inbound.resize(bytes, max)
+        self.inbound.resize(bytes, max)
     }
 
     /// Nothing is read before an AUTH is answered, so that it holds for what comes after it.
