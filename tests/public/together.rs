@@ -29,9 +29,8 @@ outbox_bytes_max = 4_000_000
 outboxes_bytes_max = 32_000_000
 ";
 
-/// Events of each publisher: several times as many as the heads have room for, and no more, as a merge
-/// keeps 16 bytes for each distinct label, which no setting bounds.
-const EVENTS: u64 = 600;
+/// Events of each publisher: many times as many as the heads have room for.
+const EVENTS: u64 = 4_000;
 
 /// What clients hold, by its name in `/metrics`.
 const METRICS: [&str; 3] = ["hark_outbox_bytes", "hark_questions_bytes", "hark_inbound_bytes"];

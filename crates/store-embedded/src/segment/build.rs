@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use super::spool::Spool;
 use super::{MAGIC, SECTIONS, Section, filter, path};
 use crate::disk::{Disk, DiskFile};
 
@@ -76,17 +77,12 @@ impl Builder {
         self.u64s(Section::IdFilter, filter.into_iter())
     }
 
-    /// The lists, at most so many: `next` fills the rows of the next one and says its term and kind,
-    /// ascending.
+    /// The lists: `next` fills the rows of the next one and says its term and kind, ascending.
     pub fn lists(
         &mut self,
-        lists_max: usize,
+        mut entries: Spool<'_>,
         mut next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
     ) -> io::Result<()> {
-        // Room for all of them at once: to double it bit by bit would take twice as much.
-        let (mut terms, mut kinds) = (Vec::with_capacity(lists_max), Vec::with_capacity(lists_max));
-        let mut starts = Vec::with_capacity(lists_max + 1);
-        starts.push(0u32);
         let mut rows = Vec::new();
         let mut end = 0u32;
         self.begin();
@@ -99,14 +95,20 @@ impl Builder {
                 // What is merged was chosen so that they fit.
                 end = end.checked_add(1).ok_or_else(|| io::Error::other("too many postings"))?;
             }
-            terms.push(term);
-            kinds.push(kind);
-            starts.push(end);
+            entries.push((term, kind, end))?;
         }
         self.end(Section::Postings)?;
-        self.u64s(Section::Terms, terms.into_iter())?;
-        self.u32s(Section::Kinds, kinds.into_iter())?;
-        self.u32s(Section::Starts, starts.into_iter())
+        self.begin();
+        entries.for_each(|(term, ..)| self.put(&term.to_le_bytes()))?;
+        self.end(Section::Terms)?;
+        self.begin();
+        entries.for_each(|(_, kind, _)| self.put(&kind.to_le_bytes()))?;
+        self.end(Section::Kinds)?;
+        self.begin();
+        self.put(&0u32.to_le_bytes())?;
+        entries.for_each(|(.., end)| self.put(&end.to_le_bytes()))?;
+        self.end(Section::Starts)?;
+        entries.remove()
     }
 
     /// What expires when: times and rows, ascending.

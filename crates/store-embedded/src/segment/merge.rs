@@ -11,6 +11,7 @@ use hark_archive::Id;
 use super::build::Builder;
 use super::seal::DROPPED;
 use super::sidecar::Kind;
+use super::spool::{self, Spool};
 use super::view::Segment;
 use crate::disk::Disk;
 
@@ -24,10 +25,13 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// Bytes that a merge writes at most: what there is, and times twice as wide where they span more.
+/// Bytes that a merge writes at most: what there is, times twice as wide where they span more, and
+/// entries that are put aside.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
-        segment.file.bytes() + segment.addresses.bytes() + u64::from(segment.file.rows) * 4
+        let file = &segment.file;
+        let aside = file.entries() as u64 * spool::ENTRY_BYTES;
+        file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * 4 + aside
     };
     segments.iter().map(bytes).sum()
 }
@@ -50,7 +54,7 @@ pub fn merge(
     let time = |&(segment, row): &(u32, u32)| segments[segment as usize].file.time(row);
     builder.times(order.iter().map(time))?;
     builder.ids(ids(segments, &rows))?;
-    lists(&mut builder, segments, &rows)?;
+    lists(&mut builder, Spool::new(disk, shelf, number)?, segments, &rows)?;
     let mut expiries: Vec<(u64, u32)> = Vec::new();
     for (segment, map) in segments.iter().zip(&rows) {
         let moved = |(time, row): (u64, u32)| Some((time, kept(map, row)?));
@@ -121,15 +125,19 @@ fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u6
 }
 
 /// The dictionaries and their lists, interleaved.
-fn lists(builder: &mut Builder, segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> io::Result<()> {
+fn lists(
+    builder: &mut Builder,
+    aside: Spool<'_>,
+    segments: &[Arc<Segment>],
+    rows: &[Vec<u32>],
+) -> io::Result<()> {
     let next = |at: usize, entry: usize| {
         let file = &segments[at].file;
         (entry < file.entries())
             .then(|| Reverse((file.entry_term(entry), file.kind(entry), at, entry)))
     };
     let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
-    let lists_max = segments.iter().map(|segment| segment.file.entries()).sum();
-    builder.lists(lists_max, |list| {
+    builder.lists(aside, |list| {
         let Reverse((term, kind, ..)) = *heap.peek()?;
         let mut runs = 0;
         while let Some(&Reverse((t, k, at, entry))) = heap.peek() {

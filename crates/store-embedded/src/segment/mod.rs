@@ -9,6 +9,7 @@ pub mod filter;
 pub mod merge;
 pub mod seal;
 pub mod sidecar;
+pub mod spool;
 pub mod view;
 
 /// First and last bytes of a segment file: what it is, and the format's version.

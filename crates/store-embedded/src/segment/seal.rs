@@ -9,6 +9,7 @@ use hark_archive::query::prepared::Terms as _;
 use super::Address;
 use super::build::Builder;
 use super::sidecar::Kind;
+use super::spool::{self, Spool};
 use crate::disk::Disk;
 use crate::head::{Head, Row, id_prefix};
 use crate::term::Terms;
@@ -41,7 +42,7 @@ pub struct Item {
 }
 
 /// Bytes that sealing a head writes at most: its rows, each with time, id, filter, address and expiry;
-/// its lists' rows; and their entries in the dictionary.
+/// its lists' rows; and their entries, put aside and in the dictionary.
 pub fn bytes_max(head: &Head) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
@@ -49,7 +50,10 @@ pub fn bytes_max(head: &Head) -> u64 {
         entries += 1;
         postings += rows.drain(..).len() as u64;
     }
-    u64::from(head.inserted()) * (8 + 12 + 1 + 8 + 12) + postings * 4 + entries * 16 + (4 << 10)
+    u64::from(head.inserted()) * (8 + 12 + 1 + 8 + 12)
+        + postings * 4
+        + entries * (16 + spool::ENTRY_BYTES)
+        + (4 << 10)
 }
 
 /// Writes the segment `number` and its addresses (generation 0) from `head`. Rows that are dead now
@@ -63,7 +67,6 @@ pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Resu
     let sorted = Sorted::new(items, head.inserted());
     let mut lists: Vec<(u64, u32, u32)> = head.lists().collect();
     lists.sort_unstable();
-    let lists_max = lists.len();
     let mut lists = lists.into_iter();
     let mut old = Vec::new();
     let rows = &sorted.rows;
@@ -74,7 +77,7 @@ pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Resu
         list.sort_unstable();
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, (lists_max, next), head.expiries())?;
+    let bytes = sorted.write(disk, shelf, number, next, head.expiries())?;
     Ok(sorted.written(bytes))
 }
 
@@ -111,7 +114,7 @@ pub fn write(
         rest = &rest[len..];
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, (0, next), expiries)?;
+    let bytes = sorted.write(disk, shelf, number, next, expiries)?;
     Ok(sorted.written(bytes))
 }
 
@@ -139,7 +142,7 @@ impl Sorted {
         disk: &dyn Disk,
         shelf: &Path,
         number: u32,
-        (lists_max, next): (usize, impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>),
+        next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
         mut expiries: Vec<(u64, u32)>,
     ) -> io::Result<u64> {
         let mut ids: Vec<_> = (0..).zip(&self.items).map(|(new, item)| (item.hash, new)).collect();
@@ -152,7 +155,7 @@ impl Sorted {
         let mut builder = Builder::new(disk, shelf, number)?;
         builder.times(self.items.iter().map(|item| item.time))?;
         builder.ids(ids.into_iter())?;
-        builder.lists(lists_max, next)?;
+        builder.lists(Spool::new(disk, shelf, number)?, next)?;
         builder.expiries(&expiries)?;
         let addresses = self.items.iter().map(|item| item.address.pack());
         Ok(builder.finish()? + Kind::Addresses.write(disk, shelf, (number, 0), addresses)?)

@@ -1,0 +1,118 @@
+//! The entries of a dictionary, put aside until their lists are written: there may be as many as there
+//! are labels, so they wait on the disk and not in memory. MANIFEST never names this file (`.new`): who opens
+//! a shelf takes away what a killed process left of it.
+
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::disk::{Disk, DiskFile};
+
+/// Bytes gathered before they are handed to the disk, and read at once; a multiple of an entry's.
+const BUFFER: usize = 64 << 10;
+
+/// A term, its kind, and where in the postings its list ends.
+pub type Entry = (u64, u32, u32);
+
+/// Bytes of an entry.
+pub const ENTRY_BYTES: u64 = 16;
+
+/// A file of entries in the order in which they came.
+pub struct Spool<'a> {
+    disk: &'a dyn Disk,
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    buffer: Vec<u8>,
+    sum: u32,
+}
+
+impl<'a> Spool<'a> {
+    /// Of segment `number`.
+    pub fn new(disk: &'a dyn Disk, shelf: &Path, number: u32) -> io::Result<Self> {
+        let path = shelf.join("seg").join(format!("{number:08}.new"));
+        let file = disk.create(&path)?;
+        Ok(Self { disk, path, file, buffer: Vec::with_capacity(BUFFER), sum: 0 })
+    }
+
+    /// Puts one aside.
+    pub fn push(&mut self, (term, kind, end): Entry) -> io::Result<()> {
+        if self.buffer.len() == BUFFER {
+            self.flush()?;
+        }
+        let packed = u128::from(end) << 96 | u128::from(kind) << 64 | u128::from(term);
+        self.buffer.extend_from_slice(&packed.to_le_bytes());
+        Ok(())
+    }
+
+    /// All that were put aside before, in their order.
+    pub fn for_each(&mut self, mut give: impl FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
+        self.flush()?;
+        let mut file = self.disk.read(&self.path)?;
+        let (mut sum, mut piece) = (0, Vec::with_capacity(BUFFER));
+        while file.by_ref().take(BUFFER as u64).read_to_end(&mut piece)? > 0 {
+            sum = crc32c::crc32c_append(sum, &piece);
+            for entry in piece.as_chunks().0 {
+                let packed = u128::from_le_bytes(*entry);
+                give((packed as u64, (packed >> 64) as u32, (packed >> 96) as u32))?;
+            }
+            piece.clear();
+        }
+        // What is read here gets a right checksum in the segment.
+        if sum == self.sum {
+            Ok(())
+        } else {
+            Err(io::Error::other("what was put aside has changed"))
+        }
+    }
+
+    /// Takes the file away.
+    pub fn remove(self) -> io::Result<()> {
+        drop(self.file);
+        self.disk.remove(&self.path)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sum = crc32c::crc32c_append(self.sum, &self.buffer);
+        self.file.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn entries_come_back_in_their_order_and_a_changed_byte_is_noticed() {
+        let dir = hark_testkit::disk::scratch("spool");
+        fs::create_dir_all(dir.join("seg")).unwrap();
+        let mut spool = Spool::new(&RealDisk, &dir, 7).unwrap();
+        // More than one piece, and not a whole number of them.
+        let entries: Vec<Entry> =
+            (0..10_000).map(|n| (u64::MAX - n, n as u32 * 3, u32::MAX - n as u32)).collect();
+        for &entry in &entries {
+            spool.push(entry).unwrap();
+        }
+        for _ in 0..2 {
+            let mut found = Vec::new();
+            let mut note = |entry| {
+                found.push(entry);
+                Ok(())
+            };
+            spool.for_each(&mut note).unwrap();
+            assert_eq!(found, entries);
+        }
+        let path = dir.join("seg/00000007.new");
+        let mut bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len() as u64, 10_000 * ENTRY_BYTES);
+        bytes[70_000] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(spool.for_each(|_| Ok(())).is_err());
+        spool.remove().unwrap();
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
