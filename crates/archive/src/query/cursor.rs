@@ -21,6 +21,8 @@ use super::{Order, Query};
 const BLOCK_MAX: usize = 32;
 /// Records that are on their way from memory while one is read.
 const AHEAD: usize = 8;
+/// So many rows are looked up in other sets before they are put in order, at most.
+const FEW_MAX: u64 = 4096;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,10 @@ pub enum Step {
 
 /// What the walk is driven by.
 enum Driver<S: Source> {
-    Keys(std::vec::IntoIter<S::Key>),
+    /// Rows in order, each with the value whose run it came from.
+    Keys(std::vec::IntoIter<(S::Key, u32)>),
+    /// So few rows that they need not be in order before they are cut; see [`Walk::cut_all`].
+    Few(Vec<Stream<S::Run>>),
     One(Stream<S::Run>),
     /// One stream is followed as long as its next key comes before those of all others, which wait in
     /// the heap with theirs.
@@ -201,8 +206,8 @@ impl<S: Source> Walk<S> {
         let cuts = std::mem::take(&mut opened.plan.cuts);
         let mut cuts: Vec<_> = cuts.into_iter().map(|set| opened.take(set)).collect();
         let driver = if opened.plan.driver == Set::Ids {
-            let mut keys: Vec<S::Key> =
-                opened.rows.iter().map(|&row| source.key_of(row, order)).collect();
+            let mut keys: Vec<(S::Key, u32)> =
+                opened.rows.iter().map(|&row| (source.key_of(row, order), 0)).collect();
             keys.sort_unstable();
             Driver::Keys(keys.into_iter())
         } else {
@@ -210,7 +215,12 @@ impl<S: Source> Walk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
-            drive(&*source, driver, order)
+            // What is driven by a given set is mostly not in the others, whatever their sizes.
+            if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
+                Driver::Few(driver.into_iter().map(Stream::new).collect())
+            } else {
+                drive(&*source, driver, order)
+            }
         };
         let holes = match opened.plan.driver {
             Set::Time => Holes::new(&*source, std::mem::take(&mut opened.holes), order),
@@ -267,6 +277,9 @@ impl<S: Source> Walk<S> {
     }
 
     fn gather(&mut self, room: usize, work: &mut u64) -> Step {
+        if *work > 0 {
+            self.cut_all(work);
+        }
         while self.block.len() < room {
             if *work == 0 {
                 return Step::Paused;
@@ -286,6 +299,41 @@ impl<S: Source> Walk<S> {
             }
         }
         Step::Found
+    }
+
+    /// Looks a driver of few rows up in the other sets, all at once, and puts what is in them in order:
+    /// where hardly any row is, to have them all in order first costs many times as much.
+    fn cut_all(&mut self, work: &mut u64) {
+        let Driver::Few(streams) = &self.driver else { return };
+        let (source, order) = (&*self.source, self.query.order);
+        let (mut rows, mut kept) = (0, Vec::new());
+        for stream in streams {
+            let is_in = |cut: &Cut<S::Run>, row| {
+                let at = source.seek(&cut.run, cut.range.clone(), row);
+                at < cut.range.end && source.row_at(&cut.run, at) == row
+            };
+            rows += stream.left.len();
+            let of_kind = |set: &Vec<Cut<S::Run>>| set.iter().any(|cut| cut.kind == stream.kind);
+            if !self.cuts.iter().all(of_kind) {
+                continue;
+            }
+            for index in stream.left.clone() {
+                let row = source.row_at(&stream.run, index);
+                let has = |set: &Vec<Cut<S::Run>>| {
+                    set.iter().any(|cut| cut.kind == stream.kind && is_in(cut, row))
+                };
+                if self.cuts.iter().all(has) {
+                    kept.push((source.key(&stream.run, index, order), stream.value));
+                }
+            }
+        }
+        kept.sort_unstable();
+        // Those that are kept count when they come.
+        let passed = (rows - kept.len()) as u64;
+        self.visited += passed;
+        *work = work.saturating_sub(passed);
+        self.cuts.clear();
+        self.driver = Driver::Keys(kept.into_iter());
     }
 
     /// Like [`AnyWalk::advance`], but only counts; exact as long as `work` lasts.
@@ -342,7 +390,9 @@ impl<S: Source> Walk<S> {
     fn next_of_driver(&mut self) -> Option<(u32, u32, Option<u32>)> {
         let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
-            Driver::Keys(keys) => keys.next().map(|key| (source.row(key), 0, None)),
+            Driver::Keys(keys) => keys.next().map(|(key, value)| (source.row(key), value, None)),
+            // There is no work left to cut them.
+            Driver::Few(_) => None,
             Driver::One(stream) => {
                 let index = stream.step(source, order)?;
                 Some((source.row_at(&stream.run, index), stream.value, stream.kind))

@@ -34,7 +34,7 @@ impl Gate {
 /// A question that finds nothing hidden on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Without a gate, unless it names ids.
+    /// Normal, and without a gate unless it names ids.
     pub query: Query,
     /// What alone it may be driven by, as the other conditions have lists of what is hidden.
     pub driver: Option<Set>,

@@ -138,8 +138,8 @@ pub fn plan(
     })
 }
 
-/// The plan where the driver is given: nothing in it depends on how many rows the other sets have. Rows
-/// are looked up in those that have few terms.
+/// The plan where the driver is given: which rows are visited does not depend on the other sets. Rows
+/// are looked up in those that have few terms here, the records tell the others.
 pub fn driven_by(
     driver: Set,
     query: &Query,
@@ -157,12 +157,10 @@ pub fn driven_by(
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {
-        if probes <= CUT_RUNS_MAX as u64 {
-            size(set);
-            cuts.push(set);
-        } else {
-            residual.push(set);
-        }
+        // To read the records is the cheaper way where they are fewer than the terms.
+        let is_asked = probes <= found.rows.max(CUT_RUNS_MAX as u64);
+        let few = is_asked && size(set).terms <= CUT_RUNS_MAX;
+        (if few { &mut cuts } else { &mut residual }).push(set);
     }
     let matches = found.rows.min(query.limit as u64);
     Some(Plan { driver, size: found, cuts, residual, estimate: found.rows, matches })

@@ -38,6 +38,10 @@ impl Prepared {
     /// Makes a query ready.
     pub fn new(mut query: Query, terms: &impl Terms) -> Self {
         query.normalise();
+        Self::of_normal(query, terms)
+    }
+
+    fn of_normal(query: Query, terms: &impl Terms) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
         let labels = query
@@ -53,7 +57,7 @@ impl Prepared {
     /// another does, or none where nothing can be seen.
     pub fn opened(mut query: Query, terms: &impl Terms) -> Vec<Self> {
         query.normalise();
-        let ready = |Open { query, driver }| Self { driver, ..Self::new(query, terms) };
+        let ready = |Open { query, driver }| Self { driver, ..Self::of_normal(query, terms) };
         query.opened().into_iter().map(ready).collect()
     }
 

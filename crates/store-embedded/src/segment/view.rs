@@ -141,6 +141,15 @@ impl Segment {
         (self.file.rows as usize).max(entries).max(postings).try_into().unwrap_or(u32::MAX)
     }
 
+    /// The terms of these kinds, if all of them are rare: for who looks many up.
+    fn rare_only(&self, kinds: Option<&[u32]>) -> Option<Vec<&[u64]>> {
+        let terms = |kind: &u32| {
+            let at = self.rare.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
+            Some(&*self.rare[at].1)
+        };
+        kinds?.iter().map(terms).collect()
+    }
+
     /// False if surely no row of these kinds has the term; told without touching the dictionary where
     /// the kinds are rare.
     fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
@@ -400,8 +409,12 @@ impl Source for SegmentView {
 
     fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
         let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
+        let rare = self.segment.rare_only(kinds);
         for (at, &term) in (0..).zip(terms) {
-            if !self.segment.may_have(term, kinds) {
+            if rare
+                .as_ref()
+                .is_some_and(|rare| !rare.iter().any(|terms| terms.binary_search(&term).is_ok()))
+            {
                 continue;
             }
             for entry in self.file().term(term) {
