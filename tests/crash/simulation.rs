@@ -230,7 +230,14 @@ impl Simulation {
                 self.tell(format!("{} writes failed: {error}", batch.len()));
                 assert!(self.disk.struck(), "a commit failed on a sound disk: {error}");
                 self.doubtful = batch;
-                false
+                if !matches!(error, CommitError::Unavailable(_)) {
+                    return false;
+                }
+                // For want of room, which is there again: the same store goes on.
+                self.disk.calm();
+                self.same_as_model(store, "put off");
+                self.doubtful.clear();
+                true
             }
         }
     }

@@ -375,13 +375,18 @@ impl Shelf {
     /// Begins a new head if this one is full, and leaves the old one to upkeep.
     fn make_room<'a>(&'a self, mut writing: MutexGuard<'a, Writing>) -> Result<(), CommitError> {
         let view = self.view.load();
+        let note = |error: &CommitError| {
+            if let CommitError::Stopped(reason) = error {
+                lock(&self.writing).stopped = Some(reason.clone());
+            }
+        };
         let (head, log_bytes) = (&view.active, writing.tail.as_ref().map_or(0, |tail| tail.len));
         if !self.options.is_full(head.inserted(), head.bytes(), log_bytes) {
             return Ok(());
         }
         if self.must_seal_first() {
             drop(writing);
-            self.wait_for_sealing()?;
+            self.wait_for_sealing().inspect_err(note)?;
             writing = lock(&self.writing);
         }
         if let Err(error) = self.rotate(&mut writing) {
@@ -392,9 +397,7 @@ impl Shelf {
             return Err(CommitError::Stopped(reason));
         }
         drop(writing);
-        self.after_rotation().inspect_err(|error| {
-            lock(&self.writing).stopped = Some(error.to_string());
-        })
+        self.after_rotation().inspect_err(note)
     }
 
     /// Commits writes of which the records are sound and fit into one sync, up to the end of a step.
