@@ -205,6 +205,11 @@ pub(crate) struct QueryArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
+    /// Inboxes that a connection shows to own (NIP-42) before it asks for them, and in "all mixed"; relays
+    /// bound the keys of a connection
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
+    pub(crate) keys: usize,
+
     /// How long each shape is asked for
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,

@@ -28,8 +28,6 @@ const WARM_UP: f64 = 0.15;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long it may take to walk through all pages of the busiest author.
 const WALK: Duration = Duration::from_mins(5);
-/// Inboxes that a connection is shown to own: relays bound the keys of a connection.
-const INBOXES: usize = 16;
 /// Readers' keys are looked for among so many authors.
 const READERS: usize = 2_000;
 /// Events of a page, and pages that stand for one depth.
@@ -134,11 +132,12 @@ impl<'a> Asked<'a> {
         report.setting("file", args.file.display().to_string());
         report.setting("events", sample.events);
         report.setting("connections", args.connections);
+        report.setting("keys", args.keys);
         report.setting("seconds_per_shape", args.seconds);
         let plain = target.connect_all(args.connections).await?;
         let mut with_keys = target.connect_all(args.connections).await?;
         for (at, connection) in with_keys.iter_mut().enumerate() {
-            let own = own(readers, at, args.connections);
+            let own = own(readers, at, args);
             let proven = tokio::time::timeout(PATIENCE, prove(connection, target, own)).await;
             proven.context("AUTH had no answer in a minute")??;
         }
@@ -317,7 +316,7 @@ async fn loads(
     }
     let inboxes: Vec<_> = (0..args.connections)
         .map(|at| {
-            let own = own(readers, at, args.connections);
+            let own = own(readers, at, args);
             requests(&own.iter().map(|reader| shapes::inbox(&reader.key)).collect::<Vec<_>>())
         })
         .collect();
@@ -444,9 +443,9 @@ fn readers(sample: &Sample) -> anyhow::Result<Vec<Reader>> {
     Ok(all.collect())
 }
 
-/// Those of one connection, of so many.
-fn own(readers: &[Reader], connection: usize, of: usize) -> Vec<Reader> {
-    readers.iter().skip(connection).step_by(of).take(INBOXES).cloned().collect()
+/// Those of one connection.
+fn own(readers: &[Reader], connection: usize, args: &QueryArgs) -> Vec<Reader> {
+    readers.iter().skip(connection).step_by(args.connections).take(args.keys).cloned().collect()
 }
 
 /// Shows the relay that the connection is theirs, if it wants to know (NIP-42).
