@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_codec::waku::topic;
+use hark_networks::nostr::admit::OwnUrls;
+use hark_networks::nostr::rules::NostrRules;
+use hark_networks::waku::NS_PER_S;
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
-use hark_server::nostr::admit::OwnUrls;
-use hark_server::waku::NS_PER_S;
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 use hark_store_postgres::{PostgresStore, is_database, shown};

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use hark_archive::{Id, Order, Position, Progress, Query, Record, Search, Store};
 use hark_codec::nostr::Filter;
 use hark_codec::waku::MessageRecord;
-use hark_server::waku::json::put_kept;
+use hark_networks::waku::json::put_kept;
 
 /// Rows a search visits before another one is asked.
 const SLICE_ROWS: u64 = 4096;
@@ -44,7 +44,7 @@ pub(crate) fn read(texts: &[String], now: u64) -> anyhow::Result<Vec<Query>> {
             return Err(FilterFault(said).into());
         }
         if !filter.matches_nothing() {
-            queries.push(Query { now, ..hark_server::nostr::query::of(&filter) });
+            queries.push(Query { now, ..hark_networks::nostr::query::of(&filter) });
         }
     }
     Ok(queries)

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Id, Query, Record, Store};
 use hark_codec::crypto::Keys;
 use hark_codec::hex;
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 

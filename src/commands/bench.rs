@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Store, Write};
 use hark_codec::nostr::{Arena, Encoder, Event};
-use hark_server::nostr::admit::{OwnUrls, Private};
+use hark_networks::nostr::admit::{OwnUrls, Private};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresStore, is_database};
 
 use crate::cli::PlaceArgs;

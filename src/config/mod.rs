@@ -16,8 +16,8 @@ use std::time::{Duration, SystemTime};
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::Policy;
 use hark_codec::waku::ProtectedShard;
-use hark_server::waku::NS_PER_S;
-use hark_server::waku::retention::Retention;
+use hark_networks::waku::NS_PER_S;
+use hark_networks::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
 
 use address::StoreAddress;
@@ -398,7 +398,7 @@ impl Config {
                 Forward::Never => false,
             },
             protected_shards: self.waku.protected_shards.clone(),
-            bounds: hark_server::waku::admit::Bounds {
+            bounds: hark_networks::waku::admit::Bounds {
                 message_bytes_max: self.waku.message_bytes_max,
                 window_ns: self.waku.window_s.map(|s| s.saturating_mul(NS_PER_S)),
             },

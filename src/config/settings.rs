@@ -10,8 +10,8 @@ use hark_archive::limits::Rate;
 use hark_archive::retention::Rule;
 use hark_codec::hex;
 use hark_codec::waku::ProtectedShard;
+use hark_networks::waku::retention::Retention;
 use hark_server::network::Network;
-use hark_server::waku::retention::Retention;
 use hark_store_postgres::shown;
 
 use super::Config;

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use hark_archive::admission::KeepAll;
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Id, Query, Record, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{Embedded, Options, check, rebuild};
 use hark_testkit::contract::{compare, rules};
 use hark_testkit::disk::scratch;

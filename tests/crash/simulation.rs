@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_archive::admission::KeepAll;
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{CommitError, Order, Query, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{Embedded, OpenError, Options, check};
 use hark_testkit::contract::{compare, compare_outcomes, rules};
 use hark_testkit::disk::{FaultyDisk, Trouble};

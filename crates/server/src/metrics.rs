@@ -6,9 +6,9 @@
 use std::marker::PhantomData;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hark_archive::admission::nostr::{Class, class};
 pub use hark_archive::meter::{Count, Histogram};
 use hark_archive::query::plan::Set;
+use hark_networks::nostr::rules::{Class, class};
 
 /// What a label of a metric can say.
 pub trait Label: Copy + 'static {

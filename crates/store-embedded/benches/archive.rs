@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::{Id, LabelSet, Progress, Query, Record, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 use hark_store_embedded::{Embedded, Options};
 use hark_testkit::events::{Events, RARE_KIND};

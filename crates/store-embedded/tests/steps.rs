@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hark_archive::admission::Refusal;
-use hark_archive::admission::nostr::{NostrRules, VANISH};
 use hark_archive::limits::ERASE_STEP;
 use hark_archive::{Head, Outcome, Query, Store, Write};
+use hark_networks::nostr::rules::{NostrRules, VANISH};
 use hark_store_embedded::{Embedded, Options};
 use hark_testkit::random::encode;
 

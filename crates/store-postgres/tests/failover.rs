@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::live::{Handle, Live, News, Sink};
 use hark_archive::writer::{Listener, Options as Batches, Writer};
 use hark_archive::{Head, Outcome, Query, Record, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::mirror::{Mirrored, Options as Waits};
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::writer::{Options as Batches, Writer};
 use hark_archive::{Head, Id, Query, Record, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;

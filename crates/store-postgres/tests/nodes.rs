@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::writer::{Listener, Options as Batches, Writer};
 use hark_archive::{CommitError, Head, Id, Outcome, Query, Record, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Head, Query, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;

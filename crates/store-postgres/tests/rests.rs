@@ -3,8 +3,8 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Head, Progress, Query, Record, Search, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;

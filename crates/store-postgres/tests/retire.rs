@@ -1,8 +1,8 @@
 //! Parts that go as a whole: what grows with them is done while nobody waits, and whoever is next goes on
 //! where another process ended.
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Head, Query, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;

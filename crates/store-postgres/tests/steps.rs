@@ -6,10 +6,10 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use hark_archive::admission::Refusal;
-use hark_archive::admission::nostr::{NostrRules, VANISH};
 use hark_archive::limits::ERASE_STEP;
 use hark_archive::writer::{Options as Batches, Writer};
 use hark_archive::{Head, Outcome, Query, Store, Write};
+use hark_networks::nostr::rules::{NostrRules, VANISH};
 use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Head, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{OpenError, Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;

@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Id, Outcome, Position, Progress, Query, Search, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 
 use crate::random::{Flavour, Random, World};
 

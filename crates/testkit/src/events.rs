@@ -216,7 +216,7 @@ impl Events {
         self.json_bytes += self.json.len() as u64 + 1;
         let event = Event::parse(self.json.as_bytes(), &mut self.arena).expect("well made");
         let d = event.d();
-        let slot = [(hark_archive::admission::nostr::SLOT, d.as_bytes())];
+        let slot = [(hark_networks::nostr::rules::SLOT, d.as_bytes())];
         let private = if kind == 30_023 { &slot[..] } else { &[] };
         self.encoder.encode(&event, private, out);
         if kind == 1 {

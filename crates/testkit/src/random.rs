@@ -1,8 +1,8 @@
 //! Random records and queries from a seed, dense in what goes wrong: ties, odd strings, replaced and
 //! deleted records, expiries, extreme times.
 
-use hark_archive::admission::nostr::{Class, SLOT, VANISH, class};
 use hark_archive::{Gate, Head, Id, Key, LabelSet, Order, Place, Position, Query, Record};
+use hark_networks::nostr::rules::{Class, SLOT, VANISH, class};
 
 /// A small, fast generator: the same numbers from the same seed, everywhere.
 #[derive(Clone, Debug)]

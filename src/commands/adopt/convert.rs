@@ -2,11 +2,11 @@
 
 use std::panic::resume_unwind;
 
-use hark_archive::admission::nostr::{Class, class};
 use hark_codec::crypto::Verifier;
 use hark_codec::hex;
 use hark_codec::nostr::{Arena, Encoder, Event, VerifiedEvent, json};
-use hark_server::nostr::admit::{OwnUrls, Private};
+use hark_networks::nostr::admit::{OwnUrls, Private};
+use hark_networks::nostr::rules::{Class, class};
 
 use super::source::Row;
 use super::text;

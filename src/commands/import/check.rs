@@ -2,13 +2,13 @@
 //! signature, turn the event into a record. A message of Waku's has a hash and no signature.
 
 use hark_archive::Store;
-use hark_archive::admission::nostr::{Class, class};
 use hark_codec::crypto::Verifier;
 use hark_codec::nostr::{Arena, CheckError, Encoder, Event, VerifiedEvent};
 use hark_codec::waku;
-use hark_server::nostr::admit::{OwnUrls, Private};
-use hark_server::waku::admit::{Bounds, Refusal};
-use hark_server::waku::json::Kept;
+use hark_networks::nostr::admit::{OwnUrls, Private};
+use hark_networks::nostr::rules::{Class, class};
+use hark_networks::waku::admit::{Bounds, Refusal};
+use hark_networks::waku::json::Kept;
 
 use super::source::Chunk;
 use super::tally::Tally;

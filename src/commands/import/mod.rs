@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hark_archive::{Store, vital};
-use hark_server::waku::admit::Bounds;
+use hark_networks::waku::admit::Bounds;
 
 use self::check::{Checked, Terms, Worker};
 use self::cost::{Cost, Memory};

@@ -10,8 +10,6 @@ use hark_codec::record::{Key, Record};
 
 use crate::query::{LabelSet, Query};
 
-pub mod nostr;
-
 /// Why a kept record forbids a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {

@@ -13,6 +13,7 @@ use hark_archive::mirror::Lag;
 use hark_archive::store::Mark;
 use hark_archive::{CommitError, Outcome, Record, Write, vital};
 use hark_codec::nostr::Filter;
+use hark_networks::nostr::query;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -27,7 +28,7 @@ use super::protocol::{
 use super::socket;
 use crate::Compact;
 use crate::metrics::Metrics;
-use crate::nostr::{Relay, query};
+use crate::nostr::Relay;
 
 /// Deletes in one write.
 const ERASE_BATCH: usize = 512;

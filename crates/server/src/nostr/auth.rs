@@ -12,7 +12,7 @@ use hark_codec::crypto::sha256;
 use hark_codec::hex;
 use hark_codec::nostr::Event;
 
-use super::admit::{AUTH, OwnUrls, plain};
+use hark_networks::nostr::admit::{AUTH, OwnUrls, plain};
 
 /// What the answers of all connections are measured by.
 pub(crate) struct Terms {

@@ -9,13 +9,14 @@ use std::time::Duration;
 use hark_archive::Query;
 use hark_codec::nostr::{About, ClientMessage, Filter, Inbox, MessageError, reply};
 use hark_codec::record::Id;
+use hark_networks::nostr::query;
 
+use super::Relay;
 use super::auth::Caller;
 use super::cost::Cost;
 use super::count::Counting;
 use super::hll::Hll;
 use super::page::{Answer, Sub};
-use super::{Relay, query};
 use crate::address::Address;
 use crate::budget::Share;
 use crate::line::{Line, What};

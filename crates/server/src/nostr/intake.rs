@@ -19,9 +19,9 @@ use hark_archive::{Record, Store, Write, vital};
 use hark_codec::crypto::{Signature, Signed, Verifier};
 use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
 use hark_codec::record::{Id, Key};
+use hark_networks::nostr::admit::{self, OwnUrls, Private};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::admit::{self, OwnUrls, Private};
 use super::auth::Caller;
 use crate::admin::handover::Peers;
 use crate::bell::Bell;

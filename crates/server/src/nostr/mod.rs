@@ -23,7 +23,6 @@ use crate::readers::Readers;
 use crate::settings::{Settings, Shared};
 use crate::socket::Deflate;
 
-pub mod admit;
 pub(crate) mod auth;
 mod cost;
 mod count;
@@ -32,7 +31,6 @@ mod hll;
 pub(crate) mod intake;
 pub(crate) mod nip11;
 mod page;
-pub mod query;
 pub(crate) mod slow;
 
 /// What all sessions share.

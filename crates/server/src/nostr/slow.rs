@@ -213,7 +213,7 @@ mod tests {
         ] {
             let mut parsed = Filter::default();
             parsed.parse(json.as_bytes()).unwrap();
-            let query = super::super::query::of(&parsed);
+            let query = hark_networks::nostr::query::of(&parsed);
             assert_eq!(filters([(&query, query.limit)].into_iter()), json);
         }
         let many = Query { ids: Some(vec![[1; 32]; 1_000]), ..Query::default() };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use hark_archive::meter::{Count, Histogram};
 use hark_codec::waku::store::Status;
+use hark_networks::waku::admit::Refusal;
 
-use super::admit::Refusal;
 use crate::metrics::{By, Label, labels};
 
 labels! {

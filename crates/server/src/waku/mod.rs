@@ -1,7 +1,7 @@
 //! The Waku node: messages in by REST and by gossip, history out by REST and by
 //! `/vac/waku/store-query/3.0.0`.
 //!
-//! [`admit`] says which messages come in, [`history`] what a question means; [`rest`] is the door for
+//! `hark_networks::waku::admit` says which messages come in, [`history`] what a question means; [`rest`] is the door for
 //! HTTP, `p2p` that for peers. Both hand messages to [`Waku::take`].
 
 use std::net::SocketAddr;
@@ -13,6 +13,8 @@ use hark_archive::retention::{Keeper, Policy};
 use hark_archive::writer::{self, Writer};
 use hark_archive::{CommitError, Outcome, Record, Store, Write};
 use hark_codec::waku::{Encoder, Message, MessageRecord, ProtectedShard, Shard, signed};
+use hark_networks::waku::admit;
+use hark_networks::waku::retention::Retention;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -24,13 +26,10 @@ use history::{Page, Places, Refusal};
 use metrics::{Fate, Metrics, Origin};
 use poll::Poll;
 pub use rest::Access;
-use retention::Retention;
 pub use turns::StoreAt;
 use turns::Turns;
 
-pub mod admit;
 pub mod history;
-pub mod json;
 pub mod metrics;
 mod neighbours;
 #[cfg(feature = "libp2p")]
@@ -40,7 +39,6 @@ pub(crate) mod prometheus;
 mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
-pub mod retention;
 mod turns;
 
 /// Bytes of messages that wait to be durable, at most; above it whoever brings more waits.
@@ -53,9 +51,6 @@ const INTAKE_MAX: usize = 4_096;
 
 /// Bytes of answers that clients have not taken yet, at most.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
-
-/// Waku's unit of time.
-pub const NS_PER_S: u64 = 1_000_000_000;
 
 /// Rows that a question may visit on a thread that others wait for.
 const ROWS_AT_ONCE: u64 = 20_000;

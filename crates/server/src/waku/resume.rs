@@ -12,11 +12,12 @@ use futures_util::future::join_all;
 use hark_codec::record::Id;
 use hark_codec::waku::store::PAGE_MAX;
 use hark_codec::waku::{Message, Request, Response};
+use hark_networks::waku::NS_PER_S;
 use libp2p::Multiaddr;
 use tokio::sync::watch;
 
 use super::metrics::{CatchUp, Origin, Outcome};
-use super::{NS_PER_S, NotTaken, Taken, Waku, now_ns};
+use super::{NotTaken, Taken, Waku, now_ns};
 
 /// How often peers are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use hark_archive::Outcome;
 use hark_codec::nostr::{Arena, Encoder, Event};
+use hark_networks::nostr::admit::{OwnUrls, Private};
 use hark_server::control::{Client, ControlError};
-use hark_server::nostr::admit::{OwnUrls, Private};
 use serde_json::json;
 
 use crate::kit::{Relay, note};

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::clock::Clock;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
+use hark_networks::nostr::rules::NostrRules;
 use hark_server::network::LOOPBACK;
 use hark_server::{Config, Reload, Server, Shelf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

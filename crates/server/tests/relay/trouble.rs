@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::plan::Set;
 use hark_archive::store::Stats;
@@ -11,6 +10,7 @@ use hark_archive::store::memory::MemoryStore;
 use hark_archive::{
     CommitError, Committed, Id, Progress, Query, Record, Search, SearchError, Store, Write,
 };
+use hark_networks::nostr::rules::NostrRules;
 use serde_json::json;
 
 use crate::kit::{NOW_S, Relay, http, note};

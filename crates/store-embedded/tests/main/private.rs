@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::{Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{Embedded, Lock, Options};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Flavour, World};

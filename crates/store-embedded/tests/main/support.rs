@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hark_archive::admission::nostr::NostrRules;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Query, Store, Write};
+use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::{Embedded, Options, check};
 use hark_testkit::disk::FaultyDisk;
 use hark_testkit::random::{Flavour, World};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use hark_codec::waku::Message;
+use hark_networks::waku::admit::Refusal;
 use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
 use libp2p::identity::Keypair;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
@@ -20,7 +21,6 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::Waku;
-use super::admit::Refusal;
 use super::metrics::Origin;
 use super::neighbours::Peer;
 use crate::Clients;

@@ -14,6 +14,7 @@ use hark_archive::{LabelSet, Order, Progress, Query, Record, Store};
 use hark_codec::waku::protobuf::{Fields, put_bytes};
 use hark_codec::waku::sync::{Payload, Place, Writer, fingerprint};
 use hark_codec::waku::{Message, MessageRecord, topic};
+use hark_networks::waku::NS_PER_S;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use libp2p_stream::Control;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -23,7 +24,7 @@ use super::incoming::Incoming;
 use super::reconcile::{self, Found};
 use super::{Handle, frame, peers};
 use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
-use crate::waku::{NS_PER_S, Taken, Waku, now_ns};
+use crate::waku::{Taken, Waku, now_ns};
 
 /// The name of comparing.
 pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";

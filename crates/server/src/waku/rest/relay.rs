@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use hark_codec::waku::{Message, Shard};
+use hark_networks::waku::json::{OwnedMessage, put_message};
 
 use super::Answer;
-use crate::waku::json::{OwnedMessage, put_message};
 use crate::waku::metrics::Origin;
 use crate::waku::poll::Topic;
 use crate::waku::{NotTaken, Waku, now_ns};

@@ -5,11 +5,11 @@ use hark_archive::Record;
 use hark_codec::record::Id;
 use hark_codec::waku::store::Status;
 use hark_codec::waku::{MessageRecord, Request, Response};
+use hark_networks::waku::json::{put_element, put_hash, put_kept, read_hash};
 use percent_encoding::percent_decode_str;
 
 use super::Answer;
 use crate::waku::history::{Page, Refusal};
-use crate::waku::json::{put_element, put_hash, put_kept, read_hash};
 use crate::waku::neighbours::{NO_PEERS, Unanswered};
 
 /// What is asked, owned.

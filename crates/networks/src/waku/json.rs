@@ -71,7 +71,7 @@ impl Kept {
 
 /// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and the
 /// older nwaku write it. A `+` that became a space on its way through a query is one.
-pub(super) fn read_hash(text: &str) -> Option<Id> {
+pub fn read_hash(text: &str) -> Option<Id> {
     let digits = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
     if let Some(hash) = hex::decode_32(digits.as_bytes()) {
         return Some(hash);
@@ -81,7 +81,7 @@ pub(super) fn read_hash(text: &str) -> Option<Id> {
 }
 
 /// Appends a hash.
-pub(super) fn put_hash(out: &mut Vec<u8>, hash: &Id) {
+pub fn put_hash(out: &mut Vec<u8>, hash: &Id) {
     out.extend_from_slice(b"\"0x");
     out.extend_from_slice(&hex::encode_32(hash));
     out.push(b'"');
@@ -94,7 +94,7 @@ pub fn put_kept(out: &mut Vec<u8>, record: &MessageRecord<'_>, include_data: boo
 }
 
 /// The same for a message that is kept elsewhere.
-pub(super) fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &str)>) {
+pub fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &str)>) {
     out.extend_from_slice(b"{\"messageHash\":");
     put_hash(out, hash);
     if let Some((message, pubsub_topic)) = data
@@ -110,7 +110,7 @@ pub(super) fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &st
 }
 
 /// Appends a message.
-pub(super) fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
+pub fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
     out.extend_from_slice(b"{\"payload\":");
     put_base64(out, message.payload);
     out.extend_from_slice(b",\"contentTopic\":");

@@ -1,15 +1,14 @@
 //! What an event must be to be let in, and what its record carries beside its tags.
 
 use hark_archive::admission::Refusal;
-use hark_archive::admission::nostr::{
-    Class, DELETED_KINDS_MAX, SLOT, VANISH, class, deletes_too_many_kinds,
-};
 use hark_archive::limits::Limits;
 use hark_archive::{Key, Outcome};
 use hark_codec::nostr::{Arena, Event};
 
+use super::rules::{Class, DELETED_KINDS_MAX, SLOT, VANISH, class, deletes_too_many_kinds};
+
 /// Kind of the answer to an AUTH challenge: never stored, never sent on (NIP-42).
-pub(super) const AUTH: u16 = 22_242;
+pub const AUTH: u16 = 22_242;
 /// Kind of a request to vanish (NIP-62).
 const VANISH_KIND: u16 = 62;
 
@@ -27,19 +26,19 @@ impl OwnUrls {
     }
 
     /// The first of them, without what makes no difference.
-    pub(super) fn first(&self) -> &str {
+    pub fn first(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
 
     /// Whether `url` is one of them.
-    pub(super) fn have(&self, url: &str) -> bool {
+    pub fn have(&self, url: &str) -> bool {
         self.0.contains(&plain(url))
     }
 }
 
 /// A URL without what makes no difference here: case, the port that goes without saying, slashes at
 /// the end, and the scheme, since TLS mostly ends in front of the relay.
-pub(super) fn plain(url: &str) -> String {
+pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
         Some(("wss", rest)) => (rest, ":443"),
@@ -76,14 +75,14 @@ impl<'a> Private<'a> {
 }
 
 /// Whether an event is only passed on.
-pub(super) fn is_ephemeral(event: &Event<'_>) -> bool {
+pub fn is_ephemeral(event: &Event<'_>) -> bool {
     class(u32::from(event.kind())) == Class::Ephemeral
 }
 
 /// Why an event is not let in, whatever its signature; None if nothing stands against it. What is
 /// cheap comes first. The id is checked by the caller. `proven` are the keys of the connection that
 /// it came on; `arena` is for an event within the event.
-pub(super) fn refusal(
+pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,
     limits: &Limits,
@@ -138,7 +137,7 @@ pub(super) fn refusal(
 }
 
 /// What OK says about an outcome: accepted or not, and why.
-pub(super) fn answer(outcome: Outcome) -> (bool, &'static str) {
+pub fn answer(outcome: Outcome) -> (bool, &'static str) {
     match outcome {
         Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
         Outcome::Duplicate => (true, DUPLICATE),
@@ -154,7 +153,7 @@ pub(super) fn answer(outcome: Outcome) -> (bool, &'static str) {
 const REPLACED: &str = "replaced: have a newer version, or one of the same time with a lower id";
 
 /// What OK says about an event that is here already.
-pub(super) const DUPLICATE: &str = "duplicate: already have this event";
+pub const DUPLICATE: &str = "duplicate: already have this event";
 
 #[cfg(test)]
 mod tests {

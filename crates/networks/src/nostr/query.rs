@@ -28,7 +28,7 @@ pub fn of(filter: &Filter) -> Query {
 
 /// The questions that a client asks at the door: what it may see, and at what expense. Refused with a
 /// reason if they are a stranger's and name nothing but what is kept from it.
-pub(super) fn at_door(
+pub fn at_door(
     filters: &[Filter],
     limits: &Limits,
     now_s: u64,
@@ -72,14 +72,14 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
 
 /// How many stored records beyond the limit may come for `filter` to complete a second: none where the
 /// client has set the limit itself, and never more than it wants.
-pub(super) fn room(filter: &Filter, limits: &Limits) -> usize {
+pub fn room(filter: &Filter, limits: &Limits) -> usize {
     let wanted = filter.limit().map_or(usize::MAX, |limit| limit as usize);
     let bound = filter.limit().map_or(limits.limit_default, |_| limits.limit_max);
     wanted.saturating_sub(bound).min(limits.limit_max)
 }
 
 /// How many values `filter` lists.
-pub(super) fn values(filter: &Filter) -> usize {
+pub fn values(filter: &Filter) -> usize {
     filter.ids().map_or(0, <[_]>::len)
         + filter.authors().map_or(0, <[_]>::len)
         + filter.kinds().map_or(0, <[_]>::len)

@@ -6,11 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hark_archive::admission::{Effects, Forbidding, Refusal, Rules};
+use hark_archive::query::{LabelSet, Query};
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
-
-use super::{Effects, Forbidding, Refusal, Rules};
-use crate::query::{LabelSet, Query};
 
 /// Private label of an addressable event: the value of its first `d` tag, or nothing. Apart from
 /// `d` itself, so that `#d` finds only what says `d`.
