@@ -4,10 +4,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand};
+use hark_networks::{NETWORKS, Network};
 
 use crate::config::LogFormat;
-use crate::place::Network;
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -42,13 +43,17 @@ pub(crate) struct PlaceArgs {
     /// [default: archive.store of the configuration, which is embedded]
     #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// Whose shelf a command is about: Nostr's events or Waku's messages
-    #[arg(long, value_name = "NAME", default_value = "nostr", hide_default_value = true)]
-    #[arg(global = true)]
-    pub(crate) network: Network,
+    /// Whose shelf a command is about; the first is meant where none is named
+    #[arg(long, value_name = "NAME", value_parser = networks(), global = true)]
+    pub(crate) network: Option<String>,
     /// A configuration file; none is needed (see `hark config`)
     #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
     pub(crate) config: Option<PathBuf>,
+}
+
+fn networks() -> PossibleValuesParser {
+    let named = |network: &&dyn Network| PossibleValue::new(network.name()).help(network.records());
+    NETWORKS.iter().map(named).collect::<Vec<_>>().into()
 }
 
 #[derive(Debug, Subcommand)]
@@ -171,7 +176,7 @@ Oldest first, so that an import applies versions and deletions in the order they
 export imported into a fresh archive and exported again gives the same bytes. Expired events are
 left out. A file appears under its name only when it is whole; .gz and .zst are compressed.")]
 pub(crate) struct ExportArgs {
-    /// Nostr filters, as JSON; an event is written if it matches any [default: everything]
+    /// Filters of the network, as JSON; a record is written if it matches any [default: everything]
     #[arg(value_name = "FILTER")]
     pub(crate) filters: Vec<String>,
     /// Not before: seconds since 1970, a date (UTC), or an age like 12h or 7d
@@ -276,7 +281,7 @@ Examples:
 
 Several filters are one question: an event counts once if it matches any of them.")]
 pub(crate) struct QueryArgs {
-    /// Nostr filters, as JSON
+    /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required = true)]
     pub(crate) filters: Vec<String>,
     /// Print JSON (events always are)
@@ -292,7 +297,7 @@ Examples:
 
 Deleted events may come back from other relays; the archive keeps no memory of them.")]
 pub(crate) struct DeleteArgs {
-    /// Nostr filters, as JSON
+    /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required = true)]
     pub(crate) filters: Vec<String>,
     /// Really delete
@@ -309,7 +314,7 @@ Examples:
   hark explain '{\"kinds\":[1],\"#t\":[\"nostr\"],\"limit\":100}'
   hark explain --run '{\"authors\":[\"<hex key>\"],\"kinds\":[0]}'")]
 pub(crate) struct ExplainArgs {
-    /// Nostr filters, as JSON; each is explained by itself
+    /// Filters of the network, as JSON; each is explained by itself
     #[arg(value_name = "FILTER", required = true)]
     pub(crate) filters: Vec<String>,
     /// Ask it too, and compare the rows visited with the estimate

@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
-use hark_archive::admission::{KeepAll, Rules};
 use hark_archive::{Outcome, Query, Store, Write};
-use hark_codec::waku::topic;
+use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::OwnUrls;
-use hark_networks::nostr::rules::NostrRules;
-use hark_networks::waku::NS_PER_S;
+use hark_networks::{NETWORKS, Network, find};
 use hark_server::control::{Client, ControlError, Taking, ids_filter};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
@@ -29,52 +27,9 @@ const LOG_BYTES_MIN: u64 = 256 << 10;
 /// The part of a bound of bytes that deleted records may take up for good.
 const DEAD_SHARE: u64 = 20;
 
-/// The networks whose messages are kept, each on a shelf of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Network {
-    /// Events.
-    #[default]
-    Nostr,
-    /// Messages.
-    Waku,
-}
-
-impl Network {
-    /// The name of its shelf.
-    fn shelf(self) -> &'static str {
-        match self {
-            Self::Nostr => "nostr",
-            Self::Waku => "waku",
-        }
-    }
-
-    /// What its records are.
-    pub(crate) fn records(self) -> &'static str {
-        match self {
-            Self::Nostr => "events",
-            Self::Waku => "messages",
-        }
-    }
-
-    /// How many of its units of time a second has.
-    pub(crate) fn units_per_s(self) -> u64 {
-        match self {
-            Self::Nostr => 1,
-            Self::Waku => NS_PER_S,
-        }
-    }
-
-    fn rules(self) -> Box<dyn Rules> {
-        match self {
-            Self::Nostr => Box::new(NostrRules),
-            Self::Waku => Box::new(KeepAll),
-        }
-    }
-}
-
 /// Where a shelf of an archive is, and the settings in force.
 pub(crate) struct Place {
-    pub(crate) network: Network,
+    pub(crate) network: &'static dyn Network,
     pub(crate) data: PathBuf,
     /// URL of the database, where it is in one.
     pub(crate) database: Option<String>,
@@ -100,18 +55,24 @@ impl Place {
         let config = Config::load(args.config.as_deref())?;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
-        Ok(Self { network: args.network, data, database, config })
+        // The command line takes no other names.
+        let named = args.network.as_deref().and_then(find);
+        Ok(Self { network: named.unwrap_or(NETWORKS[0]), data, database, config })
     }
 
     /// Another network's shelf in the same archive.
-    pub(crate) fn of(&self, network: Network) -> Self {
+    pub(crate) fn of(&self, network: &'static dyn Network) -> Self {
         let (data, database) = (self.data.clone(), self.database.clone());
         Self { network, data, database, config: self.config.clone() }
     }
 
+    fn is_of_nostr(&self) -> bool {
+        self.network.name() == Nostr.name()
+    }
+
     /// Says that what is asked for is there for Nostr's shelf only.
     pub(crate) fn must_be_nostr(&self, command: &str) -> anyhow::Result<()> {
-        if self.network == Network::Nostr {
+        if self.is_of_nostr() {
             return Ok(());
         }
         bail!("`hark {command}` speaks of events, which Nostr's shelf has; leave --network out")
@@ -119,7 +80,7 @@ impl Place {
 
     /// The directory of the shelf.
     pub(crate) fn shelf(&self) -> PathBuf {
-        self.data.join(self.network.shelf())
+        self.data.join(self.network.name())
     }
 
     /// The socket on which a running server takes writes.
@@ -129,10 +90,7 @@ impl Place {
 
     /// How the store is opened.
     pub(crate) fn options(&self) -> Options {
-        let bytes_max = match self.network {
-            Network::Nostr => self.config.retention().bytes_max,
-            Network::Waku => self.config.waku.retention.policy.bytes_max,
-        };
+        let bytes_max = self.config.retention_of(self.network).bytes_max;
         // A log is given back as a whole, so a bound of bytes is met to within one.
         let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
         Options {
@@ -158,30 +116,23 @@ impl Place {
     /// How the database is used.
     pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
         let config = &self.config.postgres;
-        let common = hark_store_postgres::Options {
+        let nature = self.network.nature();
+        hark_store_postgres::Options {
             read_url: config.read_url.as_ref().map(|url| url.secret().to_owned()),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
-            part_s: config.part_days.saturating_mul(86_400),
-            units_per_s: self.network.units_per_s(),
+            part_s: self.config.part_days(self.network).saturating_mul(86_400),
+            units_per_s: nature.units_per_s,
+            one_kind: nature.one_kind,
+            common_labels: nature.common_labels,
             ..hark_store_postgres::Options::default()
-        };
-        match self.network {
-            Network::Nostr => common,
-            Network::Waku => hark_store_postgres::Options {
-                part_s: self.config.waku.part_days.saturating_mul(86_400),
-                one_kind: true,
-                // There are few shards.
-                common_labels: &[topic::PUBSUB],
-                ..common
-            },
         }
     }
 
     /// Opens the shelf in the database at `url`.
     pub(crate) fn postgres(&self, url: &str, migrate: bool) -> anyhow::Result<PostgresStore> {
         let options = hark_store_postgres::Options { migrate, ..self.database_options() };
-        let (shelf, rules) = (self.network.shelf(), self.network.rules());
+        let (shelf, rules) = (self.network.name(), self.network.rules());
         PostgresStore::open(url, shelf, rules, &options).with_context(|| {
             format!("the archive in the database could not be opened; {LOOK_AT_DATABASE}")
         })
@@ -356,7 +307,7 @@ impl Place {
     /// The running server, if there is one.
     pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
         // What it is handed goes to Nostr's shelf.
-        if self.database.is_some() || self.network != Network::Nostr {
+        if self.database.is_some() || !self.is_of_nostr() {
             return Ok(None);
         }
         connect(&self.control_socket())

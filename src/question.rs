@@ -1,12 +1,10 @@
-//! Filters as typed, asked as one question: every event that matches any of them, once, in order.
+//! Filters as typed, asked as one question: every record that matches any of them, once, in order.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use hark_archive::{Id, Order, Position, Progress, Query, Record, Search, Store};
-use hark_codec::nostr::Filter;
-use hark_codec::waku::MessageRecord;
-use hark_networks::waku::json::put_kept;
+use hark_archive::{Id, Order, Position, Progress, Query, Search, Store};
+use hark_networks::{Lines, Network};
 
 /// Rows a search visits before another one is asked.
 const SLICE_ROWS: u64 = 4096;
@@ -25,33 +23,32 @@ impl std::fmt::Display for FilterFault {
 
 impl std::error::Error for FilterFault {}
 
-/// Reads filters. What expires at or before `now` will not be seen.
-pub(crate) fn read(texts: &[String], now: u64) -> anyhow::Result<Vec<Query>> {
+/// Reads filters of a network. What expires at or before `now` will not be seen.
+pub(crate) fn read(
+    network: &dyn Network,
+    texts: &[String],
+    now: u64,
+) -> anyhow::Result<Vec<Query>> {
     let mut queries = Vec::with_capacity(texts.len());
     for text in texts {
-        let mut filter = Filter::default();
-        filter.parse(text.as_bytes()).map_err(|error| {
-            let said = error.to_string();
-            let said = said.split_once(": ").map_or(said.as_str(), |(_, words)| words);
+        let query = network.filters().query(text).map_err(|said| {
             FilterFault(format!(
-                "{text} is no filter Hark can answer: {said}. A filter looks like \
-                 '{{\"kinds\":[1],\"authors\":[\"<64 hex digits>\"],\"limit\":10}}'; quote it for the \
-                 shell"
+                "{text} is no filter Hark can answer: {said}. A filter looks like '{}'; quote it for \
+                 the shell",
+                network.filters().example()
             ))
         })?;
-        if filter.search().is_some() {
-            let said = format!("{text} asks for a full-text search, which this archive has not");
-            return Err(FilterFault(said).into());
-        }
-        if !filter.matches_nothing() {
-            queries.push(Query { now, ..hark_networks::nostr::query::of(&filter) });
-        }
+        queries.extend(query.map(|query| Query { now, ..query }));
     }
     Ok(queries)
 }
 
 /// How many events match any of `queries`, limits aside.
-pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
+pub(crate) fn count(
+    network: &dyn Network,
+    store: &dyn Store,
+    queries: &[Query],
+) -> anyhow::Result<u64> {
     if let [query] = queries
         && let Some(count) = store.count(query)?
     {
@@ -59,7 +56,7 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     }
     let whole: Vec<Query> =
         queries.iter().map(|query| Query { limit: usize::MAX, ..query.clone() }).collect();
-    let mut answer = Answer::new(store, &whole)?;
+    let mut answer = Answer::new(network, store, &whole)?;
     let mut count = 0;
     while answer.next()?.is_some() {
         count += 1;
@@ -74,11 +71,11 @@ pub(crate) struct Found {
 }
 
 /// Several searches merged into one, in their common order, each event once.
-pub(crate) struct Answer {
+pub(crate) struct Answer<'a> {
     searches: Vec<Running>,
     order: Order,
     last: Option<Id>,
-    json: fn(&Record<'_>) -> Box<[u8]>,
+    lines: &'a dyn Lines,
 }
 
 struct Running {
@@ -87,27 +84,20 @@ struct Running {
     done: bool,
 }
 
-impl Answer {
+impl<'a> Answer<'a> {
     /// Starts the searches. All queries have the same order.
-    pub(crate) fn new(store: &dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        network: &'a dyn Network,
+        store: &dyn Store,
+        queries: &[Query],
+    ) -> anyhow::Result<Self> {
         let mut searches = Vec::with_capacity(queries.len());
         for query in queries {
             let search = store.search(query)?;
             searches.push(Running { search, ready: VecDeque::new(), done: false });
         }
         let order = queries.first().map_or(Order::NewestFirst, |query| query.order);
-        let json = |record: &Record<'_>| record.wire().into();
-        Ok(Self { searches, order, last: None, json })
-    }
-
-    /// The same for Waku's shelf, where a record's wire is no JSON.
-    pub(crate) fn of_waku(self) -> Self {
-        let json = |record: &Record<'_>| {
-            let mut json = Vec::with_capacity(record.wire().len() * 2);
-            put_kept(&mut json, &MessageRecord::new(*record), true);
-            json.into()
-        };
-        Self { json, ..self }
+        Ok(Self { searches, order, last: None, lines: network.lines() })
     }
 
     /// Rows visited so far.
@@ -119,7 +109,7 @@ impl Answer {
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Found>> {
         loop {
             for running in &mut self.searches {
-                running.fill(self.json)?;
+                running.fill(self.lines)?;
             }
             let order = self.order;
             let first = self
@@ -140,14 +130,16 @@ impl Answer {
 
 impl Running {
     /// Asks on until there is something ready or nothing left.
-    fn fill(&mut self, json: fn(&Record<'_>) -> Box<[u8]>) -> anyhow::Result<()> {
+    fn fill(&mut self, lines: &dyn Lines) -> anyhow::Result<()> {
         while self.ready.is_empty() && !self.done {
             let Self { search, ready, .. } = self;
             let mut bytes = 0;
             let progress = search.slice(SLICE_ROWS, &mut |record| {
                 let position = Position::of(record);
                 bytes += record.wire().len();
-                ready.push_back(Found { position, json: json(record) });
+                let mut line = Vec::with_capacity(record.wire().len());
+                lines.write(record, &mut line);
+                ready.push_back(Found { position, json: line.into() });
                 if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             self.done = progress != Progress::Paused;

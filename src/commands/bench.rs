@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use hark_archive::{Store, Write};
 use hark_codec::nostr::{Arena, Encoder, Event};
+use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, Private};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresStore, is_database};
@@ -52,8 +53,8 @@ impl hark_bench::Store for Lent {
     }
 
     fn ask(&self, filter: &str) -> anyhow::Result<u64> {
-        let queries = question::read(&[filter.to_owned()], 0)?;
-        let mut answer = Answer::new(&*self.store, &queries)?;
+        let queries = question::read(&Nostr, &[filter.to_owned()], 0)?;
+        let mut answer = Answer::new(&Nostr, &*self.store, &queries)?;
         let mut events = 0;
         while answer.next()?.is_some() {
             events += 1;

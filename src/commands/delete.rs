@@ -21,7 +21,7 @@ const SHOWN_CHARS: usize = 160;
 
 pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> {
     // At time 0 nothing has expired: what is kept can be deleted, visible or not.
-    let queries = question::read(&args.filters, 0)?;
+    let queries = question::read(place.network, &args.filters, 0)?;
     if queries.iter().any(|query| query.limit == 0) {
         bail!("a limit of 0 asks for nothing; leave it out to delete all that matches");
     }
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> 
 
 fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
     let store = place.read()?;
-    let mut answer = Answer::new(&*store, queries)?;
+    let mut answer = Answer::new(place.network, &*store, queries)?;
     let mut matching = 0;
     let mut shown = Vec::new();
     while let Some(found) = answer.next()? {
@@ -44,7 +44,8 @@ fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Resul
         print::line(&serde_json::json!({ "matching": matching, "deleted": 0 }).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    print::line(&format!("{} events match; nothing was deleted", print::number(matching)))?;
+    let records = place.network.records();
+    print::line(&format!("{} {records} match; nothing was deleted", print::number(matching)))?;
     for event in shown {
         let text = String::from_utf8_lossy(&event);
         let start: String = text.chars().take(SHOWN_CHARS).collect();
@@ -74,7 +75,10 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
                 &*own
             }
         };
-        (Answer::new(store, queries)?, question::count(store, queries)?)
+        (
+            Answer::new(place.network, store, queries)?,
+            question::count(place.network, store, queries)?,
+        )
     };
     let mut meter = Meter::start("delete", total, Unit::Records);
     let mut ids: Vec<Id> = Vec::with_capacity(BATCH_IDS);
@@ -100,7 +104,8 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
         serde_json::json!({ "matching": total, "deleted": deleted }).to_string()
     } else {
         let more = if stopped { "; stopped before the end, run it again to go on" } else { "" };
-        format!("{} events deleted{more}", print::number(deleted))
+        let records = place.network.records();
+        format!("{} {records} deleted{more}", print::number(deleted))
     };
     print::line(&text)?;
     Ok(if stopped { ExitCode::from(interrupt::INTERRUPTED) } else { ExitCode::SUCCESS })

@@ -22,7 +22,7 @@ struct Ran {
 pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let store = place.read()?;
     for text in &args.filters {
-        let queries = question::read(std::slice::from_ref(text), when::now_s())?;
+        let queries = question::read(place.network, std::slice::from_ref(text), when::now_s())?;
         let Some(query) = queries.first() else {
             let plan = "nothing can match: a list in the filter is empty, or since is after until";
             let said = json!({ "filter": text, "plan": plan, "estimate": 0, "steps": [] });
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode>
             continue;
         };
         let explanation = store.explain(query)?;
-        let ran = args.run.then(|| ask(&*store, &queries)).transpose()?;
+        let ran = args.run.then(|| ask(place, &*store, &queries)).transpose()?;
         if args.json {
             print::line(&to_json(text, &explanation, ran.as_ref()).to_string())?;
             continue;
@@ -53,9 +53,9 @@ pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Ran> {
+fn ask(place: &Place, store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Ran> {
     let started = Instant::now();
-    let mut answer = Answer::new(store, queries)?;
+    let mut answer = Answer::new(place.network, store, queries)?;
     let mut events = 0;
     while answer.next()?.is_some() {
         events += 1;

@@ -6,11 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use hark_archive::{Order, Query};
 
 use crate::cli::ExportArgs;
-use crate::place::{Network, Place};
+use crate::place::Place;
 use crate::print::{self, Meter, Unit};
 use crate::question::{self, Answer};
 use crate::when;
@@ -19,26 +19,19 @@ use crate::when;
 const METER_EVERY: u64 = 4096;
 
 pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let of_waku = place.network == Network::Waku;
-    if of_waku && !args.filters.is_empty() {
-        bail!("filters are Nostr's; `hark export --network waku` takes --since and --until");
-    }
     let now = when::now_s();
-    let mut queries = question::read(&args.filters, now)?;
+    let mut queries = question::read(place.network, &args.filters, now)?;
     if args.filters.is_empty() {
         queries.push(Query { now, ..Query::default() });
     }
-    let time = |s: u64| s.saturating_mul(place.network.units_per_s());
+    let time = |s: u64| s.saturating_mul(place.network.nature().units_per_s);
     for query in &mut queries {
         query.from = query.from.max(time(args.since.unwrap_or(0)));
         query.to = query.to.min(args.until.map_or(u64::MAX, time));
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }
     let store = place.read()?;
-    let mut answer = Answer::new(&*store, &queries)?;
-    if of_waku {
-        answer = answer.of_waku();
-    }
+    let mut answer = Answer::new(place.network, &*store, &queries)?;
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
         write(&mut answer, &mut out, None)?;
@@ -60,7 +53,7 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
 }
 
 fn write(
-    answer: &mut Answer,
+    answer: &mut Answer<'_>,
     out: &mut dyn Write,
     mut progress: Option<(&mut Meter, &str)>,
 ) -> anyhow::Result<u64> {
@@ -79,7 +72,11 @@ fn write(
 }
 
 /// Writes beside `path` and gives the file its name once it is whole and on disk.
-fn to_file(path: &Path, answer: &mut Answer, progress: (&mut Meter, &str)) -> anyhow::Result<u64> {
+fn to_file(
+    path: &Path,
+    answer: &mut Answer<'_>,
+    progress: (&mut Meter, &str),
+) -> anyhow::Result<u64> {
     let unfinished = unfinished(path);
     let whole = (|| {
         let file = File::create(&unfinished)?;

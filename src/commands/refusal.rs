@@ -2,6 +2,7 @@
 
 use hark_archive::Outcome;
 use hark_archive::admission::Refusal;
+use hark_networks::LineFault;
 
 /// The reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,19 @@ pub(super) enum Reason {
 }
 
 impl Reason {
+    /// Why a line has no record, and words that say more, or none.
+    pub(super) fn of_line(fault: LineFault) -> (Self, String) {
+        match fault {
+            LineFault::Malformed(words) => (Self::Malformed, words),
+            LineFault::TooLarge(words) => (Self::TooLarge, words),
+            LineFault::Id => (Self::BadId, String::new()),
+            LineFault::Signature => (Self::BadSignature, String::new()),
+            LineFault::Ephemeral => (Self::Ephemeral, String::new()),
+            LineFault::Expired => (Self::Expired, String::new()),
+            LineFault::Kept => (Self::Duplicate, String::new()),
+        }
+    }
+
     /// Why the store did not keep a record; none if it did.
     pub(super) fn of(outcome: Outcome) -> Option<Self> {
         match outcome {

@@ -22,7 +22,7 @@ use crate::config::{Config, Log, LogFormat};
 use crate::handover::Held;
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::notify;
-use crate::place::{Network, Owned, Place};
+use crate::place::{Owned, Place};
 use crate::print;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -105,7 +105,7 @@ fn open_waku(args: &ServeArgs, place: &Place) -> anyhow::Result<Option<Waku>> {
     }
     #[cfg(not(feature = "libp2p"))]
     let _ = args;
-    let place = place.of(Network::Waku);
+    let place = place.of(&hark_networks::waku::Waku);
     let store: Arc<dyn Store> = if let Some(url) = &place.database {
         let store = place.postgres(url, place.config.postgres.migrate)?;
         let connections = place.config.postgres.connections_max;

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::Policy;
 use hark_codec::waku::ProtectedShard;
+use hark_networks::Network;
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::retention::Retention;
 use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
@@ -377,6 +378,27 @@ impl Config {
             every: std::time::Duration::from_secs(self.retention_every.0),
             ..self.retention.clone()
         }
+    }
+
+    /// What the shelf of a network does not keep for ever.
+    pub(crate) fn retention_of(&self, network: &dyn Network) -> Policy {
+        if network.name() == hark_networks::waku::Waku.name() {
+            self.waku.retention.policy.clone()
+        } else {
+            self.retention()
+        }
+    }
+
+    /// Days of a part of a network's tables.
+    pub(crate) fn part_days(&self, network: &dyn Network) -> u64 {
+        let of_waku = network.name() == hark_networks::waku::Waku.name();
+        if of_waku { self.waku.part_days } else { self.postgres.part_days }
+    }
+
+    /// Bytes of a network's record, at most.
+    pub(crate) fn record_bytes_max(&self, network: &dyn Network) -> usize {
+        let of_waku = network.name() == hark_networks::waku::Waku.name();
+        if of_waku { self.waku.message_bytes_max } else { self.limits.event_bytes_max }
     }
 
     /// The Waku node, if there is to be one; its key is in `data`.

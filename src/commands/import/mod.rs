@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hark_archive::{Store, vital};
-use hark_networks::waku::admit::Bounds;
+use hark_networks::{Network, ReadTerms};
 
 use self::check::{Checked, Terms, Worker};
 use self::cost::{Cost, Memory};
@@ -24,7 +24,7 @@ use self::source::{Chunk, Source};
 use self::tally::Tally;
 use crate::cli::ImportArgs;
 use crate::interrupt;
-use crate::place::{Hand, Network, Place};
+use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
 
@@ -41,22 +41,18 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let mut hand = place.write()?;
-    // A message is named by its hash, which is made in any case.
-    let trusted = args.trusted && place.network == Network::Nostr;
+    let trusted = args.trusted && place.network.lines().are_signed();
     // It saves checks, and there are none.
     let known = if args.trusted { None } else { known_ids(&hand, place) };
     let terms = Terms {
         store: known.as_deref(),
-        trusted,
-        event_bytes_max: match place.network {
-            Network::Nostr => place.config.limits.event_bytes_max,
-            // Base64 takes four bytes for three.
-            Network::Waku => place.config.waku.message_bytes_max.saturating_mul(2),
-        },
         network: place.network,
-        bounds: Bounds { message_bytes_max: place.config.waku.message_bytes_max, window_ns: None },
-        own_urls: place.own_urls(),
-        now_s: when::now_s(),
+        read: ReadTerms {
+            record_bytes_max: place.config.record_bytes_max(place.network),
+            trusted,
+            now_s: when::now_s(),
+            own_urls: place.config.info.urls().collect(),
+        },
     };
     if trusted {
         eprintln!(
@@ -120,8 +116,8 @@ fn file(
     memory: &mut Memory,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    // Room for white space around an event.
-    let line_bytes_max = terms.event_bytes_max.saturating_mul(2);
+    // Room for white space around a record, and for base64, which takes four bytes for three.
+    let line_bytes_max = terms.read.record_bytes_max.saturating_mul(4);
     let source = Source::open(path, line_bytes_max).with_context(|| {
         format!("{} could not be opened; the files before it are done", path.display())
     })?;
@@ -221,7 +217,7 @@ struct Batch {
 /// The writing end.
 struct Intake<'a> {
     hand: &'a mut Hand,
-    network: Network,
+    network: &'static dyn Network,
     batch_records: usize,
     tally: &'a mut Tally,
     memory: &'a mut Memory,

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hark_archive::Outcome;
+use hark_networks::Network;
 
 use crate::commands::refusal::Reason;
-use crate::place::Network;
 use crate::print;
 
 /// Of each reason, its name and words for people.
@@ -95,7 +95,7 @@ impl Tally {
     }
 
     /// The report for people.
-    pub(super) fn to_text(&self, network: Network, spent: Duration, trusted: bool) -> String {
+    pub(super) fn to_text(&self, network: &dyn Network, spent: Duration, trusted: bool) -> String {
         let rate = self.records as f64 / spent.as_secs_f64().max(0.001);
         let how = if trusted { "read, ids and signatures NOT checked" } else { "read and checked" };
         let head = format!(
@@ -121,7 +121,7 @@ impl Tally {
     /// The report for programs.
     pub(super) fn to_json(
         &self,
-        network: Network,
+        network: &dyn Network,
         spent: Duration,
         trusted: bool,
         complete: bool,

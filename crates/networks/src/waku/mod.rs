@@ -1,8 +1,46 @@
 //! Waku (RFC 13/WAKU2-STORE): messages that are all kept, with times in nanoseconds.
 
+use hark_archive::admission::{KeepAll, Rules};
+use hark_codec::waku::topic;
+
+use crate::{Filters, Lines, Nature, Network};
+
 pub mod admit;
+mod filters;
 pub mod json;
+mod lines;
 pub mod retention;
 
 /// Units of time of a message's timestamp that a second has.
 pub const NS_PER_S: u64 = 1_000_000_000;
+
+/// The network.
+#[derive(Clone, Copy, Debug)]
+pub struct Waku;
+
+impl Network for Waku {
+    fn name(&self) -> &'static str {
+        "waku"
+    }
+
+    fn records(&self) -> &'static str {
+        "messages"
+    }
+
+    fn nature(&self) -> Nature {
+        // There are few shards.
+        Nature { units_per_s: NS_PER_S, one_kind: true, common_labels: &[topic::PUBSUB] }
+    }
+
+    fn rules(&self) -> Box<dyn Rules> {
+        Box::new(KeepAll)
+    }
+
+    fn lines(&self) -> &dyn Lines {
+        &lines::Messages
+    }
+
+    fn filters(&self) -> &dyn Filters {
+        &filters::MessageFilters
+    }
+}

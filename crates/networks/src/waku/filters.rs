@@ -1,0 +1,84 @@
+//! Filters in the words of nwaku's store by REST.
+
+use hark_archive::{Id, LabelSet, Query};
+use hark_codec::waku::topic;
+use serde::Deserialize;
+
+use super::json::read_hash;
+use crate::Filters;
+
+/// Filters of messages.
+pub(super) struct MessageFilters;
+
+/// A filter as typed. Fields that are left out ask for all; times are nanoseconds since 1970.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Typed {
+    content_topics: Option<Vec<String>>,
+    pubsub_topic: Option<String>,
+    start_time: Option<u64>,
+    end_time: Option<u64>,
+    hashes: Option<Vec<String>>,
+    page_size: Option<usize>,
+}
+
+impl Filters for MessageFilters {
+    fn query(&self, text: &str) -> Result<Option<Query>, String> {
+        let typed: Typed = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut query = Query {
+            from: typed.start_time.unwrap_or(0),
+            to: typed.end_time.unwrap_or(u64::MAX),
+            limit: typed.page_size.unwrap_or(usize::MAX),
+            ..Query::default()
+        };
+        if let Some(topic) = &typed.pubsub_topic {
+            query.labels.push(LabelSet::one(topic::PUBSUB, topic.as_bytes()));
+        }
+        if let Some(topics) = typed.content_topics {
+            let values = topics.iter().map(|topic| topic.as_bytes().into()).collect();
+            query.labels.push(LabelSet { name: topic::CONTENT, values });
+        }
+        if let Some(hashes) = typed.hashes {
+            let read = |text: &String| {
+                read_hash(text).ok_or_else(|| format!("{text:?} is no hash: it has 64 hex digits"))
+            };
+            query.ids = Some(hashes.iter().map(read).collect::<Result<Vec<Id>, _>>()?);
+        }
+        query.normalise();
+        // A limit of nothing is an answer of nothing, and no filter without one.
+        let limit = query.limit.max(1);
+        let is_void = Query { limit, ..query.clone() }.is_void();
+        Ok((!is_void).then_some(query))
+    }
+
+    fn example(&self) -> &'static str {
+        r#"{"contentTopics":["/app/1/chat/proto"],"pageSize":10}"#
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_become_queries_or_words_that_say_why_not() {
+        let query = |text: &str| MessageFilters.query(text);
+        let hash = "ab".repeat(32);
+        let text = format!(
+            r#"{{"contentTopics":["/b","/a","/b"],"pubsubTopic":"/p","startTime":3,"endTime":9,
+            "hashes":["0x{hash}"],"pageSize":7}}"#
+        );
+        let found = query(&text).unwrap().unwrap();
+        assert_eq!((found.from, found.to, found.limit), (3, 9, 7));
+        assert_eq!(found.ids, Some(vec![[0xab; 32]]));
+        let values: Vec<Box<[u8]>> = vec![b"/a"[..].into(), b"/b"[..].into()];
+        let content = LabelSet { name: topic::CONTENT, values };
+        assert_eq!(found.labels, [LabelSet::one(topic::PUBSUB, b"/p"), content]);
+        assert_eq!(query("{}").unwrap().unwrap().limit, usize::MAX);
+        let nothing =
+            [r#"{"contentTopics":[]}"#, r#"{"hashes":[]}"#, r#"{"startTime":2,"endTime":1}"#];
+        assert!(nothing.iter().all(|text| query(text) == Ok(None)));
+        assert!(query(r#"{"hashes":["xy"]}"#).unwrap_err().contains("is no hash"));
+        assert!(query(r#"{"kinds":[1]}"#).unwrap_err().contains("unknown field"));
+    }
+}
