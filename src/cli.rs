@@ -97,12 +97,7 @@ impl Command {
     pub(crate) fn of_nostr(&self) -> Option<&'static str> {
         match self {
             Self::Serve(_) => Some("serve"),
-            Self::Copy(_) => Some("copy"),
             Self::Adopt(_) => Some("adopt"),
-            Self::Query(_) => Some("query"),
-            Self::Count(_) => Some("count"),
-            Self::Delete(_) => Some("delete"),
-            Self::Explain(_) => Some("explain"),
             _ => None,
         }
     }

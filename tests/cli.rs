@@ -3,6 +3,7 @@
 mod beside_server;
 mod extremes;
 mod import;
+mod networks;
 mod reload;
 pub(crate) mod support;
 mod watched;

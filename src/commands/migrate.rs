@@ -16,8 +16,9 @@ pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode>
         );
     };
     let up = args.action == MigrateAction::Up;
-    let all = hark_store_postgres::migrations(url, "nostr", &place.database_options(), up)
-        .with_context(|| format!("the tables are as they were; {LOOK_AT_DATABASE}"))?;
+    let all =
+        hark_store_postgres::migrations(url, place.network.name(), &place.database_options(), up)
+            .with_context(|| format!("the tables are as they were; {LOOK_AT_DATABASE}"))?;
     let missing = all.iter().filter(|one| one.applied.is_none()).count();
     for one in &all {
         let applied = one.applied.as_deref();

@@ -7,7 +7,7 @@ use hark_server::words::date;
 use serde_json::{Value, json};
 
 use crate::cli::StatsArgs;
-use crate::place::{Network, Place};
+use crate::place::Place;
 use crate::print;
 
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -38,7 +38,11 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let plain = String::new;
-    let time = |at: Option<u64>| at.map_or_else(|| "-".into(), |seconds| seconds.to_string());
+    let second = place.network.nature().units_per_s;
+    let time = |name, at: Option<u64>| match at.map(|at| at / second) {
+        None => (name, "-".into(), plain()),
+        Some(at) => (name, date(at), format!("{at} seconds since 1970")),
+    };
     let average = stats.bytes.checked_div(stats.records).unwrap_or(0);
     print::line(&format!(
         "{}{}",
@@ -49,10 +53,6 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
         },
         if served { ", a server is running" } else { "" }
     ))?;
-    let of_time = match place.network {
-        Network::Nostr => "seconds since 1970",
-        Network::Waku => "nanoseconds since 1970",
-    };
     print::line(&print::table(&[
         (place.network.records(), print::number(stats.records), plain()),
         ("deleted, not given back", print::number(stats.dead), print::bytes(stats.dead_bytes)),
@@ -61,8 +61,8 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
         ("  indices", print::bytes(stats.index_bytes), plain()),
         ("segments", print::number(stats.segments), plain()),
         ("not in a segment yet", print::number(stats.head_records), plain()),
-        ("oldest", time(stats.oldest), of_time.into()),
-        ("newest", time(stats.newest), plain()),
+        time("oldest", stats.oldest),
+        time("newest", stats.newest),
         ("found damaged", print::number(stats.damaged), plain()),
     ]))?;
     if let Some(live) = live {
