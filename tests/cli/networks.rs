@@ -1,5 +1,6 @@
 //! Every network's shelf by every command that speaks of records.
 
+use hark_testkit::postgres::Cluster;
 use serde_json::json;
 
 use super::support::{Place, hark_with};
@@ -52,4 +53,19 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     assert!(wrong.stderr.contains("contentTopics"), "{}", wrong.stderr);
     let none = place.hark(&["stats", "--network", "whisper"]);
     assert_eq!((none.code, none.stderr.contains("nostr")), (2, true), "{}", none.stderr);
+}
+
+#[test]
+fn tables_are_brought_up_to_date_for_the_shelf_that_is_named() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("migrate-network");
+    let place = Place::new("network-migrate");
+    let hark = |args: &[&str]| place.hark(&[args, &["--store", &database.url]].concat());
+    let missing = hark(&["count", "--network", "waku", "{}"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.stderr.contains("hark migrate up --network waku"), "{}", missing.stderr);
+    assert_eq!(hark(&["migrate", "up", "--network", "waku"]).code, 0);
+    let codes = |network| hark(&["migrate", "status", "--network", network]).code;
+    assert_eq!((codes("waku"), codes("nostr")), (0, 1));
+    assert_eq!(hark(&["count", "--network", "waku", "{}"]).text().trim(), "0");
 }

@@ -214,7 +214,7 @@ impl PostgresStore {
             let missing = migrate::status(&mut session, &schema)?;
             let missing = missing.iter().filter(|one| one.applied.is_none()).count();
             if missing > 0 {
-                return Err(MigrateError::Missing { missing }.into());
+                return Err(MigrateError::Missing { missing, shelf: shelf.into() }.into());
             }
         }
         let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));

@@ -47,10 +47,12 @@ pub enum MigrateError {
         number: i32,
     },
     /// Some are missing.
-    #[error("{missing} migrations are not applied; run `hark migrate up`")]
+    #[error("{missing} migrations are not applied; run `hark migrate up --network {shelf}`")]
     Missing {
         /// How many.
         missing: usize,
+        /// Of which shelf.
+        shelf: String,
     },
 }
 
