@@ -20,7 +20,7 @@ pub fn check(bytes: &[u8]) {
             "{text}"
         );
     }
-    serde_json::from_slice::<serde_json::Value>(bytes).expect("it is JSON");
+    super::json(bytes);
     let mut json = Vec::new();
     filter.write_json(&mut json);
     let mut again = Filter::default();

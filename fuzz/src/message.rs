@@ -22,7 +22,7 @@ fn describe(bytes: &[u8], inbox: &mut Inbox) -> String {
                 event.write_json(&mut json);
                 super::event::as_record(&event, &json);
             }
-            serde_json::from_slice::<serde_json::Value>(bytes).expect("it is JSON");
+            super::json(bytes);
             format!("{message:?}")
         }
         Err(error) => {
