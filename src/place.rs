@@ -304,13 +304,15 @@ impl Place {
         self.own().map(Hand::Own)
     }
 
-    /// The running server, if there is one.
+    /// The running server that writes this shelf for others, if there is one.
     pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
         // What it is handed goes to Nostr's shelf.
-        if self.database.is_some() || !self.is_of_nostr() {
-            return Ok(None);
-        }
-        connect(&self.control_socket())
+        if self.is_of_nostr() { self.running() } else { Ok(None) }
+    }
+
+    /// The server that runs on this archive, if there is one.
+    pub(crate) fn running(&self) -> anyhow::Result<Option<Client>> {
+        if self.database.is_some() { Ok(None) } else { connect(&self.control_socket()) }
     }
 }
 

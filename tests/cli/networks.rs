@@ -36,6 +36,9 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     assert_eq!(times, [28, 26, 24]);
     let explained = hark(&["explain", "--json", "--run", filter]).json();
     assert_eq!(explained["run"]["events"], 10, "{explained}");
+    let serving = place.serve();
+    assert_eq!(hark(&["stats", "--json"]).json()["server_running"], true);
+    drop(serving);
     let stats = hark(&["stats"]).text();
     assert!(stats.contains("2023-11-14") && stats.contains("1700000029 seconds"), "{stats}");
 
