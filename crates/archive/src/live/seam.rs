@@ -29,9 +29,13 @@ impl Reach {
     /// Whether the answers to these queries, which went so far, came past `record`. So a further query
     /// has not to tell it.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
-        let here = Position::of(record);
         let mut all = reached.iter().zip(queries);
-        all.any(|(reach, query)| reach.covers(query, &here) && query.matches(record))
+        // Asked of every record that is told, nearly always about answers that told nothing yet.
+        all.any(|(reach, query)| {
+            *reach != Self::Nothing
+                && reach.covers(query, &Position::of(record))
+                && query.matches(record)
+        })
     }
 
     fn covers(self, query: &Query, here: &Position) -> bool {

@@ -38,17 +38,17 @@ impl Prepared {
     /// Makes a query ready.
     pub fn new(mut query: Query, terms: &impl Terms) -> Self {
         query.normalise();
-        Self::of_normal(query, terms)
+        Self::with_labels(query, Vec::new(), terms)
     }
 
-    fn of_normal(query: Query, terms: &impl Terms) -> Self {
+    /// Makes a normal query ready of which the terms of the first `labels` are known.
+    fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl Terms) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
-        let labels = query
-            .labels
-            .iter()
-            .map(|set| set.values.iter().map(|value| terms.label(set.name, value)).collect())
-            .collect();
+        let known = labels.len();
+        labels.extend(query.labels.iter().skip(known).map(|set| {
+            set.values.iter().map(|value| terms.label(set.name, value)).collect::<Vec<u64>>()
+        }));
         let conditions = conditions(&query);
         Self { query, id_hashes, authors, labels, conditions, driver: None }
     }
@@ -57,8 +57,17 @@ impl Prepared {
     /// another does, or none where nothing can be seen.
     pub fn opened(mut query: Query, terms: &impl Terms) -> Vec<Self> {
         query.normalise();
-        let ready = |Open { query, driver }| Self { driver, ..Self::of_normal(query, terms) };
-        query.opened().into_iter().map(ready).collect()
+        let mut all: Vec<Self> = Vec::new();
+        for Open { query, driver } in query.opened() {
+            // All have the labels of the query, in their order, and some one more.
+            let shared = all.first().map_or_else(Vec::new, |first| {
+                let labels = first.query.labels.iter().zip(&query.labels);
+                let same = labels.take_while(|(one, other)| one == other).count();
+                first.labels[..same].to_vec()
+            });
+            all.push(Self { driver, ..Self::with_labels(query, shared, terms) });
+        }
+        all
     }
 
     /// The same with another limit.
