@@ -44,11 +44,7 @@ pub(crate) fn read(
 }
 
 /// How many events match any of `queries`, limits aside.
-pub(crate) fn count(
-    network: &dyn Network,
-    store: &dyn Store,
-    queries: &[Query],
-) -> anyhow::Result<u64> {
+pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
     if let [query] = queries
         && let Some(count) = store.count(query)?
     {
@@ -56,7 +52,7 @@ pub(crate) fn count(
     }
     let whole: Vec<Query> =
         queries.iter().map(|query| Query { limit: usize::MAX, ..query.clone() }).collect();
-    let mut answer = Answer::new(network, store, &whole)?;
+    let mut answer = Answer::new(store, &whole)?;
     let mut count = 0;
     while answer.next()?.is_some() {
         count += 1;
@@ -64,18 +60,19 @@ pub(crate) fn count(
     Ok(count)
 }
 
-/// An event on its way out.
+/// A record on its way out.
 pub(crate) struct Found {
     pub(crate) position: Position,
+    /// Its line; nothing without [`Answer::with_lines`].
     pub(crate) json: Box<[u8]>,
 }
 
-/// Several searches merged into one, in their common order, each event once.
+/// Several searches merged into one, in their common order, each record once.
 pub(crate) struct Answer<'a> {
     searches: Vec<Running>,
     order: Order,
     last: Option<Id>,
-    lines: &'a dyn Lines,
+    lines: Option<&'a dyn Lines>,
 }
 
 struct Running {
@@ -86,18 +83,19 @@ struct Running {
 
 impl<'a> Answer<'a> {
     /// Starts the searches. All queries have the same order.
-    pub(crate) fn new(
-        network: &'a dyn Network,
-        store: &dyn Store,
-        queries: &[Query],
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(store: &dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
         let mut searches = Vec::with_capacity(queries.len());
         for query in queries {
             let search = store.search(query)?;
             searches.push(Running { search, ready: VecDeque::new(), done: false });
         }
         let order = queries.first().map_or(Order::NewestFirst, |query| query.order);
-        Ok(Self { searches, order, last: None, lines: network.lines() })
+        Ok(Self { searches, order, last: None, lines: None })
+    }
+
+    /// The same with the records as lines of their network, not only where they are.
+    pub(crate) fn with_lines(self, network: &'a dyn Network) -> Self {
+        Self { lines: Some(network.lines()), ..self }
     }
 
     /// Rows visited so far.
@@ -105,7 +103,7 @@ impl<'a> Answer<'a> {
         self.searches.iter().map(|running| running.search.visited()).sum()
     }
 
-    /// The next event.
+    /// The next record.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Found>> {
         loop {
             for running in &mut self.searches {
@@ -120,7 +118,7 @@ impl<'a> Answer<'a> {
             let Some(found) = first.and_then(|running| running.ready.pop_front()) else {
                 return Ok(None);
             };
-            // The same event from two searches comes twice in a row.
+            // The same record from two searches comes twice in a row.
             if self.last.replace(found.position.id) != Some(found.position.id) {
                 return Ok(Some(found));
             }
@@ -130,16 +128,19 @@ impl<'a> Answer<'a> {
 
 impl Running {
     /// Asks on until there is something ready or nothing left.
-    fn fill(&mut self, lines: &dyn Lines) -> anyhow::Result<()> {
+    fn fill(&mut self, lines: Option<&dyn Lines>) -> anyhow::Result<()> {
+        let mut line = Vec::new();
         while self.ready.is_empty() && !self.done {
             let Self { search, ready, .. } = self;
             let mut bytes = 0;
             let progress = search.slice(SLICE_ROWS, &mut |record| {
                 let position = Position::of(record);
                 bytes += record.wire().len();
-                let mut line = Vec::with_capacity(record.wire().len());
-                lines.write(record, &mut line);
-                ready.push_back(Found { position, json: line.into() });
+                if let Some(lines) = lines {
+                    line.clear();
+                    lines.write(record, &mut line);
+                }
+                ready.push_back(Found { position, json: line.as_slice().into() });
                 if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             self.done = progress != Progress::Paused;

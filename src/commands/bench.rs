@@ -54,7 +54,7 @@ impl hark_bench::Store for Lent {
 
     fn ask(&self, filter: &str) -> anyhow::Result<u64> {
         let queries = question::read(&Nostr, &[filter.to_owned()], 0)?;
-        let mut answer = Answer::new(&Nostr, &*self.store, &queries)?;
+        let mut answer = Answer::new(&*self.store, &queries)?.with_lines(&Nostr);
         let mut events = 0;
         while answer.next()?.is_some() {
             events += 1;

@@ -8,7 +8,7 @@ use crate::{print, question, when};
 
 pub(crate) fn run(args: &QueryArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let queries = question::read(place.network, &args.filters, when::now_s())?;
-    let count = question::count(place.network, &*place.read()?, &queries)?;
+    let count = question::count(&*place.read()?, &queries)?;
     let text = if args.json {
         serde_json::json!({ "count": count }).to_string()
     } else {

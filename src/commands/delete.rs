@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> 
 
 fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
     let store = place.read()?;
-    let mut answer = Answer::new(place.network, &*store, queries)?;
+    let mut answer = Answer::new(&*store, queries)?.with_lines(place.network);
     let mut matching = 0;
     let mut shown = Vec::new();
     while let Some(found) = answer.next()? {
@@ -75,10 +75,7 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
                 &*own
             }
         };
-        (
-            Answer::new(place.network, store, queries)?,
-            question::count(place.network, store, queries)?,
-        )
+        (Answer::new(store, queries)?, question::count(store, queries)?)
     };
     let mut meter = Meter::start("delete", total, Unit::Records);
     let mut ids: Vec<Id> = Vec::with_capacity(BATCH_IDS);

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode>
             continue;
         };
         let explanation = store.explain(query)?;
-        let ran = args.run.then(|| ask(place, &*store, &queries)).transpose()?;
+        let ran = args.run.then(|| ask(&*store, &queries)).transpose()?;
         if args.json {
             print::line(&to_json(text, &explanation, ran.as_ref()).to_string())?;
             continue;
@@ -53,9 +53,9 @@ pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(place: &Place, store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Ran> {
+fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Ran> {
     let started = Instant::now();
-    let mut answer = Answer::new(place.network, store, queries)?;
+    let mut answer = Answer::new(store, queries)?;
     let mut events = 0;
     while answer.next()?.is_some() {
         events += 1;

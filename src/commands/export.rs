@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }
     let store = place.read()?;
-    let mut answer = Answer::new(place.network, &*store, &queries)?;
+    let mut answer = Answer::new(&*store, &queries)?.with_lines(place.network);
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
         write(&mut answer, &mut out, None)?;

@@ -11,7 +11,7 @@ use crate::when;
 pub(crate) fn run(args: &QueryArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let queries = question::read(place.network, &args.filters, when::now_s())?;
     let store = place.read()?;
-    let mut answer = Answer::new(place.network, &*store, &queries)?;
+    let mut answer = Answer::new(&*store, &queries)?.with_lines(place.network);
     let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
     while let Some(found) = answer.next()? {
         out.write_all(&found.json)?;
