@@ -66,7 +66,8 @@ impl Place {
         Self { network, data, database, config: self.config.clone() }
     }
 
-    fn is_of_nostr(&self) -> bool {
+    /// Whether it is the shelf that a running server's relay serves.
+    pub(crate) fn is_of_nostr(&self) -> bool {
         self.network.name() == Nostr.name()
     }
 
@@ -90,7 +91,7 @@ impl Place {
 
     /// How the store is opened.
     pub(crate) fn options(&self) -> Options {
-        let bytes_max = self.config.retention_of(self.network).bytes_max;
+        let bytes_max = self.config.shelf(self.network).bytes_max;
         // A log is given back as a whole, so a bound of bytes is met to within one.
         let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
         Options {
@@ -121,7 +122,7 @@ impl Place {
             read_url: config.read_url.as_ref().map(|url| url.secret().to_owned()),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
-            part_s: self.config.part_days(self.network).saturating_mul(86_400),
+            part_s: self.config.shelf(self.network).part_days.saturating_mul(86_400),
             units_per_s: nature.units_per_s,
             one_kind: nature.one_kind,
             common_labels: nature.common_labels,

@@ -299,6 +299,16 @@ impl Seen {
     }
 }
 
+/// Settings of a network's shelf.
+pub(crate) struct ShelfConfig {
+    /// Bytes on disk, at most, if they are bounded.
+    pub(crate) bytes_max: Option<u64>,
+    /// Days of a part of its tables.
+    pub(crate) part_days: u64,
+    /// Bytes of a record, at most.
+    pub(crate) record_bytes_max: usize,
+}
+
 impl Config {
     /// Defaults, the file if there is one, the environment.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
@@ -380,25 +390,21 @@ impl Config {
         }
     }
 
-    /// What the shelf of a network does not keep for ever.
-    pub(crate) fn retention_of(&self, network: &dyn Network) -> Policy {
+    /// What differs from one network's shelf to the next.
+    pub(crate) fn shelf(&self, network: &dyn Network) -> ShelfConfig {
         if network.name() == hark_networks::waku::Waku.name() {
-            self.waku.retention.policy.clone()
+            ShelfConfig {
+                bytes_max: self.waku.retention.policy.bytes_max,
+                part_days: self.waku.part_days,
+                record_bytes_max: self.waku.message_bytes_max,
+            }
         } else {
-            self.retention()
+            ShelfConfig {
+                bytes_max: self.retention.bytes_max,
+                part_days: self.postgres.part_days,
+                record_bytes_max: self.limits.event_bytes_max,
+            }
         }
-    }
-
-    /// Days of a part of a network's tables.
-    pub(crate) fn part_days(&self, network: &dyn Network) -> u64 {
-        let of_waku = network.name() == hark_networks::waku::Waku.name();
-        if of_waku { self.waku.part_days } else { self.postgres.part_days }
-    }
-
-    /// Bytes of a network's record, at most.
-    pub(crate) fn record_bytes_max(&self, network: &dyn Network) -> usize {
-        let of_waku = network.name() == hark_networks::waku::Waku.name();
-        if of_waku { self.waku.message_bytes_max } else { self.limits.event_bytes_max }
     }
 
     /// The Waku node, if there is to be one; its key is in `data`.
