@@ -13,8 +13,10 @@ use crate::print;
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stats = place.read()?.stats();
     // A server that does not answer is told by what it does not say.
-    let served = place.running().ok().flatten().is_some();
-    let server = place.server().ok().flatten();
+    let server = place.running().ok().flatten();
+    let served = server.is_some();
+    // What it says of itself is about the relay.
+    let server = server.filter(|_| place.is_of_nostr());
     let live = server.and_then(|mut server| server.stats().ok());
     if args.json {
         let json = json!({
