@@ -30,18 +30,16 @@ impl Reach {
     /// has not to tell it.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
         let mut all = reached.iter().zip(queries);
-        // Asked of every record that is told, nearly always about answers that told nothing yet.
         all.any(|(reach, query)| {
-            *reach != Self::Nothing
-                && reach.covers(query, &Position::of(record))
-                && query.matches(record)
+            reach.covers(query, || Position::of(record)) && query.matches(record)
         })
     }
 
-    fn covers(self, query: &Query, here: &Position) -> bool {
+    /// Whether it comes past a place, which is made only where it is needed: this is asked of every record.
+    fn covers(self, query: &Query, here: impl FnOnce() -> Position) -> bool {
         match self {
             Self::Nothing => false,
-            Self::UpTo(last) => query.order.compare(here, &last).is_le(),
+            Self::UpTo(last) => query.order.compare(&here(), &last).is_le(),
             Self::All => true,
         }
     }
@@ -161,7 +159,7 @@ fn was_told(
 ) -> bool {
     let Some(here) = news.position() else { return false };
     let mut all = reached.iter().zip(queries).zip(snapshots);
-    let first = all.find(|((reach, query), _)| reach.covers(query, &here) && news.matches(query));
+    let first = all.find(|((reach, query), _)| reach.covers(query, || here) && news.matches(query));
     first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
 }
 

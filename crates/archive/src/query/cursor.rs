@@ -146,6 +146,13 @@ fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
         }))
 }
 
+/// Where a row is in a run, or would be, and whether it is there.
+#[inline]
+fn find<S: Source>(source: &S, cut: &Cut<S::Run>, row: u32) -> (usize, bool) {
+    let at = source.seek(&cut.run, cut.range.clone(), row);
+    (at, at < cut.range.end && source.row_at(&cut.run, at) == row)
+}
+
 fn rows_of(cuts: &[Cut<impl Sized>]) -> u64 {
     cuts.iter().map(|cut| cut.range.len() as u64).sum()
 }
@@ -308,10 +315,6 @@ impl<S: Source> Walk<S> {
         let (source, order) = (&*self.source, self.query.order);
         let (mut rows, mut kept) = (0, Vec::new());
         for stream in streams {
-            let is_in = |cut: &Cut<S::Run>, row| {
-                let at = source.seek(&cut.run, cut.range.clone(), row);
-                at < cut.range.end && source.row_at(&cut.run, at) == row
-            };
             rows += stream.left.len();
             let of_kind = |set: &Vec<Cut<S::Run>>| set.iter().any(|cut| cut.kind == stream.kind);
             if !self.cuts.iter().all(of_kind) {
@@ -320,7 +323,7 @@ impl<S: Source> Walk<S> {
             for index in stream.left.clone() {
                 let row = source.row_at(&stream.run, index);
                 let has = |set: &Vec<Cut<S::Run>>| {
-                    set.iter().any(|cut| cut.kind == stream.kind && is_in(cut, row))
+                    set.iter().any(|cut| cut.kind == stream.kind && find(source, cut, row).1)
                 };
                 if self.cuts.iter().all(has) {
                     kept.push((source.key(&stream.run, index, order), stream.value));
@@ -353,8 +356,7 @@ impl<S: Source> Walk<S> {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         self.cuts.iter_mut().all(|set| {
             set.iter_mut().filter(|cut| cut.kind == kind).any(|cut| {
-                let at = source.seek(&cut.run, cut.range.clone(), row);
-                let found = at < cut.range.end && source.row_at(&cut.run, at) == row;
+                let (at, found) = find(source, cut, row);
                 if forward {
                     cut.range.start = at;
                 }
@@ -639,11 +641,8 @@ fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u6
     if dead.len() * 16 > cut.range.len() {
         return Some(source.count_dead(&cut.run, cut.range.clone()));
     }
-    let is_in = |row: u32| {
-        let at = source.seek(&cut.run, cut.range.clone(), row);
-        at < cut.range.end && source.row_at(&cut.run, at) == row
-    };
-    Some(dead.iter().filter(|&&row| source.is_dead(row) && is_in(row)).count() as u64)
+    let is_in = |row: u32| source.is_dead(row) && find(source, cut, row).1;
+    Some(dead.iter().filter(|&&row| is_in(row)).count() as u64)
 }
 
 /// Whether the driver's runs are disjoint and hold nothing but matches.
