@@ -11,8 +11,8 @@ pub mod segment;
 pub mod socket;
 pub mod waku;
 
-/// What another reader makes of bytes that were read as JSON; `None` if they have a number that it cannot
-/// hold. JSON bounds none, and one in a field that nobody asks for is passed over.
+/// What another reader makes of bytes that were read as JSON, which it must; `None` if they have a number
+/// that it cannot hold. JSON bounds none, and one in a field that nobody asks for is passed over.
 fn json(bytes: &[u8]) -> Option<serde_json::Value> {
     match serde_json::from_slice(bytes) {
         Err(error) if error.to_string().starts_with("number out of range") => None,
