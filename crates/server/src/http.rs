@@ -2,26 +2,31 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::Request;
-use axum::response::Response;
-use hyper::body::Incoming;
+use axum::body::{Body, HttpBody};
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-use crate::outboxes::held;
 use crate::patience::Patient;
 
 /// How long a client may take none of an answer.
 const TAKE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of answers on one address that wait for clients to take them. Above it, status 503.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Answers that are given in any case: that all is well, or what is wrong.
+const SMALL_BYTES: usize = 1 << 10;
 
 /// What one address takes.
 #[derive(Clone, Copy, Debug)]
@@ -108,4 +113,61 @@ async fn connection<F, A>(
         _ = leaving.wait_for(|leaving| *leaving) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// An answer whose bytes hold `room` until they are written; status 503 if there is none.
+pub(crate) fn held<R>(answer: Response, room: impl FnOnce(usize) -> Option<R>) -> Response
+where
+    R: Send + Sync + 'static,
+{
+    let bytes = answer.body().size_hint().lower() as usize;
+    if bytes <= SMALL_BYTES {
+        return answer;
+    }
+    let Some(room) = room(bytes) else {
+        let words = "too many answers wait to be read; try again later\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, words).into_response();
+    };
+    let room = Arc::new(room);
+    answer.map(|body| Body::new(Holding { body, room }))
+}
+
+/// A body whose pieces hold room.
+struct Holding<R> {
+    body: Body,
+    room: Arc<R>,
+}
+
+/// A piece of it.
+struct Piece<R> {
+    bytes: Bytes,
+    _room: Arc<R>,
+}
+
+impl<R> AsRef<[u8]> for Piece<R> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<R: Send + Sync + 'static> HttpBody for Holding<R> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let piece = |bytes| Bytes::from_owner(Piece { bytes, _room: Arc::clone(&self.room) });
+        frame.map_ok(|frame| frame.map_data(piece))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -31,16 +31,16 @@ use crate::admin::http::Handles;
 use crate::connections::{Connections, turn_away};
 use crate::metrics::Metrics;
 use crate::nostr::intake::{Intake, Parts};
+use crate::nostr::outboxes::Outboxes;
+use crate::nostr::readers::Readers;
 use crate::nostr::slow::SlowLog;
+use crate::nostr::web::{self, Place, Slot, Web};
 use crate::nostr::{Relay, auth};
-use crate::outboxes::Outboxes;
 use crate::patience::Patient;
 use crate::rate::Rates;
-use crate::readers::Readers;
 use crate::settings::{Reload, Settings, Shared};
 use crate::vital::vital;
 use crate::waku;
-use crate::web::{self, Place, Slot, Web};
 use crate::{Clients, Config, MetricsDoor, Shelf, admin, socket};
 
 /// Connections that are told at a time why they are turned away. More are closed without a word.

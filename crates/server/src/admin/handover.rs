@@ -10,7 +10,7 @@ use hark_archive::live::Live;
 use hark_archive::store::Mark;
 use hark_archive::writer::Listener;
 
-use crate::line;
+use crate::nostr::line;
 
 /// An archive that another process can take over while this one goes on serving it.
 pub trait Handover: Send + Sync {

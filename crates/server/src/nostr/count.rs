@@ -14,11 +14,11 @@ use hark_codec::nostr::reply;
 use super::Relay;
 use super::cost::{Cost, Searching};
 use super::hll::Hll;
+use super::line::{Line, Ticket};
 use super::page::{BUG, TOO_MUCH};
+use super::readers::{Job, Turn};
 use crate::budget::Share;
-use crate::line::{Line, Ticket};
 use crate::metrics::Verb;
-use crate::readers::{Job, Turn};
 
 pub(super) struct Counting {
     relay: Arc<Relay>,

@@ -16,10 +16,10 @@ use super::auth::Caller;
 use super::cost::Cost;
 use super::count::Counting;
 use super::hll::Hll;
+use super::line::{Line, What};
 use super::page::{Answer, Sub};
 use crate::address::Address;
 use crate::budget::Share;
-use crate::line::{Line, What};
 use crate::metrics::Verb;
 use crate::rate::{TooFast, Visitor};
 

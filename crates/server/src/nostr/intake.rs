@@ -23,9 +23,9 @@ use hark_networks::nostr::admit::{self, OwnUrls, Private};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::Caller;
+use super::line::{self, Line, Ticket, What};
 use crate::admin::handover::Peers;
 use crate::bell::Bell;
-use crate::line::{self, Line, Ticket, What};
 use crate::metrics::{Metrics, Verb};
 use crate::rate::{Meter, Rates};
 use crate::settings::Shared;

@@ -17,11 +17,11 @@ use crate::admin::http::trouble;
 use crate::budget::Budget;
 use crate::connections::Connections;
 use crate::metrics::Metrics;
-use crate::outboxes::Outboxes;
 use crate::rate::Rates;
-use crate::readers::Readers;
 use crate::settings::{Settings, Shared};
 use crate::socket::Deflate;
+use outboxes::Outboxes;
+use readers::Readers;
 
 pub(crate) mod auth;
 mod cost;
@@ -29,9 +29,15 @@ mod count;
 pub(crate) mod door;
 mod hll;
 pub(crate) mod intake;
+mod landing;
+pub(crate) mod line;
 pub(crate) mod nip11;
+pub(crate) mod outboxes;
 mod page;
+pub(crate) mod readers;
+mod session;
 pub(crate) mod slow;
+pub(crate) mod web;
 
 /// What all sessions share.
 pub(crate) struct Relay {

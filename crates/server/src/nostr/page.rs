@@ -15,10 +15,10 @@ use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::Relay;
 use super::cost::{Cost, Searching};
+use super::line::{Line, Over, Part, Ticket};
+use super::readers::{Job, Readers, Turn};
 use crate::budget::Share;
-use crate::line::{Line, Over, Part, Ticket};
 use crate::metrics::{Metrics, Verb};
-use crate::readers::{Job, Readers, Turn};
 
 /// Bytes above which a page goes on the line.
 const PAGE_BYTES: usize = 64 << 10;

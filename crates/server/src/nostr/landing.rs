@@ -8,7 +8,7 @@ use hark_archive::limits::Rate;
 use hark_archive::retention::{Policy, Rule};
 use serde_json::{Map, Value};
 
-use crate::nostr::{Relay, nip11};
+use super::{Relay, nip11};
 use crate::settings::Settings;
 use crate::words::{age, bytes, date, number};
 

@@ -15,14 +15,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::Relay;
+use super::auth::Caller;
+use super::door::{self, Door};
+use super::intake::{Brought, Permit};
+use super::line::{Line, Part, Weight, What};
+use super::outboxes::Account;
 use crate::budget::Share;
-use crate::line::{Line, Part, Weight, What};
 use crate::metrics::Ended;
-use crate::nostr::Relay;
-use crate::nostr::auth::Caller;
-use crate::nostr::door::{self, Door};
-use crate::nostr::intake::{Brought, Permit};
-use crate::outboxes::Account;
 use crate::rate::Visitor;
 use crate::socket::{Reason, Received, Socket};
 

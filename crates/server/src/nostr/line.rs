@@ -16,11 +16,11 @@ use futures_util::task::AtomicWaker;
 use hark_archive::limits::Limits;
 use hark_archive::live::News;
 
-use crate::metrics::Metrics;
-use crate::outboxes::Account;
+use super::outboxes::Account;
 #[cfg(test)]
-use crate::outboxes::Outboxes;
-use crate::readers::Job;
+use super::outboxes::Outboxes;
+use super::readers::Job;
+use crate::metrics::Metrics;
 
 thread_local! {
     /// Sessions to be woken at the end of what this thread is at; none if each is woken at once.

@@ -1,6 +1,6 @@
 //! What waits for clients to take it, of all connections together and of each address.
 //!
-//! The bytes of a connection are counted by its [`Line`](crate::line::Line), against bounds of its own.
+//! The bytes of a connection are counted by its [`Line`](super::line::Line), against bounds of its own.
 //! They count here as well, so that many connections together hold no more than the server may. What
 //! happens at these bounds depends on what comes:
 //!
@@ -14,25 +14,15 @@
 //! A live event that many wait for is in memory once, and so is it counted.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
-use axum::body::{Body, HttpBody};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use hark_archive::limits::Limits;
 use hark_archive::live::Live;
-use hyper::body::{Frame, SizeHint};
 
+use super::readers::{Job, Readers};
 use crate::address::Address;
 use crate::metrics::Metrics;
-use crate::readers::{Job, Readers};
-
-/// Answers over HTTP that are given in any case: that all is well, or what is wrong.
-const SMALL_BYTES: usize = 1 << 10;
 
 /// The bytes of all outboxes.
 pub(crate) struct Outboxes {
@@ -207,63 +197,6 @@ impl Drop for Held {
     }
 }
 
-/// An answer whose bytes hold `room` until they are written; status 503 if there is none.
-pub(crate) fn held<R>(answer: Response, room: impl FnOnce(usize) -> Option<R>) -> Response
-where
-    R: Send + Sync + 'static,
-{
-    let bytes = answer.body().size_hint().lower() as usize;
-    if bytes <= SMALL_BYTES {
-        return answer;
-    }
-    let Some(room) = room(bytes) else {
-        let words = "too many answers wait to be read; try again later\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, words).into_response();
-    };
-    let room = Arc::new(room);
-    answer.map(|body| Body::new(Holding { body, room }))
-}
-
-/// A body whose pieces hold room.
-struct Holding<R> {
-    body: Body,
-    room: Arc<R>,
-}
-
-/// A piece of it.
-struct Piece<R> {
-    bytes: Bytes,
-    _room: Arc<R>,
-}
-
-impl<R> AsRef<[u8]> for Piece<R> {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl<R: Send + Sync + 'static> HttpBody for Holding<R> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        let piece = |bytes| Bytes::from_owner(Piece { bytes, _room: Arc::clone(&self.room) });
-        frame.map_ok(|frame| frame.map_data(piece))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
@@ -273,8 +206,8 @@ mod tests {
     use hark_testkit::events::Events;
 
     use super::*;
-    use crate::line::{Line, Over, Part};
-    use crate::readers::Turn;
+    use crate::nostr::line::{Line, Over, Part};
+    use crate::nostr::readers::Turn;
 
     /// Outboxes, and connections with the same bounds.
     struct House(Arc<Outboxes>, Limits);

@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use hark_archive::vital;
 
+use super::line::Line;
 use crate::bell::Bell;
-use crate::line::Line;
 
 /// A question being answered.
 pub(crate) trait Job: Send {
@@ -158,7 +158,7 @@ mod tests {
     use hark_archive::limits::Limits;
 
     use super::*;
-    use crate::line::Part;
+    use crate::nostr::line::Part;
 
     /// A question whose answer is one page.
     struct Long(Arc<Line>);

@@ -17,16 +17,17 @@ use bytes::Bytes;
 use hark_archive::retention::Policy;
 use tokio::sync::{mpsc, watch};
 
+use super::landing::{self, Landing};
+use super::outboxes::Account;
+use super::session;
+use super::{Relay, nip11};
 use crate::address::{Address, Proxies};
 use crate::admin::http::Handles;
 use crate::connections::farewell;
-use crate::landing::{self, Landing};
+use crate::http::held;
 use crate::metrics::TurnedAway;
-use crate::nostr::{Relay, nip11};
-use crate::outboxes::{Account, held};
 use crate::rate::Visitor;
 use crate::seats::Seat;
-use crate::session;
 use crate::socket::Handshake;
 
 /// Held by everything that serves a connection, until it ends.
