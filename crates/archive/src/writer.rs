@@ -8,6 +8,7 @@
 //! has come meanwhile, and its answer after the last one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -126,8 +127,10 @@ impl Counters {
 /// The writer's end that the doors hold.
 pub struct Writer {
     store: Arc<dyn Store>,
-    jobs: Option<SyncSender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    jobs: SyncSender<Job>,
+    /// None once it is closed.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    closing: Arc<AtomicBool>,
     counters: Arc<Counters>,
 }
 
@@ -135,29 +138,28 @@ impl Writer {
     /// Starts the writer's thread.
     pub fn start(store: Arc<dyn Store>, options: Options, listener: Box<dyn Listener>) -> Self {
         let (jobs, queue) = sync_channel(options.queue_max.max(1));
-        let counters = Arc::new(Counters::default());
+        let (counters, closing) = (Arc::new(Counters::default()), Arc::default());
         let thread = vital::spawn("hark-writer", {
             let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
+            let closing = Arc::clone(&closing);
             let commit = Box::new(move |writes: &[Write]| store.commit_some(writes));
-            move || run(Target { commit, listener }, options, &queue, &counters)
+            move || run(Target { commit, listener }, options, &queue, &closing, &counters)
         })
         .expect("the system starts a thread");
-        Self { store, jobs: Some(jobs), thread: Some(thread), counters }
+        Self { store, jobs, thread: Mutex::new(Some(thread)), closing, counters }
     }
 
     /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
     /// writer's thread and must not block.
     pub fn try_submit(&self, write: Write, done: Done) -> Result<(), Busy> {
-        let Some(jobs) = &self.jobs else { return Err(Busy(write)) };
-        jobs.try_send(Job::Write(write, done)).map_err(|refused| match refused {
+        self.jobs.try_send(Job::Write(write, done)).map_err(|refused| match refused {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => busy(job),
         })
     }
 
     /// Queues a write, waiting for room.
     pub fn submit(&self, write: Write, done: Done) -> Result<(), Busy> {
-        let Some(jobs) = &self.jobs else { return Err(Busy(write)) };
-        jobs.send(Job::Write(write, done)).map_err(|refused| busy(refused.0))
+        self.jobs.send(Job::Write(write, done)).map_err(|refused| busy(refused.0))
     }
 
     /// Runs `job` on the writer's thread, once all that was queued before it is durable, told and
@@ -165,8 +167,7 @@ impl Writer {
     /// target; so do further steps of what deletes much. Comes back if the queue is full, or the writer
     /// has stopped.
     pub fn between(&self, job: Between) -> Result<(), Between> {
-        let Some(jobs) = &self.jobs else { return Err(job) };
-        jobs.try_send(Job::Between(job)).map_err(|refused| match refused {
+        self.jobs.try_send(Job::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(Job::Between(job))
             | TrySendError::Disconnected(Job::Between(job)) => job,
             // Not reached: what was sent comes back.
@@ -209,11 +210,15 @@ impl Writer {
         &self.counters
     }
 
-    /// Makes all that was queued durable and ends the thread. What deletes more than a step is answered
-    /// with an error after the step at hand: who sends it again has the rest deleted.
-    pub fn close(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+    /// Makes all that was queued durable and ends the thread; what is written later is refused. What
+    /// deletes more than a step is answered with an error after the step at hand: who sends it again
+    /// has the rest deleted.
+    pub fn close(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            self.closing.store(true, Ordering::Release);
+            // Wakes the thread; an error means that it has ended.
+            let _ = self.jobs.send(Job::Between(Box::new(|_| {})));
             // It does not panic: see `vital`.
             let _ = thread.join();
         }
@@ -257,10 +262,17 @@ impl Batch {
 /// Writes of which a step is done, in the order in which they get the next one.
 type Unfinished = VecDeque<(Write, Waiting)>;
 
-fn run(mut target: Target, options: Options, queue: &Receiver<Job>, counters: &Counters) {
+fn run(
+    mut target: Target,
+    options: Options,
+    queue: &Receiver<Job>,
+    closing: &AtomicBool,
+    counters: &Counters,
+) {
     let (mut batch, mut unfinished) = (Batch::default(), Unfinished::new());
     loop {
         let first = match unfinished.len() {
+            _ if closing.load(Ordering::Acquire) => queue.try_recv().map(Some).map_err(|_| ()),
             0 => queue.recv().map(Some).map_err(|_| ()),
             // As many as may wait in the queue: no more are begun before one of them is done.
             many if many >= options.queue_max => Ok(None),
@@ -405,7 +417,7 @@ mod tests {
     fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
         let store = Arc::new(MemoryStore::new(KeepAll).with_erase_step(10));
         store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
-        let mut writer = Writer::start(Arc::clone(&store) as _, Options::default(), Box::new(()));
+        let writer = Writer::start(Arc::clone(&store) as _, Options::default(), Box::new(()));
         // So that all of this is there when the writer begins.
         let (go, wait) = channel::<()>();
         let held = writer.between(Box::new(move |_| wait.recv().unwrap()));
@@ -440,5 +452,7 @@ mod tests {
         writer.close();
         let outcome: Result<Outcome, Arc<CommitError>> = told.recv().unwrap();
         assert!(matches!(*outcome.unwrap_err(), CommitError::Unavailable(_)));
+        assert!(writer.submit(put(1_002), Box::new(|_| {})).is_err(), "and nothing is taken");
+        writer.close();
     }
 }

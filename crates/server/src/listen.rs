@@ -406,11 +406,7 @@ impl Server {
                 // It does not panic: see `vital`.
                 let _ = thread.join();
             }
-            if let Some(relay) = last_owner(relay)
-                && let Some(mut writer) = last_owner(relay.writer)
-            {
-                writer.close();
-            }
+            relay.writer.close();
         };
         // A thread of our own and not one of the runtime's, which would wait for it without end.
         let (stopped, all_stopped) = oneshot::channel();
@@ -484,18 +480,6 @@ async fn listen(addr: SocketAddr, taking: Option<&mut Taking>) -> std::io::Resul
         }
         None => TcpListener::bind(addr).await,
     }
-}
-
-/// Waits for the tasks that have just ended to let go, if they do soon.
-fn last_owner<T>(mut shared: Arc<T>) -> Option<T> {
-    for _ in 0..1_000 {
-        match Arc::try_unwrap(shared) {
-            Ok(owned) => return Some(owned),
-            Err(still) => shared = still,
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    None
 }
 
 fn url(addr: SocketAddr) -> String {
