@@ -93,11 +93,15 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Its name, if it knows events only.
-    pub(crate) fn of_nostr(&self) -> Option<&'static str> {
+    /// Why it makes no sense to name a network for it, if that is so.
+    pub(crate) fn of_no_network(&self) -> Option<&'static str> {
         match self {
-            Self::Serve(_) => Some("serve"),
-            Self::Adopt(_) => Some("adopt"),
+            Self::Serve(_) => {
+                Some("`hark serve` serves every network that the configuration names")
+            }
+            Self::Adopt(_) => Some("`hark adopt` knows by the database what it brings in"),
+            Self::Config(_) => Some("`hark config` is about the settings of all networks"),
+            Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! The embedded archive and its lock, as they go from one server to the next.
+//! The lock of an embedded archive and its shelves, as they go from one server to the next.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,21 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hark_archive::Record;
 use hark_archive::store::Mark;
-use hark_server::control::{Claim, Handover};
+use hark_server::control::{Claim, Handover, WriteLock};
 use hark_store_embedded::{Embedded, Lock};
 
-/// What a server has while it writes.
+/// The archive's lock, while this process has it.
 pub(crate) struct Held {
-    store: Arc<Embedded>,
     /// None once another server has it.
     lock: Mutex<Option<Lock>>,
-    /// Records that are taken in from that one.
-    records_max: u64,
 }
 
 impl Held {
-    pub(crate) fn new(store: Arc<Embedded>, lock: Lock, records_max: u64) -> Self {
-        Self { store, lock: Mutex::new(Some(lock)), records_max }
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self { lock: Mutex::new(Some(lock)) }
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Lock>> {
@@ -50,17 +47,9 @@ impl Drop for Held {
     }
 }
 
-impl Handover for Held {
-    fn rest(&self, rest: bool) {
-        self.store.rest(rest);
-    }
-
+impl WriteLock for Held {
     fn share(&self) -> io::Result<(OwnedFd, u64)> {
         self.with(Lock::share)
-    }
-
-    fn release(&self) -> Result<Mark, String> {
-        self.store.release().map_err(|error| error.to_string())
     }
 
     fn offer(&self) -> io::Result<()> {
@@ -75,23 +64,40 @@ impl Handover for Held {
         })
     }
 
-    fn resume(&self) -> Result<(), String> {
-        self.must_be_claimed()?;
-        self.store.resume().map_err(|error| error.to_string())
-    }
-
     fn given(&self) {
         drop(self.held().take());
     }
 
-    fn take(&self) -> Result<(), String> {
-        self.must_be_claimed()?;
-        self.store.take().map_err(|error| error.to_string())
+    fn sign(&self) -> io::Result<()> {
+        self.with(|lock| lock.sign())
+    }
+}
+
+/// A shelf under that lock.
+pub(crate) struct HeldShelf {
+    pub(crate) store: Arc<Embedded>,
+    pub(crate) held: Arc<Held>,
+    /// Records that are taken in from a server that has taken over.
+    pub(crate) records_max: u64,
+}
+
+impl Handover for HeldShelf {
+    fn rest(&self, rest: bool) {
+        self.store.rest(rest);
     }
 
-    fn taken(&self) -> io::Result<()> {
-        self.store.rest(false);
-        self.with(|lock| lock.sign())
+    fn release(&self) -> Result<Mark, String> {
+        self.store.release().map_err(|error| error.to_string())
+    }
+
+    fn resume(&self) -> Result<(), String> {
+        self.held.must_be_claimed()?;
+        self.store.resume().map_err(|error| error.to_string())
+    }
+
+    fn take(&self) -> Result<(), String> {
+        self.held.must_be_claimed()?;
+        self.store.take().map_err(|error| error.to_string())
     }
 
     fn followed(&self, from: Option<Mark>) {

@@ -30,6 +30,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Wrong flags, filter or configuration. Clap's own faults have the same code.
 const WRONG_USE: u8 = 2;
 
+/// Flags that do not go together.
+#[derive(Debug)]
+struct WrongUse(String);
+
+impl std::fmt::Display for WrongUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongUse {}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     allow_files();
@@ -39,9 +51,11 @@ fn main() -> ExitCode {
         Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hark: {error:#}");
-            let wrong_use = error
-                .chain()
-                .any(|cause| cause.is::<config::Faults>() || cause.is::<question::FilterFault>());
+            let wrong_use = error.chain().any(|cause| {
+                cause.is::<config::Faults>()
+                    || cause.is::<question::FilterFault>()
+                    || cause.is::<WrongUse>()
+            });
             if wrong_use { ExitCode::from(WRONG_USE) } else { ExitCode::FAILURE }
         }
     }
@@ -56,6 +70,9 @@ fn allow_files() {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    if let Some(why) = cli.command.of_no_network().filter(|_| cli.place.network.is_some()) {
+        return Err(WrongUse(format!("{why}; leave --network out")).into());
+    }
     // These two need no archive, so no configuration must be right either.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.place),
@@ -63,9 +80,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         _ => {}
     }
     let place = Place::new(cli.place)?;
-    if let Some(name) = cli.command.of_nostr() {
-        place.must_be_nostr(name)?;
-    }
     match cli.command {
         Command::Serve(args) => commands::serve::run(&args, &place),
         Command::Import(args) => commands::import::run(&args, &place),

@@ -6,16 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 use hark_archive::{Outcome, Query, Store, Write};
-use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::OwnUrls;
 use hark_networks::{NETWORKS, Network, find};
-use hark_server::control::{Client, ControlError, Taking, ids_filter};
+use hark_server::control::{Client, ControlError, Taking};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 use hark_store_postgres::{PostgresStore, is_database, shown};
 
 use crate::cli::PlaceArgs;
-use crate::config::Config;
+use crate::config::{Config, ROOMS, ShelfConfig};
 
 /// What to do if a database cannot be had.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -66,19 +65,6 @@ impl Place {
         Self { network, data, database, config: self.config.clone() }
     }
 
-    /// Whether it is the shelf that a running server's relay serves.
-    pub(crate) fn is_of_nostr(&self) -> bool {
-        self.network.name() == Nostr.name()
-    }
-
-    /// Says that what is asked for is there for Nostr's shelf only.
-    pub(crate) fn must_be_nostr(&self, command: &str) -> anyhow::Result<()> {
-        if self.is_of_nostr() {
-            return Ok(());
-        }
-        bail!("`hark {command}` speaks of events, which Nostr's shelf has; leave --network out")
-    }
-
     /// The directory of the shelf.
     pub(crate) fn shelf(&self) -> PathBuf {
         self.data.join(self.network.name())
@@ -89,9 +75,15 @@ impl Place {
         self.data.join("control.sock")
     }
 
+    /// The settings of the shelf.
+    pub(crate) fn shelf_config(&self) -> ShelfConfig {
+        let room = ROOMS.iter().find(|room| room.network.name() == self.network.name());
+        (room.unwrap_or(&ROOMS[0]).shelf)(&self.config)
+    }
+
     /// How the store is opened.
     pub(crate) fn options(&self) -> Options {
-        let bytes_max = self.config.shelf(self.network).bytes_max;
+        let bytes_max = self.shelf_config().retention.bytes_max;
         // A log is given back as a whole, so a bound of bytes is met to within one.
         let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
         Options {
@@ -122,7 +114,7 @@ impl Place {
             read_url: config.read_url.as_ref().map(|url| url.secret().to_owned()),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
-            part_s: self.config.shelf(self.network).part_days.saturating_mul(86_400),
+            part_s: self.shelf_config().part_days.saturating_mul(86_400),
             units_per_s: nature.units_per_s,
             one_kind: nature.one_kind,
             common_labels: nature.common_labels,
@@ -179,15 +171,10 @@ impl Place {
         Ok(Arc::new(store))
     }
 
-    /// Takes the lock and opens the archive for writing.
+    /// Takes the lock and opens the shelf for writing.
     pub(crate) fn own(&self) -> anyhow::Result<Owned> {
         let lock = self.lock()?;
-        self.open(lock)
-    }
-
-    /// Opens the archive for writing.
-    fn open(&self, lock: Lock) -> anyhow::Result<Owned> {
-        Ok(Owned { store: Arc::new(self.open_store()?), lock })
+        Ok(Owned { store: Arc::new(self.open_store()?), _lock: lock })
     }
 
     /// Opens the store for writing. Its lock must be held.
@@ -215,8 +202,13 @@ impl Place {
         Ok(Self { network: self.network, data, database, config })
     }
 
-    /// Opens another archive as this one's mirror, whenever it can be had.
-    pub(crate) fn mirror(&self, address: &str) -> anyhow::Result<hark_archive::mirror::Open> {
+    /// Opens another archive's shelf as this one's mirror, whenever it can be had. `lock` is that of the
+    /// other archive, which its shelves share.
+    pub(crate) fn mirror(
+        &self,
+        address: &str,
+        lock: &MirrorLock,
+    ) -> anyhow::Result<hark_archive::mirror::Open> {
         let place = self.other(address)?;
         if place.data == self.data && place.database == self.database {
             bail!("[mirror] `store` names the archive itself; name another one");
@@ -227,22 +219,21 @@ impl Place {
                 Ok(Arc::new(store) as Arc<dyn Store>)
             }));
         }
-        // Kept from one try to the next, and longer than any store that is open under it.
-        let kept = Mutex::new(None);
+        let lock = Arc::clone(lock);
         Ok(Box::new(move || {
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.is_none() {
-                *kept = Some(place.lock().map_err(|error| format!("{error:#}"))?);
+            let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if lock.is_none() {
+                *lock = Some(place.lock().map_err(|error| format!("{error:#}"))?);
             }
             let store = place.open_store().map_err(|error| format!("{error:#}"))?;
             Ok(Arc::new(store) as Arc<dyn Store>)
         }))
     }
 
-    /// Opens the archive in the place of the server that runs on it, which goes on if this process
-    /// does not come to serve. Where none runs, as [`Place::own`].
-    pub(crate) fn take_over(&self) -> anyhow::Result<(Owned, Option<Taking>)> {
-        let mut taking = match Taking::ask(&self.control_socket(), &mut |line| {
+    /// Takes the archive's lock, to serve these shelves in the place of the server that runs on it, which
+    /// goes on if this process does not come to serve. Where none runs, as [`Place::lock`].
+    pub(crate) fn take_over(&self, shelves: &[&str]) -> anyhow::Result<(Lock, Option<Taking>)> {
+        let mut taking = match Taking::ask(&self.control_socket(), shelves, &mut |line| {
             tracing::info!("the server that runs: {line}");
         }) {
             Ok(taking) => taking,
@@ -250,7 +241,7 @@ impl Place {
                 tracing::info!(
                     "no server runs on this archive, so there is none to take over from"
                 );
-                return Ok((self.own()?, None));
+                return Ok((self.lock()?, None));
             }
             Err(error) => {
                 return Err(anyhow::Error::new(error)
@@ -260,16 +251,20 @@ impl Place {
         let lock = taking.lock().context("the server that runs handed no lock over")?;
         let lock = Lock::inherit(lock, &self.data, taking.turn())
             .context("the server that runs was not taken over, and goes on")?;
+        Ok((lock, Some(taking)))
+    }
+
+    /// Opens a shelf that the server which is taken over has let go of.
+    pub(crate) fn open_released(&self) -> anyhow::Result<Embedded> {
         let shelf = self.shelf();
         let store = Embedded::open_released(&shelf, self.network.rules(), self.options());
-        let store = store.with_context(|| {
+        store.with_context(|| {
             format!(
                 "the archive in {} could not be opened beside the server that runs, which goes on. \
                  `hark check` says what is wrong with it",
                 shelf.display()
             )
-        })?;
-        Ok((Owned { store: Arc::new(store), lock }, Some(taking)))
+        })
     }
 
     /// Takes the archive's lock, which one process can hold.
@@ -305,20 +300,17 @@ impl Place {
         self.own().map(Hand::Own)
     }
 
-    /// The running server that writes this shelf for others, if there is one.
+    /// The server that runs on this archive, if there is one, to speak of this shelf.
     pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
-        // What it is handed goes to Nostr's shelf.
-        if self.is_of_nostr() { self.running() } else { Ok(None) }
-    }
-
-    /// The server that runs on this archive, if there is one.
-    pub(crate) fn running(&self) -> anyhow::Result<Option<Client>> {
-        if self.database.is_some() { Ok(None) } else { connect(&self.control_socket()) }
+        if self.database.is_some() {
+            return Ok(None);
+        }
+        connect(&self.control_socket(), self.network.name())
     }
 }
 
-fn connect(socket: &Path) -> anyhow::Result<Option<Client>> {
-    match Client::connect(socket) {
+fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<Client>> {
+    match Client::connect(socket, shelf) {
         Ok(client) => Ok(Some(client)),
         Err(ControlError::Absent) => Ok(None),
         Err(error) => Err(anyhow::Error::new(error).context(format!(
@@ -333,8 +325,11 @@ fn connect(socket: &Path) -> anyhow::Result<Option<Client>> {
 pub(crate) struct Owned {
     pub(crate) store: Arc<Embedded>,
     // Dropped after the store.
-    pub(crate) lock: Lock,
+    _lock: Lock,
 }
+
+/// The lock of a mirror, kept from one try to open it to the next, and longer than any store under it.
+pub(crate) type MirrorLock = Arc<Mutex<Option<Lock>>>;
 
 /// What writes.
 pub(crate) enum Hand {
@@ -387,9 +382,9 @@ impl Hand {
         match self {
             Self::Own(owned) => erase(&*owned.store, ids),
             Self::Database(store) => erase(&**store, ids),
-            Self::Server(client) => client
-                .erase(&ids_filter(ids))
-                .context("the server stopped answering; run the command again"),
+            Self::Server(client) => {
+                client.erase(ids).context("the server stopped answering; run the command again")
+            }
         }
     }
 }

@@ -294,12 +294,12 @@ fn servers_are_replaced_one_after_another() {
 }
 
 /// How a takeover is spoken.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Asks for a takeover as a new server does, and says what came first.
 fn ask(data: &Path, version: u32) -> (UnixStream, u8) {
     let mut stream = UnixStream::connect(data.join("control.sock")).expect("a server runs");
-    let request = [&[5, 0, 0, 0, 5][..], &version.to_le_bytes()].concat();
+    let request = [&[11, 0, 0, 0, 5, 0][..], &version.to_le_bytes(), b"nostr"].concat();
     stream.write_all(&request).expect("is sent");
     loop {
         let mut head = [0; 5];

@@ -19,6 +19,8 @@ mod metrics;
 mod peers;
 mod rest;
 mod retention;
+mod shelf;
+mod takeover;
 mod validators;
 
 /// A server with a Waku node.
@@ -61,7 +63,10 @@ impl Node {
     /// With these arguments as well.
     fn with(data: PathBuf, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited"]).args(args);
+        command.args(["serve", "--unlimited"]).args(args);
+        if !args.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
         // A test's network asks for no proofs.
         command.env("HARK_WAKU_FORWARD", "always");

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use hark_server::{Reload, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, Seen};
+use crate::config::{self, Config, Seen};
 use crate::notify;
 
 /// How often the files are looked at. One that has changed is read when it has come to rest for as
@@ -18,16 +18,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Watch {
     config: Config,
     reload: Reload,
+    networks: Vec<config::Reload>,
     hangup: Signal,
 }
 
 impl Watch {
-    /// `config` is what the server of `reload` runs with. From here on SIGHUP does not end the
+    /// `config` is what the server of `reload` runs with, and what puts others in force in its
+    /// networks. From here on SIGHUP does not end the
     /// process.
-    pub(crate) fn new(config: Config, reload: Reload) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        config: Config,
+        reload: Reload,
+        networks: Vec<config::Reload>,
+    ) -> anyhow::Result<Self> {
         let hangup = signal(SignalKind::hangup())
             .context("the system does not let Hark listen for signals")?;
-        Ok(Self { config, reload, hangup })
+        Ok(Self { config, reload, networks, hangup })
     }
 
     /// Never ends.
@@ -58,9 +64,13 @@ impl Watch {
             Ok(config) => config,
             Err(faults) => return refused(&faults.to_string()),
         };
-        let settings = Settings { limits: config.limits.clone(), policy: config.policy.clone() };
+        let (limits, addresses) = (config.limits.clone(), config.addresses.clone());
+        let settings = Settings { limits, addresses };
         if let Err(fault) = self.reload.set(settings) {
             return refused(&fault);
+        }
+        for reload in &self.networks {
+            reload(&config);
         }
         tracing::info!("the configuration was read again, and is in force");
         for (change, is_live) in config.changes(&self.config) {

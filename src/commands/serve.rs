@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, Mirrored};
 use hark_archive::{Store, vital};
-use hark_server::control::Taking;
-use hark_server::waku::{Node, StoreAt};
-use hark_server::{Compact, Server, Shelf};
+use hark_server::Server;
+use hark_server::control::{Handover, Taking};
+use hark_server::shelf::{self, Compact};
 use hark_store_embedded::{Embedded, private};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -18,11 +17,11 @@ use tracing_subscriber::prelude::*;
 use crate::cli::ServeArgs;
 use crate::commands::reload::Watch;
 use crate::commands::upkeep;
-use crate::config::{Config, Log, LogFormat};
-use crate::handover::Held;
+use crate::config::{Config, Log, LogFormat, ROOMS, Room, Served, StoreIs};
+use crate::handover::{Held, HeldShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::notify;
-use crate::place::{Owned, Place};
+use crate::place::{MirrorLock, Place};
 use crate::print;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -38,124 +37,131 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
              and benchmarks only."
         );
     }
-    // Last to go: the store closes before the system takes the lock back.
-    let (held, shelf, taking) = open(args, place)?;
-    let waku = open_waku(args, place)?;
+    let rooms: Vec<_> = ROOMS.iter().filter(|room| (room.is_served)(&place.config)).collect();
+    // Last to go: the stores close before the system takes the lock back.
+    let (held, taking) = hold(args, place, &rooms)?;
+    let (mut networks, mut mirrors) = (Vec::new(), Vec::new());
+    let mirror_lock = MirrorLock::default();
+    for room in rooms {
+        let place = place.of(room.network);
+        let mut opened = open(&place, held.as_ref(), taking.is_some())?;
+        let shelf = &mut opened.shelf;
+        if let Some(mirror) = mirrored(&place, Arc::clone(&shelf.store), &mirror_lock)? {
+            shelf.store = Arc::clone(&mirror) as _;
+            mirrors.push(mirror);
+        }
+        let at = StoreIs {
+            data: &place.data,
+            database_is_near: opened.database_is_near,
+            listen: args.listen,
+            unlimited: args.unlimited,
+        };
+        networks.push((room.serve)(&place.config, opened.shelf, &at));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
-    let (shelf, mirror) = mirrored(place, shelf)?;
     // Whatever ends here is waited for by threads that wait for it.
-    let serving = serve(args, place, (shelf, waku), taking);
+    let serving = serve(args, place, networks, held.clone(), taking);
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
-    drop(mirror);
+    drop(mirrors);
     drop(held);
     tracing::info!("closed");
     Ok(code)
 }
 
-/// A Waku node that is to be served.
-type Waku = (hark_server::waku::Config, Shelf);
-
-/// What is to be served, and what holds it.
-fn open(
+/// The lock of an archive in files, and the server that is taken over, if one is.
+fn hold(
     args: &ServeArgs,
     place: &Place,
-) -> anyhow::Result<(Option<Arc<Held>>, Shelf, Option<Taking>)> {
-    let (writer, clock) = (place.config.batch, Clock::System);
-    if args.takeover && place.config.waku.serve {
-        bail!(
-            "a server with a Waku node can not be taken over yet, and goes on. Stop it first, or set \
-             [waku] serve = false"
-        )
-    }
-    if let Some(url) = &place.database {
+    rooms: &[&Room],
+) -> anyhow::Result<(Option<Arc<Held>>, Option<Taking>)> {
+    if place.database.is_some() {
         if args.takeover {
             bail!(
                 "there is nothing to take over from: several servers can work on one database. Start \
                  this one beside the other, on another address, and stop that one"
             );
         }
-        let store = Arc::new(place.postgres(url, place.config.postgres.migrate)?);
-        tracing::info!(database = store.database(), "the archive is in a database");
-        return Ok((None, Shelf { store, writer, clock, compact: None, handover: None }, None));
+        return Ok((None, None));
     }
-    let (Owned { store, lock }, taking) =
-        if args.takeover { place.take_over()? } else { (place.own()?, None) };
-    for note in store.notes() {
-        tracing::warn!("{note}");
-    }
+    let names: Vec<_> = rooms.iter().map(|room| room.network.name()).collect();
+    let (lock, taking) =
+        if args.takeover { place.take_over(&names)? } else { (place.lock()?, None) };
     if let Some(warning) = private::warning(&place.data)? {
         tracing::warn!("{warning}");
     }
-    let records_max = place.config.limits.takeover_records_max;
-    let held = Arc::new(Held::new(Arc::clone(&store), lock, records_max));
-    let (compact, handover) = (Some(compact(&store)), Some(Arc::clone(&held) as _));
-    Ok((Some(held), Shelf { store, writer, clock, compact, handover }, taking))
+    Ok((Some(Arc::new(Held::new(lock))), taking))
 }
 
-/// Waku's shelf and what to do with it, if there is to be a node. The archive's lock must be held.
-fn open_waku(args: &ServeArgs, place: &Place) -> anyhow::Result<Option<Waku>> {
-    let Some(mut config) = place.config.waku(&place.data) else { return Ok(None) };
-    #[cfg(feature = "libp2p")]
-    if let Some(p2p) = config.p2p.as_mut().filter(|_| args.unlimited) {
-        p2p.connections_per_address_max = usize::MAX;
-    }
-    #[cfg(not(feature = "libp2p"))]
-    let _ = args;
-    let place = place.of(&hark_networks::waku::Waku);
+/// A shelf that is open for writing.
+struct Opened {
+    shelf: shelf::Options,
+    /// Whether its database is on this machine; None if it is in files.
+    database_is_near: Option<bool>,
+}
+
+/// Opens the shelf of `place`: under the lock that is held, or in a database.
+fn open(place: &Place, held: Option<&Arc<Held>>, is_takeover: bool) -> anyhow::Result<Opened> {
+    let (mut compact, mut handover) = (None, None);
+    let mut database_is_near = None;
     let store: Arc<dyn Store> = if let Some(url) = &place.database {
         let store = place.postgres(url, place.config.postgres.migrate)?;
-        let connections = place.config.postgres.connections_max;
-        config.store_at = if store.is_near() {
-            StoreAt::Machine(connections)
-        } else {
-            StoreAt::Elsewhere(connections)
-        };
+        let (shelf, database) = (place.network.name(), store.database());
+        tracing::info!(shelf, database, "the archive is in a database");
+        database_is_near = Some(store.is_near());
         Arc::new(store)
     } else {
-        let store = place.open_store()?;
+        let store = if is_takeover { place.open_released() } else { place.open_store() };
+        let store = Arc::new(store?);
         for note in store.notes() {
-            tracing::warn!("{note}");
+            tracing::warn!(shelf = place.network.name(), "{note}");
         }
-        Arc::new(store)
+        compact = Some(compaction(&store));
+        handover = held.map(|held| {
+            let (store, held) = (Arc::clone(&store), Arc::clone(held));
+            let records_max = place.config.limits.takeover_records_max;
+            Arc::new(HeldShelf { store, held, records_max }) as Arc<dyn Handover>
+        });
+        store
     };
-    let (writer, clock) = (place.config.batch, Clock::System);
-    Ok(Some((config, Shelf { store, writer, clock, compact: None, handover: None })))
+    let shelf = shelf::Options {
+        network: place.network,
+        store,
+        writer: place.config.batch,
+        clock: Clock::System,
+        retention: place.shelf_config().retention,
+        compact,
+        handover,
+    };
+    Ok(Opened { shelf, database_is_near })
 }
 
 async fn serve(
     args: &ServeArgs,
     place: &Place,
-    (shelf, waku): (Shelf, Option<Waku>),
+    networks: Vec<Served>,
+    held: Option<Arc<Held>>,
     taking: Option<Taking>,
 ) -> anyhow::Result<ExitCode> {
-    let listen = args.listen.unwrap_or(place.config.listen);
-    let mut config = hark_server::Config::new(listen);
-    config.proxies = place.config.proxies.clone();
-    config.deflate_from_bytes = place.config.deflate_from_bytes;
-    if place.database.is_none() {
-        config.control = Some(place.control_socket());
-    }
-    config.metrics = place.config.metrics.clone();
-    config.slow_question = place.config.log.slow_question_ms.map(Duration::from_millis);
-    config.limits = place.config.limits.clone();
-    config.private_kinds = place.config.private_kinds.clone();
-    config.relay = place.config.info.clone();
-    config.policy = place.config.policy.clone();
-    config.retention = place.config.retention();
-    config.threads = place.config.threads;
-    if place.database.is_some() && config.threads.read == 0 {
-        // One waits for the database with each connection.
-        config.threads.read = place.config.postgres.connections_max;
-    }
-    config.unlimited = args.unlimited;
+    let settings = &place.config;
+    let config = hark_server::Config {
+        proxies: settings.proxies.clone(),
+        control: place.database.is_none().then(|| place.control_socket()),
+        lock: held.map(|held| held as _),
+        metrics: settings.metrics.clone(),
+        limits: settings.limits.clone(),
+        addresses: settings.addresses.clone(),
+        unlimited: args.unlimited,
+    };
+    let (networks, reloads): (Vec<_>, Vec<_>) =
+        networks.into_iter().map(|served| (served.network, served.reload)).unzip();
     let mut signals = Signals::new()?;
     let server = match taking {
         Some(taking) => tokio::select! {
-            server = Server::take_over(config, shelf, taking) => {
+            server = Server::take_over(config, networks, taking) => {
                 server.context("the server that runs was not taken over, and goes on")
             }
             () = signals.next() => {
@@ -164,37 +170,26 @@ async fn serve(
                 std::process::exit(INTERRUPTED.into());
             }
         },
-        None => Server::bind(config, shelf).await.with_context(|| {
-            format!(
-                "the server could not start on {listen}, and nothing was served. If another \
-                 program listens there, stop it or choose another port with --listen; ports below \
-                 1024 need the right to use them"
-            )
-        }),
+        None => Server::bind(config, networks).await.context(
+            "the server could not start, and nothing was served. If another program listens on its \
+             address, stop it or choose another port; ports below 1024 need the right to use them",
+        ),
     }?;
-    let mut waku_at = Vec::new();
-    let server = match waku {
-        None => server,
-        Some((mut config, shelf)) => {
-            config.clients = server.clients();
-            let node = Node::bind(config, shelf).await.context("the Waku node could not start")?;
-            waku_at.extend(node.rest_addr().map(|addr| format!("waku rest on http://{addr}")));
-            waku_at.extend(node.addresses().iter().map(|addr| format!("waku peer on {addr}")));
-            server.with_waku(node)
-        }
-    };
     // Ends with the runtime. Before anybody is told that the server is there, who may send it SIGHUP.
-    let watch = Watch::new(place.config.clone(), server.reload())?;
+    let watch = Watch::new(settings.clone(), server.reload(), reloads)?;
     tokio::spawn(hark_server::vital("what reads the configuration again", watch.run()));
-    let at = server.url();
+    let addresses = server.addresses();
     let metrics = server.metrics_addr().map(tracing::field::display);
-    tracing::info!(at, metrics, data = %place.data.display(), "serving");
-    print::line(&format!("listening on {}", server.url()))?;
-    for line in waku_at {
+    let at: Vec<_> = addresses.iter().map(|reached| reached.at.as_str()).collect();
+    tracing::info!(at = at.join(", "), metrics, data = %place.data.display(), "serving");
+    for (at, reached) in addresses.iter().enumerate() {
+        let printed = print::line(&reached.to_string());
         // Who waits for the first line may have gone.
-        let _ = print::line(&line);
+        if at == 0 {
+            printed?;
+        }
     }
-    notify::ready(&server.url());
+    notify::ready(&at.join(", "));
     tokio::spawn(notify::signs_of_life());
     let stop = async {
         signals.next().await;
@@ -211,19 +206,22 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets a second store have what the shelf's accepts, if the configuration names one.
-fn mirrored(place: &Place, mut shelf: Shelf) -> anyhow::Result<(Shelf, Option<Arc<Mirrored>>)> {
-    let Some(address) = &place.config.mirror.store else { return Ok((shelf, None)) };
-    let second = place.mirror(address.secret())?;
+/// Lets a second store have what this one accepts, if the configuration names one.
+fn mirrored(
+    place: &Place,
+    store: Arc<dyn Store>,
+    lock: &MirrorLock,
+) -> anyhow::Result<Option<Arc<Mirrored>>> {
+    let Some(address) = &place.config.mirror.store else { return Ok(None) };
+    let second = place.mirror(address.secret(), lock)?;
     let queue_bytes_max = place.config.mirror.queue_bytes_max;
     let options = mirror::Options { queue_bytes_max, ..mirror::Options::default() };
-    let tell = Box::new(|words: &str| tracing::info!("{words}"));
-    let mirrored = Arc::new(Mirrored::start(Arc::clone(&shelf.store), second, options, tell));
-    shelf.store = Arc::clone(&mirrored) as _;
-    Ok((shelf, Some(mirrored)))
+    let shelf = place.network.name();
+    let tell = Box::new(move |words: &str| tracing::info!(shelf, "{words}"));
+    Ok(Some(Arc::new(Mirrored::start(store, second, options, tell))))
 }
 
-fn compact(store: &Arc<Embedded>) -> Compact {
+fn compaction(store: &Arc<Embedded>) -> Compact {
     let store = Arc::clone(store);
     Arc::new(move |words| {
         store

@@ -13,17 +13,14 @@ use crate::print;
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stats = place.read()?.stats();
     // A server that does not answer is told by what it does not say.
-    let server = place.running().ok().flatten();
+    let server = place.server().ok().flatten();
     let served = server.is_some();
-    // What it says of itself is about the relay.
-    let server = server.filter(|_| place.is_of_nostr());
     let live = server.and_then(|mut server| server.stats().ok());
     if args.json {
-        let json = json!({
+        let mut json = json!({
             "data": place.data,
             "in_database": place.database.is_some(),
             "server_running": served,
-            "server": live.as_ref().map(of_server),
             "records": stats.records,
             "dead": stats.dead,
             "dead_bytes": stats.dead_bytes,
@@ -36,6 +33,7 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
             "newest": stats.newest,
             "damaged": stats.damaged,
         });
+        json["server"] = json!(live.as_ref().map(|live| of_server(live, &json)));
         print::line(&json.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -75,40 +73,24 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
 }
 
 /// What a server says about itself and not about the files.
-fn of_server(live: &Value) -> Value {
-    let names =
-        ["mirror", "since", "connections", "subscriptions", "outbox_bytes", "resident_bytes"];
-    let more = ["messages", "batches", "writes", "written_bytes", "trouble", "damaged_files"];
-    let more = more.iter().chain(&["upkeep_failed"]);
-    let fields = names.iter().chain(more);
-    Value::Object(fields.map(|name| ((*name).into(), live[*name].clone())).collect())
+fn of_server(live: &Value, of_files: &Value) -> Value {
+    let own = |name: &&String| of_files.get(name.as_str()).is_none() && *name != "rows";
+    let fields = live.as_object().into_iter().flatten();
+    let fields = fields.filter(|(name, _)| own(name));
+    Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 fn table(live: &Value) -> String {
     let number = |name: &str| live[name].as_u64().unwrap_or_default();
-    // How many of these verbs were done as asked, and how many were not.
-    let answered = |verbs: &[&str]| {
-        let counts = verbs.iter().filter_map(|verb| live["messages"][*verb].as_object());
-        counts.flatten().fold((0, 0), |(done, refused), (result, count)| {
-            let count = count.as_u64().unwrap_or_default();
-            let is_done = ["ok", "duplicate"].contains(&result.as_str());
-            if is_done { (done + count, refused) } else { (done, refused + count) }
-        })
-    };
-    let both =
-        |(done, refused)| (print::number(done), format!("{} refused", print::number(refused)));
-    let (events, events_refused) = both(answered(&["EVENT"]));
-    let (questions, questions_refused) = both(answered(&["REQ", "COUNT"]));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let plain = String::new;
-    let mut rows = vec![
-        ("up since", date(number("since")), live["trouble"].as_str().unwrap_or("").into()),
-        ("events taken", events, events_refused),
-        ("questions answered", questions, questions_refused),
-        ("connections", print::number(number("connections")), plain()),
-        ("subscriptions", print::number(number("subscriptions")), plain()),
-        ("waits for clients", print::bytes(number("outbox_bytes")), plain()),
-        ("memory", print::bytes(number("resident_bytes")), plain()),
-    ];
+    let mut rows = vec![("up since", date(number("since")), text(&live["trouble"]))];
+    let of_door: Vec<_> = live["rows"].as_array().into_iter().flatten().collect();
+    let of_door = of_door
+        .iter()
+        .map(|row| (row[0].as_str().unwrap_or_default(), text(&row[1]), text(&row[2])));
+    rows.extend(of_door);
+    rows.push(("memory", print::bytes(number("resident_bytes")), plain()));
     if let Some(reason) = live["upkeep_failed"].as_str() {
         rows.push(("upkeep", "fails".into(), reason.into()));
     }

@@ -4,24 +4,26 @@
 
 mod address;
 mod bounds;
+mod nostr;
 mod policy;
+mod rooms;
 mod settings;
 mod typed;
+mod waku;
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use hark_archive::limits::{Limits, Rate};
+use hark_archive::limits::Limits;
 use hark_archive::retention::Policy;
-use hark_codec::waku::ProtectedShard;
-use hark_networks::Network;
-use hark_networks::waku::NS_PER_S;
-use hark_networks::waku::retention::Retention;
-use hark_server::{DEFLATE_FROM_BYTES, MetricsDoor, Proxies, RelayInfo, Threads};
+use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, Threads};
+use hark_server::{Addresses, MetricsDoor, Proxies};
 
 use address::StoreAddress;
+pub(crate) use rooms::{ROOMS, Reload, Room, Served, ShelfConfig, StoreIs};
+use waku::Waku;
 
 /// Checked settings.
 #[derive(Clone, Debug)]
@@ -41,7 +43,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     lists: policy::Lists,
     /// What the lists come to.
-    pub(crate) policy: hark_server::policy::Policy,
+    pub(crate) addresses: Addresses,
+    policy: hark_server::nostr::policy::Policy,
     /// The file that was given.
     pub(crate) file: Option<PathBuf>,
     /// All files that were read, as they were before.
@@ -53,119 +56,6 @@ pub(crate) struct Config {
     pub(crate) mirror: Mirror,
     pub(crate) waku: Waku,
     pub(crate) log: Log,
-}
-
-/// The Waku node beside the relay.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Waku {
-    /// Whether there is one.
-    pub(crate) serve: bool,
-    pub(crate) rest: Option<SocketAddr>,
-    pub(crate) access: hark_server::waku::Access,
-    pub(crate) listen: Vec<String>,
-    pub(crate) announce: Vec<String>,
-    pub(crate) peers: Vec<String>,
-    pub(crate) stores: Vec<String>,
-    pub(crate) resume_max_s: u64,
-    pub(crate) sync_every_s: Option<u64>,
-    pub(crate) sync_range_s: u64,
-    pub(crate) sync_jitter_s: u64,
-    pub(crate) connections_max: u32,
-    pub(crate) connections_per_address_max: usize,
-    pub(crate) cluster: u16,
-    pub(crate) shards_in_cluster: u16,
-    pub(crate) shards: Vec<u16>,
-    pub(crate) forward: Forward,
-    pub(crate) protected_shards: Vec<ProtectedShard>,
-    pub(crate) message_bytes_max: usize,
-    pub(crate) window_s: Option<u64>,
-    pub(crate) queries: Option<Rate>,
-    pub(crate) query_rows_max: u64,
-    pub(crate) retention: Retention,
-    pub(crate) part_days: u64,
-}
-
-impl Default for Waku {
-    fn default() -> Self {
-        let node = hark_server::waku::Config::default();
-        Self {
-            serve: false,
-            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
-            access: node.access,
-            listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
-            announce: Vec::new(),
-            peers: Vec::new(),
-            stores: Vec::new(),
-            resume_max_s: 86_400,
-            // nwaku's.
-            sync_every_s: Some(300),
-            sync_range_s: 3_600,
-            sync_jitter_s: 20,
-            connections_max: 2_000,
-            connections_per_address_max: 100,
-            cluster: node.cluster,
-            shards_in_cluster: node.shards_in_cluster,
-            shards: node.shards,
-            forward: Forward::Auto,
-            protected_shards: node.protected_shards,
-            message_bytes_max: node.bounds.message_bytes_max,
-            window_s: node.bounds.window_ns.map(|ns| ns / NS_PER_S),
-            queries: node.queries,
-            query_rows_max: node.query_rows_max,
-            retention: Retention::default(),
-            part_days: 1,
-        }
-    }
-}
-
-#[cfg(feature = "libp2p")]
-impl Waku {
-    /// How peers reach the node. Addresses were checked when the configuration was.
-    fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::Config> {
-        let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
-        let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
-        (!none).then(|| hark_server::waku::p2p::Config {
-            listen: read(&self.listen),
-            announce: read(&self.announce),
-            key: data.join("waku.key"),
-            peers: read(&self.peers),
-            stores: read(&self.stores),
-            resume_max_s: self.resume_max_s,
-            online: data.join("waku.online"),
-            sync: hark_server::waku::p2p::SyncPlan {
-                every: self.sync_every_s.map(Duration::from_secs),
-                range_s: self.sync_range_s,
-                jitter_s: self.sync_jitter_s,
-            },
-            connections_max: self.connections_max,
-            connections_per_address_max: self.connections_per_address_max,
-        })
-    }
-
-    /// What is wrong with its addresses.
-    fn faults(&self) -> impl Iterator<Item = String> {
-        let named = [
-            ("listen", &self.listen, false),
-            ("announce", &self.announce, false),
-            ("peers", &self.peers, true),
-            ("stores", &self.stores, true),
-        ];
-        named.into_iter().flat_map(|(key, addrs, of_peers)| {
-            addrs.iter().filter_map(move |addr| {
-                let fault = hark_server::waku::p2p::fault(addr, of_peers)?;
-                Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
-            })
-        })
-    }
-}
-
-/// Whether the Waku node passes messages on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forward {
-    /// Where it can tell which messages other nodes refuse.
-    Auto,
-    Always,
-    Never,
 }
 
 /// How an archive in a database is used.
@@ -211,6 +101,13 @@ pub(crate) struct Log {
     pub(crate) slow_question_ms: Option<u64>,
 }
 
+impl Log {
+    /// Questions slower than this are logged.
+    fn slow_question(&self) -> Option<Duration> {
+        self.slow_question_ms.map(Duration::from_millis)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     /// For people.
@@ -238,10 +135,11 @@ impl Default for Config {
             postgres: Postgres::default(),
             limits: Limits::default(),
             lists: policy::Lists::default(),
-            policy: hark_server::policy::Policy::default(),
+            addresses: Addresses::default(),
+            policy: hark_server::nostr::policy::Policy::default(),
             file: None,
             files: Vec::new(),
-            private_kinds: hark_server::PRIVATE_KINDS.to_vec(),
+            private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
             info: RelayInfo::default(),
             retention_every: Every(retention.every.as_secs()),
             retention,
@@ -299,16 +197,6 @@ impl Seen {
     }
 }
 
-/// Settings of a network's shelf.
-pub(crate) struct ShelfConfig {
-    /// Bytes on disk, at most, if they are bounded.
-    pub(crate) bytes_max: Option<u64>,
-    /// Days of a part of its tables.
-    pub(crate) part_days: u64,
-    /// Bytes of a record, at most.
-    pub(crate) record_bytes_max: usize,
-}
-
 impl Config {
     /// Defaults, the file if there is one, the environment.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
@@ -340,7 +228,7 @@ impl Config {
             files.extend(config.lists.files(folder).into_iter().map(Seen::new));
             config.files = files;
             match config.lists.read(folder) {
-                Ok(policy) => config.policy = policy,
+                Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
                 Err(new) => faults.extend(new),
             }
         }
@@ -382,66 +270,14 @@ impl Config {
         faults
     }
 
-    /// What is not kept for ever.
-    pub(crate) fn retention(&self) -> Policy {
+    /// What of `policy` holds for every shelf: how often it is carried out, and how far.
+    fn retention(&self, policy: &Policy) -> Policy {
         Policy {
-            every: std::time::Duration::from_secs(self.retention_every.0),
-            ..self.retention.clone()
+            every: Duration::from_secs(self.retention_every.0),
+            batch_max: self.retention.batch_max,
+            clock_ahead_max_s: self.retention.clock_ahead_max_s,
+            ..policy.clone()
         }
-    }
-
-    /// What differs from one network's shelf to the next.
-    pub(crate) fn shelf(&self, network: &dyn Network) -> ShelfConfig {
-        if network.name() == hark_networks::waku::Waku.name() {
-            ShelfConfig {
-                bytes_max: self.waku.retention.policy.bytes_max,
-                part_days: self.waku.part_days,
-                record_bytes_max: self.waku.message_bytes_max,
-            }
-        } else {
-            ShelfConfig {
-                bytes_max: self.retention.bytes_max,
-                part_days: self.postgres.part_days,
-                record_bytes_max: self.limits.event_bytes_max,
-            }
-        }
-    }
-
-    /// The Waku node, if there is to be one; its key is in `data`.
-    pub(crate) fn waku(&self, data: &Path) -> Option<hark_server::waku::Config> {
-        let Waku { rest, cluster, shards_in_cluster, .. } = self.waku;
-        #[cfg(not(feature = "libp2p"))]
-        let _ = data;
-        self.waku.serve.then(|| hark_server::waku::Config {
-            rest,
-            access: self.waku.access.clone(),
-            #[cfg(feature = "libp2p")]
-            p2p: self.waku.p2p(data),
-            cluster,
-            shards_in_cluster,
-            shards: self.waku.shards.clone(),
-            forward: match self.waku.forward {
-                Forward::Auto => hark_server::waku::can_forward(cluster),
-                Forward::Always => true,
-                Forward::Never => false,
-            },
-            protected_shards: self.waku.protected_shards.clone(),
-            bounds: hark_networks::waku::admit::Bounds {
-                message_bytes_max: self.waku.message_bytes_max,
-                window_ns: self.waku.window_s.map(|s| s.saturating_mul(NS_PER_S)),
-            },
-            queries: self.waku.queries,
-            query_rows_max: self.waku.query_rows_max,
-            store_at: hark_server::waku::StoreAt::Process,
-            retention: Policy {
-                every: Duration::from_secs(self.retention_every.0),
-                batch_max: self.retention.batch_max,
-                clock_ahead_max_s: self.retention.clock_ahead_max_s,
-                ..self.waku.retention.policy.clone()
-            },
-            // The server's own, once there is one.
-            clients: hark_server::Clients::default(),
-        })
     }
 
     /// What differs from `before`: `section.key = value`, and whether a running server takes it over.

@@ -7,8 +7,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use hark_codec::hex;
+use hark_server::Addresses;
 use hark_server::network::Network;
-use hark_server::policy::{Policy, Words};
+use hark_server::nostr::policy::{Policy, Words};
 
 /// Entries and files of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,11 +47,13 @@ impl Lists {
     }
 
     /// Reads the files and checks every entry.
-    pub(crate) fn read(&self, folder: &Path) -> Result<Policy, Vec<String>> {
+    pub(crate) fn read(&self, folder: &Path) -> Result<(Addresses, Policy), Vec<String>> {
         let mut reader = Reader { folder, faults: Vec::new() };
+        let addresses = Addresses {
+            allow: reader.list("allow_addresses", &self.allow_addresses, network),
+            deny: reader.list("deny_addresses", &self.deny_addresses, network),
+        };
         let policy = Policy {
-            allow_addresses: reader.list("allow_addresses", &self.allow_addresses, network),
-            deny_addresses: reader.list("deny_addresses", &self.deny_addresses, network),
             allow_keys: reader.list("allow_keys", &self.allow_keys, key).into_iter().collect(),
             deny_keys: reader.list("deny_keys", &self.deny_keys, key).into_iter().collect(),
             allow_kinds: reader.list("allow_kinds", &self.allow_kinds, kinds),
@@ -59,7 +62,7 @@ impl Lists {
             deny_words: reader.words("deny_words", &self.deny_words),
             pow_bits_min: u8::try_from(self.pow_bits_min).unwrap_or(u8::MAX),
         };
-        if reader.faults.is_empty() { Ok(policy) } else { Err(reader.faults) }
+        if reader.faults.is_empty() { Ok((addresses, policy)) } else { Err(reader.faults) }
     }
 }
 

@@ -262,9 +262,18 @@ const LIVE: [&str; 3] = ["limits", "rates", "policy"];
 /// Settings of these that are not.
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
+/// Settings of other sections that are.
+const LIVE_TOO: [(&str, &str); 4] = [
+    ("waku", "protected_shards"),
+    ("waku", "window_s"),
+    ("waku", "queries"),
+    ("waku", "query_rows_max"),
+];
+
 /// Whether a change of the setting holds without a restart.
 pub(crate) fn is_live(section: &Section, setting: &Setting) -> bool {
     LIVE.contains(&section.name) && !NOT_LIVE.contains(&setting.key)
+        || LIVE_TOO.contains(&(section.name, setting.key))
 }
 
 /// A type that a setting can have.
@@ -564,7 +573,7 @@ impl Plain for super::LogFormat {
     }
 }
 
-impl Plain for super::Forward {
+impl Plain for super::waku::Forward {
     fn read(value: &Value) -> Result<Self, String> {
         match String::read(value).as_deref() {
             Ok("auto") => Ok(Self::Auto),

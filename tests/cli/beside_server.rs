@@ -55,7 +55,7 @@ fn a_taken_port_is_said_and_the_archive_let_go() {
     let address = taken.local_addr().unwrap().to_string();
     let run = place.hark(&["serve", "--listen", &address]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""));
-    assert!(run.stderr.contains(&format!("could not start on {address}")), "{}", run.stderr);
+    assert!(run.stderr.contains(&format!("cannot listen on {address}")), "{}", run.stderr);
     assert_eq!(run.stderr.matches("Address already in use").count(), 1, "{}", run.stderr);
     drop(taken);
     let server = place.serve();

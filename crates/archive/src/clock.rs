@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where a shelf gets its time from, in seconds since 1970.
+/// Where a shelf gets its time from.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// The machine's clock.
@@ -34,6 +34,17 @@ impl Clock {
                 SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
             }
             Self::Fake(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Nanoseconds since 1970.
+    pub fn now_ns(&self) -> u64 {
+        match self {
+            Self::System => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+            }
+            Self::Fake(_) => self.now_s().saturating_mul(1_000_000_000),
         }
     }
 }

@@ -103,6 +103,8 @@ pub trait Filters: Send + Sync {
     /// The query of a filter, as of 1970, without a bound of rows. `None` if nothing can match it; an error
     /// in words for people if it cannot be read, or asks for what the archive does not have.
     fn query(&self, text: &str) -> Result<Option<Query>, String>;
+    /// The filter that asks a query, on one line.
+    fn text(&self, query: &Query) -> String;
     /// A filter that shows how they look.
     fn example(&self) -> &'static str;
 }
@@ -118,7 +120,9 @@ mod tests {
             assert_eq!((found.name(), found.records()), (network.name(), network.records()));
             let position = NETWORKS.iter().position(|other| other.name() == network.name());
             assert_eq!(position, Some(at));
-            assert!(network.filters().query(network.filters().example()).unwrap().is_some());
+            let filters = network.filters();
+            let query = filters.query(filters.example()).unwrap().unwrap();
+            assert_eq!(filters.text(&query), filters.example());
         }
         assert!(find("").is_none());
     }

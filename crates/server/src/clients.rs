@@ -1,4 +1,4 @@
-//! Whose connections are taken. Every door of the Waku node asks here when somebody connects.
+//! Whose connections are taken. Every door asks here when somebody connects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +7,25 @@ use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 
 use crate::address::Proxies;
+use crate::network::Network;
 use crate::settings::{Settings, Shared};
+
+/// Lists of addresses. Who is on both is denied; an empty list asks for nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Only clients at these addresses are served.
+    pub allow: Vec<Network>,
+    /// Clients at these addresses are not.
+    pub deny: Vec<Network>,
+}
+
+impl Addresses {
+    /// Whether a client at `ip` is served.
+    pub(crate) fn serve(&self, ip: IpAddr) -> bool {
+        let on = |list: &[Network]| list.iter().any(|network| network.contains(ip));
+        !on(&self.deny) && (self.allow.is_empty() || on(&self.allow))
+    }
+}
 
 /// The lists of addresses in force. A change of them holds from the next connection on.
 #[derive(Clone, Debug)]
@@ -32,11 +50,26 @@ impl Clients {
         Self { settings, proxies: Arc::new(proxies) }
     }
 
+    /// Whether a trusted proxy has this address.
+    pub(crate) fn is_proxy(&self, peer: IpAddr) -> bool {
+        self.proxies.trust(peer)
+    }
+
+    /// The client that a trusted proxy names.
+    pub(crate) fn named(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        self.proxies.client(headers)
+    }
+
+    /// Whether a client at `ip` is let in.
+    pub(crate) fn serve(&self, ip: IpAddr) -> bool {
+        self.settings.load().addresses.serve(ip)
+    }
+
     /// What is known of an address.
     pub(crate) fn standing(&self, peer: IpAddr) -> Standing {
-        if self.proxies.trust(peer) {
+        if self.is_proxy(peer) {
             Standing::Proxy
-        } else if self.settings.load().policy.serves(peer) {
+        } else if self.serve(peer) {
             Standing::Client
         } else {
             Standing::Denied
@@ -50,8 +83,8 @@ impl Clients {
             Standing::Client => Some(peer),
             Standing::Denied => None,
             Standing::Proxy => {
-                let Some(client) = self.proxies.client(headers) else { return Some(peer) };
-                self.settings.load().policy.serves(client).then_some(client)
+                let Some(client) = self.named(headers) else { return Some(peer) };
+                self.serve(client).then_some(client)
             }
         }
     }
@@ -79,7 +112,7 @@ mod tests {
         let clients = Clients::new(Arc::clone(&shared), proxies);
         assert_eq!(clients.standing(one), Standing::Client);
         let mut settings = Settings::default();
-        settings.policy.deny_addresses =
+        settings.addresses.deny =
             vec!["192.0.2.0/24".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
         Reload { shared, unlimited: false }.set(settings).unwrap();
         assert_eq!(clients.standing(one), Standing::Denied);

@@ -16,8 +16,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
+use crate::door::Stop;
 use crate::patience::Patient;
 
 /// How long a client may take none of an answer.
@@ -39,22 +40,24 @@ pub(crate) struct Bounds {
     pub(crate) connection_max: Option<Duration>,
 }
 
-/// Answers requests until the server goes down and those under way are answered.
-pub(crate) async fn serve<F, A>(
-    listener: TcpListener,
-    leaving: watch::Receiver<bool>,
-    bounds: Bounds,
-    answer: F,
-) where
+/// A listener of this runtime. None if that does not take it, which the log says.
+pub(crate) fn asynchronous(listener: std::net::TcpListener) -> Option<TcpListener> {
+    TcpListener::from_std(listener)
+        .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
+        .ok()
+}
+
+/// Answers requests until the server takes no more connections and those under way are answered.
+pub(crate) async fn serve<F, A>(listener: TcpListener, mut stop: Stop, bounds: Bounds, answer: F)
+where
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Response> + Send + 'static,
 {
     let room = Arc::new(Semaphore::new(ANSWER_BYTES_MAX));
     let slots = Arc::new(Semaphore::new(bounds.connections_max));
-    let mut ended = leaving.clone();
     loop {
         let accepted = tokio::select! {
-            _ = ended.wait_for(|leaving| *leaving) => break,
+            () = stop.accepting() => break,
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, peer)) = accepted else {
@@ -63,13 +66,13 @@ pub(crate) async fn serve<F, A>(
             continue;
         };
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let (answer, leaving, room) = (answer.clone(), leaving.clone(), Arc::clone(&room));
+        let (answer, stop, room) = (answer.clone(), stop.clone(), Arc::clone(&room));
         tokio::spawn(async move {
             let answer = move |request| {
                 let (answer, room) = (answer(peer.ip(), request), Arc::clone(&room));
                 async move { held(answer.await, |bytes| room.try_acquire_many_owned(bytes as u32).ok()) }
             };
-            connection(stream, leaving, bounds, answer).await;
+            connection(stream, stop, bounds, answer).await;
             drop(slot);
         });
     }
@@ -78,12 +81,8 @@ pub(crate) async fn serve<F, A>(
     let _ = slots.acquire_many(bounds.connections_max as u32).await;
 }
 
-async fn connection<F, A>(
-    stream: TcpStream,
-    mut leaving: watch::Receiver<bool>,
-    bounds: Bounds,
-    answer: F,
-) where
+async fn connection<F, A>(stream: TcpStream, mut stop: Stop, bounds: Bounds, answer: F)
+where
     F: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response>,
 {
@@ -110,7 +109,7 @@ async fn connection<F, A>(
         // Whether the other side got its answer is its own affair.
         _ = &mut connection => return,
         () = over => return,
-        _ = leaving.wait_for(|leaving| *leaving) => connection.as_mut().graceful_shutdown(),
+        () = stop.serving() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }

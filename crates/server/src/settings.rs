@@ -1,20 +1,20 @@
-//! What can change while the server runs: its limits and its policy. Both are swapped at once, and
-//! whoever asks next sees the new ones.
+//! What can change while the server runs: its limits, and whose connections it takes. Both are swapped
+//! at once, and whoever asks next sees the new ones.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use hark_archive::limits::{Limits, Rates};
 
-use crate::policy::Policy;
+use crate::clients::Addresses;
 
 /// The settings in force.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Every bound.
     pub limits: Limits,
-    /// Who may come and what may be published.
-    pub policy: Policy,
+    /// Whose connections are taken.
+    pub addresses: Addresses,
 }
 
 /// The settings in force, for all who look at them.

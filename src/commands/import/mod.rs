@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
         store: known.as_deref(),
         network: place.network,
         read: ReadTerms {
-            record_bytes_max: place.config.shelf(place.network).record_bytes_max,
+            record_bytes_max: place.shelf_config().record_bytes_max,
             trusted,
             now_s: when::now_s(),
             own_urls: place.config.info.urls().collect(),

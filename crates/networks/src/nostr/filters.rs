@@ -1,6 +1,7 @@
 //! Filters of NIP-01, as typed.
 
 use hark_archive::Query;
+use hark_codec::hex;
 use hark_codec::nostr::Filter;
 
 use super::query;
@@ -22,9 +23,44 @@ impl Filters for EventFilters {
         Ok((!filter.matches_nothing()).then(|| query::of(&filter)))
     }
 
+    fn text(&self, query: &Query) -> String {
+        let mut fields = Vec::new();
+        let keys = |keys: &[[u8; 32]]| {
+            list(keys.iter().map(|key| String::from_utf8_lossy(&hex::encode_32(key)).into_owned()))
+        };
+        if let Some(ids) = &query.ids {
+            fields.push(format!("\"ids\":{}", keys(ids)));
+        }
+        if let Some(authors) = &query.authors {
+            fields.push(format!("\"authors\":{}", keys(authors)));
+        }
+        if let Some(kinds) = &query.kinds {
+            fields.push(format!("\"kinds\":{kinds:?}").replace(", ", ","));
+        }
+        for label in &query.labels {
+            let values = label.values.iter();
+            let values = list(values.map(|value| String::from_utf8_lossy(value).into_owned()));
+            fields.push(format!("\"#{}\":{values}", char::from(label.name)));
+        }
+        if query.from > 0 {
+            fields.push(format!("\"since\":{}", query.from));
+        }
+        if query.to < u64::MAX {
+            fields.push(format!("\"until\":{}", query.to));
+        }
+        if query.limit < usize::MAX {
+            fields.push(format!("\"limit\":{}", query.limit));
+        }
+        format!("{{{}}}", fields.join(","))
+    }
+
     fn example(&self) -> &'static str {
         r#"{"kinds":[1],"limit":10}"#
     }
+}
+
+fn list(values: impl Iterator<Item = String>) -> String {
+    values.collect::<serde_json::Value>().to_string()
 }
 
 #[cfg(test)]
@@ -39,5 +75,19 @@ mod tests {
         assert_eq!(query(r#"{"kinds":[]}"#), Ok(None));
         assert!(query(r#"{"search":"x"}"#).unwrap_err().contains("full-text"));
         assert!(query("{").is_err() && query(r#"{"kinds":["a"]}"#).is_err());
+    }
+
+    #[test]
+    fn a_query_is_told_as_the_filter_that_asks_it() {
+        let key = "ab".repeat(32);
+        for json in [
+            "{}".to_owned(),
+            format!(r#"{{"ids":["{key}"],"kinds":[1,7],"since":3,"until":9,"limit":20}}"#),
+            format!(r##"{{"authors":["{key}"],"#t":["\\","a\"b"],"limit":0}}"##),
+        ] {
+            let mut filter = Filter::default();
+            filter.parse(json.as_bytes()).unwrap();
+            assert_eq!(EventFilters.text(&query::of(&filter)), json);
+        }
     }
 }

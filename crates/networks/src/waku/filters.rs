@@ -1,8 +1,9 @@
 //! Filters in the words of nwaku's store by REST.
 
 use hark_archive::{Id, LabelSet, Query};
+use hark_codec::hex;
 use hark_codec::waku::topic;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::json::read_hash;
 use crate::Filters;
@@ -11,14 +12,20 @@ use crate::Filters;
 pub(super) struct MessageFilters;
 
 /// A filter as typed. Fields that are left out ask for all; times are nanoseconds since 1970.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Typed {
+    #[serde(skip_serializing_if = "Option::is_none")]
     content_topics: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pubsub_topic: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     start_time: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     end_time: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     hashes: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     page_size: Option<usize>,
 }
 
@@ -51,6 +58,25 @@ impl Filters for MessageFilters {
         Ok((!is_void).then_some(query))
     }
 
+    fn text(&self, query: &Query) -> String {
+        let hex = |hash: &Id| format!("0x{}", String::from_utf8_lossy(&hex::encode_32(hash)));
+        let label = |name| {
+            let label = query.labels.iter().find(|label| label.name == name)?;
+            let values =
+                label.values.iter().map(|value| String::from_utf8_lossy(value).into_owned());
+            Some(values.collect::<Vec<_>>())
+        };
+        let typed = Typed {
+            content_topics: label(topic::CONTENT),
+            pubsub_topic: label(topic::PUBSUB).and_then(|topics| topics.into_iter().next()),
+            start_time: Some(query.from).filter(|from| *from > 0),
+            end_time: Some(query.to).filter(|to| *to < u64::MAX),
+            hashes: query.ids.as_ref().map(|ids| ids.iter().map(hex).collect()),
+            page_size: Some(query.limit).filter(|limit| *limit < usize::MAX),
+        };
+        serde_json::to_string(&typed).unwrap_or_default()
+    }
+
     fn example(&self) -> &'static str {
         r#"{"contentTopics":["/app/1/chat/proto"],"pageSize":10}"#
     }
@@ -75,6 +101,11 @@ mod tests {
         let content = LabelSet { name: topic::CONTENT, values };
         assert_eq!(found.labels, [LabelSet::one(topic::PUBSUB, b"/p"), content]);
         assert_eq!(query("{}").unwrap().unwrap().limit, usize::MAX);
+        let again = format!(
+            r#"{{"contentTopics":["/a","/b"],"pubsubTopic":"/p","startTime":3,"endTime":9,"hashes":["0x{hash}"],"pageSize":7}}"#
+        );
+        assert_eq!(MessageFilters.text(&found), again);
+        assert_eq!(query(&again), Ok(Some(found)));
         let nothing =
             [r#"{"contentTopics":[]}"#, r#"{"hashes":[]}"#, r#"{"startTime":2,"endTime":1}"#];
         assert!(nothing.iter().all(|text| query(text) == Ok(None)));

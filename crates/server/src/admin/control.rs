@@ -8,11 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use hark_archive::{Id, Outcome};
-use hark_codec::hex;
 
 pub(crate) use super::give::Giving;
-pub use super::handover::{Claim, Handover};
-use super::protocol::{self, COMPACT, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT};
+pub use super::handover::{Claim, Handover, WriteLock};
+use super::protocol::{
+    self, COMPACT, ERASE, FAILED, Frame, OUTCOME, PROGRESS, PUT, STATS, TEXT, ids_bytes,
+};
 pub(crate) use super::served::Control;
 pub use super::take::Taking;
 
@@ -21,6 +22,8 @@ pub use super::take::Taking;
 const WINDOW: usize = 512;
 /// Bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Ids in one request to delete.
+const IDS_MAX: usize = 512;
 
 /// Why a running server did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -36,19 +39,21 @@ pub enum ControlError {
     Broken(#[from] io::Error),
 }
 
-/// A connection to a running server.
+/// A connection to a running server, about one shelf.
 pub struct Client {
+    shelf: String,
     from: BufReader<UnixStream>,
     to: BufWriter<UnixStream>,
-    body: Vec<u8>,
+    frame: Frame,
 }
 
 impl Client {
-    /// Connects to the server whose socket lies at `path`.
-    pub fn connect(path: &Path) -> Result<Self, ControlError> {
+    /// Connects to the server whose socket lies at `path`, about the shelf of that name.
+    pub fn connect(path: &Path, shelf: &str) -> Result<Self, ControlError> {
         let stream = stream(path)?;
         let from = BufReader::new(stream.try_clone()?);
-        Ok(Self { from, to: BufWriter::with_capacity(64 << 10, stream), body: Vec::new() })
+        let to = BufWriter::with_capacity(64 << 10, stream);
+        Ok(Self { shelf: shelf.into(), from, to, frame: Frame::default() })
     }
 
     /// Hands over records. What became of each comes back in their order, after all are durable;
@@ -65,7 +70,7 @@ impl Client {
                     answers.push(self.outcome()?);
                 }
             }
-            protocol::write(&mut self.to, PUT, record.as_ref())?;
+            protocol::write(&mut self.to, PUT, &self.shelf, record.as_ref())?;
         }
         self.to.flush()?;
         while answers.len() < records.len() {
@@ -74,18 +79,23 @@ impl Client {
         Ok(answers)
     }
 
-    /// Deletes what matches a Nostr filter, and says how much that was.
-    pub fn erase(&mut self, filter_json: &str) -> Result<u64, ControlError> {
-        let answer = self.ask(ERASE, filter_json.as_bytes(), &mut |_| {})?;
-        answer.parse().map_err(|_| broken("a count that is none"))
+    /// Deletes the records of these ids, and says how many there were.
+    pub fn erase(&mut self, ids: &[Id]) -> Result<u64, ControlError> {
+        let mut erased = 0;
+        for ids in ids.chunks(IDS_MAX) {
+            let answer = self.ask(ERASE, &ids_bytes(ids), &mut |_| {})?;
+            let count: u64 = answer.parse().map_err(|_| broken("a count that is none"))?;
+            erased += count;
+        }
+        Ok(erased)
     }
 
-    /// Compacts the archive, with lines of progress, and returns a summary.
+    /// Compacts the shelf, with lines of progress, and returns a summary.
     pub fn compact(&mut self, progress: &mut dyn FnMut(&str)) -> Result<String, ControlError> {
         self.ask(COMPACT, b"", progress)
     }
 
-    /// The archive's size and state; fields are named as in [`hark_archive::store::Stats`].
+    /// The shelf's size and state; fields are named as in [`hark_archive::store::Stats`].
     pub fn stats(&mut self) -> Result<serde_json::Value, ControlError> {
         let answer = self.ask(STATS, b"", &mut |_| {})?;
         serde_json::from_str(&answer).map_err(|_| broken("stats that are no JSON"))
@@ -97,33 +107,35 @@ impl Client {
         body: &[u8],
         progress: &mut dyn FnMut(&str),
     ) -> Result<String, ControlError> {
-        protocol::write(&mut self.to, what, body)?;
+        protocol::write(&mut self.to, what, &self.shelf, body)?;
         self.to.flush()?;
         loop {
-            let what = self.read()?;
-            let text = String::from_utf8_lossy(&self.body);
-            match what {
-                PROGRESS => progress(&text),
-                TEXT => return Ok(text.into_owned()),
-                FAILED => return Err(ControlError::Refused(text.into_owned())),
+            self.read()?;
+            match self.frame.what {
+                PROGRESS => progress(&self.frame.text()),
+                TEXT => return Ok(self.frame.text().into_owned()),
+                FAILED => return Err(ControlError::Refused(self.frame.text().into_owned())),
                 _ => return Err(broken("an answer to something else")),
             }
         }
     }
 
     fn outcome(&mut self) -> Result<Result<Outcome, String>, ControlError> {
-        match self.read()? {
-            OUTCOME => protocol::outcome(&self.body)
+        self.read()?;
+        match self.frame.what {
+            OUTCOME => protocol::outcome(self.frame.body())
                 .map(Ok)
                 .ok_or_else(|| broken("an outcome that is none")),
-            FAILED => Ok(Err(String::from_utf8_lossy(&self.body).into_owned())),
+            FAILED => Ok(Err(self.frame.text().into_owned())),
             _ => Err(broken("an answer to something else")),
         }
     }
 
-    fn read(&mut self) -> Result<u8, ControlError> {
-        let what = protocol::read(&mut self.from, &mut self.body, ANSWER_BYTES_MAX)?;
-        what.ok_or_else(|| broken("the end, before an answer"))
+    fn read(&mut self) -> Result<(), ControlError> {
+        if self.frame.read(&mut self.from, ANSWER_BYTES_MAX)? {
+            return Ok(());
+        }
+        Err(broken("the end, before an answer"))
     }
 }
 
@@ -133,21 +145,6 @@ pub(super) fn stream(path: &Path) -> Result<UnixStream, ControlError> {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Absent,
         _ => ControlError::Broken(error),
     })
-}
-
-/// The filter that [`Client::erase`] takes for these ids.
-pub fn ids_filter(ids: &[Id]) -> String {
-    let mut filter = String::from("{\"ids\":[");
-    for (at, id) in ids.iter().enumerate() {
-        if at > 0 {
-            filter.push(',');
-        }
-        filter.push('"');
-        filter.extend(hex::encode_32(id).map(char::from));
-        filter.push('"');
-    }
-    filter.push_str("]}");
-    filter
 }
 
 pub(super) fn broken(came: &str) -> ControlError {

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 /// As many as are ever handed over at once.
-const FDS_MAX: usize = 8;
+const FDS_MAX: usize = 32;
 
 /// Sends them, with one byte that carries them.
 pub(super) fn send(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -10,72 +10,77 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hark_archive::store::Mark;
 use hark_archive::{Record, vital};
 
-use super::handover::{Handover, Peer};
+use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, GROWN, mark_bytes};
+use crate::shelf::Movable;
 
 /// The way out of a connection.
 pub(super) struct Outbox {
     to: Mutex<To>,
-    /// Whose growth is told, where the other end follows it.
-    followed: Option<Arc<dyn Handover>>,
 }
 
 struct To {
     stream: BufWriter<UnixStream>,
-    told: Mark,
+    /// Shelves in which the other end follows this one, and how far it was told that they have grown.
+    followed: Vec<(Movable, Mark)>,
 }
 
 impl Outbox {
     pub(super) fn new(stream: UnixStream) -> Self {
-        let to = To { stream: BufWriter::new(stream), told: Mark::default() };
-        Self { to: Mutex::new(to), followed: None }
+        Self::following(stream, Vec::new())
     }
 
-    /// The way to one that follows from that mark on.
-    pub(super) fn following(stream: UnixStream, archive: Arc<dyn Handover>, told: Mark) -> Self {
-        let to = To { stream: BufWriter::new(stream), told };
-        Self { to: Mutex::new(to), followed: Some(archive) }
+    /// The way to one that follows these shelves, each from that mark on.
+    pub(super) fn following(stream: UnixStream, followed: Vec<(Movable, Mark)>) -> Self {
+        let to = To { stream: BufWriter::new(stream), followed };
+        Self { to: Mutex::new(to) }
     }
 
     fn to(&self) -> MutexGuard<'_, To> {
         self.to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an answer. Whoever follows has been told of what the answer speaks of before: so it
-    /// says OK only when its own readers see the record.
-    pub(super) fn say(&self, what: u8, body: &[u8]) -> io::Result<()> {
+    /// Writes an answer about a shelf. Whoever follows has been told of what the answer speaks of
+    /// before: so it says OK only when its own readers see the record.
+    pub(super) fn say(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
         let mut to = self.to();
-        self.tell_growth(&mut to)?;
-        protocol::write(&mut to.stream, what, body)
+        to.tell_growth()?;
+        protocol::write(&mut to.stream, what, shelf, body)
     }
 
     pub(super) fn flush(&self) -> io::Result<()> {
         self.to().stream.flush()
     }
 
-    fn tell_growth(&self, to: &mut To) -> io::Result<()> {
-        let Some(archive) = &self.followed else { return Ok(()) };
-        let end = archive.end();
-        if end == to.told {
-            return Ok(());
-        }
-        to.told = end;
-        protocol::write(&mut to.stream, GROWN, &mark_bytes(end))
-    }
-
-    fn feed(&self, record: Option<&[u8]>) -> io::Result<()> {
+    fn feed(&self, record: Option<&(&str, Box<[u8]>)>) -> io::Result<()> {
         let mut to = self.to();
-        self.tell_growth(&mut to)?;
-        if let Some(record) = record {
-            protocol::write(&mut to.stream, EPHEMERAL, record)?;
+        to.tell_growth()?;
+        if let Some((shelf, record)) = record {
+            protocol::write(&mut to.stream, EPHEMERAL, shelf, record)?;
         }
         to.stream.flush()
     }
 }
 
+impl To {
+    fn tell_growth(&mut self) -> io::Result<()> {
+        for (Movable { shelf, store }, told) in &mut self.followed {
+            let end = store.end();
+            if end != *told {
+                *told = end;
+                protocol::write(&mut self.stream, GROWN, shelf.name(), &mark_bytes(end))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record that is passed on, with its shelf; None where a shelf has grown.
+type News = Option<(&'static str, Box<[u8]>)>;
+
 /// One that follows this process.
 pub(super) struct Feed {
-    queue: Sender<Option<Box<[u8]>>>,
+    queue: Sender<News>,
     waiting: Arc<Waiting>,
     bytes_max: usize,
     stream: UnixStream,
@@ -103,33 +108,45 @@ impl Feed {
         })?;
         Ok(Self { queue, waiting, bytes_max, stream })
     }
+
+    /// Its part for a shelf.
+    pub(super) fn of(self: &Arc<Self>, shelf: &'static str) -> ShelfFeed {
+        ShelfFeed { feed: Arc::clone(self), shelf }
+    }
 }
 
-fn run(queued: &Receiver<Option<Box<[u8]>>>, waiting: &Waiting, outbox: &Outbox) {
+/// One that follows this process, for one shelf.
+pub(super) struct ShelfFeed {
+    feed: Arc<Feed>,
+    shelf: &'static str,
+}
+
+fn run(queued: &Receiver<News>, waiting: &Waiting, outbox: &Outbox) {
     while let Ok(record) = queued.recv() {
         // Before the end of the archive is looked at: what comes after is a reason to look again.
         waiting.grown.store(false, Ordering::SeqCst);
         // The connection's own thread sees that it is broken.
-        let _ = outbox.feed(record.as_deref());
-        waiting.bytes.fetch_sub(record.map_or(0, |record| record.len()), Ordering::Relaxed);
+        let _ = outbox.feed(record.as_ref());
+        waiting.bytes.fetch_sub(record.map_or(0, |(_, record)| record.len()), Ordering::Relaxed);
     }
 }
 
-impl Peer for Feed {
+impl Sibling for ShelfFeed {
     fn pass_on(&self, record: &Record<'_>) {
+        let Feed { queue, waiting, bytes_max, stream } = &*self.feed;
         let bytes: Box<[u8]> = record.bytes().into();
-        let waiting = self.waiting.bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        if waiting > self.bytes_max {
+        let waiting = waiting.bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        if waiting > *bytes_max {
             // Fails where it has been closed.
-            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         // The thread ends after this.
-        let _ = self.queue.send(Some(bytes));
+        let _ = queue.send(Some((self.shelf, bytes)));
     }
 
     fn grown(&self) {
-        if !self.waiting.grown.swap(true, Ordering::SeqCst) {
-            let _ = self.queue.send(None);
+        if !self.feed.waiting.grown.swap(true, Ordering::SeqCst) {
+            let _ = self.feed.queue.send(None);
         }
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!  new                old
-//!  TAKEOVER     ->    lets upkeep rest; holds the writer between two batches; stops writing
+//!  TAKEOVER     ->    lets upkeep rest; holds the writers between two batches; stops writing
+//!               <-    STATE of the doors
 //!               <-    HANDED, the listening sockets, the lock, and when to claim the right to write
-//!  opens the archive, writing nothing to it that counts
+//!  opens the shelves, writing nothing to them that counts
 //!  READY        ->    lets the right to write go
 //!               <-    GO
-//!  claims it; opens the archive for writing
-//!  STARTED      ->    lets the writer go on, through the new process; accepts no more; follows
+//!  claims it; opens the shelves for writing
+//!  STARTED      ->    lets the writers go on, through the new process; accepts no more; follows
 //! ```
 //!
-//! Whichever process has the right to write (WRITER locked, see the store's lock) writes; nothing that
+//! All shelves of an archive go together, under its one lock. Whichever process has the right to write (WRITER locked, see the store's lock) writes; nothing that
 //! is said gives it, and the end of a process gives it back. So whatever fails, the old process goes
 //! on if it can claim that right again, and else waits for STARTED, or for the end of the new one. What
 //! comes next in each case is for `exchange` to say.
@@ -28,22 +29,25 @@ use tokio::sync::watch;
 
 use super::exchange::{Event, Give, Giver};
 use super::fds;
-use super::handover::{Claim, Handover, Peer, Role};
+use super::handover::{Claim, Role, Sibling, WriteLock};
 use super::hold::Hold;
 use super::protocol::{
-    self, EPHEMERAL, FAILED, Frame, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY,
-    STARTED, TAKEOVER_VERSION,
+    self, EPHEMERAL, FAILED, Frame, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, Pieces,
+    READY, STARTED, STATE, TAKEOVER_VERSION,
 };
-use super::successor::Successor;
-use crate::nostr::Relay;
+use super::successor::{self, Successor};
+use crate::door::Opened;
+use crate::shelf::Movable;
 
 /// Between two looks at what may have happened without a word.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// What a server can give away.
 pub(crate) struct Giving {
-    pub(crate) archive: Arc<dyn Handover>,
-    /// The relay's first; empty once they are given.
+    pub(crate) lock: Arc<dyn WriteLock>,
+    /// All that it serves.
+    pub(crate) shelves: Vec<Movable>,
+    /// Empty once they are given.
     pub(crate) listeners: Mutex<Vec<OwnedFd>>,
     pub(crate) role: watch::Sender<Role>,
 }
@@ -53,7 +57,7 @@ enum Given {
     /// It goes on as it was, for this reason.
     Kept(String),
     /// The other process has taken over.
-    Away(Arc<Successor>),
+    Away(Vec<Arc<Successor>>),
     /// It does not write any more, and there is nobody to follow.
     Lost(String),
 }
@@ -63,16 +67,16 @@ impl Giving {
     /// one need not follow any more.
     pub(super) fn serve(
         &self,
-        relay: &Arc<Relay>,
+        doors: &[Opened],
         mut from: BufReader<UnixStream>,
         stream: &UnixStream,
         stopping: &AtomicBool,
-        wish: &[u8],
+        wish: &Frame,
+        patience_ms: u64,
     ) -> io::Result<()> {
         let mut to = stream;
-        if wish != TAKEOVER_VERSION.to_le_bytes() {
-            let text = "it takes over in another way; stop this server, then start the new one";
-            return protocol::write(&mut to, FAILED, text.as_bytes());
+        if let Err(reason) = self.can_grant(wish) {
+            return protocol::write(&mut to, FAILED, "", reason.as_bytes());
         }
         let begin = |role: &mut Role| {
             let begin = *role == Role::Serving;
@@ -83,16 +87,17 @@ impl Giving {
         };
         if !self.role.send_if_modified(begin) {
             let text = "another process is taking over, or has done so; try again, or ask that one";
-            return protocol::write(&mut to, FAILED, text.as_bytes());
+            return protocol::write(&mut to, FAILED, "", text.as_bytes());
         }
         tracing::info!("another process wants to take over");
-        match self.give(relay, &mut from, stream, stopping) {
-            Given::Away(successor) => self.follow(relay, &mut from, &successor),
+        let patience = Duration::from_millis(patience_ms);
+        match self.give(doors, &mut from, stream, stopping, patience) {
+            Given::Away(successors) => self.follow(&mut from, &successors),
             Given::Kept(reason) => {
                 tracing::warn!(reason, "the takeover failed; this server goes on");
                 self.role.send_replace(Role::Serving);
                 // The other end may be gone.
-                let _ = protocol::write(&mut to, FAILED, reason.as_bytes());
+                let _ = protocol::write(&mut to, FAILED, "", reason.as_bytes());
             }
             Given::Lost(reason) => {
                 tracing::warn!(reason, "this server does not write any more, and ends");
@@ -102,6 +107,30 @@ impl Giving {
         Ok(())
     }
 
+    /// Fails if the process that wants to take over speaks another way, or would serve other shelves.
+    fn can_grant(&self, wish: &Frame) -> Result<(), String> {
+        let spoken = wish.body().split_first_chunk::<4>();
+        let spoken = spoken.filter(|(version, _)| **version == TAKEOVER_VERSION.to_le_bytes());
+        let Some((_, names)) = spoken else {
+            return Err(
+                "it takes over in another way; stop this server, then start the new one".into()
+            );
+        };
+        let theirs = String::from_utf8_lossy(names);
+        let mut theirs: Vec<_> = theirs.lines().collect();
+        let mut ours: Vec<_> = self.shelves.iter().map(|moved| moved.shelf.name()).collect();
+        theirs.sort_unstable();
+        ours.sort_unstable();
+        if ours == theirs {
+            return Ok(());
+        }
+        Err(format!(
+            "it serves {}, and the new server would serve {}; stop this one, then start the new one",
+            ours.join(", "),
+            theirs.join(", ")
+        ))
+    }
+
     /// Whether another process has taken over.
     pub(super) fn is_given(&self) -> bool {
         self.role.borrow().is_given()
@@ -109,36 +138,33 @@ impl Giving {
 
     fn give(
         &self,
-        relay: &Arc<Relay>,
+        doors: &[Opened],
         from: &mut BufReader<UnixStream>,
         stream: &UnixStream,
         stopping: &AtomicBool,
+        patience: Duration,
     ) -> Given {
-        let patience = Duration::from_millis(relay.settings().limits.takeover_wait_ms);
         let mut to = stream;
         let waiting = b"waiting for upkeep of the archive to pause";
-        let asked = protocol::write(&mut to, PROGRESS, waiting)
+        let asked = protocol::write(&mut to, PROGRESS, "", waiting)
             .and_then(|()| stream.set_read_timeout(Some(RETRY)))
-            .and_then(|()| Successor::new(Arc::clone(&relay.store), stream));
-        let successor = match asked {
-            Ok(successor) => Arc::new(successor),
+            .and_then(|()| successor::to(stream));
+        let to = match asked {
+            Ok(to) => to,
             Err(error) => return Given::Kept(format!("the other process is gone: {error}")),
         };
-        self.archive.rest(true);
-        let held =
-            Hold::begin(relay, patience).and_then(|hold| self.archive.release().map(|_| hold));
-        let hold = match held {
-            Ok(hold) => hold,
-            Err(reason) => {
-                self.archive.rest(false);
-                return Given::Kept(reason);
-            }
+        let successor =
+            |moved: &Movable| Arc::new(Successor::new(Arc::clone(&moved.shelf), Arc::clone(&to)));
+        let successors: Vec<_> = self.shelves.iter().map(successor).collect();
+        let holds = match self.release(patience) {
+            Ok(holds) => holds,
+            Err(given) => return given,
         };
         let mut exchange = Exchange {
             giving: self,
-            relay,
+            doors,
             from,
-            frame: Frame::default(),
+            pieces: Pieces::default(),
             stream,
             stopping,
             patience,
@@ -146,29 +172,60 @@ impl Giving {
             gone: false,
             pid: "(unknown)".into(),
             reason: String::new(),
-            hold,
+            holds,
         };
         match exchange.run() {
             Give::Resume => exchange.resume(),
             Give::Follow => {
-                let Exchange { hold, .. } = exchange;
-                self.away(relay, hold, &successor);
-                Given::Away(successor)
+                let Exchange { holds, .. } = exchange;
+                self.away(holds, &successors);
+                Given::Away(successors)
             }
             Give::Leave => exchange.lost("it was asked to end while another process took over"),
             _ => exchange.lost("the right to write could not be claimed"),
         }
     }
 
+    /// Holds all writers and stops writing: all shelves, or none.
+    fn release(&self, patience: Duration) -> Result<Vec<Hold>, Given> {
+        for moved in &self.shelves {
+            moved.store.rest(true);
+        }
+        let until = Instant::now() + patience;
+        let hold = |moved: &Movable| Hold::begin(&moved.shelf, until);
+        let holds: Result<Vec<_>, _> = self.shelves.iter().map(hold).collect();
+        let mut released = 0;
+        let held = holds.and_then(|holds| {
+            for moved in &self.shelves {
+                moved.store.release()?;
+                released += 1;
+            }
+            Ok(holds)
+        });
+        held.map_err(|reason| {
+            let (released, others) = self.shelves.split_at(released);
+            for moved in others {
+                moved.store.rest(false);
+            }
+            match released.iter().try_for_each(|moved| moved.store.resume()) {
+                Ok(()) => Given::Kept(reason),
+                Err(why) => Given::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
+            }
+        })
+    }
+
     /// The new process writes.
-    fn away(&self, relay: &Arc<Relay>, hold: Hold<'_>, successor: &Arc<Successor>) {
-        self.archive.given();
+    fn away(&self, holds: Vec<Hold>, successors: &[Arc<Successor>]) {
+        self.lock.given();
         self.listeners().clear();
-        relay.peers.add(Arc::clone(successor) as _);
-        let commits = Arc::clone(successor);
-        // Subscribers hear of what comes back.
-        hold.through(Box::new(move |writes| commits.commit(writes)), Box::new(()));
-        relay.peers.set_trouble(None);
+        for (hold, successor) in holds.into_iter().zip(successors) {
+            let siblings = successor.shelf.siblings();
+            siblings.add(Arc::clone(successor) as _);
+            let commits = Arc::clone(successor);
+            // Subscribers are notified of what comes back.
+            hold.through(Box::new(move |writes| commits.commit(writes)), Box::new(()));
+            siblings.set_trouble(None);
+        }
         self.role.send_replace(Role::Following);
     }
 
@@ -177,49 +234,48 @@ impl Giving {
     }
 
     /// Follows the new process until it or this one ends.
-    fn follow(
-        &self,
-        relay: &Arc<Relay>,
-        from: &mut BufReader<UnixStream>,
-        successor: &Arc<Successor>,
-    ) {
+    fn follow(&self, from: &mut BufReader<UnixStream>, successors: &[Arc<Successor>]) {
         tracing::info!(
             "another process has taken over; this one serves its connections to their end"
         );
-        let reason = self.hear(relay, from, successor).err().unwrap_or_else(|| "it is gone".into());
-        relay.peers.remove(&(Arc::clone(successor) as Arc<dyn Peer>));
-        successor.end();
+        let reason = self.hear(from, successors).err().unwrap_or_else(|| "it is gone".into());
+        for successor in successors {
+            successor.shelf.siblings().remove(&(Arc::clone(successor) as Arc<dyn Sibling>));
+            successor.end();
+        }
         self.role.send_replace(Role::Lost(reason));
     }
 
     fn hear(
         &self,
-        relay: &Arc<Relay>,
         from: &mut BufReader<UnixStream>,
-        successor: &Arc<Successor>,
+        successors: &[Arc<Successor>],
     ) -> Result<(), String> {
-        let peer = Arc::clone(successor) as Arc<dyn Peer>;
         from.get_ref().set_read_timeout(None).map_err(|error| error.to_string())?;
-        let mut body = Vec::new();
-        while let Some(what) = protocol::read(from, &mut body, PEER_FRAME_BYTES_MAX)
-            .map_err(|error| error.to_string())?
-        {
-            match what {
+        let mut frame = Frame::default();
+        while frame.read(from, PEER_FRAME_BYTES_MAX).map_err(|error| error.to_string())? {
+            let about = self.shelves.iter().zip(successors);
+            let about = about.into_iter().find(|(moved, _)| moved.shelf.name() == frame.shelf());
+            let Some((Movable { shelf, store }, successor)) = about else {
+                return Err(format!("it speaks of {:?}, which is no shelf here", frame.shelf()));
+            };
+            match frame.what {
                 GROWN => {
-                    let to = protocol::mark(&body).ok_or("it tells a mark that is none")?;
-                    self.archive.follow(to, &mut |seq, record| {
-                        relay.live.publish(Some(seq), record);
+                    let to = protocol::mark(frame.body()).ok_or("it tells a mark that is none")?;
+                    store.follow(to, &mut |seq, record| {
+                        shelf.subscribers().publish(Some(seq), record);
                     })?;
-                    relay.peers.grown();
+                    shelf.siblings().grown();
                 }
                 EPHEMERAL => {
-                    if let Ok(record) = Record::new(&body) {
-                        relay.live.publish(None, &record);
-                        relay.peers.pass_on(&record, Some(&peer));
+                    if let Ok(record) = Record::new(frame.body()) {
+                        shelf.subscribers().publish(None, &record);
+                        let sibling = Arc::clone(successor) as Arc<dyn Sibling>;
+                        shelf.siblings().pass_on(&record, Some(&sibling));
                     }
                 }
                 PROGRESS => {}
-                answer => successor.answered(answer, &body),
+                _ => successor.answered(&frame),
             }
         }
         Ok(())
@@ -229,10 +285,10 @@ impl Giving {
 /// A takeover between HANDED and its outcome.
 struct Exchange<'a> {
     giving: &'a Giving,
-    relay: &'a Arc<Relay>,
+    doors: &'a [Opened],
     from: &'a mut BufReader<UnixStream>,
     /// What has come of the next frame.
-    frame: Frame,
+    pieces: Pieces,
     stream: &'a UnixStream,
     /// Whether this process is to end.
     stopping: &'a AtomicBool,
@@ -245,7 +301,7 @@ struct Exchange<'a> {
     pid: String,
     /// Why it came to nothing, so far.
     reason: String,
-    hold: Hold<'a>,
+    holds: Vec<Hold>,
 }
 
 impl Exchange<'_> {
@@ -273,8 +329,13 @@ impl Exchange<'_> {
 
     fn hand_over(&mut self) -> io::Result<()> {
         let mut to = self.stream;
-        let (lock, turn) = self.giving.archive.share()?;
-        protocol::write(&mut to, HANDED, &turn.to_le_bytes())?;
+        for Opened { shelf, door } in self.doors {
+            for part in door.state() {
+                protocol::write(&mut to, STATE, shelf.name(), &part)?;
+            }
+        }
+        let (lock, turn) = self.giving.lock.share()?;
+        protocol::write(&mut to, HANDED, "", &turn.to_le_bytes())?;
         let listeners = self.giving.listeners();
         let handed: Vec<_> =
             std::iter::once(&lock).chain(listeners.iter()).map(AsFd::as_fd).collect();
@@ -290,14 +351,16 @@ impl Exchange<'_> {
             std::thread::sleep(RETRY);
             return self.moment();
         }
-        match self.frame.read(self.from, PEER_FRAME_BYTES_MAX) {
-            Ok(Some((READY, pid))) => {
-                self.pid = String::from_utf8_lossy(&pid).into_owned();
-                Event::Ready
-            }
-            Ok(Some((STARTED, _))) => Event::Started,
-            Ok(Some((FAILED, body))) => self.failed(Event::Failed, String::from_utf8_lossy(&body)),
-            Ok(Some(_)) => self.failed(Event::Failed, "the other process says something else"),
+        match self.pieces.read(self.from, PEER_FRAME_BYTES_MAX) {
+            Ok(Some(frame)) => match frame.what {
+                READY => {
+                    self.pid = frame.text().into_owned();
+                    Event::Ready
+                }
+                STARTED => Event::Started,
+                FAILED => self.failed(Event::Failed, frame.text()),
+                _ => self.failed(Event::Failed, "the other process says something else"),
+            },
             // Also where this process has closed it, being about to end.
             Ok(None) if self.stopping.load(Ordering::Acquire) => Event::Stop,
             Ok(None) => self.failed(Event::Gone, "the other process is gone"),
@@ -326,15 +389,15 @@ impl Exchange<'_> {
     fn offer(&mut self) -> Event {
         let mut to = self.stream;
         self.late = Some(Instant::now() + self.patience);
-        let offered = self.giving.archive.offer();
-        match offered.and_then(|()| protocol::write(&mut to, GO, b"")) {
+        let offered = self.giving.lock.offer();
+        match offered.and_then(|()| protocol::write(&mut to, GO, "", b"")) {
             Ok(()) => Event::Moment,
             Err(error) => self.failed(Event::Gone, format!("GO could not be said: {error}")),
         }
     }
 
     fn claim(&mut self) -> Event {
-        match self.giving.archive.claim() {
+        match self.giving.lock.claim() {
             Ok(Claim::Mine) => Event::Claimed,
             Ok(Claim::Held | Claim::Late) => Event::Held,
             Err(error) => {
@@ -344,31 +407,36 @@ impl Exchange<'_> {
     }
 
     fn refuse(&mut self) -> Event {
-        if self.relay.peers.trouble().is_none() {
-            let reason = format!(
-                "process {} takes this server's archive over and has not come to write; nothing is \
-                 kept until it does, or has ended",
-                self.pid
-            );
-            tracing::error!(reason, "writes are refused");
-            self.hold.refuse(&reason);
-            self.relay.peers.set_trouble(Some(reason));
+        for hold in &mut self.holds {
+            let shelf = Arc::clone(hold.shelf());
+            if shelf.siblings().trouble().is_none() {
+                let reason = format!(
+                    "process {} takes this server's archive over and has not come to write; nothing \
+                     is kept until it does, or has ended",
+                    self.pid
+                );
+                tracing::error!(shelf = shelf.name(), reason, "writes are refused");
+                hold.refuse(&reason);
+                shelf.siblings().set_trouble(Some(reason));
+            }
         }
         self.listen()
     }
 
     /// Goes on as if nothing had been, with the right to write.
     fn resume(self) -> Given {
-        let Self { giving, relay, hold, reason, .. } = self;
-        match giving.archive.resume() {
+        let Self { giving, holds, reason, .. } = self;
+        match giving.shelves.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => {
-                hold.let_go();
-                relay.peers.set_trouble(None);
+                for (hold, moved) in holds.into_iter().zip(&giving.shelves) {
+                    hold.let_go();
+                    moved.shelf.siblings().set_trouble(None);
+                }
                 Given::Kept(reason)
             }
             Err(why) => {
                 let reason = format!("{reason}; and this server cannot write any more: {why}");
-                hold.give_up(&reason);
+                give_up(holds, &reason);
                 Given::Lost(reason)
             }
         }
@@ -376,13 +444,20 @@ impl Exchange<'_> {
 
     /// Ends without writing.
     fn lost(self, why: &str) -> Given {
-        let Self { giving, hold, reason, .. } = self;
+        let Self { giving, holds, reason, .. } = self;
         let reason = if reason.is_empty() { why.to_owned() } else { format!("{why}: {reason}") };
-        hold.give_up(&reason);
+        give_up(holds, &reason);
         // The end of this process does so, too, but may take its time.
-        if let Err(error) = giving.archive.offer() {
+        if let Err(error) = giving.lock.offer() {
             tracing::warn!(%error, "the right to write goes with the end of this process");
         }
         Given::Lost(reason)
+    }
+}
+
+/// Writers refuse what they get for good.
+fn give_up(holds: Vec<Hold>, reason: &str) {
+    for hold in holds {
+        hold.give_up(reason);
     }
 }

@@ -1,28 +1,18 @@
-//! What takes part in a takeover: the archive that is given from process to process, the part a
-//! process plays, and the processes next to it.
+//! What takes part in a takeover: the lock and the shelves that go from process to process, the part
+//! that a process plays, and the processes next to it.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hark_archive::Record;
-use hark_archive::live::Live;
 use hark_archive::store::Mark;
-use hark_archive::writer::Listener;
 
-use crate::nostr::line;
-
-/// An archive that another process can take over while this one goes on serving it.
-pub trait Handover: Send + Sync {
-    /// Lets upkeep rest, or go on; returns once it rests.
-    fn rest(&self, rest: bool);
-
-    /// Another hold on the lock that keeps third processes away, and the turn up to which its holder
-    /// can claim the right to write.
+/// The lock of an archive: it keeps third processes away while the right to write goes from one process
+/// to the next.
+pub trait WriteLock: Send + Sync {
+    /// Another hold on the lock, and the turn up to which its holder can claim the right to write.
     fn share(&self) -> io::Result<(OwnedFd, u64)>;
-
-    /// Stops writing. What is durable by then is where the other process begins.
-    fn release(&self) -> Result<Mark, String>;
 
     /// Lets the right to write go, which the other process can claim then.
     fn offer(&self) -> io::Result<()>;
@@ -31,28 +21,37 @@ pub trait Handover: Send + Sync {
     /// lives or until it offers it.
     fn claim(&self) -> io::Result<Claim>;
 
+    /// The other process writes: this one lets go of the lock for good.
+    fn given(&self);
+
+    /// Has LOCK name this process as the one that writes. Failing costs no more than that name.
+    fn sign(&self) -> io::Result<()>;
+}
+
+/// A shelf's store that another process can take over while this one goes on serving it. The right to
+/// write is for its [`WriteLock`] to say.
+pub trait Handover: Send + Sync {
+    /// Lets upkeep rest, or go on; returns once it rests.
+    fn rest(&self, rest: bool);
+
+    /// Stops writing. What is durable by then is where the other process begins.
+    fn release(&self) -> Result<Mark, String>;
+
     /// Goes on writing after [`Handover::release`], with the right to. Fails if the other process has
     /// written meanwhile.
     fn resume(&self) -> Result<(), String>;
 
-    /// The other process writes: this one lets go of the lock for good.
-    fn given(&self);
-
     /// Begins to write, with the right to, upkeep apart. Fails if the other process has written since
-    /// the archive was opened here.
+    /// the store was opened here.
     fn take(&self) -> Result<(), String>;
-
-    /// Begins with upkeep, as the other process knows who writes. Fails where LOCK can not be made to
-    /// name this process, which costs no more than that name.
-    fn taken(&self) -> io::Result<()>;
 
     /// Another process follows this one from there on, or none does any more.
     fn followed(&self, from: Option<Mark>);
 
-    /// How far the archive is durable, and readers here see it.
+    /// How far the store is durable, and readers here see it.
     fn end(&self) -> Mark;
 
-    /// Takes in what the other process has written up to there; `each` hears of every record and its
+    /// Takes in what the other process has written up to there; `each` gets every record and its
     /// number in this process.
     fn follow(&self, to: Mark, each: &mut dyn FnMut(u64, &Record<'_>)) -> Result<(), String>;
 }
@@ -88,8 +87,9 @@ impl Role {
     }
 }
 
-/// A process on the other end of a takeover: that which this one follows, or one that follows this.
-pub(crate) trait Peer: Send + Sync {
+/// A process on the other end of a takeover, for one shelf: that which this one follows, or one that
+/// follows this.
+pub(crate) trait Sibling: Send + Sync {
     /// A record that is never stored, for its subscribers.
     fn pass_on(&self, record: &Record<'_>);
 
@@ -97,21 +97,21 @@ pub(crate) trait Peer: Send + Sync {
     fn grown(&self);
 }
 
-/// All of them.
+/// The siblings of a shelf.
 #[derive(Default)]
-pub(crate) struct Peers {
-    known: RwLock<Vec<Arc<dyn Peer>>>,
+pub(crate) struct Siblings {
+    known: RwLock<Vec<Arc<dyn Sibling>>>,
     trouble: Mutex<Option<String>>,
 }
 
-impl Peers {
-    pub(super) fn add(&self, peer: Arc<dyn Peer>) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).push(peer);
+impl Siblings {
+    pub(super) fn add(&self, sibling: Arc<dyn Sibling>) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).push(sibling);
     }
 
-    pub(super) fn remove(&self, peer: &Arc<dyn Peer>) {
-        let mut peers = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        peers.retain(|known| !Arc::ptr_eq(known, peer));
+    pub(super) fn remove(&self, sibling: &Arc<dyn Sibling>) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| !Arc::ptr_eq(known, sibling));
     }
 
     /// Why no writes are taken, while another process has the right to write and does not.
@@ -124,42 +124,20 @@ impl Peers {
     }
 
     /// Tells all but the one that it comes `from`.
-    pub(crate) fn pass_on(&self, record: &Record<'_>, from: Option<&Arc<dyn Peer>>) {
-        for peer in self.all() {
-            if from.is_none_or(|from| !Arc::ptr_eq(from, &peer)) {
-                peer.pass_on(record);
+    pub(crate) fn pass_on(&self, record: &Record<'_>, from: Option<&Arc<dyn Sibling>>) {
+        for sibling in self.all() {
+            if from.is_none_or(|from| !Arc::ptr_eq(from, &sibling)) {
+                sibling.pass_on(record);
             }
         }
     }
 
-    pub(super) fn grown(&self) {
-        self.all().iter().for_each(|peer| peer.grown());
+    pub(crate) fn grown(&self) {
+        self.all().iter().for_each(|sibling| sibling.grown());
     }
 
     /// They are told outside of the lock, as that may take time.
-    fn all(&self) -> Vec<Arc<dyn Peer>> {
+    fn all(&self) -> Vec<Arc<dyn Sibling>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// Tells subscribers of what is durable, and processes that follow.
-pub(crate) struct Tell {
-    pub(crate) live: Arc<Live>,
-    pub(crate) peers: Arc<Peers>,
-}
-
-impl Listener for Tell {
-    fn batch(
-        &mut self,
-        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
-        answer: &mut dyn FnMut(),
-    ) {
-        line::together(|| {
-            for (seq, record) in records {
-                self.live.publish(Some(seq), &record);
-            }
-            self.peers.grown();
-            answer();
-        });
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hark_archive::CommitError;
 use hark_archive::writer::{Between, Commit, Listener, Target};
 
-use crate::nostr::Relay;
+use crate::shelf::Shelf;
 
 /// Between two tries to get between two batches, while the writer's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
@@ -17,17 +17,17 @@ const RETRY: Duration = Duration::from_millis(5);
 type Change = Box<dyn FnOnce(&mut Target) + Send>;
 
 /// A writer that is held, or refuses what it gets.
-pub(super) struct Hold<'a> {
-    relay: &'a Relay,
+pub(super) struct Hold {
+    shelf: Arc<Shelf>,
     /// Lets the writer's thread go on; None once it does.
     held: Option<Sender<Change>>,
     /// What made writes durable, while they are refused.
     refused: Arc<Mutex<Option<Commit>>>,
 }
 
-impl<'a> Hold<'a> {
-    /// Holds the writer between two batches; what is written meanwhile waits.
-    pub(super) fn begin(relay: &'a Relay, patience: Duration) -> Result<Self, String> {
+impl Hold {
+    /// Holds the writer between two batches, by that time; what is written meanwhile waits.
+    pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, String> {
         let (held, decided) = channel::<Change>();
         let (waits, waiting) = sync_channel(1);
         let mut job: Between = Box::new(move |target: &mut Target| {
@@ -37,9 +37,8 @@ impl<'a> Hold<'a> {
                 change(target);
             }
         });
-        let until = Instant::now() + patience;
         let late = || "the archive has too much to write at the moment".to_owned();
-        while let Err(refused) = relay.writer.between(job) {
+        while let Err(refused) = shelf.writer().between(job) {
             if Instant::now() > until {
                 return Err(late());
             }
@@ -49,7 +48,12 @@ impl<'a> Hold<'a> {
         waiting
             .recv_timeout(until.saturating_duration_since(Instant::now()))
             .map_err(|_| late())?;
-        Ok(Self { relay, held: Some(held), refused: Arc::default() })
+        Ok(Self { shelf: Arc::clone(shelf), held: Some(held), refused: Arc::default() })
+    }
+
+    /// Whose writer it is.
+    pub(super) fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
     }
 
     /// Writes wait no longer: they are refused, for this reason, until the writer is let go.
@@ -87,7 +91,7 @@ impl<'a> Hold<'a> {
     }
 
     /// Has the writer's thread make a change, which waits for it, or comes by sooner or later: it lives
-    /// as long as `relay` does.
+    /// as long as the shelf does.
     fn change(&mut self, change: Change) {
         let mut job: Between = match self.held.take() {
             None => change,
@@ -97,7 +101,7 @@ impl<'a> Hold<'a> {
                 Err(refused) => refused.0,
             },
         };
-        while let Err(refused) = self.relay.writer.between(job) {
+        while let Err(refused) = self.shelf.writer().between(job) {
             job = refused;
             std::thread::sleep(RETRY);
         }

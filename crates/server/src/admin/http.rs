@@ -1,62 +1,92 @@
 //! What operators' programs ask over HTTP: `/healthz` (does it serve and write?) and `/metrics`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_TYPE, FORWARDED};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hark_archive::writer::Writer;
 use hyper::body::Incoming;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::prometheus;
+use crate::MetricsDoor;
+use crate::door::{Host, Opened, Stop};
 use crate::http::{self, Bounds};
+use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::network::Network;
-use crate::nostr::Relay;
-use crate::waku::Waku;
+use crate::server::ServeError;
 
 /// Connections to the operators' own address at a time. One more is closed at once.
 const CONNECTIONS_MAX: usize = 32;
 /// How long one of them may last.
 const CONNECTION_MAX: Duration = Duration::from_mins(1);
 
-/// What is needed to answer. Cheap to clone.
+/// The operators' own address, if there is one, and who may read the metrics.
+pub(crate) struct OperatorsDoor {
+    listener: Option<TcpListener>,
+    allow: Vec<Network>,
+}
+
+impl OperatorsDoor {
+    /// Opens it.
+    pub(crate) fn open(door: MetricsDoor, host: &mut Host<'_>) -> Result<Self, ServeError> {
+        let listen = |addr| host.listen(addr, "server.metrics_listen");
+        Ok(Self { listener: door.listen.map(listen).transpose()?, allow: door.allow })
+    }
+
+    /// Where it listens, if anywhere.
+    pub(crate) fn listener(&self) -> Option<&TcpListener> {
+        self.listener.as_ref()
+    }
+
+    /// What it answers with.
+    pub(crate) fn operators(&self, networks: &Arc<[Opened]>, stop: Stop) -> Operators {
+        Operators {
+            networks: Arc::clone(networks),
+            allow: self.allow.as_slice().into(),
+            apart: self.listener.is_some(),
+            stop,
+        }
+    }
+
+    /// Serves it until the server goes down, if it has an address.
+    pub(crate) async fn serve(self, operators: Operators) {
+        let Some(listener) = self.listener.and_then(http::asynchronous) else { return };
+        let bounds = Bounds {
+            connections_max: CONNECTIONS_MAX,
+            head_timeout: CONNECTION_MAX,
+            connection_max: Some(CONNECTION_MAX),
+        };
+        let stop = operators.stop.clone();
+        let answer = move |peer, request| operators.clone().answer(peer, request);
+        http::serve(listener, stop, bounds, answer).await;
+    }
+}
+
+/// What operators' programs are answered with. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Handles {
-    pub(crate) relay: Arc<Relay>,
-    /// The Waku node beside it, if there is one.
-    pub(crate) waku: Option<Arc<Waku>>,
-    pub(crate) leaving: watch::Receiver<bool>,
+pub struct Operators {
+    networks: Arc<[Opened]>,
     /// Who may read the metrics.
-    pub(crate) allow: Arc<[Network]>,
+    allow: Arc<[Network]>,
+    /// They have an address of their own.
+    apart: bool,
+    stop: Stop,
 }
 
-/// How long one batch of writes may take before the archive counts as stuck.
-const COMMIT_MAX: Duration = Duration::from_secs(10);
-
-/// Why an archive takes no writes, while it does not.
-pub(crate) fn trouble(writer: &Writer) -> Option<String> {
-    let counters = writer.counters();
-    if let Some(reason) = counters.stopped.get() {
-        return Some(format!("the archive takes no more writes: {reason}"));
+impl Operators {
+    /// Whether `/metrics` has an address of its own, and is nowhere else.
+    pub fn are_apart(&self) -> bool {
+        self.apart
     }
-    if let Some(reason) = counters.unavailable() {
-        return Some(format!("the last events were not kept: {reason}"));
-    }
-    let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
-    Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
-}
 
-impl Handles {
-    /// 200 while events are taken and kept, else 503 with the reason.
-    pub(crate) fn health(&self) -> Response {
-        let trouble = if *self.leaving.borrow() {
+    /// 200 while records are taken and kept, else 503 with the reason.
+    pub fn health(&self) -> Response {
+        let trouble = if self.stop.is_down() {
             Some("going down".to_owned())
         } else {
-            self.relay.trouble().or_else(|| self.waku.as_ref()?.trouble())
+            self.networks.iter().find_map(|network| network.shelf.trouble())
         };
         match trouble {
             None => (StatusCode::OK, "ok\n").into_response(),
@@ -67,7 +97,7 @@ impl Handles {
     }
 
     /// The page for Prometheus, to those who may read it.
-    pub(crate) async fn metrics(&self, peer: IpAddr, headers: &HeaderMap) -> Response {
+    pub async fn metrics(&self, peer: IpAddr, headers: &HeaderMap) -> Response {
         if !self.allow.iter().any(|network| network.contains(peer)) {
             let text = "not for this address; server.metrics_allow names those that may read it\n";
             return (StatusCode::FORBIDDEN, text).into_response();
@@ -77,10 +107,10 @@ impl Handles {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        let (relay, waku) = (Arc::clone(&self.relay), self.waku.clone());
+        let networks = Arc::clone(&self.networks);
         // Reads files of the system and takes a look at all segments: no work for this thread.
-        match tokio::task::spawn_blocking(move || prometheus::page(&relay, waku.as_deref())).await {
-            Ok(page) => ([(CONTENT_TYPE, prometheus::CONTENT_TYPE)], page).into_response(),
+        match tokio::task::spawn_blocking(move || prometheus::page(&networks)).await {
+            Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }
     }
@@ -99,16 +129,4 @@ fn is_passed_on(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED)
         || headers.contains_key("x-forwarded-for")
         || headers.contains_key("x-real-ip")
-}
-
-/// Serves the operators' own address until the server goes down.
-pub(crate) async fn serve(listener: TcpListener, handles: Handles) {
-    let bounds = Bounds {
-        connections_max: CONNECTIONS_MAX,
-        head_timeout: CONNECTION_MAX,
-        connection_max: Some(CONNECTION_MAX),
-    };
-    let leaving = handles.leaving.clone();
-    let answer = move |peer, request| handles.clone().answer(peer, request);
-    http::serve(listener, leaving, bounds, answer).await;
 }

@@ -1,231 +1,252 @@
-//! The page for Prometheus: all that is counted, in its text format.
+//! The page for Prometheus as a whole: what doors have done, what there is to say of each shelf, and the
+//! process.
+//!
+//! The first shelf's lines have no label, as most servers have but one; the others' have `shelf`.
 
-use std::fmt::{Display, Write as _};
-
-use hark_archive::meter::{BOUNDS_NS, Times};
 use hark_archive::mirror::Lag;
+use hark_archive::store::{Database, Stats};
 
 use super::process::Process;
-use crate::metrics::{By, Count, Histogram, Label};
-use crate::nostr::Relay;
-use crate::waku::{self, Waku};
-
-/// The type that Prometheus asks for.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+use crate::door::Opened;
+use crate::metrics::Page;
+use crate::shelf::Shelf;
 
 /// The page as it is now.
-pub(crate) fn page(relay: &Relay, waku: Option<&Waku>) -> String {
+pub(crate) fn page(networks: &[Opened]) -> String {
     let mut page = Page::default();
-    let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
     page.head("hark_build_info", "gauge", "Version of this server.");
     page.line("hark_build_info", &version, 1);
-    said(&mut page, relay);
-    connections(&mut page, relay);
-    questions(&mut page, relay);
-    store(&mut page, relay);
-    if let Some(waku) = waku {
-        waku::prometheus::write(&mut page, waku);
+    for network in networks {
+        network.door.metrics(&mut page);
     }
-    let started_s = relay.metrics.started_s();
+    let shelves: Vec<_> = networks
+        .iter()
+        .enumerate()
+        .map(|(at, network)| {
+            let shelf = &network.shelf;
+            let label = if at == 0 { String::new() } else { format!("shelf=\"{}\"", shelf.name()) };
+            Described { shelf, stats: shelf.store().stats(), label }
+        })
+        .collect();
+    written(&mut page, &shelves);
+    store(&mut page, &shelves);
+    database(&mut page, &shelves);
+    mirror(&mut page, &shelves);
+    let started_s =
+        networks.iter().map(|network| network.shelf.since_s()).min().unwrap_or_default();
     page.gauge("process_start_time_seconds", "When it began, in seconds since 1970.", started_s);
     process(&mut page, &Process::now());
-    page.0
+    page.into_text()
 }
 
-fn said(page: &mut Page, relay: &Relay) {
-    let metrics = &relay.metrics;
-    page.head(
-        "hark_messages_total",
-        "counter",
-        "Messages answered, by verb and by what became of them: done (ok), or the standard prefix of \
-         the reason.",
-    );
-    for (verb, verdicts) in metrics.answers().all() {
-        for (verdict, count) in verdicts.all() {
-            let labels = format!("{{verb=\"{verb}\",result=\"{verdict}\"}}");
-            page.line("hark_messages_total", &labels, count.get());
+/// A shelf and what it says of itself, with the label of its lines.
+struct Described<'a> {
+    shelf: &'a Shelf,
+    stats: Stats,
+    label: String,
+}
+
+impl Described<'_> {
+    /// Its label with others.
+    fn and(&self, others: &str) -> String {
+        match (self.label.is_empty(), others.is_empty()) {
+            (true, _) => others.into(),
+            (_, true) => self.label.clone(),
+            _ => format!("{},{others}", self.label),
         }
     }
-    page.head("hark_events_total", "counter", "Events kept, or passed on if ephemeral, by kind.");
-    for (kind, count) in metrics.events.all() {
-        page.line("hark_events_total", &format!("{{kind=\"{kind}\"}}"), count);
-    }
-    for (name, help, count) in [
-        ("hark_received_messages_total", "Messages that came in.", &metrics.messages_in),
-        ("hark_received_bytes_total", "Bytes of them.", &metrics.bytes_in),
-        ("hark_sent_messages_total", "Messages that went out.", &metrics.messages_out),
-        ("hark_sent_bytes_total", "Bytes of them.", &metrics.bytes_out),
-    ] {
-        page.counter(name, help, count);
+}
+
+/// A number of each shelf.
+type Number<T> = (&'static str, &'static str, fn(&T) -> f64);
+
+/// Lines of one kind, of all shelves that have what they are about.
+fn lines<'a, T: 'a>(
+    page: &mut Page,
+    kind: &str,
+    shelves: &[(&'a Described<'a>, &'a T)],
+    numbers: &[Number<T>],
+) {
+    for (name, help, number) in numbers.iter().filter(|_| !shelves.is_empty()) {
+        page.head(name, kind, help);
+        for (described, of) in shelves {
+            page.line(name, &described.label, number(of));
+        }
     }
 }
 
-fn connections(page: &mut Page, relay: &Relay) {
-    let metrics = &relay.metrics;
-    page.gauge("hark_connections", "Connections open now.", metrics.connections_open.get());
-    page.counter("hark_connections_total", "Connections made.", &metrics.connections);
-    page.counters(
-        "hark_connections_refused_total",
-        "Connections turned away before they could say anything, by reason.",
-        "reason",
-        &metrics.turned_away,
-    );
-    page.counters(
-        "hark_connections_ended_total",
-        "WebSockets that ended, by reason.",
-        "reason",
-        &metrics.ended,
-    );
-    page.gauge("hark_subscriptions", "Subscriptions open now.", relay.live.len());
-    page.gauge(
-        "hark_outbox_bytes",
-        "Bytes that wait for clients to take them.",
-        relay.outboxes.bytes() as u64,
-    );
-    page.gauge(
-        "hark_questions_bytes",
-        "Bytes of memory that questions are reckoned to take, subscriptions included.",
-        relay.questions.bytes() as u64,
-    );
-    page.gauge(
-        "hark_inbound_bytes",
-        "Bytes of messages that have not come whole.",
-        relay.inbound.bytes() as u64,
-    );
-}
-
-fn questions(page: &mut Page, relay: &Relay) {
-    let metrics = &relay.metrics;
-    page.head(
-        "hark_query_seconds",
-        "histogram",
-        "Time spent on the search of one filter, by what it was driven by.",
-    );
-    for (plan, times) in metrics.search.all() {
-        page.classes("hark_query_seconds", &format!("plan=\"{plan}\","), &times.read());
+fn written(page: &mut Page, shelves: &[Described<'_>]) {
+    let name = "hark_commit_seconds";
+    page.head(name, "histogram", "Time to make one batch of writes durable.");
+    for described in shelves {
+        let batches = described.shelf.writer().counters().batches.read();
+        page.classes(name, &described.label, &batches);
     }
-    page.histogram(
-        "hark_query_wait_seconds",
-        "Time that a REQ or COUNT waited until its search began.",
-        &metrics.search_wait,
-    );
-    for (name, help, count) in [
-        ("hark_query_rows_total", "Rows visited by searches.", &metrics.rows_visited),
-        ("hark_query_records_total", "Stored events sent.", &metrics.records_told),
-        ("hark_live_records_total", "Live events sent, once a subscription.", &metrics.live_told),
-    ] {
-        page.counter(name, help, count);
+    let name = "hark_committed_writes_total";
+    page.head(name, "counter", "Writes in those batches.");
+    for described in shelves {
+        page.line(name, &described.label, described.shelf.writer().counters().writes.get());
+    }
+    let name = "hark_sync_seconds";
+    page.head(name, "histogram", "Time that the disk took to sync a batch.");
+    for described in shelves {
+        page.classes(name, &described.label, &described.stats.syncs);
+    }
+    let name = "hark_store_writing";
+    page.head(name, "gauge", "1 while the archive takes writes, else 0.");
+    for described in shelves {
+        page.line(name, &described.label, u8::from(described.shelf.trouble().is_none()));
     }
 }
 
-fn store(page: &mut Page, relay: &Relay) {
-    let (metrics, written, stats) = (&relay.metrics, relay.writer.counters(), relay.store.stats());
-    page.histogram(
-        "hark_verify_seconds",
-        "Time to check the signatures of the events that one thread had at hand.",
-        &metrics.verify,
+fn store(page: &mut Page, shelves: &[Described<'_>]) {
+    let all: Vec<_> = shelves.iter().map(|described| (described, &described.stats)).collect();
+    lines(
+        page,
+        "gauge",
+        &all,
+        &[
+            ("hark_store_records", "Records kept.", |stats| stats.records as f64),
+            ("hark_store_dead_records", "Deleted records that still take room.", |stats| {
+                stats.dead as f64
+            }),
+            ("hark_store_bytes", "Bytes on disk.", |stats| stats.bytes as f64),
+            ("hark_store_log_bytes", "Bytes of them that are records.", |stats| {
+                stats.log_bytes as f64
+            }),
+            ("hark_store_index_bytes", "Bytes of them that are indices.", |stats| {
+                stats.index_bytes as f64
+            }),
+            ("hark_store_dead_bytes", "Bytes of deleted records in the log.", |stats| {
+                stats.dead_bytes as f64
+            }),
+            ("hark_store_head_records", "Records not in a segment yet.", |stats| {
+                stats.head_records as f64
+            }),
+            ("hark_store_segments", "Sealed segments.", |stats| stats.segments as f64),
+            ("hark_store_heads_waiting", "Full heads that wait to be sealed.", |stats| {
+                stats.heads_waiting as f64
+            }),
+            (
+                "hark_store_merge_due_records",
+                "Records in segments that wait to be merged.",
+                |stats| stats.merge_due_records as f64,
+            ),
+            ("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", |stats| {
+                f64::from(u8::from(stats.upkeep_failed.is_some()))
+            }),
+            (
+                "hark_store_damaged_files",
+                "Files that are damaged or could not be read, and are not made anew.",
+                |stats| stats.damaged_files.len() as f64,
+            ),
+            ("hark_store_dead_share", "Share of the log that is deleted records.", |stats| {
+                stats.dead_bytes as f64 / stats.log_bytes.max(1) as f64
+            }),
+        ],
     );
-    page.counter("hark_verified_events_total", "Signatures checked.", &metrics.verified);
-    page.histogram(
-        "hark_commit_seconds",
-        "Time to make one batch of writes durable.",
-        &written.batches,
+    lines(
+        page,
+        "counter",
+        &all,
+        &[
+            ("hark_store_damaged_total", "Records found damaged.", |stats| stats.damaged as f64),
+            ("hark_store_written_bytes_total", "Bytes written to disk.", |stats| {
+                stats.written_bytes as f64
+            }),
+        ],
     );
-    page.counter("hark_committed_writes_total", "Writes in those batches.", &written.writes);
-    page.head("hark_sync_seconds", "histogram", "Time that the disk took to sync a batch.");
-    page.classes("hark_sync_seconds", "", &stats.syncs);
-    let writing = u8::from(relay.trouble().is_none());
-    page.gauge("hark_store_writing", "1 while the archive takes writes, else 0.", writing);
-    let share = stats.dead_bytes as f64 / stats.log_bytes.max(1) as f64;
-    for (name, help, value) in [
-        ("hark_store_records", "Events kept.", stats.records),
-        ("hark_store_dead_records", "Deleted events that still take room.", stats.dead),
-        ("hark_store_bytes", "Bytes on disk.", stats.bytes),
-        ("hark_store_log_bytes", "Bytes of them that are events.", stats.log_bytes),
-        ("hark_store_index_bytes", "Bytes of them that are indices.", stats.index_bytes),
-        ("hark_store_dead_bytes", "Bytes of deleted events in the log.", stats.dead_bytes),
-        ("hark_store_head_records", "Events not in a segment yet.", stats.head_records),
-        ("hark_store_segments", "Sealed segments.", stats.segments),
-        ("hark_store_heads_waiting", "Full heads that wait to be sealed.", stats.heads_waiting),
-        (
-            "hark_store_merge_due_records",
-            "Events in segments that wait to be merged.",
-            stats.merge_due_records,
-        ),
-    ] {
-        page.gauge(name, help, value);
+}
+
+fn database(page: &mut Page, shelves: &[Described<'_>]) {
+    let of = |described| -> Option<(&Described<'_>, &Database)> {
+        let described: &Described<'_> = described;
+        Some((described, described.stats.database.as_ref()?))
+    };
+    let all: Vec<_> = shelves.iter().filter_map(of).collect();
+    if all.is_empty() {
+        return;
     }
-    if let Some(database) = &stats.database {
-        for (name, help, value) in [
-            ("hark_database_connections", "Connections for questions.", database.connections),
-            ("hark_database_connections_used", "Those at work.", database.connections_used),
+    lines(
+        page,
+        "gauge",
+        &all,
+        &[
+            ("hark_database_connections", "Connections for questions.", |database| {
+                database.connections as f64
+            }),
+            ("hark_database_connections_used", "Those at work.", |database| {
+                database.connections_used as f64
+            }),
             (
                 "hark_database_news_behind",
-                "Events of other servers that subscribers have not been told.",
-                database.news_behind,
+                "Records of other servers that subscribers have not been told.",
+                |database| database.news_behind as f64,
             ),
-        ] {
-            page.gauge(name, help, value);
-        }
-        page.head(
-            "hark_database_waits_total",
-            "counter",
-            "How often a question had to wait for a connection.",
-        );
-        page.line("hark_database_waits_total", "", database.waits);
-        if let Some((asked, passed)) = database.replica {
-            let name = "hark_database_replica_total";
-            page.head(name, "counter", "Questions to the replica, and those it was not ready for.");
-            page.line(name, "{result=\"asked\"}", asked);
-            page.line(name, "{result=\"passed\"}", passed);
-        }
-        page.head("hark_statement_seconds", "histogram", "Time of statements, by form.");
-        for (form, times) in &database.statements {
-            page.classes("hark_statement_seconds", &format!("form=\"{form}\","), times);
-        }
-    }
-    if let Some(lag) = &stats.mirror {
-        mirror(page, lag);
-    }
-    let failing = u8::from(stats.upkeep_failed.is_some());
-    page.gauge("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", failing);
-    page.gauge(
-        "hark_store_damaged_files",
-        "Files that are damaged or could not be read, and are not made anew.",
-        stats.damaged_files.len(),
+        ],
     );
-    page.gauge("hark_store_dead_share", "Share of the log that is deleted events.", share);
-    for (name, help, value) in [
-        ("hark_store_damaged_total", "Events found damaged.", stats.damaged),
-        ("hark_store_written_bytes_total", "Bytes written to disk.", stats.written_bytes),
-    ] {
-        page.head(name, "counter", help);
-        page.line(name, "", value);
+    let waits: &[Number<Database>] = &[(
+        "hark_database_waits_total",
+        "How often a question had to wait for a connection.",
+        |database| database.waits as f64,
+    )];
+    lines(page, "counter", &all, waits);
+    if all.iter().any(|(_, database)| database.replica.is_some()) {
+        let name = "hark_database_replica_total";
+        page.head(name, "counter", "Questions to the replica, and those it was not ready for.");
+        for (described, database) in &all {
+            if let Some((asked, passed)) = database.replica {
+                page.line(name, &described.and("result=\"asked\""), asked);
+                page.line(name, &described.and("result=\"passed\""), passed);
+            }
+        }
+    }
+    let name = "hark_statement_seconds";
+    page.head(name, "histogram", "Time of statements, by form.");
+    for (described, database) in all {
+        for (form, times) in &database.statements {
+            page.classes(name, &described.and(&format!("form=\"{form}\"")), times);
+        }
     }
 }
 
-fn mirror(page: &mut Page, lag: &Lag) {
-    page.gauge(
-        "hark_mirror_in_step",
-        "1 while the mirror has all but what is queued for it, else 0.",
-        u8::from(lag.in_step),
+fn mirror(page: &mut Page, shelves: &[Described<'_>]) {
+    let of = |described| -> Option<(&Described<'_>, &Lag)> {
+        let described: &Described<'_> = described;
+        Some((described, described.stats.mirror.as_ref()?))
+    };
+    let all: Vec<_> = shelves.iter().filter_map(of).collect();
+    lines(
+        page,
+        "gauge",
+        &all,
+        &[
+            (
+                "hark_mirror_in_step",
+                "1 while the mirror has all but what is queued for it, else 0.",
+                |lag| f64::from(u8::from(lag.in_step)),
+            ),
+            (
+                "hark_mirror_lag_seconds",
+                "Age of the oldest write that waits for the mirror, or since when it is not in step.",
+                |lag| lag.behind_ms as f64 / 1e3,
+            ),
+            ("hark_mirror_queued_writes", "Writes that wait for the mirror.", |lag| {
+                lag.queued as f64
+            }),
+            ("hark_mirror_queued_bytes", "Bytes of them.", |lag| lag.queued_bytes as f64),
+            ("hark_mirror_extra_records", "Records that only the mirror has.", |lag| {
+                lag.extra as f64
+            }),
+            ("hark_mirror_refused_records", "Records that the mirror refused.", |lag| {
+                lag.refused as f64
+            }),
+        ],
     );
-    page.gauge(
-        "hark_mirror_lag_seconds",
-        "Age of the oldest write that waits for the mirror, or since when it is not in step.",
-        lag.behind_ms as f64 / 1e3,
-    );
-    for (name, help, value) in [
-        ("hark_mirror_queued_writes", "Writes that wait for the mirror.", lag.queued),
-        ("hark_mirror_queued_bytes", "Bytes of them.", lag.queued_bytes),
-        ("hark_mirror_extra_records", "Events that only the mirror has.", lag.extra),
-        ("hark_mirror_refused_records", "Events that the mirror refused.", lag.refused),
-    ] {
-        page.gauge(name, help, value);
-    }
-    let name = "hark_mirror_copied_total";
-    page.head(name, "counter", "Writes that the mirror took.");
-    page.line(name, "", lag.copied);
+    let copied: &[Number<Lag>] =
+        &[("hark_mirror_copied_total", "Writes that the mirror took.", |lag| lag.copied as f64)];
+    lines(page, "counter", &all, copied);
 }
 
 fn process(page: &mut Page, process: &Process) {
@@ -247,77 +268,5 @@ fn process(page: &mut Page, process: &Process) {
     if let Some(cpu_s) = process.cpu_s {
         page.head("process_cpu_seconds_total", "counter", "Processor time used.");
         page.line("process_cpu_seconds_total", "", cpu_s);
-    }
-}
-
-/// What is written so far.
-#[derive(Default)]
-pub(crate) struct Page(String);
-
-impl Page {
-    pub(crate) fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    pub(crate) fn line(&mut self, name: &str, labels: &str, value: impl Display) {
-        let _ = writeln!(self.0, "{name}{labels} {value}");
-    }
-
-    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.head(name, "gauge", help);
-        self.line(name, "", value);
-    }
-
-    pub(crate) fn counter(&mut self, name: &str, help: &str, count: &Count) {
-        self.head(name, "counter", help);
-        self.line(name, "", count.get());
-    }
-
-    pub(crate) fn counters<L: Label>(
-        &mut self,
-        name: &str,
-        help: &str,
-        label: &str,
-        counts: &By<L>,
-    ) {
-        self.head(name, "counter", help);
-        for (value, count) in counts.all() {
-            self.line(name, &format!("{{{label}=\"{value}\"}}"), count.get());
-        }
-    }
-
-    pub(crate) fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.head(name, "histogram", help);
-        self.classes(name, "", &histogram.read());
-    }
-
-    /// A histogram's lines. `labels` ends with a comma, or is empty.
-    fn classes(&mut self, name: &str, labels: &str, times: &Times) {
-        self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
-    }
-
-    /// The same of numbers in any unit, told in one that is so many times as large. `classes` has one
-    /// more than `bounds`, for what is above them.
-    pub(crate) fn buckets(
-        &mut self,
-        name: &str,
-        labels: &str,
-        bounds: &[u64],
-        classes: &[u64],
-        sum: u64,
-        unit: f64,
-    ) {
-        let mut count = 0;
-        for (bound, class) in bounds.iter().zip(classes) {
-            count += class;
-            let bound = *bound as f64 / unit;
-            let _ = writeln!(self.0, "{name}_bucket{{{labels}le=\"{bound}\"}} {count}");
-        }
-        let count: u64 = classes.iter().sum();
-        let _ = writeln!(self.0, "{name}_bucket{{{labels}le=\"+Inf\"}} {count}");
-        let labels = labels.trim_end_matches(',');
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-        self.line(&format!("{name}_sum"), &labels, sum as f64 / unit);
-        self.line(&format!("{name}_count"), &labels, count);
     }
 }

@@ -4,34 +4,37 @@
 //! ```text
 //!  0  4  length of what follows, little endian
 //!  4  1  what it is
-//!  5  .  body
+//!  5  1  length of the name
+//!  6  .  name of the shelf that it is about; empty where it is about all of the archive
+//!  .  .  body
 //! ```
 //!
-//! Requests: PUT (body: a record), ERASE (a Nostr filter as JSON), COMPACT, STATS. Every request has
-//! one answer, in the order of the requests; PROGRESS lines may come before that of a COMPACT or
-//! ERASE.
+//! Requests: PUT (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS. Every request has one
+//! answer, in the order of the requests, which names the same shelf; PROGRESS lines may come before
+//! that of a COMPACT or ERASE.
 //!
-//! A takeover is a connection of its own. The new process says TAKEOVER, the old one HANDED with its
-//! listening sockets and its hold on the lock; then READY, GO, STARTED as `give` tells. Whichever side
-//! gives up says FAILED. From then on
-//! the old process is the one that asks (PUT, ERASE), and between the answers it is told how far the
-//! archive has GROWN. EPHEMERAL goes both ways.
+//! A takeover is a connection of its own. The new process says TAKEOVER, the old one the STATE of its
+//! doors and HANDED with its listening sockets and its hold on the lock; then READY, GO, STARTED as
+//! `give` tells. Whichever side gives up says FAILED. From then on the old process is the one that asks
+//! (PUT, ERASE), and between the answers it is told how far each shelf has GROWN. EPHEMERAL goes both
+//! ways.
 
 use std::io::{self, Read, Write};
 
-use hark_archive::Outcome;
 use hark_archive::admission::Refusal;
 use hark_archive::store::Mark;
+use hark_archive::{Id, Outcome};
 
 pub(super) const PUT: u8 = 1;
 pub(super) const ERASE: u8 = 2;
 pub(super) const COMPACT: u8 = 3;
 pub(super) const STATS: u8 = 4;
-/// A process wants to take over; the body is [`TAKEOVER_VERSION`].
+/// A process wants to take over; the body is [`TAKEOVER_VERSION`], then the names of its shelves, a
+/// line each.
 pub(super) const TAKEOVER: u8 = 5;
 /// It has opened the archive; the body is the process's number as text.
 pub(super) const READY: u8 = 6;
-/// It has the right to write and uses it from now on; the body is the mark where it begins.
+/// It has the right to write and uses it from now on.
 pub(super) const STARTED: u8 = 7;
 /// A record that is passed on and never stored.
 pub(super) const EPHEMERAL: u8 = 8;
@@ -50,14 +53,16 @@ pub(super) const FAILED: u8 = 0x84;
 pub(super) const HANDED: u8 = 0x85;
 /// The new process may claim the right to write.
 pub(super) const GO: u8 = 0x86;
-/// The archive is durable up to the mark in the body.
+/// The shelf is durable up to the mark in the body.
 pub(super) const GROWN: u8 = 0x87;
+/// A part of what the shelf's door goes on with.
+pub(super) const STATE: u8 = 0x88;
 
 /// Bytes of a frame between two servers: as many as a record may have in the archive, and some.
 pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
 
 /// How a takeover is spoken, and what of the archive's files both processes have to read alike.
-pub(super) const TAKEOVER_VERSION: u32 = 2;
+pub(super) const TAKEOVER_VERSION: u32 = 3;
 
 /// A mark as a body.
 pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
@@ -74,66 +79,107 @@ pub(super) fn mark(bytes: &[u8]) -> Option<Mark> {
     Some(Mark { log: u32::from_le_bytes(*log), bytes: u64::from_le_bytes(bytes) })
 }
 
-/// Writes a frame.
-pub(super) fn write(out: &mut impl Write, what: u8, body: &[u8]) -> io::Result<()> {
-    let Ok(len) = u32::try_from(body.len() + 1) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "frame is too long"));
-    };
+/// Ids as a body.
+pub(super) fn ids_bytes(ids: &[Id]) -> Vec<u8> {
+    ids.concat()
+}
+
+/// The ids that a body says.
+pub(super) fn ids(bytes: &[u8]) -> Option<Vec<Id>> {
+    let (ids, rest) = bytes.as_chunks();
+    rest.is_empty().then(|| ids.to_vec())
+}
+
+/// Writes a frame about a shelf, or about none.
+pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
+    let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, "frame is too long");
+    let name = u8::try_from(shelf.len()).map_err(invalid)?;
+    let len = u32::try_from(2 + shelf.len() + body.len()).map_err(invalid)?;
     out.write_all(&len.to_le_bytes())?;
-    out.write_all(&[what])?;
+    out.write_all(&[what, name])?;
+    out.write_all(shelf.as_bytes())?;
     out.write_all(body)
 }
 
-/// Reads a frame into `body` and says what it is. None at the end of the stream.
-pub(super) fn read(
-    from: &mut impl Read,
-    body: &mut Vec<u8>,
-    bytes_max: usize,
-) -> io::Result<Option<u8>> {
-    let mut head = [0; 5];
-    match from.read(&mut head[..1])? {
-        0 => return Ok(None),
-        _ => from.read_exact(&mut head[1..])?,
+/// A frame that was read.
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    /// What it is.
+    pub(super) what: u8,
+    /// The length of the name, the name and the body.
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// The shelf that it is about; empty where it is about none.
+    pub(super) fn shelf(&self) -> &str {
+        self.parts().map_or("", |(shelf, _)| shelf)
     }
-    let [a, b, c, d, what] = head;
-    let len = u32::from_le_bytes([a, b, c, d]) as usize;
+
+    /// What it says. Where it names no shelf as it should, as before frames did so, that is all of it.
+    pub(super) fn body(&self) -> &[u8] {
+        self.parts().map_or(&self.bytes, |(_, body)| body)
+    }
+
+    fn parts(&self) -> Option<(&str, &[u8])> {
+        let (len, rest) = self.bytes.split_first()?;
+        let (name, body) = rest.split_at_checked(usize::from(*len))?;
+        Some((str::from_utf8(name).ok()?, body))
+    }
+
+    /// The same where that is text.
+    pub(super) fn text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(self.body())
+    }
+
+    /// Reads the next one in its place. False at the end of the stream.
+    pub(super) fn read(&mut self, from: &mut impl Read, bytes_max: usize) -> io::Result<bool> {
+        let mut head = [0; 5];
+        match from.read(&mut head[..1])? {
+            0 => return Ok(false),
+            _ => from.read_exact(&mut head[1..])?,
+        }
+        let [a, b, c, d, what] = head;
+        let len = length([a, b, c, d], bytes_max)?;
+        self.what = what;
+        self.bytes.clear();
+        let read = from.take(len as u64 - 1).read_to_end(&mut self.bytes)?;
+        if read == len - 1 { Ok(true) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+/// The length of a frame behind its first bytes, if it may be that long.
+fn length(bytes: [u8; 4], bytes_max: usize) -> io::Result<usize> {
+    let len = u32::from_le_bytes(bytes) as usize;
     if len == 0 || len > bytes_max {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "frame is empty or too long"));
     }
-    body.clear();
-    let read = from.take(len as u64 - 1).read_to_end(body)?;
-    if read == len - 1 { Ok(Some(what)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    Ok(len)
 }
 
 /// Reads frames from a stream that lets a reader wait for so long only. What has come of a frame by
 /// then is kept for the next try. Nothing behind a frame is read with it.
 #[derive(Default)]
-pub(super) struct Frame(Vec<u8>);
+pub(super) struct Pieces(Vec<u8>);
 
-impl Frame {
-    /// What the next frame is, once it is whole, and its body. None at the end of the stream.
+impl Pieces {
+    /// The next frame, once it is whole. None at the end of the stream.
     pub(super) fn read(
         &mut self,
         from: &mut impl Read,
         bytes_max: usize,
-    ) -> io::Result<Option<(u8, Vec<u8>)>> {
+    ) -> io::Result<Option<Frame>> {
         loop {
             let whole = match self.0.first_chunk() {
                 None => 5,
-                Some(len) => 4 + u32::from_le_bytes(*len) as usize,
+                Some(len) => 4 + length(*len, bytes_max)?,
             };
-            if !(5..=4 + bytes_max).contains(&whole) {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "frame is empty or too long",
-                ));
-            }
             let has = self.0.len();
             if has == whole {
-                let body = self.0.split_off(5);
-                let what = self.0.pop();
+                let bytes = self.0.split_off(5);
+                let frame = Frame { what: self.0[4], bytes };
                 self.0.clear();
-                return Ok(what.map(|what| (what, body)));
+                return Ok(Some(frame));
             }
             self.0.resize(whole, 0);
             let read = from.read(&mut self.0[has..]);
@@ -196,38 +242,51 @@ mod tests {
     #[test]
     fn a_frame_that_comes_in_pieces_is_read_whole_and_nothing_behind_it() {
         let mut bytes = Vec::new();
-        write(&mut bytes, STARTED, &mark_bytes(Mark { log: 1, bytes: 2 })).unwrap();
-        write(&mut bytes, READY, b"").unwrap();
+        write(&mut bytes, GROWN, "waku", &mark_bytes(Mark { log: 1, bytes: 2 })).unwrap();
+        write(&mut bytes, READY, "", b"").unwrap();
         bytes.extend([9, 9]);
-        let (mut from, mut frame, mut frames) = (Slow(&bytes, false), Frame::default(), 0);
+        let (mut from, mut pieces, mut frames) = (Slow(&bytes, false), Pieces::default(), 0);
         while frames < 2 {
-            match frame.read(&mut from, 64) {
-                Ok(Some((STARTED, body))) => frames += usize::from(mark(&body).is_some()),
-                Ok(Some((what, _))) => frames += usize::from(what == READY),
+            match pieces.read(&mut from, 64) {
+                Ok(Some(frame)) if frame.what == GROWN => {
+                    assert_eq!(frame.shelf(), "waku");
+                    frames += usize::from(mark(frame.body()).is_some());
+                }
+                Ok(Some(frame)) => frames += usize::from(frame.what == READY),
                 other => assert_eq!(other.unwrap_err().kind(), io::ErrorKind::WouldBlock),
             }
         }
         assert_eq!(from.0, [9, 9]);
-        assert!(Frame::default().read(&mut &b""[..], 64).unwrap().is_none());
+        assert!(Pieces::default().read(&mut &b""[..], 64).unwrap().is_none());
         for bad in [&[0, 0, 0, 0, 7][..], &[65, 0, 0, 0, 7], &[2, 0, 0, 0, 7]] {
+            assert!(Pieces::default().read(&mut &bad[..], 64).is_err());
             assert!(Frame::default().read(&mut &bad[..], 64).is_err());
+        }
+    }
+
+    #[test]
+    fn a_frame_without_a_name_is_all_body() {
+        for body in [&b""[..], b"it takes over in another way", b"\x02x", b"\x01\xff"] {
+            let frame = Frame { what: FAILED, bytes: body.to_vec() };
+            assert_eq!((frame.shelf(), frame.body()), ("", body));
         }
     }
 
     #[test]
     fn frames_and_outcomes_come_back_and_cuts_are_errors() {
         let mut bytes = Vec::new();
-        write(&mut bytes, PUT, b"abc").unwrap();
-        write(&mut bytes, STATS, b"").unwrap();
-        let (mut from, mut body) = (&bytes[..], Vec::new());
-        assert_eq!(read(&mut from, &mut body, 4).unwrap(), Some(PUT));
-        assert_eq!(body, b"abc");
-        assert_eq!(read(&mut from, &mut body, 4).unwrap(), Some(STATS));
-        assert_eq!(read(&mut from, &mut body, 4).unwrap(), None);
-        for cut in 1..8 {
-            assert!(read(&mut &bytes[..cut], &mut body, 4).is_err(), "cut at {cut}");
+        write(&mut bytes, PUT, "nostr", b"abc").unwrap();
+        write(&mut bytes, STATS, "", b"").unwrap();
+        let (mut from, mut frame) = (&bytes[..], Frame::default());
+        assert!(frame.read(&mut from, 10).unwrap());
+        assert_eq!((frame.what, frame.shelf(), frame.body()), (PUT, "nostr", &b"abc"[..]));
+        assert!(frame.read(&mut from, 10).unwrap());
+        assert_eq!((frame.what, frame.shelf(), frame.body()), (STATS, "", &b""[..]));
+        assert!(!frame.read(&mut from, 10).unwrap());
+        for cut in 1..14 {
+            assert!(frame.read(&mut &bytes[..cut], 10).is_err(), "cut at {cut}");
         }
-        assert!(read(&mut &bytes[..], &mut body, 3).is_err());
+        assert!(frame.read(&mut &bytes[..], 9).is_err());
         let outcomes = [
             Outcome::Stored { seq: 7 },
             Outcome::Duplicate,
@@ -240,5 +299,8 @@ mod tests {
             assert_eq!(outcome(&outcome_bytes(each)), Some(each));
         }
         assert_eq!(outcome(&[]), None);
+        let some = [[1; 32], [2; 32]];
+        assert_eq!(ids(&ids_bytes(&some)), Some(some.to_vec()));
+        assert_eq!(ids(&[0; 33]), None);
     }
 }

@@ -11,24 +11,22 @@ use std::thread::JoinHandle;
 
 use hark_archive::mirror::Lag;
 use hark_archive::store::Mark;
-use hark_archive::{CommitError, Outcome, Record, Write, vital};
-use hark_codec::nostr::Filter;
-use hark_networks::nostr::query;
-use serde_json::{Map, Value, json};
+use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::feed::{Feed, Outbox};
 use super::give::Giving;
-use super::handover::{Handover, Peer};
+use super::handover::Sibling;
 use super::process::Process;
 use super::protocol::{
-    self, COMPACT, EPHEMERAL, ERASE, FAILED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, STATS,
-    TAKEOVER, TEXT, outcome_bytes,
+    self, COMPACT, EPHEMERAL, ERASE, FAILED, Frame, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT,
+    STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::socket;
-use crate::Compact;
-use crate::metrics::Metrics;
-use crate::nostr::Relay;
+use crate::door::Opened;
+use crate::settings::Shared;
+use crate::shelf::{Movable, Shelf};
 
 /// Deletes in one write.
 const ERASE_BATCH: usize = 512;
@@ -48,21 +46,22 @@ pub(crate) struct Control {
 /// Connections that are open, by number.
 type Streams = Arc<Mutex<Vec<(u64, UnixStream, JoinHandle<()>)>>>;
 
-/// An answer that is there, or will be.
-type Promise = Receiver<(u8, Vec<u8>)>;
+/// An answer that is there, or will be, and the shelf that it is about.
+type Promise = (&'static str, Receiver<(u8, Vec<u8>)>);
 
 impl Control {
     /// Opens the socket, beside the place where it is to lie.
     pub(crate) fn start(
         path: &Path,
-        relay: Arc<Relay>,
-        compact: Option<Compact>,
+        networks: &Arc<[Opened]>,
+        settings: &Shared,
         giving: Option<Arc<Giving>>,
     ) -> io::Result<Self> {
         let (bound, listener) = socket::bind_beside(path)?;
         let listener = Arc::new(listener);
         let stopping = Arc::new(AtomicBool::new(false));
-        let connection = Connection { relay, compact, giving, stopping };
+        let (networks, settings) = (Arc::clone(networks), Arc::clone(settings));
+        let connection = Connection { networks, settings, giving, stopping };
         let streams = Streams::default();
         let accepting = vital::spawn("hark-control", {
             let (listener, streams) = (Arc::clone(&listener), Arc::clone(&streams));
@@ -93,32 +92,38 @@ impl Control {
         self.followers.subscribe()
     }
 
-    /// Serves the process that this one has taken over from.
+    /// Serves the process that this one has taken these shelves over from, each at that mark.
     pub(crate) fn serve_follower(
         &self,
         stream: UnixStream,
-        archive: Arc<dyn Handover>,
-        begin: Mark,
+        shelves: Vec<(Movable, Mark)>,
     ) -> io::Result<()> {
         let ours = stream.try_clone()?;
-        let followed = Arc::clone(&archive);
-        let outbox = Arc::new(Outbox::following(stream.try_clone()?, followed, begin));
-        let bytes_max = self.connection.relay.settings().limits.outbox_bytes_max;
-        let feed = Feed::start(Arc::clone(&outbox), stream.try_clone()?, bytes_max)?;
-        let feed: Arc<dyn Peer> = Arc::new(feed);
+        let outbox = Arc::new(Outbox::following(stream.try_clone()?, shelves.clone()));
+        let bytes_max = self.connection.settings.load().limits.outbox_bytes_max;
+        let feed = Arc::new(Feed::start(Arc::clone(&outbox), stream.try_clone()?, bytes_max)?);
         let (connection, followers) = (self.connection.clone(), self.followers.clone());
-        connection.relay.peers.add(Arc::clone(&feed));
-        // What has been written since it was said where to begin.
-        feed.grown();
+        let mut siblings = Vec::with_capacity(shelves.len());
+        for (Movable { shelf, .. }, _) in &shelves {
+            let sibling: Arc<dyn Sibling> = Arc::new(feed.of(shelf.name()));
+            shelf.siblings().add(Arc::clone(&sibling));
+            // What has been written since it was said where to begin.
+            sibling.grown();
+            siblings.push((Arc::clone(shelf), sibling));
+        }
         followers.send_modify(|count| *count += 1);
         let thread = vital::spawn("hark-follower", move || {
-            match connection.run(&ours, outbox, Some(&feed)) {
+            match connection.run(&ours, outbox, &siblings) {
                 Ok(()) => tracing::info!("the server before this one has ended"),
                 Err(error) => tracing::warn!(%error, "the server before this one is gone"),
             }
-            connection.relay.peers.remove(&feed);
+            for (shelf, sibling) in &siblings {
+                shelf.siblings().remove(sibling);
+            }
             let _ = ours.shutdown(std::net::Shutdown::Both);
-            archive.followed(None);
+            for (Movable { store, .. }, _) in &shelves {
+                store.followed(None);
+            }
             followers.send_modify(|count| *count -= 1);
         })?;
         let mut open = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +167,7 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
         let Ok(stream) = stream else { continue };
         let mut open = streams.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, _, thread)| !thread.is_finished());
-        if open.len() >= connection.relay.settings().limits.control_connections_max {
+        if open.len() >= connection.settings.load().limits.control_connections_max {
             continue;
         }
         let Ok(ours) = stream.try_clone() else { continue };
@@ -170,7 +175,7 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
         let name = format!("hark-control-{number}");
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let outbox = ours.try_clone().map(|to| Arc::new(Outbox::new(to)));
-            if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, None)) {
+            if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, &[])) {
                 tracing::warn!(%error, "a control connection broke");
             }
             // The other clone is kept for stopping it, so this is what ends the connection.
@@ -184,77 +189,108 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
 
 #[derive(Clone)]
 struct Connection {
-    relay: Arc<Relay>,
-    compact: Option<Compact>,
+    networks: Arc<[Opened]>,
+    settings: Shared,
     giving: Option<Arc<Giving>>,
     stopping: Arc<AtomicBool>,
 }
 
+/// What a request is answered with.
+type Say = SyncSender<(u8, Vec<u8>)>;
+
 impl Connection {
-    /// Serves a connection; `follower` is the process at its other end, if it follows this one.
+    /// Serves a connection; `siblings` is the process at its other end, for each shelf in which it
+    /// follows this one.
     fn run(
         &self,
         stream: &UnixStream,
         outbox: Arc<Outbox>,
-        follower: Option<&Arc<dyn Peer>>,
+        siblings: &[(Arc<Shelf>, Arc<dyn Sibling>)],
     ) -> io::Result<()> {
         let mut from = BufReader::with_capacity(64 << 10, stream.try_clone()?);
         let (promise, promised) =
-            sync_channel::<Promise>(self.relay.settings().limits.control_window);
+            sync_channel::<Promise>(self.settings.load().limits.control_window);
         let answering = std::thread::Builder::new()
             .name("hark-control-out".into())
             .spawn(move || answer(&promised, &outbox))?;
-        let mut body = Vec::new();
-        let bytes_max = match follower {
+        let mut frame = Frame::default();
+        let bytes_max = if siblings.is_empty() {
+            self.settings.load().limits.control_frame_bytes_max
+        } else {
             // What it has let in, its settings have allowed.
-            Some(_) => PEER_FRAME_BYTES_MAX,
-            None => self.relay.settings().limits.control_frame_bytes_max,
+            PEER_FRAME_BYTES_MAX
         };
         let result = loop {
-            let what = match protocol::read(&mut from, &mut body, bytes_max) {
-                Ok(Some(what)) => what,
-                Ok(None) => break Ok(()),
+            match frame.read(&mut from, bytes_max) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
                 Err(_) if self.stopping.load(Ordering::Acquire) => break Ok(()),
                 Err(error) => break Err(error),
-            };
-            if what == TAKEOVER
+            }
+            if frame.what == TAKEOVER
                 && let Some(giving) = &self.giving
             {
                 drop(promise);
                 answering.join().unwrap_or(Ok(()))?;
-                return giving.serve(&self.relay, from, stream, &self.stopping, &body);
+                let patience = self.settings.load().limits.takeover_wait_ms;
+                let doors = &self.networks;
+                return giving.serve(doors, from, stream, &self.stopping, &frame, patience);
             }
-            if what == EPHEMERAL {
-                if let Ok(record) = Record::new(&body) {
-                    self.relay.live.publish(None, &record);
-                    self.relay.peers.pass_on(&record, follower);
+            if frame.what == EPHEMERAL {
+                let sibling = siblings.iter().find(|(shelf, _)| shelf.name() == frame.shelf());
+                if let (Some((shelf, sibling)), Ok(record)) = (sibling, Record::new(frame.body())) {
+                    shelf.subscribers().publish(None, &record);
+                    shelf.siblings().pass_on(&record, Some(sibling));
                 }
                 continue;
             }
             // Room for progress, as the answers before this one may not be read yet.
             let (say, said) = sync_channel(4);
-            if promise.send(said).is_err() {
+            let network = self.networks.iter().find(|each| each.shelf.name() == frame.shelf());
+            let name = network.map_or("", |network| network.shelf.name());
+            if promise.send((name, said)).is_err() {
                 break Ok(());
             }
-            self.serve(what, &body, say);
+            match network {
+                Some(network) => self.serve(&frame, network, say),
+                None => {
+                    let _ = say.send((FAILED, self.unserved(&frame).into()));
+                }
+            }
         };
         drop(promise);
         answering.join().unwrap_or(Ok(())).and(result)
     }
 
-    fn serve(&self, what: u8, body: &[u8], say: SyncSender<(u8, Vec<u8>)>) {
+    /// Why a request about no shelf of this server is not answered.
+    fn unserved(&self, frame: &Frame) -> String {
+        if frame.what == TAKEOVER {
+            return "this archive cannot be taken over while it is served".into();
+        }
+        let served: Vec<_> = self.networks.iter().map(|network| network.shelf.name()).collect();
+        format!("this server does not serve {}; it serves {}", frame.shelf(), served.join(", "))
+    }
+
+    fn serve(&self, frame: &Frame, Opened { shelf, door }: &Opened, say: Say) {
         // Sends below fail only where the connection is gone, and the answer with it.
-        let answer = match what {
-            PUT => return self.put(body, say),
-            ERASE => self.erase(body, &say).map(|count| count.to_string()),
-            COMPACT => match &self.compact {
+        let answer = match frame.what {
+            PUT => return put(shelf, frame.body(), say),
+            ERASE => self.erase(shelf, frame.body(), &say).map(|count| count.to_string()),
+            COMPACT => match shelf.compact() {
                 Some(compact) => compact(&mut |line| {
                     let _ = say.send((PROGRESS, line.into()));
                 }),
                 None => Err("this store has nothing to compact".into()),
             },
-            STATS => Ok(self.stats()),
-            TAKEOVER => Err("this archive cannot be taken over while it is served".into()),
+            STATS => {
+                let (more, rows) = door.stats();
+                let mut stats = stats(shelf);
+                if let Some(fields) = stats.as_object_mut() {
+                    fields.extend(more);
+                    fields.insert("rows".into(), json!(rows));
+                }
+                Ok(stats.to_string())
+            }
             other => {
                 Err(format!("request {other} is not known; is the other end of this version?"))
             }
@@ -265,77 +301,69 @@ impl Connection {
         });
     }
 
-    fn put(&self, body: &[u8], say: SyncSender<(u8, Vec<u8>)>) {
-        // Here and not in the store: a bad record there would fail others in its batch.
-        if let Err(error) = Record::new(body).and_then(|record| record.check()) {
-            let _ = say.send((FAILED, error.to_string().into()));
-            return;
-        }
-        let refused = say.clone();
-        let done = move |result: Result<Outcome, Arc<CommitError>>| {
-            let _ = say.try_send(match result {
-                Ok(outcome) => (OUTCOME, outcome_bytes(outcome).into()),
-                Err(error) => (FAILED, error.to_string().into()),
-            });
-        };
-        if self.relay.writer.submit(Write::Put(body.into()), Box::new(done)).is_err() {
-            let _ = refused.send((FAILED, "the archive takes no more writes".into()));
-        }
-    }
-
-    fn erase(&self, body: &[u8], say: &SyncSender<(u8, Vec<u8>)>) -> Result<u64, String> {
-        let mut filter = Filter::default();
-        filter.parse(body).map_err(|error| error.to_string())?;
-        if filter.search().is_some() {
-            return Err("search cannot be deleted by".into());
-        }
-        let query = query::of(&filter);
-        let (mut total, wanted) = (0, query.limit as u64);
-        while total < wanted && !self.stopping.load(Ordering::Acquire) {
-            let limit = ERASE_BATCH.min((wanted - total) as usize);
-            let batch = hark_archive::Query { limit, ..query.clone() };
-            let outcome = self.relay.writer.write(Write::Erase(Box::new(batch)));
-            match outcome.map_err(|error| error.to_string())? {
-                Outcome::Erased(count) if count > 0 => total += count,
-                _ => break,
+    fn erase(&self, shelf: &Shelf, body: &[u8], say: &Say) -> Result<u64, String> {
+        let ids: Vec<Id> = protocol::ids(body).ok_or("what is no list of ids was to be deleted")?;
+        let mut total = 0;
+        for ids in ids.chunks(ERASE_BATCH) {
+            if self.stopping.load(Ordering::Acquire) {
+                break;
+            }
+            let mut query = Query { ids: Some(ids.to_vec()), ..Query::default() };
+            query.normalise();
+            match shelf.writer().write(Write::Erase(Box::new(query))) {
+                Ok(Outcome::Erased(count)) => total += count,
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
             }
             let _ = say.send((PROGRESS, format!("{total} deleted").into()));
         }
         Ok(total)
     }
+}
 
-    fn stats(&self) -> String {
-        let stats = self.relay.store.stats();
-        let counters = self.relay.writer.counters();
-        let metrics = &self.relay.metrics;
-        json!({
-            "records": stats.records,
-            "dead": stats.dead,
-            "bytes": stats.bytes,
-            "dead_bytes": stats.dead_bytes,
-            "log_bytes": stats.log_bytes,
-            "index_bytes": stats.index_bytes,
-            "head_records": stats.head_records,
-            "segments": stats.segments,
-            "oldest": stats.oldest,
-            "newest": stats.newest,
-            "damaged": stats.damaged,
-            "damaged_files": stats.damaged_files,
-            "upkeep_failed": stats.upkeep_failed,
-            "written_bytes": stats.written_bytes,
-            "mirror": stats.mirror.as_ref().map(mirror),
-            "batches": counters.batches.read().count(),
-            "writes": counters.writes.get(),
-            "subscriptions": self.relay.live.len(),
-            "connections": metrics.connections_open.get(),
-            "outbox_bytes": self.relay.outboxes.bytes(),
-            "messages": messages(metrics),
-            "resident_bytes": Process::now().resident_bytes,
-            "since": metrics.started_s(),
-            "trouble": self.relay.trouble(),
-        })
-        .to_string()
+fn put(shelf: &Shelf, body: &[u8], say: Say) {
+    // Here and not in the store: a bad record there would fail others in its batch.
+    if let Err(error) = Record::new(body).and_then(|record| record.check()) {
+        let _ = say.send((FAILED, error.to_string().into()));
+        return;
     }
+    let refused = say.clone();
+    let done = move |result: Result<Outcome, Arc<CommitError>>| {
+        let _ = say.try_send(match result {
+            Ok(outcome) => (OUTCOME, outcome_bytes(outcome).into()),
+            Err(error) => (FAILED, error.to_string().into()),
+        });
+    };
+    if shelf.writer().submit(Write::Put(body.into()), Box::new(done)).is_err() {
+        let _ = refused.send((FAILED, "the archive takes no more writes".into()));
+    }
+}
+
+/// What is known of a shelf, whatever its network.
+fn stats(shelf: &Shelf) -> Value {
+    let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
+    json!({
+        "records": stats.records,
+        "dead": stats.dead,
+        "bytes": stats.bytes,
+        "dead_bytes": stats.dead_bytes,
+        "log_bytes": stats.log_bytes,
+        "index_bytes": stats.index_bytes,
+        "head_records": stats.head_records,
+        "segments": stats.segments,
+        "oldest": stats.oldest,
+        "newest": stats.newest,
+        "damaged": stats.damaged,
+        "damaged_files": stats.damaged_files,
+        "upkeep_failed": stats.upkeep_failed,
+        "written_bytes": stats.written_bytes,
+        "mirror": stats.mirror.as_ref().map(mirror),
+        "batches": counters.batches.read().count(),
+        "writes": counters.writes.get(),
+        "resident_bytes": Process::now().resident_bytes,
+        "since": shelf.since_s(),
+        "trouble": shelf.trouble(),
+    })
 }
 
 fn mirror(lag: &Lag) -> Value {
@@ -351,21 +379,10 @@ fn mirror(lag: &Lag) -> Value {
     })
 }
 
-/// Messages by verb and by what became of them, as far as there were any.
-fn messages(metrics: &Metrics) -> Value {
-    let by_verb = metrics.answers().all().map(|(verb, verdicts)| {
-        let counts = verdicts.all().map(|(verdict, count)| (verdict, count.get()));
-        let counts = counts.filter(|(_, count)| *count > 0);
-        let counts: Map<_, _> = counts.map(|(name, count)| (name.into(), count.into())).collect();
-        (verb.into(), Value::Object(counts))
-    });
-    Value::Object(by_verb.collect())
-}
-
 /// Writes what was promised, in order; flushes when it has to wait.
 fn answer(promised: &Receiver<Promise>, to: &Outbox) -> io::Result<()> {
     loop {
-        let promise = if let Ok(promise) = promised.try_recv() {
+        let (shelf, promise) = if let Ok(promise) = promised.try_recv() {
             promise
         } else {
             to.flush()?;
@@ -384,7 +401,7 @@ fn answer(promised: &Receiver<Promise>, to: &Outbox) -> io::Result<()> {
                     Err(_) => (FAILED, b"the archive takes no more writes".to_vec()),
                 }
             };
-            to.say(what, &body)?;
+            to.say(what, shelf, &body)?;
             if what != PROGRESS {
                 break;
             }

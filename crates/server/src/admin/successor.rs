@@ -1,23 +1,32 @@
-//! The process that took over, as the one before it sees it: who makes its batches durable.
+//! The process that took over, as the one before it sees it: what makes a shelf's batches durable.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hark_archive::{CommitError, Committed, Id, Outcome, Query, Record, Store, Write};
+use hark_archive::{CommitError, Committed, Id, Outcome, Query, Record, Write};
 
-use super::handover::Peer;
-use super::protocol::{self, EPHEMERAL, ERASE, OUTCOME, PUT, TEXT};
+use super::handover::Sibling;
+use super::protocol::{self, EPHEMERAL, ERASE, Frame, OUTCOME, PUT, TEXT, ids_bytes};
+use crate::shelf::Shelf;
 
 /// Ids in one request to erase.
 const ERASE_IDS: usize = 512;
 
-/// The process that took over, for the writer of this one.
+/// What the process that took over is told, of all shelves.
+pub(super) type To = Arc<Mutex<BufWriter<UnixStream>>>;
+
+/// The way to the process that took over.
+pub(super) fn to(stream: &UnixStream) -> io::Result<To> {
+    Ok(Arc::new(Mutex::new(BufWriter::with_capacity(64 << 10, stream.try_clone()?))))
+}
+
+/// The process that took over, for the writer of a shelf of this one.
 pub(super) struct Successor {
     /// What it writes, as this process sees it.
-    store: Arc<dyn Store>,
-    to: Mutex<BufWriter<UnixStream>>,
+    pub(super) shelf: Arc<Shelf>,
+    to: To,
     /// None once it is gone.
     answers: Mutex<Option<Sender<Answer>>>,
     answered: Mutex<Receiver<Answer>>,
@@ -26,11 +35,10 @@ pub(super) struct Successor {
 type Answer = Result<Outcome, String>;
 
 impl Successor {
-    pub(super) fn new(store: Arc<dyn Store>, stream: &UnixStream) -> io::Result<Self> {
+    pub(super) fn new(shelf: Arc<Shelf>, to: To) -> Self {
         let (answers, answered) = channel();
-        let to = Mutex::new(BufWriter::with_capacity(64 << 10, stream.try_clone()?));
         let (answers, answered) = (Mutex::new(Some(answers)), Mutex::new(answered));
-        Ok(Self { store, to, answers, answered })
+        Self { shelf, to, answers, answered }
     }
 
     /// Has it make a batch durable. It tells its growth before it answers, so what is answered is
@@ -38,20 +46,21 @@ impl Successor {
     pub(super) fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         let stopped = |reason: String| CommitError::Stopped(reason);
         let lost = |_| stopped("the process that took over is gone".into());
+        let shelf = self.shelf.name();
         let mut asked = Vec::with_capacity(writes.len());
         {
             let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
             for write in writes {
                 match write {
                     Write::Put(record) => {
-                        protocol::write(&mut *to, PUT, record).map_err(lost)?;
+                        protocol::write(&mut *to, PUT, shelf, record).map_err(lost)?;
                         asked.push(1);
                     }
                     Write::Erase(query) => {
                         let ids = self.matching(query).map_err(stopped)?;
                         for ids in ids.chunks(ERASE_IDS) {
-                            let filter = super::control::ids_filter(ids);
-                            protocol::write(&mut *to, ERASE, filter.as_bytes()).map_err(lost)?;
+                            let ids = ids_bytes(ids);
+                            protocol::write(&mut *to, ERASE, shelf, &ids).map_err(lost)?;
                         }
                         asked.push(ids.chunks(ERASE_IDS).len());
                     }
@@ -84,7 +93,7 @@ impl Successor {
     fn matching(&self, query: &Query) -> Result<Vec<Id>, String> {
         let failed = |error: hark_archive::SearchError| error.to_string();
         let mut ids = Vec::new();
-        let mut search = self.store.search(query).map_err(failed)?;
+        let mut search = self.shelf.store().search(query).map_err(failed)?;
         let take = &mut |record: &Record<'_>| {
             ids.push(*record.id());
             std::ops::ControlFlow::Continue(())
@@ -94,12 +103,12 @@ impl Successor {
     }
 
     /// An answer has come.
-    pub(super) fn answered(&self, what: u8, body: &[u8]) {
-        let text = || String::from_utf8_lossy(body).into_owned();
-        let answer = match what {
-            OUTCOME => protocol::outcome(body).ok_or_else(|| "an outcome that is none".into()),
-            TEXT => text().parse().map(Outcome::Erased).map_err(|_| "a count that is none".into()),
-            _ => Err(text()),
+    pub(super) fn answered(&self, frame: &Frame) {
+        let none = |what: &str| format!("{what} that is none");
+        let answer = match frame.what {
+            OUTCOME => protocol::outcome(frame.body()).ok_or_else(|| none("an outcome")),
+            TEXT => frame.text().parse().map(Outcome::Erased).map_err(|_| none("a count")),
+            _ => Err(frame.text().into_owned()),
         };
         if let Some(answers) = &*self.answers.lock().unwrap_or_else(PoisonError::into_inner) {
             // The receiver lives as long as this does.
@@ -116,11 +125,12 @@ impl Successor {
     }
 }
 
-impl Peer for Successor {
+impl Sibling for Successor {
     fn pass_on(&self, record: &Record<'_>) {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         // That it is gone is seen where it is heard.
-        let _ = protocol::write(&mut *to, EPHEMERAL, record.bytes()).and_then(|()| to.flush());
+        let _ = protocol::write(&mut *to, EPHEMERAL, self.shelf.name(), record.bytes())
+            .and_then(|()| to.flush());
     }
 
     fn grown(&self) {}

@@ -6,52 +6,61 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hark_archive::store::Mark;
-
 use super::control::{ControlError, broken};
 use super::exchange::{Event, Take, Taker};
 use super::fds;
 use super::give::RETRY;
-use super::handover::{Claim, Handover};
+use super::handover::{Claim, WriteLock};
 use super::protocol::{
-    self, FAILED, GO, HANDED, PROGRESS, READY, STARTED, TAKEOVER, TAKEOVER_VERSION, mark_bytes,
+    self, FAILED, Frame, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
+    TAKEOVER, TAKEOVER_VERSION,
 };
+use crate::shelf::Movable;
 
-/// Bytes of a line of progress, or of a reason.
-const TEXT_BYTES_MAX: usize = 64 << 10;
-
-/// A takeover under way. A process that ends before [`Taking::finish`] leaves the running server as it
-/// was.
+/// A takeover under way. A process that ends before it serves leaves the running server as it was.
 pub struct Taking {
     stream: UnixStream,
     lock: Option<OwnedFd>,
     turn: u64,
     listeners: Vec<TcpListener>,
+    states: Vec<(String, Vec<u8>)>,
 }
 
 impl Taking {
-    /// Asks the server whose socket lies at `path` for its archive and its sockets. On return that
-    /// server writes no more, but goes on if this one does not [finish](Taking::finish). Lines of
+    /// Asks the server whose socket lies at `path` for its archive, which has these shelves, and for its
+    /// sockets. On return that server writes no more, but goes on if this one does not finish. Lines of
     /// progress are passed on.
-    pub fn ask(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<Self, ControlError> {
+    pub fn ask(
+        path: &Path,
+        shelves: &[&str],
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Self, ControlError> {
         let mut stream = super::control::stream(path)?;
-        protocol::write(&mut stream, TAKEOVER, &TAKEOVER_VERSION.to_le_bytes())?;
-        let mut body = Vec::new();
+        let mut wish = TAKEOVER_VERSION.to_le_bytes().to_vec();
+        wish.extend(shelves.join("\n").into_bytes());
+        protocol::write(&mut stream, TAKEOVER, "", &wish)?;
+        let (mut frame, mut states) = (Frame::default(), Vec::new());
         loop {
-            let what = hear(&mut stream, &mut body)?;
-            let text = String::from_utf8_lossy(&body);
-            match what {
-                PROGRESS => progress(&text),
-                FAILED => return Err(ControlError::Refused(text.into_owned())),
+            hear(&mut stream, &mut frame)?;
+            match frame.what {
+                PROGRESS => progress(&frame.text()),
+                STATE => states.push((frame.shelf().to_owned(), frame.body().to_vec())),
+                FAILED => return Err(ControlError::Refused(frame.text().into_owned())),
                 HANDED => break,
                 _ => return Err(broken("an answer to something else")),
             }
         }
-        let turn = body.try_into().map(u64::from_le_bytes);
+        let turn = frame.body().try_into().map(u64::from_le_bytes);
         let turn = turn.map_err(|_| broken("a turn that is none"))?;
         let mut handed = fds::receive(&stream)?.into_iter();
         let lock = handed.next();
-        Ok(Self { stream, lock, turn, listeners: handed.map(TcpListener::from).collect() })
+        let listeners = handed.map(TcpListener::from).collect();
+        Ok(Self { stream, lock, turn, listeners, states })
+    }
+
+    /// What the doors of the other server hand over, by the names of their shelves.
+    pub(crate) fn states(&mut self) -> Vec<(String, Vec<u8>)> {
+        std::mem::take(&mut self.states)
     }
 
     /// The hold on the archive's lock.
@@ -76,16 +85,18 @@ impl Taking {
     }
 
     /// All is ready: waits for the other server to offer the right to write, claims it, begins to
-    /// write the archive, and says so. What is returned is the connection of a server that follows,
-    /// and from where on. If it fails, nothing was written; the right to write goes back when this
-    /// process ends. A server that is gone, but has not ended, is waited for with some patience.
+    /// write all shelves, and says so. What is returned is the connection of a server that follows. If
+    /// it fails, nothing was written; the right to write goes back when this process ends. A server
+    /// that is gone, but has not ended, is waited for with some patience.
     pub(crate) fn finish(
         mut self,
-        archive: &dyn Handover,
+        lock: &dyn WriteLock,
+        shelves: &[Movable],
         patience: Duration,
-    ) -> Result<(UnixStream, Mark), ControlError> {
+    ) -> Result<UnixStream, ControlError> {
         // If it can not be said, that the other server is gone, or has given up, is heard next.
-        let _ = protocol::write(&mut self.stream, READY, std::process::id().to_string().as_bytes());
+        let _ =
+            protocol::write(&mut self.stream, READY, "", std::process::id().to_string().as_bytes());
         let mut taker = Taker::Ready;
         let (mut event, mut failed) = self.hear_go();
         let late = Instant::now() + patience;
@@ -98,7 +109,7 @@ impl Taking {
                     std::thread::sleep(RETRY);
                     Event::Moment
                 }
-                Take::Claim => match archive.claim() {
+                Take::Claim => match lock.claim() {
                     Ok(Claim::Mine) => Event::Claimed,
                     Ok(Claim::Held) => Event::Held,
                     Ok(Claim::Late) => {
@@ -110,7 +121,7 @@ impl Taking {
                         Event::Unable
                     }
                 },
-                Take::Begin => match archive.take() {
+                Take::Begin => match shelves.iter().try_for_each(|shelf| shelf.store.take()) {
                     Ok(()) => Event::Begun,
                     Err(reason) => {
                         failed = ControlError::Refused(reason);
@@ -118,15 +129,18 @@ impl Taking {
                     }
                 },
                 Take::Start => {
-                    let begin = archive.end();
                     // If it can not be said, the other server is about to end, or has ended.
-                    let _ = protocol::write(&mut self.stream, STARTED, &mark_bytes(begin));
-                    return Ok((self.stream, begin));
+                    let _ = protocol::write(&mut self.stream, STARTED, "", b"");
+                    return Ok(self.stream);
                 }
                 Take::End => {
                     // Only for the log of the other server, if it is there.
-                    let _ =
-                        protocol::write(&mut self.stream, FAILED, failed.to_string().as_bytes());
+                    let _ = protocol::write(
+                        &mut self.stream,
+                        FAILED,
+                        "",
+                        failed.to_string().as_bytes(),
+                    );
                     return Err(failed);
                 }
             };
@@ -135,10 +149,10 @@ impl Taking {
 
     /// The answer to READY, and what has failed if nothing comes of it.
     fn hear_go(&mut self) -> (Event, ControlError) {
-        let mut body = Vec::new();
-        match hear(&mut self.stream, &mut body) {
+        let mut frame = Frame::default();
+        match hear(&mut self.stream, &mut frame).map(|()| frame.what) {
             Ok(GO) => (Event::Go, refused("the server that runs has taken it back")),
-            Ok(FAILED) => (Event::Failed, refused(&String::from_utf8_lossy(&body))),
+            Ok(FAILED) => (Event::Failed, refused(&frame.text())),
             Ok(_) => (Event::Failed, broken("an answer to something else")),
             Err(error) => (Event::Gone, error),
         }
@@ -149,8 +163,10 @@ fn refused(why: &str) -> ControlError {
     ControlError::Refused(why.into())
 }
 
-/// The next frame. Nothing is read ahead, as sockets may come behind it.
-fn hear(stream: &mut UnixStream, body: &mut Vec<u8>) -> Result<u8, ControlError> {
-    let what = protocol::read(stream, body, TEXT_BYTES_MAX)?;
-    what.ok_or_else(|| broken("the end, before an answer"))
+/// Reads the next frame, and nothing ahead, as sockets may come behind it.
+fn hear(stream: &mut UnixStream, frame: &mut Frame) -> Result<(), ControlError> {
+    if frame.read(stream, PEER_FRAME_BYTES_MAX)? {
+        return Ok(());
+    }
+    Err(broken("the end, before an answer"))
 }

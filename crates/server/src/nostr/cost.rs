@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use hark_archive::{Progress, Query, Record, Search, SearchError, Store};
 
-use super::slow::Spent;
-use crate::metrics::{Metrics, Plan};
+use super::metrics::Metrics;
+use crate::metrics::Plan;
 use crate::rate::Visitor;
+use crate::slow::Spent;
 
 /// Rows that a record counts as when it is told: it is copied, framed and sent.
 const TOLD_ROWS: u64 = 10;

@@ -15,10 +15,10 @@ use super::Relay;
 use super::cost::{Cost, Searching};
 use super::hll::Hll;
 use super::line::{Line, Ticket};
+use super::metrics::Verb;
 use super::page::{BUG, TOO_MUCH};
 use super::readers::{Job, Turn};
 use crate::budget::Share;
-use crate::metrics::Verb;
 
 pub(super) struct Counting {
     relay: Arc<Relay>,
@@ -65,7 +65,7 @@ impl Counting {
     fn count_first(&mut self, budget: u64) -> Result<(), String> {
         let Some(first) = self.queries.first() else { return Ok(()) };
         let first = Query { budget: first.budget.min(budget), ..first.clone() };
-        let count = self.cost.count(|| self.relay.store.count(&first));
+        let count = self.cost.count(|| self.relay.shelf.store().count(&first));
         if let Some(count) = count.map_err(|error| error.to_string())? {
             (self.count, self.at) = (count, 1);
         }
@@ -88,7 +88,7 @@ impl Counting {
         } else {
             let budget = query.budget.saturating_sub(self.cost.visited);
             let query = Query { budget, ..query.clone() };
-            let search = self.cost.open(&*self.relay.store, &query, &mut work);
+            let search = self.cost.open(&**self.relay.shelf.store(), &query, &mut work);
             search.map_err(|error| error.to_string())?
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);

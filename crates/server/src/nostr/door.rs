@@ -17,10 +17,10 @@ use super::cost::Cost;
 use super::count::Counting;
 use super::hll::Hll;
 use super::line::{Line, What};
+use super::metrics::Verb;
 use super::page::{Answer, Sub};
 use crate::address::Address;
 use crate::budget::Share;
-use crate::metrics::Verb;
 use crate::rate::{TooFast, Visitor};
 
 thread_local! {
@@ -234,7 +234,7 @@ impl Door {
         if let Some(reason) = refusal {
             return Err(reason);
         }
-        let (now_s, gate) = (self.relay.clock.now_s(), self.caller.gate());
+        let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());
         query::at_door(filters, limits, now_s, &gate).map_err(str::to_owned)
     }
 

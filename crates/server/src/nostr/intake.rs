@@ -12,10 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hark_archive::clock::Clock;
-use hark_archive::live::Live;
-use hark_archive::writer::{Busy, Writer};
-use hark_archive::{Record, Store, Write, vital};
+use hark_archive::writer::Busy;
+use hark_archive::{Record, Write, vital};
 use hark_codec::crypto::{Signature, Signed, Verifier};
 use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
 use hark_codec::record::{Id, Key};
@@ -24,11 +22,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::Caller;
 use super::line::{self, Line, Ticket, What};
-use crate::admin::handover::Peers;
+use super::metrics::{Metrics, Verb};
+use super::policy;
 use crate::bell::Bell;
-use crate::metrics::{Metrics, Verb};
 use crate::rate::{Meter, Rates};
 use crate::settings::Shared;
+use crate::shelf::Shelf;
 
 /// Events that one thread takes at a time.
 const BATCH: usize = 64;
@@ -42,12 +41,9 @@ pub(crate) type Permit = OwnedSemaphorePermit;
 
 /// What the threads work with.
 pub(crate) struct Parts {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) writer: Arc<Writer>,
-    pub(crate) live: Arc<Live>,
-    pub(crate) peers: Arc<Peers>,
-    pub(crate) clock: Clock,
+    pub(crate) shelf: Arc<Shelf>,
     pub(crate) settings: Shared,
+    pub(crate) policy: policy::Shared,
     pub(crate) rates: Rates,
     pub(crate) own_urls: OwnUrls,
     pub(crate) metrics: Arc<Metrics>,
@@ -219,7 +215,7 @@ impl<'a> Worker<'a> {
     fn run(&mut self, intake: &Intake) {
         let mut batch = Vec::new();
         while intake.take(&mut batch) {
-            let now_s = self.parts.clock.now_s();
+            let now_s = self.parts.shelf.clock().now_s();
             // A panic is a bug of ours; it costs these events their OK, and not the thread that
             // others need.
             let work = AssertUnwindSafe(|| {
@@ -309,8 +305,7 @@ impl<'a> Worker<'a> {
                 Purpose::Keep(record) => self.submit(id, kind, record, from),
                 Purpose::PassOn(record) => {
                     if let Ok(record) = Record::new(&record) {
-                        self.parts.live.publish(None, &record);
-                        self.parts.peers.pass_on(&record, None);
+                        self.parts.shelf.pass_on(&record);
                     }
                     from.taken(&id, kind);
                 }
@@ -338,7 +333,9 @@ impl<'a> Worker<'a> {
             }
             Err(error) => from.ok(&id, false, &format!("error: event was not kept: {error}")),
         };
-        if let Err(Busy(_)) = self.parts.writer.submit(Write::Put(record.into()), Box::new(done)) {
+        if let Err(Busy(_)) =
+            self.parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
+        {
             let reason = "error: the archive takes no more writes";
             self.parts.metrics.answered(Verb::Event, reason);
             line.say(|out| reply::write_ok(out, &id, false, reason));
@@ -384,7 +381,7 @@ fn check(
     proven: &[Key],
     arena: &mut Arena,
 ) -> Check {
-    let known = match parts.store.knows(event.id()) {
+    let known = match parts.shelf.store().knows(event.id()) {
         Ok(known) => known,
         Err(error) => return Check::Refuse(format!("error: {error}")),
     };
@@ -392,7 +389,7 @@ fn check(
     let refusal = (!known)
         .then(|| {
             admit::refusal(event, bytes, &settings.limits, now_s, proven, arena)
-                .or_else(|| settings.policy.refusal(event))
+                .or_else(|| parts.policy.load().refusal(event))
                 // It is not taken before the signature is known to be good: else anybody could use up
                 // what somebody else may publish.
                 .or_else(|| Some(parts.rates.look(Meter::EventsOf(*event.pubkey())).err()?.reason))

@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hark_archive::limits::Rate;
+use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::{Policy, Rule};
 use serde_json::{Map, Value};
 
-use super::{Relay, nip11};
-use crate::settings::Settings;
+use super::{Relay, nip11, policy};
 use crate::words::{age, bytes, date, number};
 
 /// What keeps the counts fresh.
@@ -27,13 +26,12 @@ type Counts = Vec<(&'static str, String)>;
 /// What the page is made of.
 pub(crate) struct Landing {
     relay: Arc<Relay>,
-    retention: Policy,
     counted: Mutex<Option<(Instant, Arc<Counts>)>>,
 }
 
 impl Landing {
-    pub(crate) fn new(relay: Arc<Relay>, retention: Policy) -> Self {
-        Self { relay, retention, counted: Mutex::default() }
+    pub(crate) fn new(relay: Arc<Relay>) -> Self {
+        Self { relay, counted: Mutex::default() }
     }
 
     /// The page, for one who has reached the relay under `url`.
@@ -51,8 +49,8 @@ impl Landing {
             .replace("{name}", &escape(nip11::name(info)))
             .replace("{description}", &escape(description))
             .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
-            .replace("{kept}", &kept(&self.retention, private_kinds))
-            .replace("{limits}", &bounds(&settings))
+            .replace("{kept}", &kept(self.relay.shelf.retention(), private_kinds))
+            .replace("{limits}", &bounds(&settings.limits, &self.relay.policy.load()))
             .replace("{operator}", &self.operator())
             .replace("{nips}", &nips.join(", "))
             .replace("{version}", env!("CARGO_PKG_VERSION"));
@@ -74,14 +72,14 @@ impl Landing {
         if let Some((_, counts)) = counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Arc::clone(counts);
         }
-        let stats = self.relay.store.stats();
+        let stats = self.relay.shelf.store().stats();
         let counts = Arc::new(vec![
             ("events", number(stats.records)),
             ("oldest", stats.oldest.filter(|_| stats.records > 0).map_or("-".into(), date)),
             ("bytes", bytes(stats.bytes)),
             ("connections", number(self.relay.metrics.connections_open.get())),
             ("subscriptions", number(self.relay.live.len() as u64)),
-            ("since", date(self.relay.metrics.started_s())),
+            ("since", date(self.relay.shelf.since_s())),
         ]);
         *counted = Some((Instant::now(), Arc::clone(&counts)));
         counts
@@ -160,7 +158,7 @@ fn list(kinds: &[u32]) -> String {
 }
 
 /// The bounds that clients meet, as rows.
-fn bounds(Settings { limits, policy }: &Settings) -> String {
+fn bounds(limits: &Limits, policy: &policy::Policy) -> String {
     let count = |value: usize| number(value as u64);
     let size = |value: usize| bytes(value as u64);
     let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
@@ -250,15 +248,15 @@ mod tests {
 
     #[test]
     fn bounds_are_those_in_force() {
-        let mut settings = Settings::default();
-        let said = bounds(&settings);
+        let (mut limits, mut policy) = (Limits::default(), policy::Policy::default());
+        let said = bounds(&limits, &policy);
         assert!(said.contains("<dt>Filters in a question</dt><dd>20</dd>"), "{said}");
         assert!(!said.contains("Who may publish") && !said.contains("NIP-13"), "{said}");
-        settings.policy.pow_bits_min = 20;
-        settings.policy.allow_keys.insert([1; 32]);
-        settings.limits.filters_max = 3;
-        settings.limits.rates.events_per_key = Some(Rate { per_minute: 1_200, at_once: 1 });
-        let said = bounds(&settings);
+        policy.pow_bits_min = 20;
+        policy.allow_keys.insert([1; 32]);
+        limits.filters_max = 3;
+        limits.rates.events_per_key = Some(Rate { per_minute: 1_200, at_once: 1 });
+        let said = bounds(&limits, &policy);
         for row in [
             "<dt>Who may publish</dt><dd>listed keys</dd>",
             "<dt>Work that an event must show (NIP-13)</dt><dd>20 bits</dd>",

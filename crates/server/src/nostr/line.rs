@@ -16,11 +16,11 @@ use futures_util::task::AtomicWaker;
 use hark_archive::limits::Limits;
 use hark_archive::live::News;
 
+use super::metrics::Metrics;
 use super::outboxes::Account;
 #[cfg(test)]
 use super::outboxes::Outboxes;
 use super::readers::Job;
-use crate::metrics::Metrics;
 
 thread_local! {
     /// Sessions to be woken at the end of what this thread is at; none if each is woken at once.

@@ -1,79 +1,165 @@
-//! The Nostr door: its messages to questions and records, and back.
+//! The Nostr relay: its messages to questions and records, and back.
 //!
-//! [`door`] takes what a client says; events go to `intake` (parse, hash, verify, write), questions
-//! to `page` and `count`, which the reader threads carry out; live events come through `page`.
+//! [`listen`] accepts connections and `web` answers HTTP; `session` is one WebSocket, and [`door`] takes
+//! what its client says: events go to `intake` (parse, hash, verify, write), questions to `page` and
+//! `count`, which the reader threads carry out; live events come through `page`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::Guard;
 use hark_archive::live::Live;
-use hark_archive::writer::Writer;
-use hark_archive::{Store, clock::Clock};
 
-use crate::RelayInfo;
-use crate::address::Proxies;
-use crate::admin::handover::Peers;
-use crate::admin::http::trouble;
 use crate::budget::Budget;
+use crate::clients::Clients;
 use crate::connections::Connections;
-use crate::metrics::Metrics;
 use crate::rate::Rates;
 use crate::settings::{Settings, Shared};
+use crate::shelf::{self, Shelf};
+use crate::slow::SlowLog;
 use crate::socket::Deflate;
+use metrics::Metrics;
 use outboxes::Outboxes;
 use readers::Readers;
 
-pub(crate) mod auth;
+mod auth;
 mod cost;
 mod count;
-pub(crate) mod door;
+mod door;
 mod hll;
-pub(crate) mod intake;
+mod intake;
 mod landing;
-pub(crate) mod line;
-pub(crate) mod nip11;
-pub(crate) mod outboxes;
+mod line;
+mod listen;
+pub mod metrics;
+mod nip11;
+mod open;
+mod outboxes;
 mod page;
-pub(crate) mod readers;
+pub mod policy;
+mod prometheus;
+mod readers;
+mod report;
 mod session;
-pub(crate) mod slow;
-pub(crate) mod web;
+mod web;
+
+/// Kinds that are private unless the configuration says otherwise: direct messages (NIP-04), gift
+/// wraps and passing gift wraps (NIP-59).
+pub const PRIVATE_KINDS: [u32; 3] = [4, 1059, 21_059];
+
+/// Bytes of a message that are worth the time to compress them: below, most are ids, keys and
+/// signatures, which hardly become shorter.
+pub const DEFLATE_FROM_BYTES: usize = 1_024;
+
+/// A relay that is to be served.
+pub struct Serving {
+    /// How.
+    pub config: Config,
+    /// What it keeps.
+    pub shelf: shelf::Options,
+}
+
+/// How a relay is served.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen. Port 0 takes any that is free.
+    pub listen: SocketAddr,
+    /// Messages of so many bytes and more are compressed for clients that offer it; 0 for nobody.
+    pub deflate_from_bytes: usize,
+    /// What may be published. Can change while the server runs.
+    pub policy: policy::Shared,
+    /// Questions slower than this are logged. `None` disables the log.
+    pub slow_question: Option<Duration>,
+    /// Kinds that only their author and their recipients get.
+    pub private_kinds: Vec<u32>,
+    /// What the relay says about itself.
+    pub info: RelayInfo,
+    /// Threads for what must not run on the runtime's.
+    pub threads: Threads,
+}
+
+impl Config {
+    /// Defaults, listening there.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            deflate_from_bytes: DEFLATE_FROM_BYTES,
+            policy: policy::Shared::default(),
+            slow_question: Some(Duration::from_secs(1)),
+            private_kinds: PRIVATE_KINDS.to_vec(),
+            info: RelayInfo::default(),
+            threads: Threads::default(),
+        }
+    }
+}
+
+/// What the relay says about itself (NIP-11).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelayInfo {
+    /// Its name.
+    pub name: String,
+    /// What it is for, in a sentence or two.
+    pub description: String,
+    /// The URL that clients reach it under: `wss://…`. Known to NIP-62 and NIP-42.
+    pub url: Option<String>,
+    /// Further URLs that lead here, an onion address for one. They mean this relay as `url` does, which
+    /// must be set with them.
+    pub other_urls: Vec<String>,
+    /// The operator's key, hex.
+    pub pubkey: Option<String>,
+    /// How else to reach the operator.
+    pub contact: Option<String>,
+    /// URL of an icon.
+    pub icon: Option<String>,
+    /// URL of a banner.
+    pub banner: Option<String>,
+    /// URL of its terms.
+    pub terms_of_service: Option<String>,
+}
+
+impl RelayInfo {
+    /// All the URLs that are known to lead here.
+    pub fn urls(&self) -> impl Iterator<Item = String> {
+        self.url.iter().chain(&self.other_urls).cloned()
+    }
+}
+
+/// How many threads do what must not run on the runtime's. 0 takes the number of cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// Parse, hash and verify events.
+    pub verify: usize,
+    /// Answer questions.
+    pub read: usize,
+}
 
 /// What all sessions share.
 pub(crate) struct Relay {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Clock,
+    pub(crate) shelf: Arc<Shelf>,
     pub(crate) live: Arc<Live>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) auth: Arc<auth::Terms>,
     pub(crate) intake: Arc<intake::Intake>,
-    pub(crate) writer: Arc<Writer>,
     pub(crate) settings: Shared,
+    pub(crate) policy: policy::Shared,
     pub(crate) rates: Rates,
-    /// Processes that this one has taken over from, or that has taken over.
-    pub(crate) peers: Arc<Peers>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) slow: slow::SlowLog,
+    pub(crate) slow: SlowLog,
     pub(crate) info: RelayInfo,
     pub(crate) connections: Connections,
+    pub(crate) clients: Clients,
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.
     pub(crate) questions: Arc<Budget>,
     /// Messages that have not come whole, or wait to be handed on.
     pub(crate) inbound: Arc<Budget>,
-    pub(crate) proxies: Proxies,
     pub(crate) deflate: Deflate,
     /// Rate limits are off.
     pub(crate) unlimited: bool,
 }
 
 impl Relay {
-    /// Why the archive takes no writes, or does not tell of all, while that is so.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        let trouble = self.peers.trouble().or_else(|| trouble(&self.writer));
-        trouble.or_else(|| self.store.trouble())
-    }
-
     /// The settings in force now.
     pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
         self.settings.load()

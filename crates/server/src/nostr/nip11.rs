@@ -4,7 +4,8 @@
 use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
 
-use crate::{RelayInfo, Settings};
+use super::RelayInfo;
+use super::policy::Policy;
 
 /// NIPs that are offered, whatever the configuration.
 const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70];
@@ -19,8 +20,12 @@ pub(crate) fn nips(private_kinds: &[u32]) -> Vec<u16> {
 }
 
 /// The NIP-11 document.
-pub(crate) fn document(info: &RelayInfo, settings: &Settings, private_kinds: &[u32]) -> String {
-    let Settings { limits, policy } = settings;
+pub(crate) fn document(
+    info: &RelayInfo,
+    limits: &Limits,
+    policy: &Policy,
+    private_kinds: &[u32],
+) -> String {
     let mut document = Map::new();
     let mut put = |name: &str, value: Value| document.insert(name.into(), value);
     put("name", json!(name(info)));
@@ -83,8 +88,8 @@ mod tests {
     fn the_document_follows_the_limits() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
         let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
-        let settings = Settings { limits: limits.clone(), ..Settings::default() };
-        let document: Value = serde_json::from_str(&document(&info, &settings, &[4])).unwrap();
+        let document = document(&info, &limits, &Policy::default(), &[4]);
+        let document: Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
         assert!(document.get("pubkey").is_none());

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hark_archive::limits::Limits;
 use hark_archive::live::Live;
 
+use super::metrics::Metrics;
 use super::readers::{Job, Readers};
 use crate::address::Address;
-use crate::metrics::Metrics;
 
 /// The bytes of all outboxes.
 pub(crate) struct Outboxes {

@@ -16,9 +16,9 @@ use hark_codec::nostr::reply::{self, EoseHint};
 use super::Relay;
 use super::cost::{Cost, Searching};
 use super::line::{Line, Over, Part, Ticket};
+use super::metrics::{Metrics, Verb};
 use super::readers::{Job, Readers, Turn};
 use crate::budget::Share;
-use crate::metrics::{Metrics, Verb};
 
 /// Bytes above which a page goes on the line.
 const PAGE_BYTES: usize = 64 << 10;
@@ -210,7 +210,7 @@ impl Answer {
         }
         (self.handed, self.last) = (0, None);
         query.budget = query.budget.saturating_sub(self.cost.visited);
-        let search = self.cost.open(&*self.relay.store, query, work);
+        let search = self.cost.open(&**self.relay.shelf.store(), query, work);
         let search = search.map_err(|error| error.to_string())?;
         if let Some(handle) = self.sub.handle() {
             handle.opened(self.at, search.seq());

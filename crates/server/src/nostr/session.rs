@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::Relay;
@@ -20,9 +19,10 @@ use super::auth::Caller;
 use super::door::{self, Door};
 use super::intake::{Brought, Permit};
 use super::line::{Line, Part, Weight, What};
+use super::metrics::Ended;
 use super::outboxes::Account;
 use crate::budget::Share;
-use crate::metrics::Ended;
+use crate::door::Stop;
 use crate::rate::Visitor;
 use crate::socket::{Reason, Received, Socket};
 
@@ -106,7 +106,7 @@ pub(crate) fn run(
     visitor: Visitor,
     account: Arc<Account>,
     relay: Arc<Relay>,
-    leaving: watch::Receiver<bool>,
+    stop: Stop,
 ) -> impl Future<Output = ()> {
     let caller = Arc::new(caller);
     let limits = &relay.settings.load_full().limits;
@@ -139,16 +139,15 @@ pub(crate) fn run(
         alarm: Box::pin(sleep_until(first_alarm)),
         leaving: false,
     });
-    session.serve(leaving)
+    session.serve(stop)
 }
 
 impl Session {
-    async fn serve(mut self: Box<Self>, mut leaving: watch::Receiver<bool>) {
+    async fn serve(mut self: Box<Self>, mut stop: Stop) {
         let end = loop {
             tokio::select! {
                 biased;
-                // An error means that the server is gone, which is leaving too.
-                _ = leaving.wait_for(|leaving| *leaving), if !self.leaving => self.leave(),
+                () = stop.serving(), if !self.leaving => self.leave(),
                 end = poll_fn(|cx| self.poll(cx)) => break end,
             }
         };

@@ -14,16 +14,16 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use hark_archive::retention::Policy;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::landing::{self, Landing};
 use super::outboxes::Account;
 use super::session;
 use super::{Relay, nip11};
 use crate::address::{Address, Proxies};
-use crate::admin::http::Handles;
+use crate::admin::http::Operators;
 use crate::connections::farewell;
+use crate::door::Stop;
 use crate::http::held;
 use crate::metrics::TurnedAway;
 use crate::rate::Visitor;
@@ -37,10 +37,8 @@ pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
 #[derive(Clone)]
 pub(crate) struct Web {
     pub(crate) relay: Arc<Relay>,
-    pub(crate) leaving: watch::Receiver<bool>,
-    handles: Handles,
-    /// Not where they have an address of their own.
-    serves_metrics: bool,
+    pub(crate) stop: Stop,
+    operators: Operators,
     /// Where clients find the relay, without a slash at the end.
     path: Arc<str>,
     landing: Arc<Landing>,
@@ -76,7 +74,7 @@ impl Slot {
     pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
         let among_all = relay.connections.enter(relay.settings().limits.connections_max);
         let among_all = among_all.ok_or(TurnedAway::Full)?;
-        let is_proxy = relay.proxies.trust(peer);
+        let is_proxy = relay.clients.is_proxy(peer);
         let of_address = if is_proxy { None } else { seat(relay, peer)? };
         relay.metrics.connections.add(1);
         relay.metrics.connections_open.add(1);
@@ -100,7 +98,7 @@ fn account(relay: &Relay, address: Option<Address>) -> Arc<Account> {
 
 /// A seat among the connections of a client's address, if these are bounded.
 fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat<Address>>, TurnedAway> {
-    if !relay.settings().policy.serves(client) {
+    if !relay.clients.serve(client) {
         return Err(TurnedAway::Denied);
     }
     if relay.unlimited {
@@ -111,11 +109,10 @@ fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat<Address>>, TurnedAw
 }
 
 impl Web {
-    pub(crate) fn new(handles: Handles, serves_metrics: bool, retention: Policy) -> Self {
-        let Handles { relay, leaving, .. } = handles.clone();
-        let landing = Arc::new(Landing::new(Arc::clone(&relay), retention));
+    pub(crate) fn new(relay: Arc<Relay>, operators: Operators, stop: Stop) -> Self {
+        let landing = Arc::new(Landing::new(Arc::clone(&relay)));
         let path = relay.info.url.as_deref().map_or("", path).into();
-        Self { relay, leaving, handles, serves_metrics, path, landing }
+        Self { relay, stop, operators, path, landing }
     }
 }
 
@@ -147,15 +144,20 @@ async fn respond(web: Web, place: Place, request: Request) -> Response {
         "/" => {}
         "/counts" => return plain("application/json", web.landing.counts_json()),
         "/page.js" => return plain("text/javascript", landing::SCRIPT),
-        "/healthz" => return web.handles.health(),
-        "/metrics" if web.serves_metrics => {
-            return web.handles.metrics(place.peer, headers).await;
+        "/healthz" => return web.operators.health(),
+        "/metrics" if !web.operators.are_apart() => {
+            return web.operators.metrics(place.peer, headers).await;
         }
         _ => return nothing(),
     }
     if says(headers, ACCEPT.as_str(), "application/nostr+json") {
         let (relay, settings) = (&web.relay, web.relay.settings());
-        let document = nip11::document(&relay.info, &settings, relay.auth.private_kinds());
+        let document = nip11::document(
+            &relay.info,
+            &settings.limits,
+            &relay.policy.load(),
+            relay.auth.private_kinds(),
+        );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
     let page = web.landing.page(&address(headers));
@@ -228,8 +230,8 @@ fn client(
     peer: IpAddr,
     headers: &HeaderMap,
 ) -> Result<(Option<Address>, Option<Seat<Address>>), TurnedAway> {
-    if relay.proxies.trust(peer) {
-        let Some(client) = relay.proxies.client(headers) else { return Ok((None, None)) };
+    if relay.clients.is_proxy(peer) {
+        let Some(client) = relay.clients.named(headers) else { return Ok((None, None)) };
         return Ok((Some(client.into()), seat(relay, client)?));
     }
     if is_near(peer) && Proxies::HEADERS.iter().any(|header| headers.contains_key(*header)) {
@@ -270,12 +272,12 @@ fn upgrade(web: Web, place: Place, request: Request) -> Response {
     let caller = web.relay.auth.caller(host);
     let visitor = Visitor::new(&web.relay.rates, web.relay.connections.number(), address);
     let account = match address {
-        Some(client) if web.relay.proxies.trust(place.peer) => account(&web.relay, Some(client)),
+        Some(client) if web.relay.clients.is_proxy(place.peer) => account(&web.relay, Some(client)),
         _ => Arc::clone(place.account()),
     };
     tokio::spawn(async move {
         if let Some(socket) = handshake.finish().await {
-            session::run(socket, caller, visitor, account, web.relay, web.leaving).await;
+            session::run(socket, caller, visitor, account, web.relay, web.stop).await;
         }
         drop((seat, place));
     });

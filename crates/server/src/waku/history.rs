@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
+use hark_archive::query::plan::Set;
 use hark_archive::{LabelSet, Order, Position, Progress, Query, Record, SearchError, Store};
 use hark_codec::record::Id;
 use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
@@ -79,6 +80,10 @@ pub struct Page {
     pub cursor: Option<Id>,
     /// Bytes of the records, where more is told of them than their hashes; else 0.
     pub bytes: usize,
+    /// Rows that were visited for it.
+    pub rows: u64,
+    /// What its search was driven by.
+    pub driver: Option<Set>,
 }
 
 impl Page {
@@ -125,7 +130,13 @@ pub fn page(
     if !request.forward {
         records.reverse();
     }
-    Ok(Page { records, cursor, bytes })
+    Ok(Page {
+        records,
+        cursor,
+        bytes,
+        rows: rows_max - question.rows_left,
+        driver: question.driver,
+    })
 }
 
 /// The same for the bytes of a request.
@@ -140,6 +151,13 @@ pub fn page_of(
         return Err(Refusal::RequestId);
     }
     page(store, places, &request, rows_max)
+}
+
+/// What a request asks for, as far as it can be read.
+pub fn query_of(request: &[u8]) -> Option<Query> {
+    let request = Request::parse(request).ok()?;
+    let Question { query, limit, .. } = Question::new(&request, u64::MAX).ok()?;
+    Some(Query { limit, ..query })
 }
 
 /// The bytes of an answer to a request.
@@ -194,6 +212,7 @@ struct Question {
     /// Messages of the page, at most.
     limit: usize,
     rows_left: u64,
+    driver: Option<Set>,
 }
 
 impl Question {
@@ -230,7 +249,7 @@ impl Question {
             (query.from, query.ids) = (query.to, Some(Vec::new()));
         }
         query.normalise();
-        Ok(Self { query, after: None, limit, rows_left: rows_max })
+        Ok(Self { query, after: None, limit, rows_left: rows_max, driver: None })
     }
 
     /// Hands over what answers `query`. Whether its limit left more behind.
@@ -252,6 +271,7 @@ impl Question {
                 Progress::Exhausted => return Err(Refusal::TooDear),
                 Progress::Done { more } => {
                     self.rows_left = self.rows_left.saturating_sub(search.visited());
+                    self.driver = search.driver();
                     return Ok(more);
                 }
             }

@@ -6,22 +6,20 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use arc_swap::{ArcSwap, Guard};
 use hark_archive::limits::Rate;
-use hark_archive::retention::{Keeper, Policy};
-use hark_archive::writer::{self, Writer};
-use hark_archive::{CommitError, Outcome, Record, Store, Write};
-use hark_codec::waku::{Encoder, Message, MessageRecord, ProtectedShard, Shard, signed};
+use hark_archive::{CommitError, Outcome, Record, Store, Write, writer};
+use hark_codec::waku::{Encoder, Message, ProtectedShard, Shard, signed};
 use hark_networks::waku::admit;
-use hark_networks::waku::retention::Retention;
-use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::admin::http::trouble;
+use crate::Clients;
+use crate::metrics::Plan;
 use crate::rate::{Buckets, Meter, Source};
-use crate::vital::vital;
-use crate::{Clients, ServeError, Shelf};
+use crate::shelf::{self, Shelf};
+use crate::slow::{SlowLog, Spent};
 use history::{Page, Places, Refusal};
 use metrics::{Fate, Metrics, Origin};
 use poll::Poll;
@@ -29,13 +27,14 @@ pub use rest::Access;
 pub use turns::StoreAt;
 use turns::Turns;
 
+mod door;
 pub mod history;
 pub mod metrics;
 mod neighbours;
 #[cfg(feature = "libp2p")]
 pub mod p2p;
 mod poll;
-pub(crate) mod prometheus;
+mod prometheus;
 mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
@@ -55,7 +54,47 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 /// Rows that a question may visit on a thread that others wait for.
 const ROWS_AT_ONCE: u64 = 20_000;
 
-/// What to serve.
+/// A node that is to be served.
+pub struct Serving {
+    /// How.
+    pub config: Config,
+    /// What it keeps.
+    pub shelf: shelf::Options,
+}
+
+/// What can change while a node runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How far a message's time may be from now, in nanoseconds, if that is bounded.
+    pub window_ns: Option<u64>,
+    /// Shards on which only signed messages are taken.
+    pub protected_shards: Vec<ProtectedShard>,
+    /// How fast one peer, or one client of the REST door, may ask; none is without end.
+    pub queries: Option<Rate>,
+    /// Rows that a question may visit.
+    pub query_rows_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            window_ns: admit::Bounds::default().window_ns,
+            protected_shards: Vec::new(),
+            queries: None,
+            query_rows_max: 5_000_000,
+        }
+    }
+}
+
+/// The settings in force. Who holds them can put others in their place while the node runs.
+pub type Shared = Arc<ArcSwap<Settings>>;
+
+/// What begins with these settings.
+pub fn shared(settings: Settings) -> Shared {
+    Arc::new(ArcSwap::from_pointee(settings))
+}
+
+/// How a node is served.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the REST door listens, if there is one.
@@ -74,24 +113,18 @@ pub struct Config {
     /// Whether messages are passed on, and may be published here. A node that passes on what others
     /// refuse is cut off by them: see [`can_forward`].
     pub forward: bool,
-    /// Shards on which only signed messages are taken.
-    pub protected_shards: Vec<ProtectedShard>,
-    /// Bounds of messages.
-    pub bounds: admit::Bounds,
-    /// How fast one peer, or one client of the REST door, may ask; none is without end.
-    pub queries: Option<Rate>,
-    /// Rows that a question may visit.
-    pub query_rows_max: u64,
+    /// Bytes of a message, at most.
+    pub message_bytes_max: usize,
+    /// What can change while the node runs.
+    pub settings: Shared,
+    /// Questions slower than this are logged. `None` disables the log.
+    pub slow_question: Option<Duration>,
     /// Where the store does its work.
     pub store_at: StoreAt,
-    /// What is not kept for ever.
-    pub retention: Policy,
-    /// Whose connections are taken.
-    pub clients: Clients,
 }
 
 impl Default for Config {
-    /// The Waku Network (RFC 64/WAKU2-NETWORK), for 30 days, behind no door.
+    /// The Waku Network (RFC 64/WAKU2-NETWORK), behind no door.
     fn default() -> Self {
         Self {
             rest: None,
@@ -102,13 +135,10 @@ impl Default for Config {
             shards_in_cluster: 8,
             shards: (0..8).collect(),
             forward: can_forward(1),
-            protected_shards: Vec::new(),
-            bounds: admit::Bounds::default(),
-            queries: None,
-            query_rows_max: 5_000_000,
+            message_bytes_max: admit::Bounds::default().message_bytes_max,
+            settings: Shared::default(),
+            slow_question: Some(Duration::from_secs(1)),
             store_at: StoreAt::Process,
-            retention: Retention::default().policy,
-            clients: Clients::default(),
         }
     }
 }
@@ -128,10 +158,10 @@ impl Config {
 
 /// What the doors share.
 pub(crate) struct Waku {
-    store: Arc<dyn Store>,
-    writer: Arc<Writer>,
+    shelf: Arc<Shelf>,
     poll: Arc<Poll>,
     pub(crate) metrics: Metrics,
+    slow: SlowLog,
     /// Bytes of messages that may come in now.
     room: Arc<Semaphore>,
     turns: Turns,
@@ -139,6 +169,7 @@ pub(crate) struct Waku {
     /// Bytes of answers that may be told now.
     answers: Arc<Semaphore>,
     buckets: Buckets,
+    clients: Clients,
     #[cfg(feature = "libp2p")]
     network: Option<p2p::Handle>,
     config: Config,
@@ -176,6 +207,16 @@ pub(crate) enum NotTaken {
 }
 
 impl Waku {
+    /// The settings in force now.
+    fn settings(&self) -> Guard<Arc<Settings>> {
+        self.config.settings.load()
+    }
+
+    /// Nanoseconds since 1970.
+    fn now_ns(&self) -> u64 {
+        self.shelf.clock().now_ns()
+    }
+
     /// Whether messages under this topic are taken.
     fn serves(&self, pubsub_topic: &str) -> bool {
         pubsub_topic.parse::<Shard>().is_ok_and(|shard| self.serves_shard(shard))
@@ -206,11 +247,15 @@ impl Waku {
         bytes: usize,
         pubsub_topic: &str,
     ) -> Result<(), admit::Refusal> {
-        let bounds = &self.config.bounds;
+        let settings = self.settings();
+        let bounds = admit::Bounds {
+            message_bytes_max: self.config.message_bytes_max,
+            window_ns: settings.window_ns,
+        };
         let admitted = match origin {
             Origin::Rest if !self.config.forward => Err(admit::Refusal::Listener),
             Origin::Store => bounds.admit_old(message, bytes).map(drop),
-            _ => bounds.admit(message, bytes, now_ns()),
+            _ => bounds.admit(message, bytes, self.now_ns()),
         };
         let admitted = admitted.and_then(|()| self.admit_signed(origin, message, pubsub_topic));
         admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
@@ -224,12 +269,13 @@ impl Waku {
         message: &Message<'_>,
         pubsub_topic: &str,
     ) -> Result<(), admit::Refusal> {
-        let protected = &self.config.protected_shards;
+        let settings = self.settings();
+        let protected = &settings.protected_shards;
         let shard = if protected.is_empty() { None } else { pubsub_topic.parse::<Shard>().ok() };
         let on = |shard: Shard| protected.iter().find(|protected| protected.shard == shard.index);
         let Some(protected) = shard.and_then(on) else { return Ok(()) };
         let time = message.timestamp.unwrap_or_default().cast_unsigned();
-        let in_time = origin == Origin::Store || now_ns().abs_diff(time) < signed::WINDOW_NS;
+        let in_time = origin == Origin::Store || self.now_ns().abs_diff(time) < signed::WINDOW_NS;
         if in_time && protected.key.has_signed(message, pubsub_topic) {
             Ok(())
         } else {
@@ -272,9 +318,12 @@ impl Waku {
     async fn store(&self, message: &Message<'_>, pubsub_topic: &str) -> Result<Taken, NotTaken> {
         if message.ephemeral == Some(true) {
             // Nobody waits for the disk.
-            let mut wire = Vec::new();
-            message.write(&mut wire);
-            self.poll.add(pubsub_topic, message.content_topic, &wire, None);
+            let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
+            Encoder::default().encode(message, pubsub_topic, &hash, &mut record);
+            let _proof = self.poll.expect(hash, message.proof.unwrap_or_default());
+            if let Ok(record) = Record::new(&record) {
+                self.shelf.pass_on(&record);
+            }
             return Ok(Taken::Ephemeral);
         }
         let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
@@ -290,7 +339,7 @@ impl Waku {
         });
         let put = Write::Put(record.into());
         let proof = self.poll.expect(hash, message.proof.unwrap_or_default());
-        self.writer.try_submit(put, done).map_err(|_| NotTaken::Down)?;
+        self.shelf.writer().try_submit(put, done).map_err(|_| NotTaken::Down)?;
         let told = told.await;
         drop(proof);
         match told {
@@ -301,21 +350,20 @@ impl Waku {
         }
     }
 
-    /// Why the archive takes no writes, or does not tell of all, while that is so.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        trouble(&self.writer).or_else(|| self.store.trouble())
-    }
-
     /// A page of history for whoever asks, and notes how long it took.
     async fn page(&self, from: Source, request: &[u8]) -> Result<Told, Refusal> {
         let began = Instant::now();
-        if let Some(rate) = self.config.queries
+        if let Some(rate) = self.settings().queries
             && self.buckets.take(Meter::Questions(from), rate).is_err()
         {
             return Err(Refusal::TooMany);
         }
         let page = self.find(request).await;
-        self.metrics.asked(began.elapsed());
+        let time = began.elapsed();
+        self.metrics.asked(time);
+        if self.slow.is_slow(time) {
+            self.note_slow(request, time, page.as_ref().ok());
+        }
         let page = page?;
         let bytes = u32::try_from(page.answer_bytes()).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
@@ -324,12 +372,23 @@ impl Waku {
         Ok(Told { page, room })
     }
 
+    fn note_slow(&self, request: &[u8], time: Duration, page: Option<&Page>) {
+        let Some(query) = history::query_of(request) else { return };
+        let (rows, plan) = match page {
+            Some(page) => (page.rows, Plan::from(page.driver)),
+            // It was given up at the bound.
+            None => (self.settings().query_rows_max, Plan::from(None)),
+        };
+        let spent = Spent { time, waited: Duration::ZERO, rows, plan };
+        self.slow.note("STORE", &spent, std::iter::once((&query, query.limit)));
+    }
+
     async fn find(&self, request: &[u8]) -> Result<Page, Refusal> {
-        let rows_max = self.config.query_rows_max;
+        let rows_max = self.settings().query_rows_max;
         if self.config.store_at == StoreAt::Process {
             // To change the thread would take longer than nearly all questions do.
             let few = rows_max.min(ROWS_AT_ONCE);
-            let page = history::page_of(&*self.store, &self.places, request, few);
+            let page = history::page_of(&**self.shelf.store(), &self.places, request, few);
             if few == rows_max || !matches!(page, Err(Refusal::TooDear)) {
                 return page;
             }
@@ -345,217 +404,7 @@ impl Waku {
         &self,
         question: impl FnOnce(&dyn Store) -> T + Send + 'static,
     ) -> Option<T> {
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(self.shelf.store());
         self.turns.run(move || question(&*store)).await
-    }
-}
-
-/// Nanoseconds since 1970.
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Hears of what is durable, for those who poll.
-struct Tell(Arc<Poll>);
-
-impl writer::Listener for Tell {
-    fn batch(
-        &mut self,
-        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
-        answer: &mut dyn FnMut(),
-    ) {
-        for (_, record) in records {
-            let record = MessageRecord::new(record);
-            let topics = (
-                std::str::from_utf8(record.pubsub_topic()),
-                std::str::from_utf8(record.content_topic()),
-            );
-            if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
-                self.0.add(pubsub_topic, content_topic, record.message(), Some(record.hash()));
-            }
-        }
-        answer();
-    }
-}
-
-/// A node with its sockets open and its threads running.
-pub struct Node {
-    doors: Doors,
-    runtime: Runtime,
-}
-
-/// What a node serves.
-struct Doors {
-    waku: Arc<Waku>,
-    rest: Option<TcpListener>,
-    #[cfg(feature = "libp2p")]
-    network: Option<p2p::Network>,
-    keeper: Keeper,
-}
-
-impl Node {
-    /// Opens the sockets and starts the threads. Nothing is served before [`Node::run`].
-    pub async fn bind(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .thread_name("hark-waku")
-            .enable_all()
-            .build()
-            .map_err(ServeError::Thread)?;
-        let runtime = Runtime(Some(runtime));
-        let opened = runtime.run(Doors::open(config, shelf)).await;
-        // Not reached: nothing ends it.
-        let gone = || ServeError::Thread(std::io::Error::other("the Waku node's threads ended"));
-        Ok(Self { doors: opened.ok_or_else(gone)??, runtime })
-    }
-
-    /// Where the REST door listens.
-    pub fn rest_addr(&self) -> Option<SocketAddr> {
-        self.doors.rest.as_ref().and_then(|listener| listener.local_addr().ok())
-    }
-
-    /// Where peers reach it.
-    pub fn addresses(&self) -> Vec<String> {
-        self.doors.waku.addresses()
-    }
-
-    /// What its doors share.
-    pub(crate) fn shared(&self) -> Arc<Waku> {
-        Arc::clone(&self.doors.waku)
-    }
-
-    /// Serves until told to leave; what was taken by then is durable and answered.
-    pub(crate) async fn run(self, leaving: watch::Receiver<bool>) {
-        self.runtime.run(vital("the Waku node", self.doors.serve(leaving))).await;
-    }
-}
-
-/// Threads of the node's own: a question may wait for the disk on them, and the relay's go on.
-struct Runtime(Option<tokio::runtime::Runtime>);
-
-impl Runtime {
-    /// What comes of `work`, unless it panics.
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.0.as_ref()?.spawn(work).await.ok()
-    }
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        // Without waiting: this may be a thread of another runtime.
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Doors {
-    async fn open(config: Config, shelf: Shelf) -> Result<Self, ServeError> {
-        let rest = match config.rest {
-            None => None,
-            Some(addr) => {
-                let failed = |cause| ServeError::Rest { addr, cause };
-                Some(TcpListener::bind(addr).await.map_err(failed)?)
-            }
-        };
-        #[cfg(feature = "libp2p")]
-        let (network, handle) = match config.p2p.clone() {
-            None => (None, None),
-            Some(p2p) => {
-                let (network, handle) = p2p::Network::bind(p2p, &config).await?;
-                (Some(network), Some(handle))
-            }
-        };
-        if !config.forward {
-            tracing::info!(
-                cluster = config.cluster,
-                "this Waku node keeps messages and passes none on ([waku] forward)"
-            );
-        }
-        let poll = Arc::new(Poll::default());
-        let options = writer::Options {
-            // Retention's writes come on top.
-            queue_max: INTAKE_MAX + 64,
-            ..shelf.writer
-        };
-        let tell = Box::new(Tell(Arc::clone(&poll)));
-        let writer = Arc::new(Writer::start(Arc::clone(&shelf.store), options, tell));
-        let waku = Arc::new(Waku {
-            store: shelf.store,
-            writer,
-            poll,
-            metrics: Metrics::new(&config.shards),
-            room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
-            turns: Turns::new(config.store_at),
-            places: Arc::default(),
-            answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
-            buckets: Buckets::default(),
-            #[cfg(feature = "libp2p")]
-            network: handle,
-            config,
-        });
-        let topics = waku.config.served().map(|shard| poll::Topic::Pubsub(shard.to_string()));
-        // As many as there are shards to configure.
-        let _ = waku.poll.subscribe(topics);
-        let woken = Arc::downgrade(&waku.writer);
-        waku.store.on_news(Box::new(move || {
-            if let Some(writer) = woken.upgrade() {
-                writer.tell_news();
-            }
-        }));
-        let keeper = Keeper::start(
-            waku.config.retention.clone(),
-            Arc::clone(&waku.store),
-            Arc::clone(&waku.writer),
-            shelf.clock,
-            crate::listen::report_swept,
-        )
-        .map_err(ServeError::Thread)?;
-        Ok(Self {
-            waku,
-            rest,
-            #[cfg(feature = "libp2p")]
-            network,
-            keeper,
-        })
-    }
-
-    async fn serve(self, leaving: watch::Receiver<bool>) {
-        let mut left = leaving.clone();
-        #[cfg(feature = "libp2p")]
-        let resume = resume::Resume::new(&self.waku);
-        let doors = [
-            self.rest.map(|listener| {
-                let door = rest::serve(listener, leaving.clone(), Arc::clone(&self.waku));
-                tokio::spawn(vital("Waku's REST door", door))
-            }),
-            #[cfg(feature = "libp2p")]
-            resume.map(|resume| {
-                let resume = resume.run(Arc::clone(&self.waku), leaving.clone());
-                tokio::spawn(vital("what asks other stores", resume))
-            }),
-            #[cfg(feature = "libp2p")]
-            Some(tokio::spawn(vital(
-                "Waku's sync",
-                p2p::sync::run(Arc::clone(&self.waku), leaving.clone()),
-            ))),
-            #[cfg(feature = "libp2p")]
-            self.network.map(|network| {
-                tokio::spawn(vital("Waku's network", network.run(self.waku, leaving)))
-            }),
-        ];
-        // An error means that the server is gone.
-        let _ = left.wait_for(|leaving| *leaving).await;
-        for door in doors.into_iter().flatten() {
-            // None panics: see `vital`.
-            let _ = door.await;
-        }
-        let keeper = self.keeper;
-        // Its thread may have to wait for a write.
-        let stop = tokio::task::spawn_blocking(move || drop(keeper));
-        let _ = stop.await;
     }
 }

@@ -122,6 +122,49 @@ impl Poll {
         }
     }
 
+    /// What waits, for a process that takes over: a part for each topic, which [`Poll::restore`] reads.
+    ///
+    /// ```text
+    /// 1  0 for a pubsub topic, 1 for a content topic
+    /// .  the topic, then each message: 4 bytes of its length, little endian, and its bytes
+    /// ```
+    pub(super) fn state(&self) -> Vec<Vec<u8>> {
+        let part = |(topic, waiting): (&Topic, &Waiting)| {
+            let (kind, name) = match topic {
+                Topic::Pubsub(name) => (0, name),
+                Topic::Content(name) => (1, name),
+            };
+            let mut part = vec![kind];
+            for bytes in [name.as_bytes()].into_iter().chain(waiting.messages.iter().map(|m| &**m))
+            {
+                part.extend((bytes.len() as u32).to_le_bytes());
+                part.extend(bytes);
+            }
+            part
+        };
+        self.inner().topics.iter().map(part).collect()
+    }
+
+    /// Lets wait what waited in another process. None if the part cannot be read, or there is no room.
+    pub(super) fn restore(&self, part: &[u8]) -> Option<()> {
+        let (kind, mut rest) = part.split_first()?;
+        let mut next = || {
+            let (len, bytes) = rest.split_first_chunk()?;
+            let (one, others) = bytes.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+            rest = others;
+            Some(one)
+        };
+        let name = std::str::from_utf8(next()?).ok()?.to_owned();
+        let topic = if *kind == 0 { Topic::Pubsub(name) } else { Topic::Content(name) };
+        self.subscribe(std::iter::once(topic.clone())).ok()?;
+        let mut inner = self.inner();
+        let waiting = inner.topics.get_mut(&topic)?;
+        while let Some(message) = next() {
+            waiting.add(&message.into());
+        }
+        rest.is_empty().then_some(())
+    }
+
     /// Takes what waits under a topic; none if nobody has subscribed to it.
     pub(super) fn take(&self, topic: &Topic) -> Option<VecDeque<Arc<[u8]>>> {
         self.inner().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
@@ -163,6 +206,29 @@ mod tests {
         assert_eq!(take(&content).len(), 2);
         poll.unsubscribe([content.clone()].into_iter());
         assert_eq!(poll.take(&content), None);
+    }
+
+    #[test]
+    fn what_waits_goes_on_waiting_in_another_process() {
+        let (pubsub, content) = (Topic::Pubsub("p".into()), Topic::Content("c".into()));
+        let (one, other) = (Poll::default(), Poll::default());
+        one.subscribe([pubsub.clone(), content.clone()].into_iter()).unwrap();
+        one.add("p", "c", b"1", None);
+        one.add("p", "d", b"", None);
+        other.subscribe([pubsub.clone()].into_iter()).unwrap();
+        for part in one.state() {
+            other.restore(&part).unwrap();
+        }
+        let take = |topic| -> Vec<Vec<u8>> {
+            other.take(topic).unwrap().iter().map(|message| message.to_vec()).collect()
+        };
+        assert_eq!(
+            (take(&pubsub), take(&content)),
+            (vec![b"1".to_vec(), vec![]], vec![b"1".to_vec()])
+        );
+        for part in [&b""[..], b"\x00", b"\x00\x09\0\0\0p", b"\x00\x01\0\0\0p\x01"] {
+            assert_eq!(other.restore(part), None, "{part:?}");
+        }
     }
 
     #[test]

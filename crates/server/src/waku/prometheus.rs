@@ -1,14 +1,15 @@
 //! The Waku node's part of the page for Prometheus, under nwaku's names.
 
+use serde_json::Value;
+
 use super::Waku;
 use super::metrics::{Answered, Fate, Metrics, Tally};
-use crate::admin::prometheus::Page;
-use crate::metrics::Label;
+use crate::metrics::{By, Label, Page};
 
 /// Writes it.
 pub(crate) fn write(page: &mut Page, waku: &Waku) {
     page.head("waku_version", "gauge", "Version of this server.");
-    let version = concat!("{version=\"hark-v", env!("CARGO_PKG_VERSION"), "\"}");
+    let version = concat!("version=\"hark-v", env!("CARGO_PKG_VERSION"), "\"");
     page.line("waku_version", version, 1);
     messages(page, waku);
     questions(page, &waku.metrics);
@@ -17,13 +18,13 @@ pub(crate) fn write(page: &mut Page, waku: &Waku) {
 }
 
 fn messages(page: &mut Page, waku: &Waku) {
-    let (metrics, stats) = (&waku.metrics, waku.store.stats());
+    let (metrics, stats) = (&waku.metrics, waku.shelf.store().stats());
     page.head("waku_archive_messages", "gauge", "Messages kept.");
-    page.line("waku_archive_messages", "{type=\"stored\"}", stats.records);
+    page.line("waku_archive_messages", "type=\"stored\"", stats.records);
     page.gauge("waku_archive_bytes", "Bytes on disk.", stats.bytes);
     page.head("waku_archive_messages_per_shard", "gauge", "Messages stored since the start.");
     for (shard, count) in metrics.stored_by_shard() {
-        let labels = format!("{{shard=\"{shard}\"}}");
+        let labels = format!("shard=\"{shard}\"");
         page.line("waku_archive_messages_per_shard", &labels, count);
     }
     page.head(
@@ -33,7 +34,7 @@ fn messages(page: &mut Page, waku: &Waku) {
     );
     for (origin, fates) in metrics.messages.all() {
         for (fate, count) in fates.all() {
-            let labels = format!("{{origin=\"{origin}\",result=\"{fate}\"}}");
+            let labels = format!("origin=\"{origin}\",result=\"{fate}\"");
             page.line("waku_messages_total", &labels, count.get());
         }
     }
@@ -43,7 +44,7 @@ fn messages(page: &mut Page, waku: &Waku) {
         "Messages that came by gossip or were published here, and are valid.",
     );
     let relayed: u64 = metrics.payload_bytes.classes().iter().sum();
-    page.line("waku_node_messages_total", "{type=\"relay\"}", relayed);
+    page.line("waku_node_messages_total", "type=\"relay\"", relayed);
     tally(
         page,
         "waku_histogram_message_size",
@@ -54,7 +55,7 @@ fn messages(page: &mut Page, waku: &Waku) {
     page.head("waku_archive_errors_total", "counter", "Messages that were not kept, by why.");
     for fate in Fate::FAILED {
         let count: u64 = metrics.messages.all().map(|(_, fates)| fates.of(fate).get()).sum();
-        let labels = format!("{{type=\"{}\"}}", fate.name());
+        let labels = format!("type=\"{}\"", fate.name());
         page.line("waku_archive_errors_total", &labels, count);
     }
     page.histogram(
@@ -62,6 +63,24 @@ fn messages(page: &mut Page, waku: &Waku) {
         "Time from a message's coming until it was durable.",
         &metrics.insert,
     );
+}
+
+/// Messages by where they came from and by what became of them, as far as there were any.
+pub(super) fn by_fate(metrics: &Metrics) -> Value {
+    nested(&metrics.messages)
+}
+
+/// Questions by who asked and by the status of the answer, as far as there were any.
+pub(super) fn by_status(metrics: &Metrics) -> Value {
+    nested(&metrics.queries)
+}
+
+fn nested<A: Label, B: Label>(counts: &By<A, By<B>>) -> Value {
+    let inner = |counts: &By<B>| -> Value {
+        let counts = counts.all().filter(|(_, count)| count.get() > 0);
+        counts.map(|(name, count)| (name.to_owned(), count.get())).collect()
+    };
+    counts.all().map(|(name, counts)| (name.to_owned(), inner(counts))).collect()
 }
 
 fn questions(page: &mut Page, metrics: &Metrics) {
@@ -72,7 +91,7 @@ fn questions(page: &mut Page, metrics: &Metrics) {
     );
     page.head("waku_store_time_seconds", "gauge", "Time to answer the last question.");
     let last_s = metrics.last_query().as_secs_f64();
-    page.line("waku_store_time_seconds", "{phase=\"query-db-time\"}", last_s);
+    page.line("waku_store_time_seconds", "phase=\"query-db-time\"", last_s);
     let answered = |status: Answered| -> u64 {
         metrics.queries.all().map(|(_, by)| by.of(status).get()).sum()
     };
@@ -82,20 +101,20 @@ fn questions(page: &mut Page, metrics: &Metrics) {
     page.line("waku_store_queries_total", "", asked);
     page.head("waku_store_errors_total", "counter", "Questions that could not be read.");
     let unread = answered(Answered::BadRequest);
-    page.line("waku_store_errors_total", "{type=\"decode_rpc_failure\"}", unread);
+    page.line("waku_store_errors_total", "type=\"decode_rpc_failure\"", unread);
     page.head(
         "waku_service_requests_total",
         "counter",
         "Questions, by whether they were answered.",
     );
     for (state, count) in [("served", asked - refused), ("rejected", refused)] {
-        let labels = format!("{{service=\"/vac/waku/store-query/3.0.0\",state=\"{state}\"}}");
+        let labels = format!("service=\"/vac/waku/store-query/3.0.0\",state=\"{state}\"");
         page.line("waku_service_requests_total", &labels, count);
     }
     page.head("waku_store_answers_total", "counter", "Questions by who asked and by status.");
     for (asker, answers) in metrics.queries.all() {
         for (status, count) in answers.all() {
-            let labels = format!("{{asker=\"{asker}\",status=\"{status}\"}}");
+            let labels = format!("asker=\"{asker}\",status=\"{status}\"");
             page.line("waku_store_answers_total", &labels, count.get());
         }
     }
@@ -112,7 +131,7 @@ fn sync(page: &mut Page, metrics: &Metrics) {
     );
     for (by, outcomes) in metrics.caught_up.all() {
         for (outcome, count) in outcomes.all() {
-            let labels = format!("{{by=\"{by}\",result=\"{outcome}\"}}");
+            let labels = format!("by=\"{by}\",result=\"{outcome}\"");
             page.line("waku_catch_ups_total", &labels, count.get());
         }
     }
@@ -138,7 +157,7 @@ fn sync(page: &mut Page, metrics: &Metrics) {
     );
     for (protocol, directions) in sync.bytes.all() {
         for (direction, count) in directions.all() {
-            let labels = format!("{{protocol=\"{protocol}\",direction=\"{direction}\"}}");
+            let labels = format!("protocol=\"{protocol}\",direction=\"{direction}\"");
             page.line("total_bytes_exchanged_total", &labels, count.get());
         }
     }

@@ -14,10 +14,10 @@ use hark_codec::waku::store::PAGE_MAX;
 use hark_codec::waku::{Message, Request, Response};
 use hark_networks::waku::NS_PER_S;
 use libp2p::Multiaddr;
-use tokio::sync::watch;
 
 use super::metrics::{CatchUp, Origin, Outcome};
-use super::{NotTaken, Taken, Waku, now_ns};
+use super::{NotTaken, Taken, Waku};
+use crate::door::Stop;
 
 /// How often peers are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -58,9 +58,9 @@ impl Resume {
     }
 
     /// Fetches whenever there is something to fetch, until told to leave.
-    pub(super) async fn run(self, waku: Arc<Waku>, mut leaving: watch::Receiver<bool>) {
+    pub(super) async fn run(self, waku: Arc<Waku>, mut stop: Stop) {
         tokio::select! {
-            _ = leaving.wait_for(|leaving| *leaving) => {}
+            () = stop.accepting() => {}
             () = self.keep_up(&waku) => {}
         }
     }
@@ -73,12 +73,12 @@ impl Resume {
                 complete = false;
             } else if complete {
                 if noted.elapsed() >= NOTE_EVERY {
-                    self.note(now_ns());
+                    self.note(waku.now_ns());
                     noted = Instant::now();
                 }
             } else {
                 tokio::time::sleep(GOSSIP_WAIT).await;
-                let until = now_ns();
+                let until = waku.now_ns();
                 complete = self.fetch(waku, until).await;
                 if complete {
                     self.note(until);

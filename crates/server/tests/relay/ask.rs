@@ -220,7 +220,7 @@ async fn a_slow_reader_gets_everything_and_holds_nobody_up() {
     let relay = Relay::start(|config| {
         config.limits.outbox_pause_bytes = 10_000;
         config.limits.slice_rows = 10;
-        config.threads.read = 1;
+        config.relay.threads.read = 1;
     })
     .await;
     let (mut slow, mut other) = (relay.client().await, relay.client().await);
@@ -263,7 +263,7 @@ async fn http(relay: &Relay, head: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_port_tells_programs_and_people_what_it_is() {
-    let relay = Relay::start(|config| config.relay.name = "Test <relay>".into()).await;
+    let relay = Relay::start(|config| config.relay.info.name = "Test <relay>".into()).await;
     let answer = http(&relay, "GET / HTTP/1.1\r\nAccept: application/nostr+json").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("200 OK") && head.contains("access-control-allow-origin: *"), "{head}");
@@ -284,7 +284,8 @@ async fn the_same_port_tells_programs_and_people_what_it_is() {
 async fn the_relay_is_found_at_one_path_only() {
     let plain = Relay::start(|_| {}).await;
     let moved =
-        Relay::start(|config| config.relay.url = Some("wss://here.example/relay/".into())).await;
+        Relay::start(|config| config.relay.info.url = Some("wss://here.example/relay/".into()))
+            .await;
     for (relay, path, is_there) in [
         (&plain, "/", true),
         (&plain, "/?x=1", true),

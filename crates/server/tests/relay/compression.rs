@@ -37,7 +37,7 @@ async fn compression_is_agreed_on_where_it_is_offered_on_terms_that_can_be_kept(
         assert_eq!(agreed(&relay, offer).await, None, "{offer}");
     }
     relay.stop().await;
-    let relay = Relay::start(|config| config.deflate_from_bytes = 0).await;
+    let relay = Relay::start(|config| config.relay.deflate_from_bytes = 0).await;
     assert_eq!(agreed(&relay, "permessage-deflate").await, None);
     relay.stop().await;
 }

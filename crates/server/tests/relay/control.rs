@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use hark_archive::Outcome;
+use hark_archive::{Outcome, Record};
 use hark_codec::nostr::{Arena, Encoder, Event};
 use hark_networks::nostr::admit::{OwnUrls, Private};
 use hark_server::control::{Client, ControlError};
@@ -21,10 +21,10 @@ fn record(n: u64) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_writes_through_the_server() {
     let path = std::env::temp_dir().join(format!("hark-control-{}.sock", std::process::id()));
-    assert!(matches!(Client::connect(&path), Err(ControlError::Absent)));
+    assert!(matches!(Client::connect(&path, "nostr"), Err(ControlError::Absent)));
     // One that a dead server left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    assert!(matches!(Client::connect(&path), Err(ControlError::Absent)));
+    assert!(matches!(Client::connect(&path, "nostr"), Err(ControlError::Absent)));
     let relay = Relay::start(|config| config.control = Some(path.clone())).await;
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let mut subscriber = relay.client().await;
@@ -32,7 +32,7 @@ async fn another_process_writes_through_the_server() {
 
     let socket = path.clone();
     let driving = tokio::task::spawn_blocking(move || {
-        let mut client = Client::connect(&socket).unwrap();
+        let mut client = Client::connect(&socket, "nostr").unwrap();
         let records: Vec<_> = (0..2_000).map(record).collect();
         let answers = client.put_many(&records).unwrap();
         assert_eq!(answers.len(), 2_000);
@@ -42,10 +42,15 @@ async fn another_process_writes_through_the_server() {
         assert!(again[1].is_err());
         assert_eq!(again[2], Ok(Outcome::Duplicate));
         assert_eq!(client.stats().unwrap()["records"], 2_000);
-        assert_eq!(client.erase(r#"{"until":9,"limit":4}"#).unwrap(), 4);
-        assert_eq!(client.erase(r#"{"until":1299}"#).unwrap(), 1_296);
+        let ids: Vec<_> = records.iter().map(|bytes| *Record::new(bytes).unwrap().id()).collect();
+        assert_eq!(client.erase(&ids[..4]).unwrap(), 4);
+        assert_eq!(client.erase(&ids[..1_300]).unwrap(), 1_296);
         assert_eq!(client.stats().unwrap()["records"], 700);
-        assert!(matches!(client.erase("{"), Err(ControlError::Refused(_))));
+        let mut other = Client::connect(&socket, "other").unwrap();
+        let refused = other.erase(&ids).unwrap_err();
+        let said = "this server does not serve other; it serves nostr";
+        assert!(matches!(&refused, ControlError::Refused(why) if why == said), "{refused}");
+        assert_eq!(other.put_many(&records[..1]).unwrap(), [Err(said.to_owned())]);
         let mut lines = Vec::new();
         let summary = client.compact(&mut |line| lines.push(line.to_owned())).unwrap();
         assert_eq!((summary.as_str(), lines), ("small now", vec!["half".to_owned()]));
@@ -54,7 +59,7 @@ async fn another_process_writes_through_the_server() {
         assert_eq!(subscriber.hear().await[2]["created_at"], n);
     }
     driving.await.unwrap();
-    let client = Client::connect(&path).unwrap();
+    let client = Client::connect(&path, "nostr").unwrap();
     relay.stop().await;
     assert!(!path.exists());
     drop(client);

@@ -1,14 +1,18 @@
 //! A relay to talk to.
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use hark_archive::clock::Clock;
+use hark_archive::retention::Policy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
+use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
 use hark_server::network::LOOPBACK;
-use hark_server::{Config, Reload, Server, Shelf};
+use hark_server::nostr::{self, policy};
+use hark_server::{Reload, Server, shelf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -26,8 +30,30 @@ pub(crate) struct Relay {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
     pub(crate) reload: Reload,
+    pub(crate) policy: policy::Shared,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
+}
+
+/// What a relay is started with.
+pub(crate) struct Config {
+    pub(crate) server: hark_server::Config,
+    pub(crate) relay: nostr::Config,
+    pub(crate) policy: policy::Policy,
+}
+
+impl Deref for Config {
+    type Target = hark_server::Config;
+
+    fn deref(&self) -> &Self::Target {
+        &self.server
+    }
+}
+
+impl DerefMut for Config {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.server
+    }
 }
 
 impl Relay {
@@ -37,28 +63,38 @@ impl Relay {
 
     pub(crate) async fn on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let clock = Clock::fake(NOW_S);
-        let mut config = Config::new("127.0.0.1:0".parse().unwrap());
+        let mut config = Config {
+            server: hark_server::Config::default(),
+            relay: nostr::Config::new("127.0.0.1:0".parse().unwrap()),
+            policy: policy::Policy::default(),
+        };
         // Tests' clients are told apart by their connections, and not by the address that they share.
         config.proxies.trusted = LOOPBACK.to_vec();
         change(&mut config);
-        let shelf = Shelf {
+        let Config { server, mut relay, policy } = config;
+        relay.policy = policy::shared(policy);
+        let policy = Arc::clone(&relay.policy);
+        let shelf = shelf::Options {
+            network: &Nostr,
             store: Arc::clone(&store),
             writer: writer::Options::default(),
             clock: clock.clone(),
+            retention: Policy::default(),
             compact: Some(Arc::new(|say| {
                 say("half");
                 Ok("small now".into())
             })),
             handover: None,
         };
-        let server = Server::bind(config, shelf).await.unwrap();
-        let (url, metrics) = (server.url(), server.metrics_addr());
-        let reload = server.reload();
+        let serving = nostr::Serving { config: relay, shelf };
+        let server = Server::bind(server, vec![Box::new(serving)]).await.unwrap();
+        let url = server.addresses()[0].at.clone();
+        let (metrics, reload) = (server.metrics_addr(), server.reload());
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { url, metrics, store, clock, reload, stop: Some(stop), running }
+        Self { url, metrics, store, clock, reload, policy, stop: Some(stop), running }
     }
 
     pub(crate) fn begin_stop(&mut self) {

@@ -3,7 +3,6 @@
 
 use hark_archive::limits::{Limits, Rate, Rates};
 use hark_server::Settings;
-use hark_server::policy::Policy;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
@@ -264,7 +263,7 @@ async fn limits_change_while_connections_are_open() {
     }
     let settings = |limit_max, rates| Settings {
         limits: Limits { limit_max, limit_default: 2, rates, ..Limits::default() },
-        policy: Policy::default(),
+        ..Settings::default()
     };
     relay.reload.set(settings(3, Rates::none())).unwrap();
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));

@@ -1,8 +1,10 @@
 //! Who may come and what may be published.
 
+use std::sync::Arc;
+
 use hark_codec::hex;
-use hark_server::Settings;
-use hark_server::policy::{Policy, Words};
+use hark_server::nostr::policy::{Policy, Words};
+use hark_server::{Addresses, Settings};
 use serde_json::{Value, json};
 
 use crate::client::keys;
@@ -128,13 +130,16 @@ async fn work_is_asked_for_and_must_be_committed_to() {
     for lucky in [made(8, None), made(8, Some(5))] {
         refused(&mut client, &lucky, "pow: the nonce tag must commit to a difficulty of 6").await;
     }
+    // Another policy holds from the next event on.
+    relay.policy.store(Arc::new(Policy::default()));
+    taken(&mut client, &made(8, None)).await;
     relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_denied_address_gets_a_403_also_behind_a_proxy() {
     let relay = Relay::start(|config| {
-        config.policy.deny_addresses = vec!["192.0.2.0/24".parse().unwrap()];
+        config.addresses.deny = vec!["192.0.2.0/24".parse().unwrap()];
     })
     .await;
     let upgrade = |from: &str| {
@@ -146,9 +151,9 @@ async fn a_denied_address_gets_a_403_also_behind_a_proxy() {
     let (status, answer) = http(&relay.url, "/", &upgrade("192.0.2.77")).await;
     assert!(status == 403 && answer.starts_with("blocked: "), "{status}: {answer}");
     let mut client = relay.client().await;
-    let policy =
-        Policy { deny_addresses: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() };
-    relay.reload.set(Settings { policy, ..Settings::default() }).unwrap();
+    let deny = vec!["127.0.0.0/8".parse().unwrap()];
+    let addresses = Addresses { deny, ..Addresses::default() };
+    relay.reload.set(Settings { addresses, ..Settings::default() }).unwrap();
     // A proxy that is trusted is none of the clients.
     assert_eq!(client.count(&[json!({})]).await, 0);
     let mut other = relay.client().await;
@@ -157,7 +162,7 @@ async fn a_denied_address_gets_a_403_also_behind_a_proxy() {
 
     let relay = Relay::start(|config| {
         config.proxies.trusted.clear();
-        config.policy.allow_addresses = vec!["192.0.2.0/24".parse().unwrap()];
+        config.addresses.allow = vec!["192.0.2.0/24".parse().unwrap()];
     })
     .await;
     let (status, answer) = http(&relay.url, "/", "").await;

@@ -96,7 +96,7 @@ impl Store for Trouble {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
     let store = Arc::new(Trouble(MemoryStore::new(NostrRules)));
-    let relay = Relay::on(store, |config| config.threads.read = 1).await;
+    let relay = Relay::on(store, |config| config.relay.threads.read = 1).await;
     let mut client = relay.client().await;
     let cases = [
         (json!(["REQ", "s", {"kinds": [TIRES]}]), "too much to read"),

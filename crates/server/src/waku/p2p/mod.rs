@@ -24,6 +24,7 @@ use super::Waku;
 use super::metrics::Origin;
 use super::neighbours::Peer;
 use crate::Clients;
+use crate::door::Stop;
 use incoming::Incoming;
 use known::Known;
 use peers::Peers;
@@ -201,6 +202,8 @@ impl Handle {
 /// All connections, and what is done with them.
 pub(super) struct Network {
     swarm: Swarm<Behaviour>,
+    /// Addresses that another process listens on until it knows that this one has taken over.
+    unheard: Vec<Multiaddr>,
     peers: Peers,
     known: Known,
     orders: mpsc::Receiver<Order>,
@@ -208,17 +211,19 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Listens. Nothing is answered before [`Network::run`].
+    /// Listens, at once or when it is run. Nothing is answered before [`Network::run`].
     pub(super) async fn bind(
         config: Config,
         node: &super::Config,
+        clients: Clients,
+        at_once: bool,
     ) -> Result<(Self, Handle), NetworkError> {
         let key = key::load(&config.key)?;
         let bounds = Bounds {
-            message_bytes: node.bounds.message_bytes_max,
+            message_bytes: node.message_bytes_max,
             connections: config.connections_max,
             per_address: config.connections_per_address_max,
-            clients: node.clients.clone(),
+            clients,
         };
         let mut swarm = swarm(key, bounds).await?;
         for shard in node.served() {
@@ -227,14 +232,19 @@ impl Network {
             joined.map_err(|error| NetworkError::Start(error.to_string()))?;
         }
         let mut reached = Vec::new();
-        for addr in config.listen {
-            listen(&mut swarm, &addr).await?;
-            refresh(&swarm, &mut reached);
+        if at_once {
+            for addr in &config.listen {
+                listen(&mut swarm, addr).await?;
+                refresh(&swarm, &mut reached);
+            }
+        } else {
+            let id = *swarm.local_peer_id();
+            reached.extend(config.listen.iter().filter_map(|addr| addr.clone().with_p2p(id).ok()));
         }
         for addr in config.announce {
             let own = addr.with_p2p(*swarm.local_peer_id()).map_err(NetworkError::Announce)?;
-            swarm.add_external_address(own);
-            refresh(&swarm, &mut reached);
+            swarm.add_external_address(own.clone());
+            reached.push(own);
         }
         let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
         let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
@@ -243,11 +253,13 @@ impl Network {
         let control = swarm.behaviour().streams.new_control();
         let sent = sent::Sent::default();
         let handle = Handle { orders: order, control, addresses: seen, sent, configured };
-        Ok((Self { swarm, peers, known: Known::default(), orders, addresses }, handle))
+        let unheard = if at_once { Vec::new() } else { config.listen };
+        let known = Known::default();
+        Ok((Self { swarm, unheard, peers, known, orders, addresses }, handle))
     }
 
     /// Serves until told to leave.
-    pub(super) async fn run(mut self, waku: Arc<Waku>, mut leaving: watch::Receiver<bool>) {
+    pub(super) async fn run(mut self, waku: Arc<Waku>, mut stop: Stop) {
         let Behaviour { incoming, streams, .. } = self.swarm.behaviour();
         store::serve(incoming, Arc::clone(&waku));
         metadata::serve(incoming, &waku);
@@ -257,14 +269,39 @@ impl Network {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
-                () = left(&mut leaving) => break,
-                _ = tick.tick() => self.peers.look(&mut self.swarm),
+                () = stop.accepting() => break,
+                _ = tick.tick() => {
+                    self.listen().await;
+                    self.peers.look(&mut self.swarm);
+                }
                 Some(order) = self.orders.recv() => self.carry_out(order),
                 event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
             }
         }
+        // Its sockets are another process's from now on.
+        drop(self);
         // What was taken off gossip and is not durable yet.
         let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
+    }
+
+    /// Listens on what another process has let go of by now.
+    async fn listen(&mut self) {
+        for addr in std::mem::take(&mut self.unheard) {
+            match listen(&mut self.swarm, &addr).await {
+                Ok(()) => tracing::info!(%addr, "peers are taken from now on"),
+                Err(error) => {
+                    tracing::debug!(%error, "trying again");
+                    self.unheard.push(addr);
+                }
+            }
+        }
+        if self.unheard.is_empty() {
+            self.addresses.send_if_modified(|reached| {
+                let before = reached.clone();
+                refresh(&self.swarm, reached);
+                before != *reached
+            });
+        }
     }
 
     fn carry_out(&mut self, order: Order) {
@@ -359,12 +396,6 @@ impl Network {
             _ => {}
         }
     }
-}
-
-/// Until the server goes down.
-async fn left(leaving: &mut watch::Receiver<bool>) {
-    // An error means that it is gone.
-    let _ = leaving.wait_for(|leaving| *leaving).await;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -17,14 +17,15 @@ use hark_codec::waku::{Message, MessageRecord, topic};
 use hark_networks::waku::NS_PER_S;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use libp2p_stream::Control;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::incoming::Incoming;
 use super::reconcile::{self, Found};
 use super::{Handle, frame, peers};
+use crate::door::Stop;
 use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
-use crate::waku::{Taken, Waku, now_ns};
+use crate::waku::{Taken, Waku};
 
 /// The name of comparing.
 pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
@@ -117,7 +118,7 @@ pub(super) fn receive(incoming: &Incoming, waku: &Arc<Waku>) {
 }
 
 /// Compares with each store in turn, until told to leave.
-pub(in crate::waku) async fn run(waku: Arc<Waku>, mut leaving: watch::Receiver<bool>) {
+pub(in crate::waku) async fn run(waku: Arc<Waku>, mut stop: Stop) {
     let Some(config) = &waku.config.p2p else { return };
     let (Some(every), Some(network)) = (config.sync.every, &waku.network) else { return };
     let comparing = async {
@@ -134,7 +135,7 @@ pub(in crate::waku) async fn run(waku: Arc<Waku>, mut leaving: watch::Receiver<b
         }
     };
     tokio::select! {
-        _ = leaving.wait_for(|leaving| *leaving) => {}
+        () = stop.accepting() => {}
         () = comparing => {}
     }
 }
@@ -146,7 +147,7 @@ async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Resul
     let stream = control.open_stream(peer, StreamProtocol::new(RECONCILIATION)).await;
     let mut stream = stream.map_err(|error| error.to_string())?;
     let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
-    let stop = now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
+    let stop = waku.now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
     // One session at a time: a list of its own needs no room among those of others.
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
@@ -296,7 +297,8 @@ fn topics(waku: &Waku) -> Vec<String> {
 fn span(waku: &Waku, from: u64, to: u64) -> Query {
     let values = topics(waku).into_iter().map(|topic| topic.into_bytes().into()).collect();
     let labels = vec![LabelSet { name: topic::PUBSUB, values }];
-    let (order, limit, budget) = (Order::OldestFirst, ITEMS_MAX + 1, waku.config.query_rows_max);
+    let (order, limit, budget) =
+        (Order::OldestFirst, ITEMS_MAX + 1, waku.settings().query_rows_max);
     Query { labels, from, to, order, limit, budget, ..Query::default() }
 }
 
@@ -387,7 +389,7 @@ fn transferred(waku: &Waku, direction: Direction, bytes: usize) {
 /// Takes messages in until there are no more.
 async fn take(waku: &Arc<Waku>, mut stream: Stream) {
     // Room for the topic.
-    let bytes_max = waku.config.bounds.message_bytes_max + 1_024;
+    let bytes_max = waku.config.message_bytes_max + 1_024;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let (mut taking, mut new) = (JoinSet::new(), 0_u64);
     while let Ok(Ok(Some(bytes))) =

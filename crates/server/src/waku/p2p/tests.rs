@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::AsyncWriteExt as _;
 use hark_archive::admission::KeepAll;
 use hark_archive::clock::Clock;
+use hark_archive::retention::Policy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, writer};
 use hark_codec::waku::{Encoder, Request, Response};
@@ -14,8 +15,9 @@ use libp2p::{Stream, StreamProtocol};
 use libp2p_stream::Control;
 
 use super::*;
-use crate::Shelf;
-use crate::waku::Node;
+use crate::door::{Host, Phase};
+use crate::shelf;
+use crate::waku::Serving;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
@@ -25,7 +27,7 @@ struct Pair {
     peer: PeerId,
     addr: Multiaddr,
     control: Control,
-    leave: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     node: tokio::task::JoinHandle<()>,
     client: tokio::task::JoinHandle<()>,
 }
@@ -62,21 +64,24 @@ impl Pair {
                 connections_max: 100,
                 connections_per_address_max: 3,
             }),
-            clients,
             ..crate::waku::Config::default()
         };
-        let shelf = Shelf {
+        let shelf = shelf::Options {
+            network: &hark_networks::waku::Waku,
             store: Arc::new(store),
             writer: writer::Options::default(),
-            clock: Clock::fake(0),
+            clock: Clock::System,
+            retention: Policy::default(),
             compact: None,
             handover: None,
         };
-        let node = Box::pin(Node::bind(config, shelf)).await.unwrap();
-        let waku = node.shared();
-        let addr: Multiaddr = node.addresses()[0].parse().unwrap();
-        let (leave, leaving) = watch::channel(false);
-        let node = tokio::spawn(node.run(leaving));
+        let mut host = Host { settings: Arc::default(), clients, unlimited: false, taking: None };
+        let door = Box::pin(Serving { config, shelf }.open_in(&mut host)).await.unwrap();
+        let waku = Arc::clone(&door.waku);
+        let addr: Multiaddr = waku.addresses()[0].parse().unwrap();
+        let phase = watch::Sender::new(Phase::Open);
+        let stop = Stop(phase.subscribe());
+        let node = tokio::spawn(async move { door.run(stop).await });
         let mut swarm = stranger().await;
         let control = swarm.behaviour().streams.new_control();
         let peer = peers::id(&addr).unwrap();
@@ -94,7 +99,7 @@ impl Pair {
         tokio::time::timeout(Duration::from_secs(30), &mut told).await.unwrap().unwrap();
         // What was in it is all.
         let _ = std::fs::remove_dir_all(folder);
-        Self { waku, peer, addr, control, leave, node, client }
+        Self { waku, peer, addr, control, phase, node, client }
     }
 
     async fn stream(&self, protocol: &'static str) -> Stream {
@@ -141,7 +146,7 @@ impl Pair {
     }
 
     async fn end(self) {
-        self.leave.send_replace(true);
+        self.phase.send_replace(Phase::Down);
         self.node.await.unwrap();
         self.client.abort();
     }
@@ -265,7 +270,7 @@ async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
     assert!(second.0);
     // The lists change while the node runs, and change back.
     let mut settings = crate::Settings::default();
-    settings.policy.deny_addresses.clone_from(&loopback);
+    settings.addresses.deny.clone_from(&loopback);
     reload.set(settings).unwrap();
     assert!(!pair.enters().await.0);
     reload.set(crate::Settings::default()).unwrap();
@@ -424,7 +429,7 @@ fn accepted(waku: &Waku, data: Vec<u8>) -> Accepted {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_other_nodes_refuse_is_refused_of_gossip() {
     let pair = Pair::start("gossip").await;
-    let now = crate::waku::now_ns().cast_signed();
+    let now = Clock::System.now_ns().cast_signed();
     let good = Message {
         payload: b"hello",
         content_topic: "/a/1/b/proto",

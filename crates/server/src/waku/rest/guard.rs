@@ -50,7 +50,7 @@ pub(super) async fn guard(
 ) -> Response {
     let peer = request.extensions().get::<IpAddr>().copied();
     let peer = peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-    let Some(client) = waku.config.clients.client(peer, request.headers()) else {
+    let Some(client) = waku.clients.client(peer, request.headers()) else {
         let words = "blocked: this node does not serve your address\n";
         return Answer::words(StatusCode::FORBIDDEN, words).into_response();
     };

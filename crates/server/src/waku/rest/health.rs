@@ -20,7 +20,7 @@ const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
 
 /// How the node is, and each protocol.
 pub(super) async fn health(waku: &Waku) -> Answer {
-    let trouble = waku.trouble();
+    let trouble = waku.shelf.trouble();
     let mut protocols = vec![relay(waku.peers().await.as_deref())];
     let not_mounted = |name: &&str| json!({ *name: "NOT_MOUNTED" });
     protocols.extend(BEFORE.iter().map(not_mounted));

@@ -18,12 +18,13 @@ use hyper::body::Incoming;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::history::Refusal;
 use super::metrics::{Answered, Asker};
 use super::poll::Topic;
 use super::{Told, Waku};
+use crate::door::Stop;
 use crate::http::{self, Bounds};
 use crate::rate::Source;
 
@@ -93,7 +94,7 @@ impl AsRef<[u8]> for Held {
 type Shared = State<Arc<Waku>>;
 
 /// Serves until told to leave and all under way is answered.
-pub(super) async fn serve(listener: TcpListener, leaving: watch::Receiver<bool>, waku: Arc<Waku>) {
+pub(super) async fn serve(listener: TcpListener, stop: Stop, waku: Arc<Waku>) {
     let bounds =
         Bounds { connections_max: CONNECTIONS_MAX, head_timeout: REST_MAX, connection_max: None };
     let service = TowerToHyperService::new(routes(waku));
@@ -111,12 +112,12 @@ pub(super) async fn serve(listener: TcpListener, leaving: watch::Receiver<bool>,
             }
         }
     };
-    http::serve(listener, leaving, bounds, answer).await;
+    http::serve(listener, stop, bounds, answer).await;
 }
 
 fn routes(waku: Arc<Waku>) -> Router {
     // Base64 takes four bytes for three, and there is JSON around it.
-    let body_max = waku.config.bounds.message_bytes_max * 2;
+    let body_max = waku.config.message_bytes_max * 2;
     let subscriptions = |auto: bool| {
         let add = move |State(waku): Shared, body: Bytes| async move {
             relay::subscribe(&waku, &body, auto)

@@ -9,7 +9,7 @@ use hark_networks::waku::json::{OwnedMessage, put_message};
 use super::Answer;
 use crate::waku::metrics::Origin;
 use crate::waku::poll::Topic;
-use crate::waku::{NotTaken, Waku, now_ns};
+use crate::waku::{NotTaken, Waku};
 
 /// Takes a message in and passes it on: under this topic, or else under that of the shard to which its
 /// content topic belongs.
@@ -20,7 +20,7 @@ pub(super) async fn publish(waku: &Waku, body: &[u8], topic: Option<String>) -> 
     };
     // As nwaku does it, 0 is no time.
     if published.timestamp.is_none_or(|time| time == 0) {
-        published.timestamp = i64::try_from(now_ns()).ok();
+        published.timestamp = i64::try_from(waku.now_ns()).ok();
     }
     let message = published.message();
     let topic = topic.map_or_else(

@@ -1,38 +1,17 @@
-//! Lines for the log about what comes in bursts or lasts: one for many, now and then.
+//! Lines for the log about what comes in bursts: one for many, now and then.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::sync::watch;
-
-use crate::metrics::{By, Ended, Label, Metrics, TurnedAway};
-use crate::nostr::Relay;
-
-/// Time between two looks.
-const EVERY: Duration = Duration::from_secs(10);
-
-/// Looks and reports until the server goes down.
-pub(crate) async fn run(relay: Arc<Relay>, mut leaving: watch::Receiver<bool>) {
-    let mut report = Report::default();
-    loop {
-        tokio::select! {
-            _ = leaving.wait_for(|leaving| *leaving) => return,
-            () = tokio::time::sleep(EVERY) => {}
-        }
-        report.look(&relay.metrics, relay.trouble().as_deref());
-    }
-}
+use super::metrics::{Ended, Metrics};
+use crate::metrics::{By, Label, TurnedAway};
 
 /// What was told so far.
 #[derive(Default)]
-struct Report {
+pub(super) struct Report {
     turned_away: Vec<u64>,
     slow: u64,
-    trouble: bool,
 }
 
 impl Report {
-    fn look(&mut self, metrics: &Metrics, trouble: Option<&str>) {
+    pub(super) fn look(&mut self, metrics: &Metrics) {
         if let Some(by_reason) = grown(&metrics.turned_away, &mut self.turned_away) {
             tracing::warn!(by_reason, "connections were turned away");
         }
@@ -42,12 +21,6 @@ impl Report {
             tracing::info!(closed, "connections were closed, as their clients took too little");
             self.slow = slow;
         }
-        match trouble {
-            Some(reason) if !self.trouble => tracing::error!(reason, "no events are kept now"),
-            None if self.trouble => tracing::info!("events are kept again"),
-            _ => {}
-        }
-        self.trouble = trouble.is_some();
     }
 }
 

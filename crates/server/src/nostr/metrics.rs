@@ -1,45 +1,9 @@
-//! What has been done since the start, counted. Plain numbers; the page for Prometheus reads them.
-//!
-//! What a label can say is an enum here, so that no client can make up new ones. A refusal is counted
-//! where it is said, by its verb and by the standard prefix of its reason: [`Metrics::answered`].
+//! What the relay has done since the start, counted. A refusal is counted where it is said, by its verb
+//! and by the standard prefix of its reason: [`Metrics::answered`].
 
-use std::marker::PhantomData;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-pub use hark_archive::meter::{Count, Histogram};
-use hark_archive::query::plan::Set;
 use hark_networks::nostr::rules::{Class, class};
 
-/// What a label of a metric can say.
-pub trait Label: Copy + 'static {
-    /// All of it, with its names, in the order of the numbers.
-    const ALL: &'static [(Self, &'static str)];
-
-    /// Its number.
-    fn number(self) -> usize;
-
-    /// Its name.
-    fn name(self) -> &'static str {
-        Self::ALL[self.number()].1
-    }
-}
-
-macro_rules! labels {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$value_doc])* $value,)* }
-
-        impl Label for $name {
-            const ALL: &'static [(Self, &'static str)] = &[$((Self::$value, $text)),*];
-
-            fn number(self) -> usize {
-                self as usize
-            }
-        }
-    )*};
-}
-pub(crate) use labels;
+use crate::metrics::{By, Count, Histogram, Label, Plan, TurnedAway, labels};
 
 labels! {
     /// What a client's message wants.
@@ -90,16 +54,6 @@ labels! {
         Other = "other",
     }
 
-    /// Why a connection was turned away before it could say anything.
-    TurnedAway {
-        /// There are as many as there may be.
-        Full = "full",
-        /// Its address has as many as it may.
-        Address = "address",
-        /// Its address is not let in.
-        Denied = "denied",
-    }
-
     /// Why a connection ended.
     Ended {
         /// The client left, or the connection broke.
@@ -115,24 +69,6 @@ labels! {
         /// The client broke the protocol: frames that are none, or messages that are too long.
         Protocol = "protocol",
     }
-
-    /// What a search was driven by.
-    Plan {
-        /// Ids.
-        Ids = "ids",
-        /// Authors.
-        Authors = "authors",
-        /// A label's values.
-        Label = "label",
-        /// Kinds.
-        Kinds = "kinds",
-        /// Time alone.
-        Time = "time",
-        /// The lengths of lists said that nothing matches.
-        Nothing = "nothing",
-        /// A count, which goes through all parts, each with a plan of its own.
-        Count = "count",
-    }
 }
 
 impl Verdict {
@@ -144,41 +80,6 @@ impl Verdict {
         let prefix = reason.split(':').next().unwrap_or_default();
         let found = Self::ALL.iter().skip(1).find(|(_, name)| *name == prefix);
         found.map_or(Self::Other, |(verdict, _)| *verdict)
-    }
-}
-
-impl From<Option<Set>> for Plan {
-    fn from(driver: Option<Set>) -> Self {
-        match driver {
-            Some(Set::Ids) => Self::Ids,
-            Some(Set::Authors) => Self::Authors,
-            Some(Set::Label(_)) => Self::Label,
-            Some(Set::Kinds) => Self::Kinds,
-            Some(Set::Time) => Self::Time,
-            None => Self::Nothing,
-        }
-    }
-}
-
-/// One of each for what a label can say.
-#[derive(Debug)]
-pub struct By<L, T = Count>(Box<[T]>, PhantomData<L>);
-
-impl<L: Label, T: Default> Default for By<L, T> {
-    fn default() -> Self {
-        Self(L::ALL.iter().map(|_| T::default()).collect(), PhantomData)
-    }
-}
-
-impl<L: Label, T> By<L, T> {
-    /// That of `label`.
-    pub fn of(&self, label: L) -> &T {
-        &self.0[label.number()]
-    }
-
-    /// All, with their names.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, &T)> {
-        L::ALL.iter().map(|(_, name)| *name).zip(&*self.0)
     }
 }
 
@@ -223,20 +124,9 @@ impl ByKind {
     }
 }
 
-/// When counting began.
-#[derive(Debug)]
-struct Started(SystemTime);
-
-impl Default for Started {
-    fn default() -> Self {
-        Self(SystemTime::now())
-    }
-}
-
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    started: Started,
     /// Connections that were made.
     pub connections: Count,
     /// Connections that are open.
@@ -276,11 +166,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// When counting began, in seconds since 1970.
-    pub fn started_s(&self) -> u64 {
-        self.started.0.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-    }
-
     /// Counts a message by what is said about it: `reason` as in OK, CLOSED or NOTICE, and nothing
     /// where it was done as asked.
     pub fn answered(&self, verb: Verb, reason: &str) {

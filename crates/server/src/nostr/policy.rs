@@ -1,23 +1,26 @@
-//! Who may come and what may be published here, as the operator says: lists of addresses, keys, kinds
-//! and words, and how much work an event must show (NIP-13). An empty list asks for nothing.
+//! What may be published here, as the operator says: lists of keys, kinds and words, and how much work
+//! an event must show (NIP-13). An empty list asks for nothing.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, BuildError};
+use arc_swap::ArcSwap;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 
-use crate::network::Network;
+/// The policy in force. Who holds it can put another in its place while the relay runs.
+pub type Shared = Arc<ArcSwap<Policy>>;
+
+/// What begins with this policy.
+pub fn shared(policy: Policy) -> Shared {
+    Arc::new(ArcSwap::from_pointee(policy))
+}
 
 /// What is allowed and what is denied. Where something is on both lists, it is denied.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// Only clients at these addresses are served.
-    pub allow_addresses: Vec<Network>,
-    /// Clients at these addresses are not.
-    pub deny_addresses: Vec<Network>,
     /// Only events of these keys are taken.
     pub allow_keys: HashSet<Key>,
     /// Events of these keys are not.
@@ -35,12 +38,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether a client at `ip` is served.
-    pub(crate) fn serves(&self, ip: IpAddr) -> bool {
-        let on = |list: &[Network]| list.iter().any(|network| network.contains(ip));
-        !on(&self.deny_addresses) && (self.allow_addresses.is_empty() || on(&self.allow_addresses))
-    }
-
     /// Whether an event that is like any other may be refused: NIP-11's `restricted_writes`.
     pub(crate) fn restricts_writes(&self) -> bool {
         let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;

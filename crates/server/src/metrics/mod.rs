@@ -1,0 +1,108 @@
+//! What has been done since the start, counted. Plain numbers; [`Page`] is where they are read.
+//!
+//! What a label can say is an enum here, so that no client can make up new ones.
+
+use std::marker::PhantomData;
+
+pub use hark_archive::meter::{Count, Histogram};
+use hark_archive::query::plan::Set;
+pub(crate) use page::CONTENT_TYPE;
+pub use page::Page;
+
+mod page;
+
+/// What a label of a metric can say.
+pub trait Label: Copy + 'static {
+    /// All of it, with its names, in the order of the numbers.
+    const ALL: &'static [(Self, &'static str)];
+
+    /// Its number.
+    fn number(self) -> usize;
+
+    /// Its name.
+    fn name(self) -> &'static str {
+        Self::ALL[self.number()].1
+    }
+}
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$value_doc])* $value,)* }
+
+        impl Label for $name {
+            const ALL: &'static [(Self, &'static str)] = &[$((Self::$value, $text)),*];
+
+            fn number(self) -> usize {
+                self as usize
+            }
+        }
+    )*};
+}
+pub(crate) use labels;
+
+labels! {
+    /// Why a connection was turned away before it could say anything.
+    TurnedAway {
+        /// There are as many as there may be.
+        Full = "full",
+        /// Its address has as many as it may.
+        Address = "address",
+        /// Its address is not let in.
+        Denied = "denied",
+    }
+
+    /// What a search was driven by.
+    Plan {
+        /// Ids.
+        Ids = "ids",
+        /// Authors.
+        Authors = "authors",
+        /// A label's values.
+        Label = "label",
+        /// Kinds.
+        Kinds = "kinds",
+        /// Time alone.
+        Time = "time",
+        /// The lengths of lists said that nothing matches.
+        Nothing = "nothing",
+        /// A count, which goes through all parts, each with a plan of its own.
+        Count = "count",
+    }
+}
+
+impl From<Option<Set>> for Plan {
+    fn from(driver: Option<Set>) -> Self {
+        match driver {
+            Some(Set::Ids) => Self::Ids,
+            Some(Set::Authors) => Self::Authors,
+            Some(Set::Label(_)) => Self::Label,
+            Some(Set::Kinds) => Self::Kinds,
+            Some(Set::Time) => Self::Time,
+            None => Self::Nothing,
+        }
+    }
+}
+
+/// One of each for what a label can say.
+#[derive(Debug)]
+pub struct By<L, T = Count>(Box<[T]>, PhantomData<L>);
+
+impl<L: Label, T: Default> Default for By<L, T> {
+    fn default() -> Self {
+        Self(L::ALL.iter().map(|_| T::default()).collect(), PhantomData)
+    }
+}
+
+impl<L: Label, T> By<L, T> {
+    /// That of `label`.
+    pub fn of(&self, label: L) -> &T {
+        &self.0[label.number()]
+    }
+
+    /// All, with their names.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &T)> {
+        L::ALL.iter().map(|(_, name)| *name).zip(&*self.0)
+    }
+}

@@ -1,0 +1,90 @@
+//! The page for Prometheus, in its text format.
+
+use std::fmt::{Display, Write as _};
+
+use hark_archive::meter::{BOUNDS_NS, Times};
+
+use super::{By, Count, Histogram, Label};
+
+/// The type that Prometheus asks for.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is written so far.
+#[derive(Default)]
+pub struct Page(String);
+
+impl Page {
+    /// The page as text.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+
+    /// What comes before the lines of a metric: of which kind it is, and what it is.
+    pub fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// A line. `labels` is like `verb="REQ",result="ok"`, or empty.
+    pub fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = if labels.is_empty() {
+            writeln!(self.0, "{name} {value}")
+        } else {
+            writeln!(self.0, "{name}{{{labels}}} {value}")
+        };
+    }
+
+    /// A number that goes up and down.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, "gauge", help);
+        self.line(name, "", value);
+    }
+
+    /// A number that goes up.
+    pub fn counter(&mut self, name: &str, help: &str, count: &Count) {
+        self.head(name, "counter", help);
+        self.line(name, "", count.get());
+    }
+
+    /// Numbers that go up, one for what a label can say.
+    pub fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str, counts: &By<L>) {
+        self.head(name, "counter", help);
+        for (value, count) in counts.all() {
+            self.line(name, &format!("{label}=\"{value}\""), count.get());
+        }
+    }
+
+    /// Times.
+    pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.head(name, "histogram", help);
+        self.classes(name, "", &histogram.read());
+    }
+
+    /// Lines of times, with labels.
+    pub fn classes(&mut self, name: &str, labels: &str, times: &Times) {
+        self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
+    }
+
+    /// The same of numbers in any unit, told in one that is so many times as large. `classes` has one
+    /// more than `bounds`, for what is above them.
+    pub fn buckets(
+        &mut self,
+        name: &str,
+        labels: &str,
+        bounds: &[u64],
+        classes: &[u64],
+        sum: u64,
+        unit: f64,
+    ) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let mut count = 0;
+        for (bound, class) in bounds.iter().zip(classes) {
+            count += class;
+            let bound = *bound as f64 / unit;
+            let _ = writeln!(self.0, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
+        }
+        let count: u64 = classes.iter().sum();
+        let _ = writeln!(self.0, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
+        self.line(&format!("{name}_sum"), labels, sum as f64 / unit);
+        self.line(&format!("{name}_count"), labels, count);
+    }
+}

@@ -1,0 +1,195 @@
+//! The relay's door: from the open port to the last connection's end.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Map, Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::Relay;
+use super::metrics::{Verb, Verdict};
+use super::open::Threads;
+use super::report::Report;
+use super::web::{self, Place, Slot, Web};
+use crate::admin::http::Operators;
+use crate::connections::turn_away;
+use crate::door::{self, Door, Reached, Row, Stop};
+use crate::metrics::{Label as _, Page};
+use crate::patience::Patient;
+use crate::words::{bytes, number};
+
+/// Connections that are told at a time why they are turned away. More are closed without a word.
+const TURNED_AWAY_MAX: usize = 64;
+
+/// The relay and where it listens.
+pub(super) struct RelayDoor {
+    relay: Arc<Relay>,
+    /// None once it is served.
+    listener: Mutex<Option<TcpListener>>,
+    addr: String,
+    threads: Threads,
+    report: Mutex<Report>,
+}
+
+impl RelayDoor {
+    pub(super) fn new(relay: Arc<Relay>, listener: TcpListener, threads: Threads) -> Self {
+        let addr = listener.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string());
+        let (listener, report) = (Mutex::new(Some(listener)), Mutex::default());
+        Self { relay, listener, addr, threads, report }
+    }
+
+    fn listener(&self) -> std::sync::MutexGuard<'_, Option<TcpListener>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Door for RelayDoor {
+    fn addresses(&self) -> Vec<Reached> {
+        vec![Reached { what: "listening on", at: format!("ws://{}", self.addr) }]
+    }
+
+    fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
+        let listener = self.listener();
+        listener.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+    }
+
+    fn metrics(&self, page: &mut Page) {
+        super::prometheus::write(page, &self.relay);
+    }
+
+    fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
+        let relay = &self.relay;
+        // How many of these verbs were done as asked, and how many were not.
+        let answered = |what, verbs: &[Verb]| {
+            let (mut done, mut refused) = (0, 0);
+            for (verdict, name) in Verdict::ALL {
+                let counts = verbs.iter().map(|verb| relay.metrics.answers().of(*verb));
+                let count: u64 = counts.map(|verdicts| verdicts.of(*verdict).get()).sum();
+                if ["ok", "duplicate"].contains(name) {
+                    done += count;
+                } else {
+                    refused += count;
+                }
+            }
+            (what, number(done), format!("{} refused", number(refused)))
+        };
+        let plain = |what, value| (what, value, String::new());
+        let rows = vec![
+            answered("events taken", &[Verb::Event]),
+            answered("questions answered", &[Verb::Req, Verb::Count]),
+            plain("connections", number(relay.metrics.connections_open.get())),
+            plain("subscriptions", number(relay.live.len() as u64)),
+            plain("waits for clients", bytes(relay.outboxes.bytes() as u64)),
+        ];
+        let by_verb = relay.metrics.answers().all().map(|(verb, verdicts)| {
+            let counts = verdicts.all().map(|(verdict, count)| (verdict, count.get()));
+            let counts = counts.filter(|(_, count)| *count > 0);
+            let counts: Map<_, _> =
+                counts.map(|(name, count)| (name.into(), count.into())).collect();
+            (verb.into(), Value::Object(counts))
+        });
+        let fields = [
+            ("subscriptions", json!(relay.live.len())),
+            ("connections", json!(relay.metrics.connections_open.get())),
+            ("outbox_bytes", json!(relay.outboxes.bytes())),
+            ("messages", Value::Object(by_verb.collect())),
+        ];
+        (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
+    }
+
+    fn look(&self) {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).look(&self.relay.metrics);
+    }
+
+    fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> door::Serving {
+        Box::pin(async move {
+            if let Some(listener) = { self.listener().take() } {
+                accept(listener, &self.relay, operators, stop).await;
+            }
+        })
+    }
+
+    fn close(&self) {
+        self.relay.intake.close();
+        self.relay.readers.close();
+        self.relay.outboxes.close();
+        self.threads.join();
+        self.relay.slow.close();
+    }
+}
+
+/// Accepts connections for as long as that is wanted, and returns when the last one has ended.
+async fn accept(listener: TcpListener, relay: &Arc<Relay>, operators: Operators, mut stop: Stop) {
+    let web = Web::new(Arc::clone(relay), operators, stop.clone());
+    let (alive, mut all_gone) = mpsc::channel(1);
+    let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    loop {
+        let accepted = tokio::select! {
+            () = stop.accepting() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => match Slot::take(relay, peer.ip()) {
+                Ok(slot) => {
+                    let (slot, peer) = (Arc::new(slot), peer.ip());
+                    let place = Place { _alive: alive.clone(), slot, peer };
+                    tokio::spawn(serve(stream, web.clone(), place));
+                }
+                Err(why) => {
+                    relay.metrics.turned_away.of(why).add(1);
+                    if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
+                        tokio::spawn(async move {
+                            turn_away(stream, why).await;
+                            drop(permit);
+                        });
+                    }
+                }
+            },
+            // Out of files, most likely: those that end make room.
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept; waiting");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop((listener, alive, web));
+    all_gone.recv().await;
+}
+
+/// One connection's HTTP part. It ends with the upgrade; the session holds its place from there.
+async fn serve(stream: TcpStream, web: Web, place: Place) {
+    // Answers are written whole, so there is nothing to gather. Without it they are only later.
+    let _ = stream.set_nodelay(true);
+    let mut stop = web.stop.clone();
+    let (head_timeout, take_max) = {
+        let limits = &web.relay.settings().limits;
+        (limits.handshake_timeout_ms, limits.idle_timeout_s)
+    };
+    let head_timeout = Duration::from_millis(head_timeout);
+    let stream = Patient::new(stream, Duration::from_secs(take_max));
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let answer = web::answer(web.clone(), place.clone(), request.map(Body::new));
+        async { Ok::<_, Infallible>(answer.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_timeout)
+        .max_buf_size(16 << 10)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        _ = &mut connection => return,
+        () = stop.serving() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}

@@ -1,0 +1,124 @@
+//! Opening the relay: its socket, its shelf, and the threads that check and search.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use hark_archive::live::Live;
+use hark_archive::{Query, Record};
+use hark_networks::nostr::admit::OwnUrls;
+use tokio::net::TcpListener;
+
+use super::intake::{Intake, Parts};
+use super::listen::RelayDoor;
+use super::metrics::Metrics;
+use super::outboxes::Outboxes;
+use super::readers::Readers;
+use super::{Relay, Serving, auth, line};
+use crate::ServeError;
+use crate::connections::Connections;
+use crate::door::{Host, Opened, Opening, Serve};
+use crate::rate::Rates;
+use crate::shelf::{Shelf, Subscribers};
+use crate::slow::SlowLog;
+use crate::socket::Deflate;
+
+/// Threads of a relay, until they are waited for.
+#[derive(Default)]
+pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>);
+
+impl Threads {
+    /// Waits for all of them.
+    pub(super) fn join(&self) {
+        let threads = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // It does not panic: see `vital`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Subscriptions are notified by the live index.
+struct Notified(Arc<Live>);
+
+impl Subscribers for Notified {
+    fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
+        self.0.publish(seq, record);
+    }
+
+    fn together(&self, publish: &mut dyn FnMut()) {
+        line::together(publish);
+    }
+}
+
+impl Serve for Serving {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
+        Box::pin(async move { self.open_in(host) })
+    }
+}
+
+impl Serving {
+    fn open_in(self, host: &mut Host<'_>) -> Result<Opened, ServeError> {
+        let Self { config, shelf } = self;
+        let failed = |cause| ServeError::Listen { addr: config.listen, setting: "--listen", cause };
+        let listener = host.listen(config.listen, "--listen")?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        let metrics = Arc::new(Metrics::default());
+        // One that cannot say now where it is begins at 0: its first subscriptions then take a little
+        // longer to forget how far their answers went.
+        let nothing = Query { limit: 0, ..Query::default() };
+        let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
+        let live = Arc::new(Live::since(seq));
+        let shelf = Shelf::open(shelf, Arc::new(Notified(Arc::clone(&live))));
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
+        let own_urls = OwnUrls::new(config.info.urls().chain([format!("ws://{addr}")]));
+        let knows_url = config.info.url.is_some();
+        if !knows_url && !addr.ip().is_loopback() {
+            tracing::warn!(
+                "no [info] url is set: requests to vanish that name this relay are not understood, \
+                 and AUTH trusts the name in the client's request"
+            );
+        }
+        let auth = auth::Terms::new(own_urls.clone(), knows_url, config.private_kinds)
+            .map_err(ServeError::Random)?;
+        let (settings, rates) =
+            (Arc::clone(&host.settings), Rates::new(Arc::clone(&host.settings)));
+        let parts = Parts {
+            shelf: Arc::clone(&shelf),
+            settings: Arc::clone(&settings),
+            policy: Arc::clone(&config.policy),
+            rates: rates.clone(),
+            own_urls,
+            metrics: Arc::clone(&metrics),
+        };
+        let (intake, mut joined) =
+            Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
+        let (readers, reader_threads) =
+            Readers::start(threads(config.threads.read)).map_err(ServeError::Thread)?;
+        joined.extend(reader_threads);
+        let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
+        let relay = Arc::new(Relay {
+            outboxes,
+            questions: Arc::default(),
+            inbound: Arc::default(),
+            slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
+            shelf: Arc::clone(&shelf),
+            live,
+            readers,
+            auth: Arc::new(auth),
+            intake,
+            settings,
+            policy: config.policy,
+            rates,
+            metrics,
+            info: config.info,
+            connections: Connections::default(),
+            clients: host.clients.clone(),
+            deflate: Deflate::new(config.deflate_from_bytes),
+            unlimited: host.unlimited,
+        });
+        let door = RelayDoor::new(relay, listener, Threads(Mutex::new(joined)));
+        Ok(Opened { shelf, door: Arc::new(door) })
+    }
+}

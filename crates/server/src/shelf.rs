@@ -1,0 +1,229 @@
+//! A shelf while it is served: one network's part of the archive, the thread that writes it, those who
+//! are notified of what is new, and what looks after it. The same for every network.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hark_archive::clock::Clock;
+use hark_archive::retention::{Keeper, Policy, RetentionError, Swept};
+use hark_archive::writer::{self, Listener, Writer};
+use hark_archive::{Record, Store};
+use hark_networks::Network;
+
+use crate::admin::handover::{Handover, Siblings};
+
+/// How long one batch of writes may take before the archive counts as stuck.
+const COMMIT_MAX: Duration = Duration::from_secs(10);
+
+/// Compacts a store, online. Given lines of progress are passed on; the answer is a summary, or why
+/// it failed.
+pub type Compact = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
+
+/// What a shelf is opened with.
+#[derive(Clone)]
+pub struct Options {
+    /// Whose shelf it is.
+    pub network: &'static dyn Network,
+    /// Its store.
+    pub store: Arc<dyn Store>,
+    /// How writes are batched.
+    pub writer: writer::Options,
+    /// Its time.
+    pub clock: Clock,
+    /// What is not kept for ever.
+    pub retention: Policy,
+    /// How it is compacted, where that means something.
+    pub compact: Option<Compact>,
+    /// How another process takes it over, where that is possible.
+    pub handover: Option<Arc<dyn Handover>>,
+}
+
+/// Those who are notified of records.
+pub trait Subscribers: Send + Sync {
+    /// A record is durable, under this number, or is passed on and never stored.
+    fn publish(&self, seq: Option<u64>, record: &Record<'_>);
+
+    /// Runs `publish`, which publishes several records and answers their senders.
+    fn together(&self, publish: &mut dyn FnMut()) {
+        publish();
+    }
+}
+
+/// A shelf that can go from process to process.
+#[derive(Clone)]
+pub(crate) struct Movable {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) store: Arc<dyn Handover>,
+}
+
+/// See the module.
+pub struct Shelf {
+    network: &'static dyn Network,
+    store: Arc<dyn Store>,
+    writer: Arc<Writer>,
+    started: SystemTime,
+    clock: Clock,
+    retention: Policy,
+    compact: Option<Compact>,
+    handover: Option<Arc<dyn Handover>>,
+    subscribers: Arc<dyn Subscribers>,
+    /// Processes that this one has taken over from, or that has taken over.
+    siblings: Arc<Siblings>,
+}
+
+impl Shelf {
+    /// Starts the writer. Nothing is written by itself before [`Shelf::keep`].
+    pub fn open(options: Options, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
+        let Options { network, store, writer, clock, retention, compact, handover } = options;
+        let siblings = Arc::new(Siblings::default());
+        let notify =
+            Notify { subscribers: Arc::clone(&subscribers), siblings: Arc::clone(&siblings) };
+        let writer = Arc::new(Writer::start(Arc::clone(&store), writer, Box::new(notify)));
+        let shelf = Arc::new(Self {
+            network,
+            store,
+            writer,
+            started: SystemTime::now(),
+            clock,
+            retention,
+            compact,
+            handover,
+            subscribers,
+            siblings,
+        });
+        let woken = Arc::downgrade(&shelf);
+        shelf.store.on_news(Box::new(move || {
+            if let Some(shelf) = woken.upgrade() {
+                shelf.writer.tell_news();
+            }
+        }));
+        shelf
+    }
+
+    /// The name of its network.
+    pub fn name(&self) -> &'static str {
+        self.network.name()
+    }
+
+    /// Whose it is.
+    pub(crate) fn network(&self) -> &'static dyn Network {
+        self.network
+    }
+
+    /// What its network calls its records.
+    pub(crate) fn records(&self) -> &'static str {
+        self.network.records()
+    }
+
+    /// Where its records are.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The only way to write to it.
+    pub fn writer(&self) -> &Arc<Writer> {
+        &self.writer
+    }
+
+    /// Its time.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What is not kept for ever.
+    pub fn retention(&self) -> &Policy {
+        &self.retention
+    }
+
+    pub(crate) fn compact(&self) -> Option<&Compact> {
+        self.compact.as_ref()
+    }
+
+    /// When it was opened, in seconds since 1970.
+    pub(crate) fn since_s(&self) -> u64 {
+        self.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+
+    /// The shelf as it goes to another process, if it can.
+    pub(crate) fn movable(self: &Arc<Self>) -> Option<Movable> {
+        let store = Arc::clone(self.handover.as_ref()?);
+        Some(Movable { shelf: Arc::clone(self), store })
+    }
+
+    pub(crate) fn subscribers(&self) -> &dyn Subscribers {
+        &*self.subscribers
+    }
+
+    pub(crate) fn siblings(&self) -> &Siblings {
+        &self.siblings
+    }
+
+    /// Passes on a record that is never stored.
+    pub fn pass_on(&self, record: &Record<'_>) {
+        self.subscribers.publish(None, record);
+        self.siblings.pass_on(record, None);
+    }
+
+    /// Starts what lets go of records that are not kept for ever. It writes.
+    pub(crate) fn keep(&self) -> std::io::Result<Keeper> {
+        Keeper::start(
+            self.retention.clone(),
+            Arc::clone(&self.store),
+            Arc::clone(&self.writer),
+            self.clock.clone(),
+            report_swept,
+        )
+    }
+
+    /// Why it takes no writes, or does not tell of all, while that is so.
+    pub fn trouble(&self) -> Option<String> {
+        self.siblings.trouble().or_else(|| self.not_writing()).or_else(|| self.store.trouble())
+    }
+
+    fn not_writing(&self) -> Option<String> {
+        let counters = self.writer.counters();
+        if let Some(reason) = counters.stopped.get() {
+            return Some(format!("the archive takes no more writes: {reason}"));
+        }
+        if let Some(reason) = counters.unavailable() {
+            return Some(format!("the last {} were not kept: {reason}", self.records()));
+        }
+        let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
+        Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
+    }
+}
+
+/// Notifies subscribers of what is durable, and processes that follow.
+struct Notify {
+    subscribers: Arc<dyn Subscribers>,
+    siblings: Arc<Siblings>,
+}
+
+impl Listener for Notify {
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    ) {
+        self.subscribers.together(&mut || {
+            for (seq, record) in &mut *records {
+                self.subscribers.publish(Some(seq), &record);
+            }
+            self.siblings.grown();
+            answer();
+        });
+    }
+}
+
+/// Logs what retention has done.
+fn report_swept(swept: Result<Swept, RetentionError>) {
+    match swept {
+        Ok(swept) => tracing::info!(
+            expired = swept.expired,
+            aged = swept.aged,
+            crowded = swept.crowded,
+            "records let go"
+        ),
+        Err(error) => tracing::error!(%error, "retention failed; trying again next round"),
+    }
+}

@@ -1,0 +1,272 @@
+//! The node's doors, REST and peers, as one: opened with its shelf, served until the end.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hark_archive::{Record, writer};
+use hark_codec::waku::MessageRecord;
+use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
+
+use super::poll::{self, Poll};
+use super::{
+    ANSWERS_BYTES_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, Serving, Waku, metrics, prometheus, rest,
+};
+#[cfg(feature = "libp2p")]
+use super::{p2p, resume};
+use crate::ServeError;
+use crate::admin::http::Operators;
+use crate::door::{self, Door, Host, Opened, Opening, Reached, Row, Serve, Stop};
+use crate::http;
+use crate::metrics::{Label as _, Page};
+use crate::rate::Buckets;
+use crate::shelf::{self, Shelf, Subscribers};
+use crate::slow::SlowLog;
+use crate::vital::vital;
+use crate::words::number;
+
+/// What a node serves.
+pub(super) struct WakuDoor {
+    pub(super) waku: Arc<Waku>,
+    runtime: Runtime,
+    /// What is served, until it is.
+    parts: Mutex<Parts>,
+}
+
+#[derive(Default)]
+struct Parts {
+    rest: Option<TcpListener>,
+    #[cfg(feature = "libp2p")]
+    network: Option<p2p::Network>,
+}
+
+/// Threads of the node's own: a question may wait for the disk on them, and the other doors go on.
+struct Runtime(Option<tokio::runtime::Runtime>);
+
+impl Runtime {
+    fn start() -> Result<Self, ServeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("hark-waku")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Thread)?;
+        Ok(Self(Some(runtime)))
+    }
+
+    /// What comes of `work`, unless it panics.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.0.as_ref()?.spawn(work).await.ok()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // Without waiting: this may be a thread of another runtime.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Clients that poll are notified.
+struct Notified(Arc<Poll>);
+
+impl Subscribers for Notified {
+    fn publish(&self, _: Option<u64>, record: &Record<'_>) {
+        let record = MessageRecord::new(*record);
+        let topics = (
+            std::str::from_utf8(record.pubsub_topic()),
+            std::str::from_utf8(record.content_topic()),
+        );
+        if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
+            self.0.add(pubsub_topic, content_topic, record.message(), Some(record.hash()));
+        }
+    }
+}
+
+impl Serve for Serving {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
+        Box::pin(async move {
+            let door = self.open_in(host).await?;
+            Ok(Opened { shelf: Arc::clone(&door.waku.shelf), door: Arc::new(door) })
+        })
+    }
+}
+
+impl Serving {
+    pub(super) async fn open_in(self, host: &mut Host<'_>) -> Result<WakuDoor, ServeError> {
+        let Self { config, shelf } = self;
+        let listen = |addr| host.listen(addr, "`rest` in [waku]");
+        let rest = config.rest.map(listen).transpose()?;
+        let runtime = Runtime::start()?;
+        #[cfg(feature = "libp2p")]
+        let (network, handle) = match config.p2p.clone() {
+            None => (None, None),
+            Some(p2p) => {
+                let (node, clients) = (config.clone(), host.clients.clone());
+                let at_once = !host.is_taking_over();
+                let bound = runtime
+                    .run(async move { p2p::Network::bind(p2p, &node, clients, at_once).await });
+                // Not reached: nothing ends it.
+                let gone = || io::Error::other("the Waku node's threads ended");
+                let bound = bound.await.ok_or_else(|| ServeError::Thread(gone()))?;
+                let (network, handle) = bound.map_err(|error| ServeError::Door(error.into()))?;
+                (Some(network), Some(handle))
+            }
+        };
+        if !config.forward {
+            tracing::info!(
+                cluster = config.cluster,
+                "this Waku node keeps messages and passes none on ([waku] forward)"
+            );
+        }
+        let poll = Arc::new(Poll::default());
+        let topics = config.served().map(|shard| poll::Topic::Pubsub(shard.to_string()));
+        // As many as there are shards to configure.
+        let _ = poll.subscribe(topics);
+        // Retention's writes come on top.
+        let writer = writer::Options { queue_max: INTAKE_MAX + 64, ..shelf.writer };
+        let shelf = shelf::Options { writer, ..shelf };
+        let shelf = Shelf::open(shelf, Arc::new(Notified(Arc::clone(&poll))));
+        let waku = Arc::new(Waku {
+            slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
+            shelf,
+            poll,
+            metrics: metrics::Metrics::new(&config.shards),
+            room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
+            turns: super::Turns::new(config.store_at),
+            places: Arc::default(),
+            answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
+            buckets: Buckets::default(),
+            clients: host.clients.clone(),
+            #[cfg(feature = "libp2p")]
+            network: handle,
+            config,
+        });
+        let parts = Parts {
+            rest,
+            #[cfg(feature = "libp2p")]
+            network,
+        };
+        Ok(WakuDoor { waku, runtime, parts: Mutex::new(parts) })
+    }
+}
+
+impl WakuDoor {
+    /// Serves until it is to stop.
+    pub(super) async fn run(&self, stop: Stop) {
+        let parts = std::mem::take(&mut *self.parts());
+        let serving = serve(parts, Arc::clone(&self.waku), stop);
+        self.runtime.run(vital("the Waku node", serving)).await;
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Door for WakuDoor {
+    fn addresses(&self) -> Vec<Reached> {
+        let parts = self.parts();
+        let rest = parts.rest.as_ref().and_then(|listener| listener.local_addr().ok());
+        let rest = rest.map(|addr| Reached { what: "waku rest on", at: format!("http://{addr}") });
+        let peers = self.waku.addresses();
+        let peers = peers.into_iter().map(|at| Reached { what: "waku peer on", at });
+        rest.into_iter().chain(peers).collect()
+    }
+
+    /// That of REST. Peers' connections are encrypted with keys of this process: they are closed, and
+    /// peers connect again.
+    fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
+        self.parts().rest.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+    }
+
+    fn state(&self) -> Vec<Vec<u8>> {
+        self.waku.poll.state()
+    }
+
+    fn restore(&self, part: &[u8]) {
+        if self.waku.poll.restore(part).is_none() {
+            tracing::warn!("what clients had not polled yet was not handed over whole");
+        }
+    }
+
+    fn metrics(&self, page: &mut Page) {
+        prometheus::write(page, &self.waku);
+    }
+
+    fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
+        let metrics = &self.waku.metrics;
+        let (mut taken, mut refused) = (0, 0);
+        for (_, fates) in metrics.messages.all() {
+            for (fate, _) in metrics::Fate::ALL {
+                let count = fates.of(*fate).get();
+                if metrics::Fate::FAILED.contains(fate) {
+                    refused += count;
+                } else {
+                    taken += count;
+                }
+            }
+        }
+        let (mut answered, mut unanswered) = (0, 0);
+        for (_, answers) in metrics.queries.all() {
+            for (status, _) in metrics::Answered::ALL {
+                let count = answers.of(*status).get();
+                if *status == metrics::Answered::Success {
+                    answered += count;
+                } else {
+                    unanswered += count;
+                }
+            }
+        }
+        let row = |what, done, not| (what, number(done), format!("{} refused", number(not)));
+        let rows = vec![
+            row("messages taken", taken, refused),
+            row("questions answered", answered, unanswered),
+            ("peers", number(metrics.peers.get()), String::new()),
+        ];
+        let fields = [
+            ("peers", json!(metrics.peers.get())),
+            ("messages", prometheus::by_fate(metrics)),
+            ("questions", prometheus::by_status(metrics)),
+        ];
+        (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
+    }
+
+    fn serve(self: Arc<Self>, _: Operators, stop: Stop) -> door::Serving {
+        Box::pin(async move { self.run(stop).await })
+    }
+
+    fn close(&self) {
+        self.waku.slow.close();
+    }
+}
+
+async fn serve(parts: Parts, waku: Arc<Waku>, stop: Stop) {
+    #[cfg(feature = "libp2p")]
+    let resume = resume::Resume::new(&waku);
+    let doors = [
+        parts.rest.and_then(http::asynchronous).map(|listener| {
+            let door = rest::serve(listener, stop.clone(), Arc::clone(&waku));
+            tokio::spawn(vital("Waku's REST door", door))
+        }),
+        #[cfg(feature = "libp2p")]
+        resume.map(|resume| {
+            let resume = resume.run(Arc::clone(&waku), stop.clone());
+            tokio::spawn(vital("what asks other stores", resume))
+        }),
+        #[cfg(feature = "libp2p")]
+        Some(tokio::spawn(vital("Waku's sync", p2p::sync::run(Arc::clone(&waku), stop.clone())))),
+        #[cfg(feature = "libp2p")]
+        parts.network.map(|network| tokio::spawn(vital("Waku's network", network.run(waku, stop)))),
+    ];
+    for door in doors.into_iter().flatten() {
+        // None panics: see `vital`.
+        let _ = door.await;
+    }
+}

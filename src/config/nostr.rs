@@ -1,0 +1,40 @@
+//! The Nostr relay that the settings make.
+
+use std::sync::Arc;
+
+use hark_server::nostr::{Config as RelayConfig, Serving, policy};
+use hark_server::shelf;
+
+use super::Config;
+use super::rooms::{Room, Served, ShelfConfig, StoreIs};
+
+/// The network, as this program serves it.
+pub(super) const ROOM: Room = Room {
+    network: &hark_networks::nostr::Nostr,
+    shelf: |config| ShelfConfig {
+        retention: config.retention(&config.retention),
+        part_days: config.postgres.part_days,
+        record_bytes_max: config.limits.event_bytes_max,
+    },
+    is_served: |_| true,
+    serve,
+};
+
+fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
+    let mut relay = RelayConfig::new(at.listen.unwrap_or(config.listen));
+    relay.deflate_from_bytes = config.deflate_from_bytes;
+    relay.slow_question = config.log.slow_question();
+    relay.private_kinds.clone_from(&config.private_kinds);
+    relay.info = config.info.clone();
+    relay.threads = config.threads;
+    if at.database_is_near.is_some() && relay.threads.read == 0 {
+        // One waits for the database with each connection.
+        relay.threads.read = config.postgres.connections_max;
+    }
+    relay.policy = policy::shared(config.policy.clone());
+    let in_force = Arc::clone(&relay.policy);
+    Served {
+        network: Box::new(Serving { config: relay, shelf }),
+        reload: Box::new(move |config| in_force.store(Arc::new(config.policy.clone()))),
+    }
+}

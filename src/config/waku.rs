@@ -1,0 +1,198 @@
+//! The Waku node: its settings, and the node they make.
+
+use std::net::{Ipv4Addr, SocketAddr};
+#[cfg(feature = "libp2p")]
+use std::path::Path;
+use std::sync::Arc;
+#[cfg(feature = "libp2p")]
+use std::time::Duration;
+
+use hark_archive::limits::Rate;
+use hark_codec::waku::ProtectedShard;
+use hark_networks::waku::NS_PER_S;
+use hark_networks::waku::retention::Retention;
+use hark_server::shelf;
+use hark_server::waku::{Config as NodeConfig, Serving, Settings, StoreAt, can_forward, shared};
+
+use super::Config;
+use super::rooms::{Room, Served, ShelfConfig, StoreIs};
+
+/// The network, as this program serves it.
+pub(super) const ROOM: Room = Room {
+    network: &hark_networks::waku::Waku,
+    shelf: |config| ShelfConfig {
+        retention: config.retention(&config.waku.retention.policy),
+        part_days: config.waku.part_days,
+        record_bytes_max: config.waku.message_bytes_max,
+    },
+    is_served: |config| config.waku.serve,
+    serve,
+};
+
+fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
+    let node = config.waku.node(config, at);
+    let settings = Arc::clone(&node.settings);
+    Served {
+        network: Box::new(Serving { config: node, shelf }),
+        reload: Box::new(move |config| settings.store(Arc::new(config.waku.settings()))),
+    }
+}
+
+/// Its settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waku {
+    /// Whether there is one.
+    pub(crate) serve: bool,
+    pub(crate) rest: Option<SocketAddr>,
+    pub(crate) access: hark_server::waku::Access,
+    pub(crate) listen: Vec<String>,
+    pub(crate) announce: Vec<String>,
+    pub(crate) peers: Vec<String>,
+    pub(crate) stores: Vec<String>,
+    pub(crate) resume_max_s: u64,
+    pub(crate) sync_every_s: Option<u64>,
+    pub(crate) sync_range_s: u64,
+    pub(crate) sync_jitter_s: u64,
+    pub(crate) connections_max: u32,
+    pub(crate) connections_per_address_max: usize,
+    pub(crate) cluster: u16,
+    pub(crate) shards_in_cluster: u16,
+    pub(crate) shards: Vec<u16>,
+    pub(crate) forward: Forward,
+    pub(crate) protected_shards: Vec<ProtectedShard>,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) window_s: Option<u64>,
+    pub(crate) queries: Option<Rate>,
+    pub(crate) query_rows_max: u64,
+    pub(crate) retention: Retention,
+    pub(crate) part_days: u64,
+}
+
+impl Default for Waku {
+    fn default() -> Self {
+        let (node, settings) = (NodeConfig::default(), Settings::default());
+        Self {
+            serve: false,
+            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
+            access: node.access,
+            listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
+            announce: Vec::new(),
+            peers: Vec::new(),
+            stores: Vec::new(),
+            resume_max_s: 86_400,
+            // nwaku's.
+            sync_every_s: Some(300),
+            sync_range_s: 3_600,
+            sync_jitter_s: 20,
+            connections_max: 2_000,
+            connections_per_address_max: 100,
+            cluster: node.cluster,
+            shards_in_cluster: node.shards_in_cluster,
+            shards: node.shards,
+            forward: Forward::Auto,
+            protected_shards: settings.protected_shards,
+            message_bytes_max: node.message_bytes_max,
+            window_s: settings.window_ns.map(|ns| ns / NS_PER_S),
+            queries: settings.queries,
+            query_rows_max: settings.query_rows_max,
+            retention: Retention::default(),
+            part_days: 1,
+        }
+    }
+}
+
+#[cfg(feature = "libp2p")]
+impl Waku {
+    /// How peers reach the node. Addresses were checked when the configuration was.
+    fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::Config> {
+        let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
+        (!none).then(|| hark_server::waku::p2p::Config {
+            listen: read(&self.listen),
+            announce: read(&self.announce),
+            key: data.join("waku.key"),
+            peers: read(&self.peers),
+            stores: read(&self.stores),
+            resume_max_s: self.resume_max_s,
+            online: data.join("waku.online"),
+            sync: hark_server::waku::p2p::SyncPlan {
+                every: self.sync_every_s.map(Duration::from_secs),
+                range_s: self.sync_range_s,
+                jitter_s: self.sync_jitter_s,
+            },
+            connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
+        })
+    }
+
+    /// What is wrong with its addresses.
+    pub(super) fn faults(&self) -> impl Iterator<Item = String> {
+        let named = [
+            ("listen", &self.listen, false),
+            ("announce", &self.announce, false),
+            ("peers", &self.peers, true),
+            ("stores", &self.stores, true),
+        ];
+        named.into_iter().flat_map(|(key, addrs, of_peers)| {
+            addrs.iter().filter_map(move |addr| {
+                let fault = hark_server::waku::p2p::fault(addr, of_peers)?;
+                Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
+            })
+        })
+    }
+}
+
+/// Whether the Waku node passes messages on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forward {
+    /// Where it can tell which messages other nodes refuse.
+    Auto,
+    Always,
+    Never,
+}
+
+impl Waku {
+    /// What can change while the node runs.
+    fn settings(&self) -> Settings {
+        Settings {
+            window_ns: self.window_s.map(|s| s.saturating_mul(NS_PER_S)),
+            protected_shards: self.protected_shards.clone(),
+            queries: self.queries,
+            query_rows_max: self.query_rows_max,
+        }
+    }
+
+    fn node(&self, config: &Config, at: &StoreIs<'_>) -> NodeConfig {
+        #[cfg(feature = "libp2p")]
+        let p2p = self.p2p(at.data).map(|p2p| hark_server::waku::p2p::Config {
+            connections_per_address_max: if at.unlimited {
+                usize::MAX
+            } else {
+                p2p.connections_per_address_max
+            },
+            ..p2p
+        });
+        NodeConfig {
+            rest: self.rest,
+            access: self.access.clone(),
+            #[cfg(feature = "libp2p")]
+            p2p,
+            cluster: self.cluster,
+            shards_in_cluster: self.shards_in_cluster,
+            shards: self.shards.clone(),
+            forward: match self.forward {
+                Forward::Auto => can_forward(self.cluster),
+                Forward::Always => true,
+                Forward::Never => false,
+            },
+            message_bytes_max: self.message_bytes_max,
+            settings: shared(self.settings()),
+            slow_question: config.log.slow_question(),
+            store_at: match at.database_is_near {
+                None => StoreAt::Process,
+                Some(true) => StoreAt::Machine(config.postgres.connections_max),
+                Some(false) => StoreAt::Elsewhere(config.postgres.connections_max),
+            },
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A server with a Waku node that another one takes over: clients of REST notice nothing, peers
+//! reconnect, and nobody misses a message.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::Value;
+
+use super::{Node, folder, hark, message, now_ns, wait_for};
+use crate::served::PATIENCE;
+
+/// A port that nobody uses at the moment.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is one");
+    listener.local_addr().expect("has one").port()
+}
+
+/// A client of REST that keeps its connection.
+struct Kept {
+    stream: BufReader<TcpStream>,
+}
+
+impl Kept {
+    fn connect(addr: &str) -> Self {
+        let stream = TcpStream::connect(addr).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("is set");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.stream.get_mut().write_all(request.as_bytes()).expect("is sent");
+        let (mut status, mut len) = (0, 0);
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).expect("is answered");
+            let line = line.trim_end().to_lowercase();
+            if let Some(rest) = line.strip_prefix("http/1.1 ") {
+                status = rest[..3].parse().expect("a status");
+            } else if let Some(rest) = line.strip_prefix("content-length: ") {
+                len = rest.parse().expect("a length");
+            } else if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; len];
+        self.stream.read_exact(&mut body).expect("is whole");
+        (status, String::from_utf8(body).expect("text"))
+    }
+}
+
+/// Payloads of what was polled.
+fn polled(answer: &(u16, String)) -> Vec<String> {
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    let messages: Value = serde_json::from_str(&answer.1).expect("JSON");
+    let messages = messages.as_array().expect("a list").iter();
+    messages.map(|one| one["payload"].as_str().expect("text").to_owned()).collect()
+}
+
+#[test]
+fn clients_notice_nothing_and_peers_reconnect() {
+    let friend = Node::start("takeover-friend", &[]);
+    let ports = [free_port(), free_port(), free_port(), free_port()];
+    let rest = format!("127.0.0.1:{}", ports[0]);
+    let listen = format!("/ip4/127.0.0.1/tcp/{},/ip4/127.0.0.1/tcp/{}/ws", ports[1], ports[2]);
+    let (relay, metrics) = (format!("127.0.0.1:{}", ports[3]), free_port());
+    let settings = [
+        ("rest", rest.as_str()),
+        ("listen", &listen),
+        ("stores", &friend.peers[0]),
+        ("rest_admin", "true"),
+        ("HARK_SERVER_METRICS_LISTEN", &format!("127.0.0.1:{metrics}")),
+    ];
+    let data = folder("takeover");
+    let mut old = Node::with(data.clone(), &["--listen", &relay], &settings);
+    wait_for("the friend is a peer", || connected(&old) == 1);
+    // What was published and not polled, under a topic that a client has chosen.
+    let topic = "/takeover/1/chat/proto";
+    let subscribed = old.ask("POST", "/relay/v1/auto/subscriptions", &format!("[\"{topic}\"]"));
+    assert_eq!(subscribed.0, 200, "{}", subscribed.1);
+    old.publish(&message("takeover", "AA==", now_ns()));
+    let mut kept = Kept::connect(&rest);
+    let health = "/health";
+    assert_eq!(kept.ask("GET", health, "").0, 200);
+
+    let new = Node::with(data.clone(), &["--listen", &relay, "--takeover"], &settings);
+    assert_eq!((&new.rest, &new.relay), (&rest, &relay));
+    // Its identity is the same, so that peers find it where they look for it.
+    assert_eq!(new.peers, old.peers);
+    // Until it knows, the old process takes connections as well.
+    wait_for("the old process knows", || {
+        std::fs::read(data.join("log")).is_ok_and(|log| {
+            String::from_utf8_lossy(&log).contains("another process has taken over")
+        })
+    });
+    let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
+    assert_eq!(polled(&new.ask("GET", &poll, "")), ["AA=="], "what waited goes on waiting");
+    // A client that keeps its connection is served by the old process, through the new one.
+    assert_eq!(kept.ask("GET", health, "").0, 200);
+    assert_eq!(polled(&kept.ask("GET", &poll, "")), ["AA=="]);
+    let publish = "/relay/v1/auto/messages";
+    let through = message("takeover", "AQ==", now_ns()).to_string();
+    assert_eq!(kept.ask("POST", publish, &through), (200, "OK".into()));
+    new.publish(&message("takeover", "Ag==", now_ns()));
+    let mut passing = message("takeover", "Aw==", now_ns());
+    passing["ephemeral"] = true.into();
+    new.publish(&passing);
+    let both = ["AQ==", "Ag==", "Aw=="];
+    assert_eq!(polled(&new.ask("GET", &poll, "")), both);
+    let mut told = Vec::new();
+    wait_for("the old process follows", || {
+        told.extend(polled(&kept.ask("GET", &poll, "")));
+        told.len() >= both.len()
+    });
+    assert_eq!(told, both);
+    let history = |answer: &(u16, String)| {
+        let page: Value = serde_json::from_str(&answer.1).expect("JSON");
+        page["messages"].as_array().expect("a list").len()
+    };
+    let page = "/store/v3/messages?contentTopics=%2Ftakeover%2F1%2Fchat%2Fproto";
+    assert_eq!(history(&kept.ask("GET", page, "")), 3);
+    assert_eq!(history(&new.ask("GET", page, "")), 3);
+    // What the friend got while nobody here was its peer is fetched, or comes by gossip.
+    friend.publish(&message("takeover", "BA==", now_ns()));
+    wait_for("the friend is a peer again", || connected(&new) == 1);
+    friend.publish(&message("takeover", "BQ==", now_ns()));
+    wait_for("no message is missed", || history(&new.ask("GET", page, "")) == 5);
+    // Commands speak to the new process, of both shelves.
+    for network in ["nostr", "waku"] {
+        let stats = hark(&data).args(["stats", "--json", "--network", network]).output();
+        let stats: Value = serde_json::from_slice(&stats.expect("runs").stdout).expect("JSON");
+        assert_eq!(stats["server_running"], true, "{stats}");
+        assert!(stats["server"]["trouble"].is_null(), "{stats}");
+    }
+    drop(kept);
+    assert!(old.child.wait().expect("ends").success());
+    let check = hark(&data).args(["check", "--network", "waku"]).output().expect("runs");
+    let said = String::from_utf8_lossy(&check.stdout);
+    assert!(check.status.success() && said.contains("no faults"), "{said}");
+}
+
+/// Peers that a node is connected with.
+fn connected(node: &Node) -> usize {
+    node.get("/admin/v1/peers/connected").as_array().expect("a list").len()
+}
+
+#[test]
+fn who_would_serve_other_shelves_does_not_take_over() {
+    let data = folder("takeover-other");
+    let old = Node::on(data.clone(), &[]);
+    let mut command = hark(&data);
+    command.args(["serve", "--takeover", "--listen", "127.0.0.1:0"]);
+    let output = command.stderr(std::process::Stdio::piped()).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let why = "it serves nostr, waku, and the new server would serve nostr";
+    assert!(!output.status.success() && said.contains(why), "{said}");
+    old.publish(&message("takeover", "AA==", now_ns()));
+    assert_eq!(old.hashes("").len(), 1);
+}
