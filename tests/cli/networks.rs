@@ -3,7 +3,7 @@
 use hark_testkit::postgres::Cluster;
 use serde_json::json;
 
-use super::support::{Place, hark_with};
+use super::support::{Place, hark_with, notes};
 
 /// A line of an export: a message of this topic, so many seconds after 2023-11-14.
 fn message(topic: &str, seconds: u64) -> String {
@@ -56,6 +56,98 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     assert!(wrong.stderr.contains("contentTopics"), "{}", wrong.stderr);
     let none = place.hark(&["stats", "--network", "whisper"]);
     assert_eq!((none.code, none.stderr.contains("nostr")), (2, true), "{}", none.stderr);
+}
+
+/// What a command says beside a running server.
+enum Said {
+    /// It works, and this is on stdout.
+    Works(&'static str),
+    /// It makes no sense there, for this reason.
+    Refused(i32, &'static str),
+}
+
+/// A network and what it takes to ask its shelf.
+struct Case {
+    network: &'static str,
+    /// Lines for an import.
+    lines: String,
+    /// A filter of some of them.
+    filter: &'static str,
+}
+
+#[test]
+fn every_command_works_on_every_shelf_beside_a_running_server_or_says_why_not() {
+    use Said::{Refused, Works};
+    let place = Place::new("network-table");
+    let config =
+        place.file("hark.toml", b"[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\n");
+    let mut server = place.serve_with(&["--config", &config]);
+    let messages: Vec<_> = (0..40).map(|n| message("/a/1/b/proto", n)).collect();
+    let cases = [
+        Case { network: "nostr", lines: notes(40), filter: r#"{"limit":5}"# },
+        Case {
+            network: "waku",
+            lines: messages.join("\n"),
+            filter: r#"{"contentTopics":["/a/1/b/proto"],"pageSize":5}"#,
+        },
+    ];
+    for Case { network, lines, filter } in cases {
+        let file = place.file("lines", lines.as_bytes());
+        let copy = place.path(&format!("copy-{network}"));
+        let data = place.data();
+        let data = data.to_str().expect("a path");
+        let table: &[(&[&str], Said)] = &[
+            (&["import", "--json", &file], Works("\"stored\":40")),
+            (&["query", filter], Works("{")),
+            (&["count", "{}"], Works("40\n")),
+            (&["explain", "--run", filter], Works("plan: ")),
+            (&["export"], Works("{")),
+            (&["copy", "--json", "--from", data, "--to", &copy], Works("\"copied\":40")),
+            (&["delete", filter], Works("5 ")),
+            (&["delete", "--json", "--yes", filter], Works("\"deleted\":5")),
+            (&["compact"], Works("segments became")),
+            (&["check", "--json"], Works("\"faults\":[]")),
+            (&["stats"], Works("a server is running")),
+            (&["stats", "--json"], Works("\"trouble\":null")),
+            (&["rebuild"], Refused(1, "holds the archive")),
+            (&["migrate", "status"], Refused(1, "files need no migration")),
+            (&["serve"], Refused(2, "serves every network")),
+            (&["adopt", "nostream", "postgres://x@localhost/x"], Refused(2, "knows by the")),
+            (&["config"], Refused(2, "settings of all networks")),
+            (&["bench", "codec"], Refused(2, "is of one network")),
+        ];
+        for (args, said) in table {
+            let run = place.hark(&[args, &["--network", network][..]].concat());
+            match said {
+                Works(what) => {
+                    assert!(
+                        run.code == 0 && run.stdout.contains(what),
+                        "{network} {args:?} {run:?}"
+                    );
+                }
+                Refused(code, why) => {
+                    let says = run.stderr.contains(why) && run.stdout.is_empty();
+                    assert!(run.code == *code && says, "{network} {args:?} {run:?}");
+                    let sentences = run.stderr.trim_end().lines().count();
+                    assert_eq!(sentences, 1, "{network} {args:?} {run:?}");
+                }
+            }
+        }
+    }
+    assert!(server.is_running());
+    let (code, logged) = server.terminate();
+    assert_eq!(code, 0, "{logged}");
+}
+
+#[test]
+fn a_server_says_which_shelves_it_serves() {
+    let place = Place::new("network-unserved");
+    let file = place.file("lines", message("/a/1/b/proto", 1).as_bytes());
+    let server = place.serve();
+    let run = place.hark(&["import", "--json", "--network", "waku", &file]);
+    let says = "this server does not serve waku; it serves nostr";
+    assert!(run.code == 1 && format!("{}{}", run.stdout, run.stderr).contains(says), "{run:?}");
+    assert_eq!(server.terminate().0, 0);
 }
 
 #[test]
