@@ -50,6 +50,9 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
+/// Among arguments: rates and connections are bounded, as they are for operators.
+const LIMITED: &str = "limited";
+
 impl Node {
     pub(crate) fn start(name: &str, settings: &[(&str, &str)]) -> Self {
         Self::on(folder(name), settings)
@@ -63,7 +66,10 @@ impl Node {
     /// With these arguments as well.
     fn with(data: PathBuf, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
-        command.args(["serve", "--unlimited"]).args(args);
+        command.arg("serve").args(args.iter().filter(|arg| **arg != LIMITED));
+        if !args.contains(&LIMITED) {
+            command.arg("--unlimited");
+        }
         if !args.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 
 use serde_json::Value;
 
-use super::{Node, folder, message, now_ns, text, wait_for};
+use super::{LIMITED, Node, folder, message, now_ns, text, wait_for};
 use crate::served::PATIENCE;
 
 /// An answer: status, headers in small letters, body.
@@ -189,6 +189,19 @@ fn addresses_that_are_denied_are_not_served() {
     let node = Node::start("denied-near", &settings);
     assert_eq!(asked(&node, "GET /health", &[], "").status, 403);
     assert_eq!(asked(&node, "GET /health", &[("X-Forwarded-For", "1.1.1.1")], "").status, 403);
+}
+
+#[test]
+fn an_address_has_as_many_connections_by_rest_as_it_may() {
+    let settings = [("HARK_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")];
+    let node = Node::with(folder("crowded"), &[LIMITED], &settings);
+    let connect = || TcpStream::connect(&node.rest).expect("connects");
+    let mut kept: Vec<_> = (0..3).map(|_| connect()).collect();
+    // They are counted when the server has accepted them.
+    wait_for("there are too many", || node.ask("GET", "/health", "").0 == 429);
+    assert!(node.ask("GET", "/health", "").1.starts_with("rate-limited: your address"));
+    drop(kept.pop());
+    wait_for("there is room again", || node.ask("GET", "/health", "").0 == 200);
 }
 
 #[test]

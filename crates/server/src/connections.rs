@@ -1,42 +1,94 @@
-//! How many connections there are, in all and of each address, and how one too many is turned away
+//! How many connections a door has, in all and of each address, and how one too many is turned away
 //! before it has said anything.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::address::Address;
+use crate::clients::Clients;
 use crate::metrics::TurnedAway;
-use crate::seats::{Seat, Seats};
+use crate::permits::{Permit, Permits};
 
 /// Connections that are ended and still read from, at a time.
 const LINGERING_MAX: usize = 256;
 
-/// Who is connected.
-#[derive(Debug, Default)]
+/// The connections of a door.
+#[derive(Debug)]
 pub(crate) struct Connections {
-    all: Seats<()>,
-    of: Seats<Address>,
-    lingering: Seats<()>,
+    clients: Clients,
+    /// Those of an address are not bounded.
+    unlimited: bool,
+    all: Permits<()>,
+    of: Permits<Address>,
+    lingering: Permits<()>,
     numbers: AtomicU64,
 }
 
+/// What a connection holds until it ends.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    _among_all: Permit<()>,
+    /// None where a proxy is at the other end, or where that is not bounded.
+    _of_address: Option<Permit<Address>>,
+}
+
 impl Connections {
-    /// A place among all.
-    pub(crate) fn enter(&self, max: usize) -> Option<Seat<()>> {
-        self.all.take((), max)
+    pub(crate) fn new(clients: Clients, unlimited: bool) -> Self {
+        Self {
+            clients,
+            unlimited,
+            all: Permits::default(),
+            of: Permits::default(),
+            lingering: Permits::default(),
+            numbers: AtomicU64::default(),
+        }
     }
 
-    /// A place among those of `address`.
-    pub(crate) fn enter_from(&self, address: Address, max: usize) -> Option<Seat<Address>> {
-        self.of.take(address, max)
+    /// Lets a connection in, or says why not: of so many in all, and of its address.
+    pub(crate) fn enter(
+        &self,
+        peer: IpAddr,
+        max: usize,
+        of_address_max: usize,
+    ) -> Result<Entered, TurnedAway> {
+        let among_all = self.all.take((), max).ok_or(TurnedAway::Full)?;
+        let is_proxy = self.clients.is_proxy(peer);
+        let of_address = if is_proxy { None } else { self.enter_as(peer, of_address_max)? };
+        Ok(Entered { _among_all: among_all, _of_address: of_address })
     }
 
-    /// A place among those that are ended and read from until their clients have heard why.
-    pub(crate) fn linger(&self) -> Option<Seat<()>> {
+    /// A permit among the connections of a client's address, if these are bounded.
+    pub(crate) fn enter_as(
+        &self,
+        client: IpAddr,
+        of_address_max: usize,
+    ) -> Result<Option<Permit<Address>>, TurnedAway> {
+        if !self.clients.serve(client) {
+            return Err(TurnedAway::Denied);
+        }
+        if self.unlimited {
+            return Ok(None);
+        }
+        self.of.take(client.into(), of_address_max).map(Some).ok_or(TurnedAway::Address)
+    }
+
+    /// Whether a trusted proxy is at the other end.
+    pub(crate) fn is_proxy(&self, peer: IpAddr) -> bool {
+        self.clients.is_proxy(peer)
+    }
+
+    /// The client that a trusted proxy names.
+    pub(crate) fn named(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        self.clients.named(headers)
+    }
+
+    /// A permit among those that are ended and read from until their clients have heard why.
+    pub(crate) fn linger(&self) -> Option<Permit<()>> {
         self.lingering.take((), LINGERING_MAX)
     }
 
@@ -51,14 +103,14 @@ pub(crate) fn farewell(why: TurnedAway) -> (StatusCode, &'static str) {
     match why {
         TurnedAway::Full => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "rate-limited: the relay has as many connections as it takes; try again later\n",
+            "rate-limited: the server has as many connections as it takes; try again later\n",
         ),
         TurnedAway::Address => (
             StatusCode::TOO_MANY_REQUESTS,
             "rate-limited: your address has as many connections as it may; close some\n",
         ),
         TurnedAway::Denied => {
-            (StatusCode::FORBIDDEN, "blocked: this relay does not serve your address\n")
+            (StatusCode::FORBIDDEN, "blocked: this server does not serve your address\n")
         }
     }
 }
@@ -81,4 +133,42 @@ pub(crate) async fn turn_away(mut stream: TcpStream, why: TurnedAway) {
     };
     // Whether the client hears it is its own affair.
     let _ = tokio::time::timeout(Duration::from_secs(1), saying).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Addresses, Proxies, Reload, Settings};
+
+    #[test]
+    fn connections_are_bounded_in_all_and_of_each_address_but_for_proxies() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let shared = Arc::default();
+        let proxies =
+            Proxies { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Proxies::default() };
+        let clients = Clients::new(Arc::clone(&shared), proxies);
+        let connections = Connections::new(clients.clone(), false);
+        let enter = |from: &str| connections.enter(ip(from), 5, 2);
+        let one: Vec<_> = (0..2).map(|_| enter("192.0.2.1").unwrap()).collect();
+        assert_eq!(enter("192.0.2.1").unwrap_err(), TurnedAway::Address);
+        let proxied: Vec<_> = (0..3).map(|_| enter("10.0.0.1").unwrap()).collect();
+        assert_eq!(enter("192.0.2.2").unwrap_err(), TurnedAway::Full);
+        drop(proxied);
+        // Clients of proxies are counted as if they had come themselves.
+        assert_eq!(connections.enter_as(ip("192.0.2.1"), 2).unwrap_err(), TurnedAway::Address);
+        drop(one);
+        assert!(connections.enter_as(ip("192.0.2.1"), 2).is_ok());
+        let addresses =
+            Addresses { deny: vec!["192.0.2.0/24".parse().unwrap()], ..Addresses::default() };
+        let reload = Reload { shared, unlimited: false };
+        reload.set(Settings { addresses, ..Settings::default() }).unwrap();
+        assert_eq!(enter("192.0.2.1").unwrap_err(), TurnedAway::Denied);
+        assert!(enter("10.0.0.1").is_ok());
+        // Without bounds, lists hold still.
+        let connections = Connections::new(clients, true);
+        assert_eq!(connections.enter(ip("192.0.2.1"), 9, 0).unwrap_err(), TurnedAway::Denied);
+        assert!(connections.enter(ip("192.0.3.1"), 9, 0).is_ok());
+    }
 }

@@ -16,9 +16,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 
+use crate::accept::accept;
+use crate::connections::Entered;
 use crate::door::Stop;
+use crate::metrics::TurnedAway;
 use crate::patience::Patient;
 
 /// How long a client may take none of an answer.
@@ -29,11 +32,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Answers that are given in any case: that all is well, or what is wrong.
 const SMALL_BYTES: usize = 1 << 10;
 
-/// What one address takes.
+/// How long a connection lasts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at a time. One more is closed at once.
-    pub(crate) connections_max: usize,
     /// How long a connection may take to send a request's head, and so how long it may rest.
     pub(crate) head_timeout: Duration,
     /// How long a connection may last, if that is bounded.
@@ -47,38 +48,35 @@ pub(crate) fn asynchronous(listener: std::net::TcpListener) -> Option<TcpListene
         .ok()
 }
 
-/// Answers requests until the server takes no more connections and those under way are answered.
-pub(crate) async fn serve<F, A>(listener: TcpListener, mut stop: Stop, bounds: Bounds, answer: F)
-where
+/// Answers requests until the server takes no more connections and those under way are answered. `enter`
+/// says which connections come in.
+pub(crate) async fn serve<F, A>(
+    listener: TcpListener,
+    stop: Stop,
+    bounds: Bounds,
+    enter: impl Fn(IpAddr) -> Result<Entered, TurnedAway>,
+    answer: F,
+) where
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Response> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(ANSWER_BYTES_MAX));
-    let slots = Arc::new(Semaphore::new(bounds.connections_max));
-    loop {
-        let accepted = tokio::select! {
-            () = stop.accepting() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, peer)) = accepted else {
-            // Out of files, most likely: those that end make room.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
-        let (answer, stop, room) = (answer.clone(), stop.clone(), Arc::clone(&room));
-        tokio::spawn(async move {
+    let (room, ended) = (Arc::new(Semaphore::new(ANSWER_BYTES_MAX)), stop.clone());
+    let (alive, mut all_gone) = mpsc::channel::<Infallible>(1);
+    let enter = |peer| Ok((enter(peer)?, alive.clone()));
+    let serve = |stream, peer, entered| {
+        let (answer, stop, room) = (answer.clone(), ended.clone(), Arc::clone(&room));
+        async move {
             let answer = move |request| {
-                let (answer, room) = (answer(peer.ip(), request), Arc::clone(&room));
+                let (answer, room) = (answer(peer, request), Arc::clone(&room));
                 async move { held(answer.await, |bytes| room.try_acquire_many_owned(bytes as u32).ok()) }
             };
             connection(stream, stop, bounds, answer).await;
-            drop(slot);
-        });
-    }
-    drop(listener);
-    // All of them: the last connection has ended.
-    let _ = slots.acquire_many(bounds.connections_max as u32).await;
+            drop(entered);
+        }
+    };
+    accept(listener, stop, enter, serve).await;
+    drop(alive);
+    all_gone.recv().await;
 }
 
 async fn connection<F, A>(stream: TcpStream, mut stop: Stop, bounds: Bounds, answer: F)

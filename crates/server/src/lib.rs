@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hark_archive::limits::Limits;
 use network::Network;
 
+mod accept;
 mod address;
 mod admin;
 mod bell;
@@ -24,8 +25,8 @@ pub mod metrics;
 pub mod network;
 pub mod nostr;
 mod patience;
+mod permits;
 mod rate;
-mod seats;
 mod server;
 mod settings;
 pub mod shelf;

@@ -11,13 +11,15 @@ use hyper::body::Incoming;
 
 use super::prometheus;
 use crate::MetricsDoor;
+use crate::clients::Clients;
+use crate::connections::Connections;
 use crate::door::{Host, Opened, Stop};
 use crate::http::{self, Bounds};
 use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::network::Network;
 use crate::server::ServeError;
 
-/// Connections to the operators' own address at a time. One more is closed at once.
+/// Connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
 /// How long one of them may last.
 const CONNECTION_MAX: Duration = Duration::from_mins(1);
@@ -53,14 +55,13 @@ impl OperatorsDoor {
     /// Serves it until the server goes down, if it has an address.
     pub(crate) async fn serve(self, operators: Operators) {
         let Some(listener) = self.listener.and_then(http::asynchronous) else { return };
-        let bounds = Bounds {
-            connections_max: CONNECTIONS_MAX,
-            head_timeout: CONNECTION_MAX,
-            connection_max: Some(CONNECTION_MAX),
-        };
+        let bounds = Bounds { head_timeout: CONNECTION_MAX, connection_max: Some(CONNECTION_MAX) };
         let stop = operators.stop.clone();
+        // `metrics_allow` says who is answered, whoever else is served.
+        let connections = Connections::new(Clients::default(), false);
+        let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
-        http::serve(listener, stop, bounds, answer).await;
+        http::serve(listener, stop, bounds, enter, answer).await;
     }
 }
 

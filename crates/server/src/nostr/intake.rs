@@ -2,7 +2,7 @@
 //! handed to the writer. OK is said when the event is durable, or when it is clear that it is not
 //! going to be. Events of AUTH come the same way up to their signature, and then prove a key.
 //!
-//! Bytes of events without an OK are bounded: a session gets a [`Permit`] for each event first, and
+//! Bytes of events without an OK are bounded: a session gets a [`EventPermit`] for each event first, and
 //! does not read on while it waits for one. So a full archive slows publishers down, and nothing
 //! piles up.
 
@@ -37,7 +37,7 @@ const FRAME_BYTES: usize = 10;
 const KEYS_CACHED: usize = 4096;
 
 /// Room for an event.
-pub(crate) type Permit = OwnedSemaphorePermit;
+pub(crate) type EventPermit = OwnedSemaphorePermit;
 
 /// What the threads work with.
 pub(crate) struct Parts {
@@ -83,7 +83,7 @@ struct Sender {
     ticket: Ticket,
     caller: Arc<Caller>,
     verb: Verb,
-    _permit: Permit,
+    _permit: EventPermit,
 }
 
 /// An event of which only the signature is to be checked.
@@ -127,7 +127,7 @@ impl Intake {
     }
 
     /// Room for `bytes`, if there is some now.
-    pub(crate) fn try_enter(&self, bytes: usize) -> Option<Permit> {
+    pub(crate) fn try_enter(&self, bytes: usize) -> Option<EventPermit> {
         Arc::clone(&self.room).try_acquire_many_owned(bytes as u32).ok()
     }
 
@@ -135,7 +135,7 @@ impl Intake {
     pub(crate) fn enter(
         &self,
         bytes: usize,
-    ) -> impl Future<Output = Option<Permit>> + Send + 'static {
+    ) -> impl Future<Output = Option<EventPermit>> + Send + 'static {
         let room = Arc::clone(&self.room);
         async move { room.acquire_many_owned(bytes as u32).await.ok() }
     }
@@ -146,7 +146,7 @@ impl Intake {
         brought: Brought,
         line: &Arc<Line>,
         caller: &Arc<Caller>,
-        permit: Permit,
+        permit: EventPermit,
     ) {
         let from = Sender {
             ticket: line.ticket(brought.what),

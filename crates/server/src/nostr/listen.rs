@@ -13,22 +13,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use super::Relay;
 use super::metrics::{Verb, Verdict};
 use super::open::Threads;
 use super::report::Report;
 use super::web::{self, Place, Slot, Web};
+use crate::accept::accept;
 use crate::admin::http::Operators;
-use crate::connections::turn_away;
 use crate::door::{self, Door, Reached, Row, Stop};
 use crate::metrics::{Label as _, Page};
 use crate::patience::Patient;
 use crate::words::{bytes, number};
-
-/// Connections that are told at a time why they are turned away. More are closed without a word.
-const TURNED_AWAY_MAX: usize = 64;
 
 /// The relay and where it listens.
 pub(super) struct RelayDoor {
@@ -113,7 +110,7 @@ impl Door for RelayDoor {
     fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> door::Serving {
         Box::pin(async move {
             if let Some(listener) = { self.listener().take() } {
-                accept(listener, &self.relay, operators, stop).await;
+                serve_all(listener, &self.relay, operators, stop).await;
             }
         })
     }
@@ -127,41 +124,17 @@ impl Door for RelayDoor {
     }
 }
 
-/// Accepts connections for as long as that is wanted, and returns when the last one has ended.
-async fn accept(listener: TcpListener, relay: &Arc<Relay>, operators: Operators, mut stop: Stop) {
+/// Serves connections for as long as that is wanted, and returns when the last one has ended.
+async fn serve_all(listener: TcpListener, relay: &Arc<Relay>, operators: Operators, stop: Stop) {
     let web = Web::new(Arc::clone(relay), operators, stop.clone());
     let (alive, mut all_gone) = mpsc::channel(1);
-    let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
-    loop {
-        let accepted = tokio::select! {
-            () = stop.accepting() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => match Slot::take(relay, peer.ip()) {
-                Ok(slot) => {
-                    let (slot, peer) = (Arc::new(slot), peer.ip());
-                    let place = Place { _alive: alive.clone(), slot, peer };
-                    tokio::spawn(serve(stream, web.clone(), place));
-                }
-                Err(why) => {
-                    relay.metrics.turned_away.of(why).add(1);
-                    if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
-                        tokio::spawn(async move {
-                            turn_away(stream, why).await;
-                            drop(permit);
-                        });
-                    }
-                }
-            },
-            // Out of files, most likely: those that end make room.
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept; waiting");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-    drop((listener, alive, web));
+    let enter = |peer| {
+        let slot = Slot::take(relay, peer);
+        let slot = slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))?;
+        Ok(Place { _alive: alive.clone(), slot: Arc::new(slot), peer })
+    };
+    accept(listener, stop, enter, |stream, _, place| serve(stream, web.clone(), place)).await;
+    drop((alive, web));
     all_gone.recv().await;
 }
 

@@ -12,7 +12,6 @@ use arc_swap::Guard;
 use hark_archive::live::Live;
 
 use crate::budget::Budget;
-use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::rate::Rates;
 use crate::settings::{Settings, Shared};
@@ -148,7 +147,6 @@ pub(crate) struct Relay {
     pub(crate) slow: SlowLog,
     pub(crate) info: RelayInfo,
     pub(crate) connections: Connections,
-    pub(crate) clients: Clients,
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.
     pub(crate) questions: Arc<Budget>,

@@ -113,8 +113,7 @@ impl Serving {
             rates,
             metrics,
             info: config.info,
-            connections: Connections::default(),
-            clients: host.clients.clone(),
+            connections: Connections::new(host.clients.clone(), host.unlimited),
             deflate: Deflate::new(config.deflate_from_bytes),
             unlimited: host.unlimited,
         });

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use super::Relay;
 use super::auth::Caller;
 use super::door::{self, Door};
-use super::intake::{Brought, Permit};
+use super::intake::{Brought, EventPermit};
 use super::line::{Line, Part, Weight, What};
 use super::metrics::Ended;
 use super::outboxes::Account;
@@ -46,7 +46,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
-type Entering = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
+type Entering = Pin<Box<dyn Future<Output = Option<EventPermit>> + Send>>;
 
 struct Session {
     socket: Socket,

@@ -22,12 +22,12 @@ use super::session;
 use super::{Relay, nip11};
 use crate::address::{Address, Proxies};
 use crate::admin::http::Operators;
-use crate::connections::farewell;
+use crate::connections::{Entered, farewell};
 use crate::door::Stop;
 use crate::http::held;
 use crate::metrics::TurnedAway;
+use crate::permits::Permit;
 use crate::rate::Visitor;
-use crate::seats::Seat;
 use crate::socket::Handshake;
 
 /// Held by everything that serves a connection, until it ends.
@@ -56,9 +56,7 @@ pub(crate) struct Place {
 /// An open connection, counted.
 pub(crate) struct Slot {
     relay: Arc<Relay>,
-    _among_all: Seat<()>,
-    /// Among those of its address; none where a proxy is at the other end.
-    _of_address: Option<Seat<Address>>,
+    _entered: Entered,
     account: Arc<Account>,
 }
 
@@ -72,15 +70,15 @@ impl Place {
 impl Slot {
     /// A slot for a connection from `peer`.
     pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
-        let among_all = relay.connections.enter(relay.settings().limits.connections_max);
-        let among_all = among_all.ok_or(TurnedAway::Full)?;
-        let is_proxy = relay.clients.is_proxy(peer);
-        let of_address = if is_proxy { None } else { seat(relay, peer)? };
+        let settings = relay.settings();
+        let limits = &settings.limits;
+        let (max, of_address_max) = (limits.connections_max, limits.connections_per_address_max);
+        let entered = relay.connections.enter(peer, max, of_address_max)?;
         relay.metrics.connections.add(1);
         relay.metrics.connections_open.add(1);
+        let is_proxy = relay.connections.is_proxy(peer);
         let account = account(relay, (!is_proxy).then(|| peer.into()));
-        let relay = Arc::clone(relay);
-        Ok(Self { relay, _among_all: among_all, _of_address: of_address, account })
+        Ok(Self { relay: Arc::clone(relay), _entered: entered, account })
     }
 }
 
@@ -94,18 +92,6 @@ impl Drop for Slot {
 fn account(relay: &Relay, address: Option<Address>) -> Arc<Account> {
     let address = address.filter(|_| !relay.unlimited);
     Arc::new(relay.outboxes.open(address, &relay.settings().limits))
-}
-
-/// A seat among the connections of a client's address, if these are bounded.
-fn seat(relay: &Relay, client: IpAddr) -> Result<Option<Seat<Address>>, TurnedAway> {
-    if !relay.clients.serve(client) {
-        return Err(TurnedAway::Denied);
-    }
-    if relay.unlimited {
-        return Ok(None);
-    }
-    let max = relay.settings().limits.connections_per_address_max;
-    relay.connections.enter_from(client.into(), max).map(Some).ok_or(TurnedAway::Address)
 }
 
 impl Web {
@@ -224,15 +210,16 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
 /// Whether it was said that a proxy is not believed.
 static SAID: Once = Once::new();
 
-/// Who asks, and a seat for a client that comes through a proxy.
+/// Who asks, and a permit for a client that comes through a proxy.
 fn client(
     relay: &Relay,
     peer: IpAddr,
     headers: &HeaderMap,
-) -> Result<(Option<Address>, Option<Seat<Address>>), TurnedAway> {
-    if relay.clients.is_proxy(peer) {
-        let Some(client) = relay.clients.named(headers) else { return Ok((None, None)) };
-        return Ok((Some(client.into()), seat(relay, client)?));
+) -> Result<(Option<Address>, Option<Permit<Address>>), TurnedAway> {
+    if relay.connections.is_proxy(peer) {
+        let Some(client) = relay.connections.named(headers) else { return Ok((None, None)) };
+        let max = relay.settings().limits.connections_per_address_max;
+        return Ok((Some(client.into()), relay.connections.enter_as(client, max)?));
     }
     if is_near(peer) && Proxies::HEADERS.iter().any(|header| headers.contains_key(*header)) {
         SAID.call_once(|| {
@@ -256,7 +243,7 @@ fn is_near(ip: IpAddr) -> bool {
 
 fn upgrade(web: Web, place: Place, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
-    let (address, seat) = match client(&web.relay, place.peer, &parts.headers) {
+    let (address, permit) = match client(&web.relay, place.peer, &parts.headers) {
         Ok(client) => client,
         Err(why) => {
             web.relay.metrics.turned_away.of(why).add(1);
@@ -272,14 +259,16 @@ fn upgrade(web: Web, place: Place, request: Request) -> Response {
     let caller = web.relay.auth.caller(host);
     let visitor = Visitor::new(&web.relay.rates, web.relay.connections.number(), address);
     let account = match address {
-        Some(client) if web.relay.clients.is_proxy(place.peer) => account(&web.relay, Some(client)),
+        Some(client) if web.relay.connections.is_proxy(place.peer) => {
+            account(&web.relay, Some(client))
+        }
         _ => Arc::clone(place.account()),
     };
     tokio::spawn(async move {
         if let Some(socket) = handshake.finish().await {
             session::run(socket, caller, visitor, account, web.relay, web.stop).await;
         }
-        drop((seat, place));
+        drop((permit, place));
     });
     answer
 }

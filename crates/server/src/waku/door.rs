@@ -18,6 +18,7 @@ use super::{
 use super::{p2p, resume};
 use crate::ServeError;
 use crate::admin::http::Operators;
+use crate::connections::Connections;
 use crate::door::{self, Door, Host, Opened, Opening, Reached, Row, Serve, Stop};
 use crate::http;
 use crate::metrics::{Label as _, Page};
@@ -144,6 +145,8 @@ impl Serving {
             answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
             buckets: Buckets::default(),
             clients: host.clients.clone(),
+            connections: Connections::new(host.clients.clone(), host.unlimited),
+            limits: Arc::clone(&host.settings),
             #[cfg(feature = "libp2p")]
             network: handle,
             config,

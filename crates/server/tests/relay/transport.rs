@@ -21,7 +21,7 @@ async fn one_connection_too_many_gets_a_503_with_a_reason() {
     let (answer, stream) = upgrade(&relay, "").await;
     assert_eq!(status(&answer), 503);
     let answer = rest(answer, stream).await;
-    assert!(answer.contains("rate-limited: the relay has as many connections"), "{answer}");
+    assert!(answer.contains("rate-limited: the server has as many connections"), "{answer}");
     assert_eq!(first.count(&[json!({})]).await, 0);
     relay.stop().await;
 }

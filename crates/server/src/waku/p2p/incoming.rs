@@ -24,18 +24,18 @@ use libp2p::{PeerId, StreamProtocol};
 use crate::Clients;
 use crate::address::Address;
 use crate::clients::Standing;
-use crate::seats::{Seat, Seats};
+use crate::permits::{Permit, Permits};
 
 /// Streams of one protocol that a peer may have. One more is reset.
 const STREAMS_PER_PEER_MAX: usize = 16;
 
 /// Begins to serve a stream of a peer.
-type Serve = Box<dyn Fn(PeerId, Stream, Seat<PeerId>) + Send + Sync>;
+type Serve = Box<dyn Fn(PeerId, Stream, Permit<PeerId>) + Send + Sync>;
 
 /// A protocol, and what is done with its streams once that is known.
 struct Served {
     name: StreamProtocol,
-    seats: Seats<PeerId>,
+    permits: Permits<PeerId>,
     serve: OnceLock<Serve>,
 }
 
@@ -44,11 +44,11 @@ type Table = Arc<[Served]>;
 /// See the head of this file.
 pub(super) struct Incoming {
     table: Table,
-    addresses: Seats<Address>,
+    addresses: Permits<Address>,
     per_address_max: usize,
     clients: Clients,
     /// Of connections that peers have opened.
-    seats: HashMap<ConnectionId, Seat<Address>>,
+    permits: HashMap<ConnectionId, Permit<Address>>,
 }
 
 /// An address has as many connections as it may.
@@ -66,11 +66,11 @@ impl Incoming {
     pub(super) fn new(names: &[&'static str], per_address_max: usize, clients: Clients) -> Self {
         let served = names.iter().map(|name| Served {
             name: StreamProtocol::new(name),
-            seats: Seats::default(),
+            permits: Permits::default(),
             serve: OnceLock::new(),
         });
-        let (addresses, seats) = (Seats::default(), HashMap::new());
-        Self { table: served.collect(), addresses, per_address_max, clients, seats }
+        let (addresses, permits) = (Permits::default(), HashMap::new());
+        Self { table: served.collect(), addresses, per_address_max, clients, permits }
     }
 
     /// Serves a protocol from now on, each stream by a task of its own.
@@ -79,11 +79,11 @@ impl Incoming {
         F: Fn(PeerId, Stream) -> T + Send + Sync + 'static,
         T: Future<Output = ()> + Send + 'static,
     {
-        let serve: Serve = Box::new(move |peer, stream, seat| {
+        let serve: Serve = Box::new(move |peer, stream, permit| {
             let answering = answer(peer, stream);
             tokio::spawn(async move {
                 answering.await;
-                drop(seat);
+                drop(permit);
             });
         });
         let served = self.table.iter().find(|served| served.name.as_ref() == name);
@@ -111,9 +111,9 @@ impl NetworkBehaviour for Incoming {
             Standing::Denied => return Err(ConnectionDenied::new(Denied(ip))),
         }
         let address = Address::from(ip);
-        let seat = self.addresses.take(address, self.per_address_max);
-        let seat = seat.ok_or_else(|| ConnectionDenied::new(Crowded(address)))?;
-        self.seats.insert(connection, seat);
+        let permit = self.addresses.take(address, self.per_address_max);
+        let permit = permit.ok_or_else(|| ConnectionDenied::new(Crowded(address)))?;
+        self.permits.insert(connection, permit);
         Ok(())
     }
 
@@ -141,10 +141,10 @@ impl NetworkBehaviour for Incoming {
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
             FromSwarm::ConnectionClosed(closed) => {
-                self.seats.remove(&closed.connection_id);
+                self.permits.remove(&closed.connection_id);
             }
             FromSwarm::ListenFailure(failure) => {
-                self.seats.remove(&failure.connection_id);
+                self.permits.remove(&failure.connection_id);
             }
             _ => {}
         }
@@ -213,8 +213,8 @@ impl ConnectionHandler for Handler {
         let Some(served) = self.table.get(at) else { return };
         // One that comes before there is anybody to serve it, or too many, is reset.
         let Some(serve) = served.serve.get() else { return };
-        if let Some(seat) = served.seats.take(self.peer, STREAMS_PER_PEER_MAX) {
-            serve(self.peer, stream, seat);
+        if let Some(permit) = served.permits.take(self.peer, STREAMS_PER_PEER_MAX) {
+            serve(self.peer, stream, permit);
         }
     }
 }

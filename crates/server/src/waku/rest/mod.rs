@@ -37,7 +37,7 @@ mod store;
 pub use guard::Access;
 use guard::Client;
 
-/// Connections at a time. One more is closed at once.
+/// Connections at a time. One more is told so with status 503; of an address, as many as of the relay.
 const CONNECTIONS_MAX: usize = 2_048;
 /// How long a connection may rest between two requests, and how long one's head may take.
 const REST_MAX: Duration = Duration::from_mins(1);
@@ -95,8 +95,12 @@ type Shared = State<Arc<Waku>>;
 
 /// Serves until told to leave and all under way is answered.
 pub(super) async fn serve(listener: TcpListener, stop: Stop, waku: Arc<Waku>) {
-    let bounds =
-        Bounds { connections_max: CONNECTIONS_MAX, head_timeout: REST_MAX, connection_max: None };
+    let bounds = Bounds { head_timeout: REST_MAX, connection_max: None };
+    let limited = Arc::clone(&waku);
+    let enter = move |peer| {
+        let of_address_max = limited.limits.load().limits.connections_per_address_max;
+        limited.connections.enter(peer, CONNECTIONS_MAX, of_address_max)
+    };
     let service = TowerToHyperService::new(routes(waku));
     let answer = move |peer: IpAddr, mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
@@ -112,7 +116,7 @@ pub(super) async fn serve(listener: TcpListener, stop: Stop, waku: Arc<Waku>) {
             }
         }
     };
-    http::serve(listener, stop, bounds, answer).await;
+    http::serve(listener, stop, bounds, enter, answer).await;
 }
 
 fn routes(waku: Arc<Waku>) -> Router {
