@@ -7,7 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use hark_server::socket::{Deflate, Received, Socket};
+use hark_server::websocket::{Deflate, Received, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes a message may have.

@@ -1,20 +1,21 @@
 //! A door: where the clients of one network come in. The relay's WebSocket, REST interfaces and the
 //! connections of peers are doors, or parts of one.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use serde_json::{Map, Value};
-use tokio::sync::watch;
-
-use crate::admin::http::Operators;
+pub use crate::admin::http::Operators;
 use crate::admin::take::Taking;
+use crate::connections::Connections;
+use crate::listener::Listener;
 use crate::metrics::Page;
 use crate::settings::Shared;
+use crate::stop::Stop;
 use crate::{Clients, ServeError, Shelf};
+use serde_json::{Map, Value};
 
 /// A network's doors, opened, with the shelf behind them.
 pub trait Door: Send + Sync {
@@ -35,8 +36,10 @@ pub trait Door: Send + Sync {
         let _ = part;
     }
 
-    /// Its part of the page for Prometheus.
-    fn metrics(&self, page: &mut Page);
+    /// Its part of the page for Prometheus, beside what there is to say of every shelf.
+    fn metrics(&self, page: &mut Page) {
+        let _ = page;
+    }
 
     /// What it has done, for `hark stats`: for programs, and as rows for people.
     fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
@@ -110,67 +113,16 @@ impl Host<'_> {
         self.taking.is_some()
     }
 
-    /// The socket that was handed over for this address, or a new one. It does not block. `setting` is
-    /// where another address can be chosen.
+    /// The socket that was handed over for this address, or a new one. `setting` is where another
+    /// address can be chosen.
     pub fn listen(
         &mut self,
         addr: SocketAddr,
         setting: &'static str,
-    ) -> Result<TcpListener, ServeError> {
-        let failed = |cause| ServeError::Listen { addr, setting, cause };
+    ) -> Result<Listener, ServeError> {
         let handed = self.taking.as_mut().and_then(|taking| taking.listener(addr));
-        let listener = handed.map_or_else(|| bind(addr), Ok).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        Ok(listener)
-    }
-}
-
-/// Listens, also where connections of a server that has ended have not been forgotten yet.
-fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() {
-        tokio::net::TcpSocket::new_v4()?
-    } else {
-        tokio::net::TcpSocket::new_v6()?
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    socket.listen(1024)?.into_std()
-}
-
-/// How far a server has gone on its way down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// It takes connections.
-    #[default]
-    Open,
-    /// Another process takes them; those that are here are served.
-    Given,
-    /// What is under way is finished, and connections are closed.
-    Down,
-}
-
-/// Says when a door has to stop.
-#[derive(Clone, Debug)]
-pub struct Stop(pub(crate) watch::Receiver<Phase>);
-
-impl Stop {
-    /// Returns once no more connections are to be taken.
-    pub async fn accepting(&mut self) {
-        self.reached(Phase::Given).await;
-    }
-
-    /// Returns once connections are to be closed, after what is under way on them.
-    pub async fn serving(&mut self) {
-        self.reached(Phase::Down).await;
-    }
-
-    /// Whether connections are being closed.
-    pub fn is_down(&self) -> bool {
-        *self.0.borrow() == Phase::Down
-    }
-
-    async fn reached(&mut self, phase: Phase) {
-        // An error means that the server is gone, and nothing is left to be served.
-        let _ = self.0.wait_for(|now| *now >= phase).await;
+        let connections = Connections::new(self.clients.clone(), self.unlimited);
+        Listener::open(addr, handed, connections, &self.settings)
+            .map_err(|cause| ServeError::Listen { addr, setting, cause })
     }
 }

@@ -18,11 +18,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::accept::accept;
 use crate::connections::Entered;
-use crate::door::Stop;
+use crate::listener::accept;
 use crate::metrics::TurnedAway;
 use crate::patience::Patient;
+use crate::stop::Stop;
 
 /// How long a client may take none of an answer.
 const TAKE_MAX: Duration = Duration::from_secs(30);
@@ -39,13 +39,6 @@ pub(crate) struct Bounds {
     pub(crate) head_timeout: Duration,
     /// How long a connection may last, if that is bounded.
     pub(crate) connection_max: Option<Duration>,
-}
-
-/// A listener of this runtime. None if that does not take it, which the log says.
-pub(crate) fn asynchronous(listener: std::net::TcpListener) -> Option<TcpListener> {
-    TcpListener::from_std(listener)
-        .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
-        .ok()
 }
 
 /// Answers requests until the server takes no more connections and those under way are answered. `enter`

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use hark_archive::limits::Limits;
 use network::Network;
 
-mod accept;
 mod address;
 mod admin;
 mod bell;
@@ -21,6 +20,7 @@ mod clients;
 mod connections;
 pub mod door;
 mod http;
+pub mod listener;
 pub mod metrics;
 pub mod network;
 pub mod nostr;
@@ -31,9 +31,10 @@ mod server;
 mod settings;
 pub mod shelf;
 mod slow;
-pub mod socket;
+pub mod stop;
 mod vital;
 pub mod waku;
+pub mod websocket;
 pub mod words;
 
 pub use address::Proxies;

@@ -5,7 +5,6 @@
 //! answered. All of it within a time; what is not done by then is dropped, and has got no answer.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,9 +17,11 @@ use crate::admin::control::{Control, ControlError, Giving, Taking};
 use crate::admin::handover::{Role, WriteLock};
 use crate::admin::http::OperatorsDoor;
 use crate::clients::Clients;
-use crate::door::{Host, Opened, Phase, Reached, Serve, Stop};
+use crate::door::{Host, Opened, Reached, Serve};
+use crate::listener::Listener;
 use crate::settings::{Reload, Settings, Shared};
 use crate::shelf::Movable;
+use crate::stop::{Phase, Stop};
 use crate::vital::vital;
 use crate::{Config, admin};
 
@@ -132,7 +133,7 @@ impl Server {
                 // In the order in which another process asks for them.
                 let mut listeners = Vec::new();
                 if let Some(listener) = operators.listener() {
-                    listeners.push(listener.as_fd().try_clone_to_owned()?);
+                    listeners.extend(listener.sockets()?);
                 }
                 for network in &*networks {
                     listeners.extend(network.door.listeners()?);
@@ -163,7 +164,7 @@ impl Server {
 
     /// The address that its metrics have to themselves, if they do.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.operators.listener().and_then(|listener| listener.local_addr().ok())
+        self.operators.listener().map(Listener::addr)
     }
 
     /// Where clients reach its doors, in the order of the networks.

@@ -1,6 +1,6 @@
 //! What operators' programs ask over HTTP: `/healthz` (does it serve and write?) and `/metrics`.
 
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +13,13 @@ use super::prometheus;
 use crate::MetricsDoor;
 use crate::clients::Clients;
 use crate::connections::Connections;
-use crate::door::{Host, Opened, Stop};
+use crate::door::{Host, Opened};
 use crate::http::{self, Bounds};
+use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::network::Network;
 use crate::server::ServeError;
+use crate::stop::Stop;
 
 /// Connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -26,7 +28,7 @@ const CONNECTION_MAX: Duration = Duration::from_mins(1);
 
 /// The operators' own address, if there is one, and who may read the metrics.
 pub(crate) struct OperatorsDoor {
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     allow: Vec<Network>,
 }
 
@@ -38,7 +40,7 @@ impl OperatorsDoor {
     }
 
     /// Where it listens, if anywhere.
-    pub(crate) fn listener(&self) -> Option<&TcpListener> {
+    pub(crate) fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref()
     }
 
@@ -54,7 +56,7 @@ impl OperatorsDoor {
 
     /// Serves it until the server goes down, if it has an address.
     pub(crate) async fn serve(self, operators: Operators) {
-        let Some(listener) = self.listener.and_then(http::asynchronous) else { return };
+        let Some(listener) = self.listener.and_then(|listener| listener.take()) else { return };
         let bounds = Bounds { head_timeout: CONNECTION_MAX, connection_max: Some(CONNECTION_MAX) };
         let stop = operators.stop.clone();
         // `metrics_allow` says who is answered, whoever else is served.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,43 +20,35 @@ use super::metrics::{Verb, Verdict};
 use super::open::Threads;
 use super::report::Report;
 use super::web::{self, Place, Slot, Web};
-use crate::accept::accept;
 use crate::admin::http::Operators;
-use crate::door::{self, Door, Reached, Row, Stop};
+use crate::door::{self, Door, Reached, Row};
+use crate::listener::{Listener, accept};
 use crate::metrics::{Label as _, Page};
 use crate::patience::Patient;
+use crate::stop::Stop;
 use crate::words::{bytes, number};
 
 /// The relay and where it listens.
 pub(super) struct RelayDoor {
     relay: Arc<Relay>,
-    /// None once it is served.
-    listener: Mutex<Option<TcpListener>>,
-    addr: String,
+    listener: Listener,
     threads: Threads,
     report: Mutex<Report>,
 }
 
 impl RelayDoor {
-    pub(super) fn new(relay: Arc<Relay>, listener: TcpListener, threads: Threads) -> Self {
-        let addr = listener.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string());
-        let (listener, report) = (Mutex::new(Some(listener)), Mutex::default());
-        Self { relay, listener, addr, threads, report }
-    }
-
-    fn listener(&self) -> std::sync::MutexGuard<'_, Option<TcpListener>> {
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn new(relay: Arc<Relay>, listener: Listener, threads: Threads) -> Self {
+        Self { relay, listener, threads, report: Mutex::default() }
     }
 }
 
 impl Door for RelayDoor {
     fn addresses(&self) -> Vec<Reached> {
-        vec![Reached { what: "listening on", at: format!("ws://{}", self.addr) }]
+        vec![Reached { what: "listening on", at: format!("ws://{}", self.listener.addr()) }]
     }
 
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
-        let listener = self.listener();
-        listener.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+        self.listener.sockets()
     }
 
     fn metrics(&self, page: &mut Page) {
@@ -109,7 +101,7 @@ impl Door for RelayDoor {
 
     fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> door::Serving {
         Box::pin(async move {
-            if let Some(listener) = { self.listener().take() } {
+            if let Some(listener) = self.listener.take() {
                 serve_all(listener, &self.relay, operators, stop).await;
             }
         })

@@ -17,7 +17,7 @@ use crate::rate::Rates;
 use crate::settings::{Settings, Shared};
 use crate::shelf::{self, Shelf};
 use crate::slow::SlowLog;
-use crate::socket::Deflate;
+use crate::websocket::Deflate;
 use metrics::Metrics;
 use outboxes::Outboxes;
 use readers::Readers;
@@ -146,7 +146,7 @@ pub(crate) struct Relay {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) slow: SlowLog,
     pub(crate) info: RelayInfo,
-    pub(crate) connections: Connections,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.
     pub(crate) questions: Arc<Budget>,

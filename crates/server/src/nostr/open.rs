@@ -3,11 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use hark_archive::live::Live;
-use hark_archive::{Query, Record};
-use hark_networks::nostr::admit::OwnUrls;
-use tokio::net::TcpListener;
-
 use super::intake::{Intake, Parts};
 use super::listen::RelayDoor;
 use super::metrics::Metrics;
@@ -15,12 +10,14 @@ use super::outboxes::Outboxes;
 use super::readers::Readers;
 use super::{Relay, Serving, auth, line};
 use crate::ServeError;
-use crate::connections::Connections;
 use crate::door::{Host, Opened, Opening, Serve};
 use crate::rate::Rates;
 use crate::shelf::{Shelf, Subscribers};
 use crate::slow::SlowLog;
-use crate::socket::Deflate;
+use crate::websocket::Deflate;
+use hark_archive::live::Live;
+use hark_archive::{Query, Record};
+use hark_networks::nostr::admit::OwnUrls;
 
 /// Threads of a relay, until they are waited for.
 #[derive(Default)]
@@ -59,10 +56,8 @@ impl Serve for Serving {
 impl Serving {
     fn open_in(self, host: &mut Host<'_>) -> Result<Opened, ServeError> {
         let Self { config, shelf } = self;
-        let failed = |cause| ServeError::Listen { addr: config.listen, setting: "--listen", cause };
         let listener = host.listen(config.listen, "--listen")?;
-        let listener = TcpListener::from_std(listener).map_err(failed)?;
-        let addr = listener.local_addr().map_err(failed)?;
+        let addr = listener.addr();
         let metrics = Arc::new(Metrics::default());
         // One that cannot say now where it is begins at 0: its first subscriptions then take a little
         // longer to forget how far their answers went.
@@ -113,7 +108,7 @@ impl Serving {
             rates,
             metrics,
             info: config.info,
-            connections: Connections::new(host.clients.clone(), host.unlimited),
+            connections: Arc::clone(listener.connections()),
             deflate: Deflate::new(config.deflate_from_bytes),
             unlimited: host.unlimited,
         });

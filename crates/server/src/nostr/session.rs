@@ -22,9 +22,9 @@ use super::line::{Line, Part, Weight, What};
 use super::metrics::Ended;
 use super::outboxes::Account;
 use crate::budget::Share;
-use crate::door::Stop;
 use crate::rate::Visitor;
-use crate::socket::{Reason, Received, Socket};
+use crate::stop::Stop;
+use crate::websocket::{Reason, Received, Socket};
 
 /// Messages, and bytes of them, handled before other tasks of the thread have their turn: to read a
 /// filter of thousands of values takes as long as to read a hundred short messages.

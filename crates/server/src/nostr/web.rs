@@ -23,12 +23,12 @@ use super::{Relay, nip11};
 use crate::address::{Address, Proxies};
 use crate::admin::http::Operators;
 use crate::connections::{Entered, farewell};
-use crate::door::Stop;
 use crate::http::held;
 use crate::metrics::TurnedAway;
 use crate::permits::Permit;
 use crate::rate::Visitor;
-use crate::socket::Handshake;
+use crate::stop::Stop;
+use crate::websocket::Handshake;
 
 /// Held by everything that serves a connection, until it ends.
 pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;

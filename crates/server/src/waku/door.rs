@@ -1,9 +1,10 @@
 //! The node's doors, REST and peers, as one: opened with its shelf, served until the end.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+#[cfg(feature = "libp2p")]
+use std::sync::{Mutex, PoisonError};
 
 use hark_archive::{Record, writer};
 use hark_codec::waku::MessageRecord;
@@ -18,13 +19,13 @@ use super::{
 use super::{p2p, resume};
 use crate::ServeError;
 use crate::admin::http::Operators;
-use crate::connections::Connections;
-use crate::door::{self, Door, Host, Opened, Opening, Reached, Row, Serve, Stop};
-use crate::http;
+use crate::door::{self, Door, Host, Opened, Opening, Reached, Row, Serve};
+use crate::listener::Listener;
 use crate::metrics::{Label as _, Page};
 use crate::rate::Buckets;
 use crate::shelf::{self, Shelf, Subscribers};
 use crate::slow::SlowLog;
+use crate::stop::Stop;
 use crate::vital::vital;
 use crate::words::number;
 
@@ -32,15 +33,10 @@ use crate::words::number;
 pub(super) struct WakuDoor {
     pub(super) waku: Arc<Waku>,
     runtime: Runtime,
-    /// What is served, until it is.
-    parts: Mutex<Parts>,
-}
-
-#[derive(Default)]
-struct Parts {
-    rest: Option<TcpListener>,
+    rest: Option<Arc<Listener>>,
+    /// None once it is served.
     #[cfg(feature = "libp2p")]
-    network: Option<p2p::Network>,
+    network: Mutex<Option<p2p::Network>>,
 }
 
 /// Threads of the node's own: a question may wait for the disk on them, and the other doors go on.
@@ -103,7 +99,7 @@ impl Serving {
     pub(super) async fn open_in(self, host: &mut Host<'_>) -> Result<WakuDoor, ServeError> {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [waku]");
-        let rest = config.rest.map(listen).transpose()?;
+        let rest = config.rest.map(listen).transpose()?.map(Arc::new);
         let runtime = Runtime::start()?;
         #[cfg(feature = "libp2p")]
         let (network, handle) = match config.p2p.clone() {
@@ -145,48 +141,49 @@ impl Serving {
             answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
             buckets: Buckets::default(),
             clients: host.clients.clone(),
-            connections: Connections::new(host.clients.clone(), host.unlimited),
-            limits: Arc::clone(&host.settings),
             #[cfg(feature = "libp2p")]
             network: handle,
             config,
         });
-        let parts = Parts {
+        Ok(WakuDoor {
+            waku,
+            runtime,
             rest,
             #[cfg(feature = "libp2p")]
-            network,
-        };
-        Ok(WakuDoor { waku, runtime, parts: Mutex::new(parts) })
+            network: Mutex::new(network),
+        })
     }
 }
 
 impl WakuDoor {
     /// Serves until it is to stop.
     pub(super) async fn run(&self, stop: Stop) {
-        let parts = std::mem::take(&mut *self.parts());
-        let serving = serve(parts, Arc::clone(&self.waku), stop);
+        #[cfg(feature = "libp2p")]
+        let network = self.network.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let serving = serve(
+            self.rest.clone(),
+            #[cfg(feature = "libp2p")]
+            network,
+            Arc::clone(&self.waku),
+            stop,
+        );
         self.runtime.run(vital("the Waku node", serving)).await;
-    }
-
-    fn parts(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Door for WakuDoor {
     fn addresses(&self) -> Vec<Reached> {
-        let parts = self.parts();
-        let rest = parts.rest.as_ref().and_then(|listener| listener.local_addr().ok());
-        let rest = rest.map(|addr| Reached { what: "waku rest on", at: format!("http://{addr}") });
+        let rest = self.rest.iter().map(|rest| format!("http://{}", rest.addr()));
+        let rest = rest.map(|at| Reached { what: "waku rest on", at });
         let peers = self.waku.addresses();
         let peers = peers.into_iter().map(|at| Reached { what: "waku peer on", at });
-        rest.into_iter().chain(peers).collect()
+        rest.chain(peers).collect()
     }
 
     /// That of REST. Peers' connections are encrypted with keys of this process: they are closed, and
     /// peers connect again.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
-        self.parts().rest.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+        self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
     }
 
     fn state(&self) -> Vec<Vec<u8>> {
@@ -250,11 +247,16 @@ impl Door for WakuDoor {
     }
 }
 
-async fn serve(parts: Parts, waku: Arc<Waku>, stop: Stop) {
+async fn serve(
+    rest: Option<Arc<Listener>>,
+    #[cfg(feature = "libp2p")] network: Option<p2p::Network>,
+    waku: Arc<Waku>,
+    stop: Stop,
+) {
     #[cfg(feature = "libp2p")]
     let resume = resume::Resume::new(&waku);
     let doors = [
-        parts.rest.and_then(http::asynchronous).map(|listener| {
+        rest.map(|listener| {
             let door = rest::serve(listener, stop.clone(), Arc::clone(&waku));
             tokio::spawn(vital("Waku's REST door", door))
         }),
@@ -266,7 +268,7 @@ async fn serve(parts: Parts, waku: Arc<Waku>, stop: Stop) {
         #[cfg(feature = "libp2p")]
         Some(tokio::spawn(vital("Waku's sync", p2p::sync::run(Arc::clone(&waku), stop.clone())))),
         #[cfg(feature = "libp2p")]
-        parts.network.map(|network| tokio::spawn(vital("Waku's network", network.run(waku, stop)))),
+        network.map(|network| tokio::spawn(vital("Waku's network", network.run(waku, stop)))),
     ];
     for door in doors.into_iter().flatten() {
         // None panics: see `vital`.

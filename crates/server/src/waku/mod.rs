@@ -16,7 +16,6 @@ use hark_networks::waku::admit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::Clients;
-use crate::connections::Connections;
 use crate::metrics::Plan;
 use crate::rate::{Buckets, Meter, Source};
 use crate::shelf::{self, Shelf};
@@ -171,10 +170,6 @@ pub(crate) struct Waku {
     answers: Arc<Semaphore>,
     buckets: Buckets,
     clients: Clients,
-    /// Those of REST.
-    connections: Connections,
-    /// Bounds of the server.
-    limits: crate::settings::Shared,
     #[cfg(feature = "libp2p")]
     network: Option<p2p::Handle>,
     config: Config,

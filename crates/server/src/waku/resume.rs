@@ -17,7 +17,7 @@ use libp2p::Multiaddr;
 
 use super::metrics::{CatchUp, Origin, Outcome};
 use super::{NotTaken, Taken, Waku};
-use crate::door::Stop;
+use crate::stop::Stop;
 
 /// How often peers are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -24,7 +24,7 @@ use super::Waku;
 use super::metrics::Origin;
 use super::neighbours::Peer;
 use crate::Clients;
-use crate::door::Stop;
+use crate::stop::Stop;
 use incoming::Incoming;
 use known::Known;
 use peers::Peers;

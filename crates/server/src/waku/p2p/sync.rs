@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::incoming::Incoming;
 use super::reconcile::{self, Found};
 use super::{Handle, frame, peers};
-use crate::door::Stop;
+use crate::stop::Stop;
 use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
 use crate::waku::{Taken, Waku};
 

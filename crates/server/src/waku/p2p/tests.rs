@@ -15,8 +15,9 @@ use libp2p::{Stream, StreamProtocol};
 use libp2p_stream::Control;
 
 use super::*;
-use crate::door::{Host, Phase};
+use crate::door::Host;
 use crate::shelf;
+use crate::stop::Phase;
 use crate::waku::Serving;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";

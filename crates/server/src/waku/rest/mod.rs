@@ -17,16 +17,16 @@ use hark_codec::waku::store::Status;
 use hyper::body::Incoming;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::history::Refusal;
 use super::metrics::{Answered, Asker};
 use super::poll::Topic;
 use super::{Told, Waku};
-use crate::door::Stop;
 use crate::http::{self, Bounds};
+use crate::listener::Listener;
 use crate::rate::Source;
+use crate::stop::Stop;
 
 mod admin;
 mod guard;
@@ -94,13 +94,10 @@ impl AsRef<[u8]> for Held {
 type Shared = State<Arc<Waku>>;
 
 /// Serves until told to leave and all under way is answered.
-pub(super) async fn serve(listener: TcpListener, stop: Stop, waku: Arc<Waku>) {
+pub(super) async fn serve(listener: Arc<Listener>, stop: Stop, waku: Arc<Waku>) {
     let bounds = Bounds { head_timeout: REST_MAX, connection_max: None };
-    let limited = Arc::clone(&waku);
-    let enter = move |peer| {
-        let of_address_max = limited.limits.load().limits.connections_per_address_max;
-        limited.connections.enter(peer, CONNECTIONS_MAX, of_address_max)
-    };
+    let Some(socket) = listener.take() else { return };
+    let enter = |peer| listener.enter(peer, CONNECTIONS_MAX);
     let service = TowerToHyperService::new(routes(waku));
     let answer = move |peer: IpAddr, mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
@@ -116,7 +113,7 @@ pub(super) async fn serve(listener: TcpListener, stop: Stop, waku: Arc<Waku>) {
             }
         }
     };
-    http::serve(listener, stop, bounds, enter, answer).await;
+    http::serve(socket, stop, bounds, enter, answer).await;
 }
 
 fn routes(waku: Arc<Waku>) -> Router {

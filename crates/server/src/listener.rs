@@ -1,0 +1,154 @@
+//! The way from an open port to a connection that is served, the same for every door: who may not come in
+//! is told so, within bounds.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::connections::{Connections, Entered, turn_away};
+use crate::metrics::TurnedAway;
+use crate::settings::Shared;
+use crate::stop::Stop;
+
+/// Connections that are told at a time why they are turned away. More are closed without a word.
+const TURNED_AWAY_MAX: usize = 64;
+
+/// An address that a door listens on, until it is served.
+pub struct Listener {
+    /// None once it is served.
+    socket: Mutex<Option<std::net::TcpListener>>,
+    addr: SocketAddr,
+    connections: Arc<Connections>,
+    settings: Shared,
+}
+
+impl Listener {
+    /// Listens on `handed`, or on a new socket.
+    pub(crate) fn open(
+        addr: SocketAddr,
+        handed: Option<std::net::TcpListener>,
+        connections: Connections,
+        settings: &Shared,
+    ) -> io::Result<Self> {
+        let socket = handed.map_or_else(|| bind(addr), Ok)?;
+        socket.set_nonblocking(true)?;
+        let addr = socket.local_addr()?;
+        let (connections, settings) = (Arc::new(connections), Arc::clone(settings));
+        Ok(Self { socket: Mutex::new(Some(socket)), addr, connections, settings })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its socket, for a process that takes over.
+    pub fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        self.socket().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
+    }
+
+    /// The connections that have come in here.
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
+    /// Lets a connection in, as far as the bounds of all doors go.
+    pub(crate) fn enter(&self, peer: IpAddr, max: usize) -> Result<Entered, TurnedAway> {
+        let of_address_max = self.settings.load().limits.connections_per_address_max;
+        self.connections.enter(peer, max, of_address_max)
+    }
+
+    /// The socket, to be served on the runtime at hand. None if it is served already, or if the runtime
+    /// does not take it, which the log says.
+    pub(crate) fn take(&self) -> Option<TcpListener> {
+        TcpListener::from_std(self.socket().take()?)
+            .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
+            .ok()
+    }
+
+    /// Serves each connection in a task of its own, and returns when there is none any more. Those that
+    /// are left when the server goes down are dropped.
+    pub async fn serve<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        stop: Stop,
+        serve: impl Fn(TcpStream) -> F,
+    ) {
+        let Some(socket) = self.take() else { return };
+        let (alive, mut all_gone) = mpsc::channel::<Infallible>(1);
+        let enter = |peer| {
+            let max = self.settings.load().limits.connections_max;
+            Ok((self.enter(peer, max)?, alive.clone()))
+        };
+        let ended = stop.clone();
+        let serve = |stream, _, entered| {
+            let (serving, mut ended) = (serve(stream), ended.clone());
+            async move {
+                tokio::select! {
+                    () = serving => {}
+                    () = ended.serving() => {}
+                }
+                drop(entered);
+            }
+        };
+        accept(socket, stop, enter, serve).await;
+        drop(alive);
+        all_gone.recv().await;
+    }
+
+    fn socket(&self) -> MutexGuard<'_, Option<std::net::TcpListener>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Listens, also where connections of a server that has ended have not been forgotten yet.
+fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = if addr.is_ipv4() {
+        tokio::net::TcpSocket::new_v4()?
+    } else {
+        tokio::net::TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(1024)?.into_std()
+}
+
+/// Accepts connections until the server takes no more. `enter` says which come in, and gives what they
+/// hold until they end; `serve` serves one, in a task of its own.
+pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    mut stop: Stop,
+    enter: impl Fn(IpAddr) -> Result<T, TurnedAway>,
+    serve: impl Fn(TcpStream, IpAddr, T) -> F,
+) {
+    let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    loop {
+        let accepted = tokio::select! {
+            () = stop.accepting() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => match enter(peer.ip()) {
+                Ok(entered) => drop(tokio::spawn(serve(stream, peer.ip(), entered))),
+                Err(why) => {
+                    if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
+                        tokio::spawn(async move {
+                            turn_away(stream, why).await;
+                            drop(permit);
+                        });
+                    }
+                }
+            },
+            // Out of files, most likely: those that end make room.
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept; waiting");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}

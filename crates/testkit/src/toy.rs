@@ -1,0 +1,158 @@
+//! The smallest network there can be, lines of text under topics: all that a network has to bring.
+//! A line is `topic time text`, and its id is its hash. Of a topic with a `!` only the newest is kept.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use hark_archive::admission::{Effects, Rules};
+use hark_archive::{Id, LabelSet, Query, Record, Write};
+use hark_codec::crypto::sha256;
+use hark_codec::record::{Head, write};
+use hark_networks::{Filters, LineFault, Lines, Nature, Network, ReadLine, ReadTerms};
+use hark_server::door::{self, Door, Host, Opened, Opening, Operators, Reached, Serve, Socket, Stop};
+use hark_server::shelf::{self, Shelf};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Toy;
+
+impl Network for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+    fn records(&self) -> &'static str {
+        "lines"
+    }
+    fn nature(&self) -> Nature {
+        Nature { units_per_s: 1, one_kind: true, common_labels: &[] }
+    }
+    fn rules(&self) -> Box<dyn Rules> {
+        Box::new(Self)
+    }
+    fn lines(&self) -> &dyn Lines {
+        self
+    }
+    fn filters(&self) -> &dyn Filters {
+        self
+    }
+}
+
+fn encode(line: &str, record: &mut Vec<u8>) -> Result<Id, &'static str> {
+    let mut words = line.splitn(3, ' ');
+    let (Some(topic), Some(time), Some(_)) = (words.next(), words.next(), words.next()) else {
+        return Err("a line is a topic, a time and a text");
+    };
+    let time = time.parse().map_err(|_| "the time is no number of seconds")?;
+    let head = Head { id: sha256(line.as_bytes()), time, author: None, kind: 0, expires: None };
+    write(record, &head, line.as_bytes(), [(b't', topic.as_bytes())].into_iter());
+    Ok(head.id)
+}
+
+fn of_topic(topic: &[u8]) -> Query {
+    Query { labels: vec![LabelSet::one(b't', topic)], ..Query::default() }
+}
+
+impl Rules for Toy {
+    fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
+        let topic = record.labels().next().map_or(&b""[..], |(_, topic)| topic);
+        effects.slot = topic.starts_with(b"!").then(|| of_topic(topic));
+    }
+    fn forbids(&self, _: u32) -> bool {
+        false
+    }
+}
+
+impl Lines for Toy {
+    fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
+        line.extend_from_slice(record.wire());
+    }
+    fn are_signed(&self) -> bool {
+        false
+    }
+    fn reader(&self, _: &ReadTerms) -> Box<dyn ReadLine> {
+        Box::new(Self)
+    }
+}
+
+impl ReadLine for Toy {
+    fn read(
+        &mut self,
+        line: &[u8],
+        is_kept: &dyn Fn(&Id) -> bool,
+        record: &mut Vec<u8>,
+    ) -> Result<(), LineFault> {
+        record.clear();
+        let line = String::from_utf8_lossy(line);
+        let id = encode(&line, record).map_err(|fault| LineFault::Malformed(fault.into()))?;
+        if is_kept(&id) { Err(LineFault::Kept) } else { Ok(()) }
+    }
+}
+
+/// A filter is a topic, or `*` for all.
+impl Filters for Toy {
+    fn query(&self, text: &str) -> Result<Option<Query>, String> {
+        if text.contains(' ') {
+            return Err("a topic has no spaces".into());
+        }
+        Ok(Some(if text == "*" { Query::default() } else { of_topic(text.as_bytes()) }))
+    }
+    fn text(&self, query: &Query) -> String {
+        let topic = query.labels.first().map_or(&b"*"[..], |label| &label.values[0]);
+        String::from_utf8_lossy(topic).into_owned()
+    }
+    fn example(&self) -> &'static str {
+        "weather"
+    }
+}
+
+/// The door: each line that comes in is kept, and answered with what became of it.
+pub struct Serving {
+    pub listen: SocketAddr,
+    pub shelf: shelf::Options,
+}
+
+impl Serve for Serving {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
+        Box::pin(async move {
+            let socket = Socket::open(host, self.listen, "the toy's address")?;
+            let shelf = Shelf::open(self.shelf, Arc::new(()));
+            Ok(Opened { door: Arc::new(ToyDoor { shelf: Arc::clone(&shelf), socket }), shelf })
+        })
+    }
+}
+
+struct ToyDoor {
+    shelf: Arc<Shelf>,
+    socket: Socket,
+}
+
+impl Door for ToyDoor {
+    fn addresses(&self) -> Vec<Reached> {
+        vec![Reached { what: "toy on", at: self.socket.addr().to_string() }]
+    }
+    fn listeners(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.socket.listeners()
+    }
+    fn serve(self: Arc<Self>, _: Operators, stop: Stop) -> door::Serving {
+        Box::pin(async move {
+            let shelf = &self.shelf;
+            self.socket.serve(stop, |stream| talk(stream, Arc::clone(shelf))).await;
+        })
+    }
+}
+
+async fn talk(mut stream: tokio::net::TcpStream, shelf: Arc<Shelf>) {
+    let (from, mut to) = stream.split();
+    let mut lines = BufReader::new(from).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let mut record = Vec::new();
+        let answer = encode(&line, &mut record).map_err(str::to_owned).and_then(|_| {
+            let put = Write::Put(record.into());
+            tokio::task::block_in_place(|| shelf.writer().write(put)).map_err(|e| e.to_string())
+        });
+        if to.write_all(format!("{answer:?}\n").as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
