@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 use hark_archive::{Outcome, Query, Store, Write};
-use hark_networks::nostr::admit::OwnUrls;
-use hark_networks::{NETWORKS, Network, find};
+use hark_networks::Network;
 use hark_server::control::{Client, ControlError, Taking};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 use hark_store_postgres::{PostgresStore, is_database, shown};
 
 use crate::cli::PlaceArgs;
-use crate::config::{Config, ROOMS, ShelfConfig};
+use crate::config::{Config, ShelfConfig, room, rooms};
 
 /// What to do if a database cannot be had.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -55,8 +54,8 @@ impl Place {
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
         // The command line takes no other names.
-        let named = args.network.as_deref().and_then(find);
-        Ok(Self { network: named.unwrap_or(NETWORKS[0]), data, database, config })
+        let named = args.network.as_deref().and_then(room);
+        Ok(Self { network: named.unwrap_or(&rooms()[0]).network, data, database, config })
     }
 
     /// Another network's shelf in the same archive.
@@ -77,8 +76,8 @@ impl Place {
 
     /// The settings of the shelf.
     pub(crate) fn shelf_config(&self) -> ShelfConfig {
-        let room = ROOMS.iter().find(|room| room.network.name() == self.network.name());
-        (room.unwrap_or(&ROOMS[0]).shelf)(&self.config)
+        let room = room(self.network.name()).unwrap_or(&rooms()[0]);
+        (room.shelf)(&self.config)
     }
 
     /// How the store is opened.
@@ -94,11 +93,6 @@ impl Place {
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
             ..Options::default()
         }
-    }
-
-    /// The relay's own addresses, which a request to vanish may name.
-    pub(crate) fn own_urls(&self) -> OwnUrls {
-        OwnUrls::new(self.config.info.urls())
     }
 
     /// Whether anything was ever kept here.

@@ -81,7 +81,8 @@ impl Node {
             let of_waku = format!("HARK_WAKU_{}", name.to_uppercase());
             command.env(if name.starts_with("HARK_") { *name } else { &*of_waku }, value);
         }
-        let log = std::fs::File::create(data.join("log")).expect("is made");
+        let log = std::fs::File::options().create(true).append(true).open(data.join("log"));
+        let log = log.expect("is made");
         let mut child = command.stderr(log).spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
         let (mut relay, mut rest, mut peers) = (String::new(), String::new(), Vec::new());

@@ -1,10 +1,31 @@
 //! `hark config`: the default configuration, the one in force, or what is wrong with a file.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::cli::{ConfigArgs, PlaceArgs};
+use clap::Args;
+
+use crate::cli::PlaceArgs;
 use crate::config::Config;
 use crate::print;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark config > hark.toml             a file to start from: every setting, its default, what it does
+  hark config --check hark.toml
+  HARK_SERVER_LISTEN=0.0.0.0:80 hark config --show
+
+Every setting can be given in the environment as HARK_SECTION_KEY, which wins over the file.
+Flags win over both.")]
+pub(crate) struct ConfigArgs {
+    /// Read this file and say whether Hark would start with it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check: Option<PathBuf>,
+    /// Print the settings in force: file, environment and defaults together
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) show: bool,
+}
 
 const HEAD: &str = "\
 # Hark's configuration. Every setting is here with its default; take the # away to change it.

@@ -5,14 +5,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use hark_archive::copy::{Difference, Walk};
 use hark_archive::{Id, Outcome, Store};
 use serde_json::json;
 
-use crate::cli::CopyArgs;
 use crate::interrupt;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark copy --from /var/lib/hark --to /mnt/new
+  hark copy --from data --to postgres://hark@127.0.0.1/hark
+  hark copy --from postgres://hark@127.0.0.1/hark --to data --delete
+
+Both are walked through side by side, oldest first, and what is missing is brought over, whole and as it
+is: exports of both are equal byte for byte. Servers may run on either, and the source may be written
+meanwhile: another walk brings what came. A copy that was stopped goes on when run again, as what is there
+is only compared. To have none missing at the moment of the change, turn [mirror] on (docs/operating.md).")]
+pub(crate) struct CopyArgs {
+    /// The archive to read: a directory or a postgres:// URL
+    #[arg(long, value_name = "STORE")]
+    pub(crate) from: String,
+    /// The archive to write, made if it is not there
+    #[arg(long, value_name = "STORE")]
+    pub(crate) to: String,
+    /// Delete what only the target has, so that it becomes the same
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Records made durable at once, and bytes of them.
 const BATCH_RECORDS: usize = 1024;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::cli::QueryArgs;
+use crate::commands::query::QueryArgs;
 use crate::place::Place;
 use crate::{print, question, when};
 

@@ -4,13 +4,32 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use anyhow::bail;
+use clap::Args;
 use hark_archive::{Id, Query};
 
-use crate::cli::DeleteArgs;
 use crate::interrupt;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::question::{self, Answer};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark delete '{\"kinds\":[4],\"until\":1700000000}'          says how many, shows a few
+  hark delete '{\"kinds\":[4],\"until\":1700000000}' --yes    deletes them
+
+Deleted events may come back from other relays; the archive keeps no memory of them.")]
+pub(crate) struct DeleteArgs {
+    /// Filters of the network, as JSON
+    #[arg(value_name = "FILTER", required = true)]
+    pub(crate) filters: Vec<String>,
+    /// Really delete
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Deletes made durable at once.
 const BATCH_IDS: usize = 500;

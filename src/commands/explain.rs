@@ -3,14 +3,31 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::Args;
 use hark_archive::Store;
 use hark_archive::query::explain::Explanation;
 use serde_json::json;
 
-use crate::cli::ExplainArgs;
 use crate::place::Place;
 use crate::question::{self, Answer};
 use crate::{print, when};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark explain '{\"kinds\":[1],\"#t\":[\"bread\"],\"limit\":100}'
+  hark explain --run '{\"authors\":[\"<hex key>\"],\"kinds\":[0]}'")]
+pub(crate) struct ExplainArgs {
+    /// Filters of the network, as JSON; each is explained by itself
+    #[arg(value_name = "FILTER", required = true)]
+    pub(crate) filters: Vec<String>,
+    /// Ask it too, and compare the rows visited with the estimate
+    #[arg(long)]
+    pub(crate) run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// What asking it showed.
 struct Ran {

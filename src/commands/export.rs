@@ -7,13 +7,42 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::Args;
 use hark_archive::{Order, Query};
 
-use crate::cli::ExportArgs;
 use crate::place::Place;
 use crate::print::{self, Meter, Unit};
 use crate::question::{self, Answer};
 use crate::when;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark export > events.jsonl
+  hark export --output backup.jsonl.zst
+  hark export '{\"kinds\":[30023]}' --since 2024-01-01 --until 2024-12-31T23:59:59
+  hark export --since 7d
+
+Oldest first, so that an import applies versions and deletions in the order they were made. An
+export imported into a fresh archive and exported again gives the same bytes. Expired events are
+left out. A file appears under its name only when it is whole; .gz and .zst are compressed.")]
+pub(crate) struct ExportArgs {
+    /// Filters of the network, as JSON; a record is written if it matches any [default: everything]
+    #[arg(value_name = "FILTER")]
+    pub(crate) filters: Vec<String>,
+    /// Not before: seconds since 1970, a date (UTC), or an age like 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
+    pub(crate) since: Option<u64>,
+    /// Not after, given like --since
+    #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
+    pub(crate) until: Option<u64>,
+    /// Newest first, as a relay would send them
+    #[arg(long)]
+    pub(crate) newest_first: bool,
+    /// Write to this file instead of stdout
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
 
 /// Events between two looks at the clock.
 const METER_EVERY: u64 = 4096;

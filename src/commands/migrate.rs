@@ -3,11 +3,35 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use serde_json::json;
 
-use crate::cli::{MigrateAction, MigrateArgs};
 use crate::place::{LOOK_AT_DATABASE, Place};
 use crate::print;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark migrate status --store postgres://hark@localhost/hark
+  hark migrate up --store postgres://hark@localhost/hark
+
+`hark serve` does the same when it starts, unless postgres.migrate is false.")]
+pub(crate) struct MigrateArgs {
+    /// What to do
+    #[arg(value_enum)]
+    pub(crate) action: MigrateAction,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MigrateAction {
+    /// Apply what is missing
+    Up,
+    /// Only look
+    Status,
+}
 
 pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let Some(url) = &place.database else {

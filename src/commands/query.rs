@@ -3,10 +3,28 @@
 use std::io::{BufWriter, Write as _};
 use std::process::ExitCode;
 
-use crate::cli::QueryArgs;
+use clap::Args;
+
 use crate::place::Place;
 use crate::question::{self, Answer};
 use crate::when;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark query '{\"kinds\":[1],\"limit\":20}'
+  hark query '{\"authors\":[\"<hex key>\"]}' '{\"#p\":[\"<hex key>\"]}'
+  hark count '{\"kinds\":[0]}' --json
+
+Several filters are one question: an event counts once if it matches any of them.")]
+pub(crate) struct QueryArgs {
+    /// Filters of the network, as JSON
+    #[arg(value_name = "FILTER", required = true)]
+    pub(crate) filters: Vec<String>,
+    /// Print JSON (events always are)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(crate) fn run(args: &QueryArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let queries = question::read(place.network, &args.filters, when::now_s())?;

@@ -1,9 +1,11 @@
 //! `hark serve`: the archive, the server on it, and signals between them.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, Mirrored};
 use hark_archive::{Store, vital};
@@ -14,15 +16,48 @@ use hark_store_embedded::{Embedded, private};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use crate::cli::ServeArgs;
 use crate::commands::reload::Watch;
 use crate::commands::upkeep;
-use crate::config::{Config, Log, LogFormat, ROOMS, Room, Served, StoreIs};
+use crate::config::{Config, Log, LogFormat, Room, Served, StoreIs, rooms};
 use crate::handover::{Held, HeldShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::notify;
 use crate::place::{MirrorLock, Place};
 use crate::print;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark serve
+  hark serve --data /var/lib/hark --listen 0.0.0.0:7777
+  HARK_INFO_NAME='My relay' hark serve --config hark.toml
+  hark serve --log-format json 2>> hark.log
+  hark serve --store postgres://hark@localhost/hark
+
+The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
+stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
+ends at once, which costs nothing that was acknowledged.
+
+With --takeover the new server gets the sockets and the archive of the one that runs, which then
+serves the connections it has to their end (at most limits.takeover_drain_s) and exits. If the new
+one does not come up, the old one goes on as if nothing had been. For the embedded archive.")]
+pub(crate) struct ServeArgs {
+    /// Address and port to listen on [default: 127.0.0.1:7777]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Take the place of the server that runs on this archive, without dropping a connection
+    #[arg(long)]
+    pub(crate) takeover: bool,
+    /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// How it is written [default: log.format, text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+    /// Turn rate limits off, for tests and benchmarks only
+    #[arg(long)]
+    pub(crate) unlimited: bool,
+}
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -37,7 +72,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
              and benchmarks only."
         );
     }
-    let rooms: Vec<_> = ROOMS.iter().filter(|room| (room.is_served)(&place.config)).collect();
+    let rooms: Vec<_> = rooms().iter().filter(|room| (room.is_served)(&place.config)).collect();
     // Last to go: the stores close before the system takes the lock back.
     let (held, taking) = hold(args, place, &rooms)?;
     let (mut networks, mut mirrors) = (Vec::new(), Vec::new());

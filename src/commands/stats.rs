@@ -3,12 +3,19 @@
 
 use std::process::ExitCode;
 
+use clap::Args;
 use hark_server::words::date;
 use serde_json::{Value, json};
 
-use crate::cli::StatsArgs;
 use crate::place::Place;
 use crate::print;
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stats = place.read()?.stats();

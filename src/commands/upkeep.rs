@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::cli::StatsArgs;
+use crate::commands::stats::StatsArgs;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 

@@ -22,12 +22,13 @@ use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, Threads};
 use hark_server::{Addresses, MetricsDoor, Proxies};
 
 use address::StoreAddress;
-pub(crate) use rooms::{ROOMS, Reload, Room, Served, ShelfConfig, StoreIs};
+pub use rooms::{NETWORKS, Reload, Room, Served, ShelfConfig, StoreIs};
+pub(crate) use rooms::{room, rooms, serve_these};
 use waku::Waku;
 
 /// Checked settings.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics: MetricsDoor,
     pub(crate) proxies: Proxies,
@@ -271,7 +272,7 @@ impl Config {
     }
 
     /// What of `policy` holds for every shelf: how often it is carried out, and how far.
-    fn retention(&self, policy: &Policy) -> Policy {
+    pub fn retention(&self, policy: &Policy) -> Policy {
         Policy {
             every: Duration::from_secs(self.retention_every.0),
             batch_max: self.retention.batch_max,

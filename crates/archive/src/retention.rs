@@ -33,7 +33,7 @@ pub struct Policy {
     pub bytes_max: Option<u64>,
     /// Records above which the oldest go.
     pub records_max: Option<u64>,
-    /// Kinds that neither rules nor size touch: Nostr's 5 and 62, which forbid others to come back.
+    /// Kinds that neither rules nor size touch: those whose records forbid others to come back.
     pub spared_kinds: Vec<u32>,
     /// Deletes in one write.
     pub batch_max: usize,

@@ -22,7 +22,7 @@
 
 /// A message's identity: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
-/// An author's key, x-only for Nostr.
+/// An author's public key.
 pub type Key = [u8; 32];
 
 /// Names below this are private: they come from admission rules and no client can ask for them.
@@ -52,7 +52,7 @@ pub enum RecordError {
 pub struct Head {
     /// Identity of the message.
     pub id: Id,
-    /// When, in the network's unit (Nostr s, Waku ns, Whisper s).
+    /// When, in the network's unit: seconds or nanoseconds since 1970.
     pub time: u64,
     /// Who, where the network knows authors.
     pub author: Option<Key>,

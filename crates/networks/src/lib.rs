@@ -1,21 +1,13 @@
 //! What each network adds to the archive: the rules of its records, what may come in, its records as lines
 //! and its filters as queries. A folder each. Nothing here does I/O, reads a clock or needs an async runtime.
 //!
-//! A new network is a folder with its [`Network`], and its line in [`NETWORKS`].
+//! A new network is a folder with its [`Network`]. Which ones a program knows is for the program to say.
 
 use hark_archive::admission::Rules;
 use hark_archive::{Id, Query, Record};
 
 pub mod nostr;
 pub mod waku;
-
-/// All networks. The first is meant where none is named.
-pub static NETWORKS: &[&dyn Network] = &[&nostr::Nostr, &waku::Waku];
-
-/// The network of this name.
-pub fn find(name: &str) -> Option<&'static dyn Network> {
-    NETWORKS.iter().copied().find(|network| network.name() == name)
-}
 
 /// A network, as an archive sees it.
 pub trait Network: Send + Sync {
@@ -49,7 +41,9 @@ pub trait Lines: Send + Sync {
     /// Appends the line of a record.
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>);
     /// Whether lines have signatures, of which the check can be left out.
-    fn are_signed(&self) -> bool;
+    fn are_signed(&self) -> bool {
+        false
+    }
     /// A reader of lines. It has buffers of its own, so each thread needs one.
     fn reader(&self, terms: &ReadTerms) -> Box<dyn ReadLine>;
 }
@@ -114,16 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_found_by_their_names_and_no_name_is_another_ones() {
-        for (at, network) in NETWORKS.iter().enumerate() {
-            let found = find(network.name()).unwrap();
-            assert_eq!((found.name(), found.records()), (network.name(), network.records()));
-            let position = NETWORKS.iter().position(|other| other.name() == network.name());
-            assert_eq!(position, Some(at));
+    fn examples_of_filters_are_filters_and_are_told_as_they_were_typed() {
+        let networks: [&dyn Network; 2] = [&nostr::Nostr, &waku::Waku];
+        for network in networks {
             let filters = network.filters();
             let query = filters.query(filters.example()).unwrap().unwrap();
             assert_eq!(filters.text(&query), filters.example());
         }
-        assert!(find("").is_none());
     }
 }

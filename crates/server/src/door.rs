@@ -59,7 +59,7 @@ pub trait Door: Send + Sync {
 /// Where clients reach a door: a line of output once it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// What is there: `listening on` for the first door, `waku rest on` for another.
+    /// What is there: `listening on` for the first door.
     pub what: &'static str,
     /// A URL, or what else clients of that kind are given.
     pub at: String,

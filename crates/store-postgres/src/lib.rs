@@ -194,7 +194,7 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens the shelf of this name (`nostr`) in the database at `url`, and makes it if it is not
+    /// Opens the shelf of this name in the database at `url`, and makes it if it is not
     /// there and `options` allow that.
     pub fn open(
         url: &str,

@@ -9,3 +9,6 @@ pub mod events;
 pub mod hidden;
 pub mod postgres;
 pub mod random;
+#[cfg(feature = "toy")]
+#[allow(missing_docs)] // the length of all of it is what it shows
+pub mod toy;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use hark_archive::admission::{Effects, Rules};
 use hark_archive::{Id, LabelSet, Query, Record, Write};
 use hark_codec::crypto::sha256;
-use hark_codec::record::{Head, write};
+use hark_codec::record::{Head, Place, write};
 use hark_networks::{Filters, LineFault, Lines, Nature, Network, ReadLine, ReadTerms};
-use hark_server::door::{self, Door, Host, Opened, Opening, Operators, Reached, Serve, Socket, Stop};
+use hark_server::door::{self, Door, Host, Opened, Opening, Operators, Reached, Serve};
+use hark_server::listener::Listener;
 use hark_server::shelf::{self, Shelf};
+use hark_server::stop::Stop;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +40,13 @@ impl Network for Toy {
     }
 }
 
-fn encode(line: &str, record: &mut Vec<u8>) -> Result<Id, &'static str> {
-    let mut words = line.splitn(3, ' ');
-    let (Some(topic), Some(time), Some(_)) = (words.next(), words.next(), words.next()) else {
-        return Err("a line is a topic, a time and a text");
-    };
-    let time = time.parse().map_err(|_| "the time is no number of seconds")?;
+fn encode(line: &str, record: &mut Vec<u8>) -> Result<Id, String> {
+    let (topic, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let time = rest.split(' ').next().and_then(|time| time.parse().ok());
+    let time = time.ok_or("a line is a topic, a time in seconds and a text")?;
     let head = Head { id: sha256(line.as_bytes()), time, author: None, kind: 0, expires: None };
-    write(record, &head, line.as_bytes(), [(b't', topic.as_bytes())].into_iter());
+    let label = (b't', Place::Wire { at: 0, len: topic.len() as u32 });
+    write(record, &head, line.as_bytes(), [label].into_iter());
     Ok(head.id)
 }
 
@@ -58,17 +59,11 @@ impl Rules for Toy {
         let topic = record.labels().next().map_or(&b""[..], |(_, topic)| topic);
         effects.slot = topic.starts_with(b"!").then(|| of_topic(topic));
     }
-    fn forbids(&self, _: u32) -> bool {
-        false
-    }
 }
 
 impl Lines for Toy {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         line.extend_from_slice(record.wire());
-    }
-    fn are_signed(&self) -> bool {
-        false
     }
     fn reader(&self, _: &ReadTerms) -> Box<dyn ReadLine> {
         Box::new(Self)
@@ -84,7 +79,7 @@ impl ReadLine for Toy {
     ) -> Result<(), LineFault> {
         record.clear();
         let line = String::from_utf8_lossy(line);
-        let id = encode(&line, record).map_err(|fault| LineFault::Malformed(fault.into()))?;
+        let id = encode(&line, record).map_err(LineFault::Malformed)?;
         if is_kept(&id) { Err(LineFault::Kept) } else { Ok(()) }
     }
 }
@@ -92,9 +87,6 @@ impl ReadLine for Toy {
 /// A filter is a topic, or `*` for all.
 impl Filters for Toy {
     fn query(&self, text: &str) -> Result<Option<Query>, String> {
-        if text.contains(' ') {
-            return Err("a topic has no spaces".into());
-        }
         Ok(Some(if text == "*" { Query::default() } else { of_topic(text.as_bytes()) }))
     }
     fn text(&self, query: &Query) -> String {
@@ -115,29 +107,29 @@ pub struct Serving {
 impl Serve for Serving {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
         Box::pin(async move {
-            let socket = Socket::open(host, self.listen, "the toy's address")?;
+            let listener = host.listen(self.listen, "HARK_TOY")?;
             let shelf = Shelf::open(self.shelf, Arc::new(()));
-            Ok(Opened { door: Arc::new(ToyDoor { shelf: Arc::clone(&shelf), socket }), shelf })
+            Ok(Opened { door: Arc::new(ToyDoor { shelf: Arc::clone(&shelf), listener }), shelf })
         })
     }
 }
 
 struct ToyDoor {
     shelf: Arc<Shelf>,
-    socket: Socket,
+    listener: Listener,
 }
 
 impl Door for ToyDoor {
     fn addresses(&self) -> Vec<Reached> {
-        vec![Reached { what: "toy on", at: self.socket.addr().to_string() }]
+        vec![Reached { what: "toy on", at: self.listener.addr().to_string() }]
     }
     fn listeners(&self) -> std::io::Result<Vec<OwnedFd>> {
-        self.socket.listeners()
+        self.listener.sockets()
     }
     fn serve(self: Arc<Self>, _: Operators, stop: Stop) -> door::Serving {
         Box::pin(async move {
             let shelf = &self.shelf;
-            self.socket.serve(stop, |stream| talk(stream, Arc::clone(shelf))).await;
+            self.listener.serve(stop, |stream| talk(stream, Arc::clone(shelf))).await;
         })
     }
 }
@@ -147,9 +139,9 @@ async fn talk(mut stream: tokio::net::TcpStream, shelf: Arc<Shelf>) {
     let mut lines = BufReader::new(from).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let mut record = Vec::new();
-        let answer = encode(&line, &mut record).map_err(str::to_owned).and_then(|_| {
-            let put = Write::Put(record.into());
-            tokio::task::block_in_place(|| shelf.writer().write(put)).map_err(|e| e.to_string())
+        let answer = encode(&line, &mut record).and_then(|_| {
+            let put = || shelf.writer().write(Write::Put(record.into()));
+            tokio::task::block_in_place(put).map_err(|error| error.to_string())
         });
         if to.write_all(format!("{answer:?}\n").as_bytes()).await.is_err() {
             return;

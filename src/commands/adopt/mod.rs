@@ -18,6 +18,8 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use hark_networks::nostr::admit::OwnUrls;
 use serde_json::json;
 
 use self::convert::{Convert, Terms};
@@ -26,11 +28,63 @@ use self::progress::Progress;
 use self::source::{Cursor, Row, Source};
 use self::sweep::Swept;
 use self::tally::Tally;
-use crate::cli::AdoptNostreamArgs;
 use crate::interrupt;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct AdoptArgs {
+    #[command(subcommand)]
+    pub(crate) from: AdoptFrom,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AdoptFrom {
+    /// Of nostream: the table `events` of its PostgreSQL
+    Nostream(AdoptNostreamArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark adopt nostream postgres://nostr_ts_relay@127.0.0.1/nostr_ts_relay
+  hark adopt nostream postgres://... --rate 2000 --follow     beside a relay in use, until Ctrl-C
+  hark adopt nostream postgres://... --verify                 once more, and say whether all is here
+
+Only reads there, in short statements: the relay may go on. Rows come in the order of their time, a
+batch at a time; where it is, is remembered with each batch, so a run that was stopped or killed goes on
+when run again, and nothing comes twice. At the end all ids are compared, which brings in what came late.
+--follow brings what is published meanwhile, until Ctrl-C, which compares once more and ends. What has an
+old date takes longer: it is found by reading the table over and over, for a tenth of the time.
+
+Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
+checked, since nostream has done so; --verify-signatures does it again, at some 30 us an event on a core.
+Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
+pub(crate) struct AdoptNostreamArgs {
+    /// nostream's database: postgres://user:password@host:port/database
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Events a second, at most [default: as fast as they come]
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<u64>,
+    /// Events that are brought over at once
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) batch: u32,
+    /// Then bring what is published there, until Ctrl-C
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Compare so many events with the archive's, byte for byte [default with the flag: 1000]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
+    pub(crate) verify: Option<u64>,
+    /// Check all signatures, too
+    #[arg(long)]
+    pub(crate) verify_signatures: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Batches that are read ahead.
 const AHEAD: usize = 2;
@@ -61,7 +115,7 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
         args,
         terms: Terms {
             event_bytes_max: place.config.limits.event_bytes_max,
-            own_urls: place.own_urls(),
+            own_urls: OwnUrls::new(place.config.info.urls()),
             verify_signatures: args.verify_signatures,
         },
         started: Instant::now(),

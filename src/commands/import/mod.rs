@@ -8,6 +8,7 @@ mod tally;
 
 use std::io;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::Args;
 use hark_archive::{Store, vital};
 use hark_networks::{Network, ReadTerms};
 
@@ -22,11 +24,32 @@ use self::check::{Checked, Terms, Worker};
 use self::cost::{Cost, Memory};
 use self::source::{Chunk, Source};
 use self::tally::Tally;
-use crate::cli::ImportArgs;
 use crate::interrupt;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark import events.jsonl more.jsonl.zst
+  strfry export | hark import --trusted
+  hark import --json dump.jsonl.gz > report.json
+
+One event a line. Every id and signature is checked, on all cores. Compression is told by content,
+not by name. An import that was stopped goes on when run again: what is kept already is skipped
+before its signature is checked. Refused events are counted by reason and do not fail the import.")]
+pub(crate) struct ImportArgs {
+    /// Files to read, in this order; `-` is stdin
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Skip the check of ids and signatures, for exports of an archive you trust
+    #[arg(long)]
+    pub(crate) trusted: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Records made durable at once: in files, and in a database, which takes longer to begin and to end.
 const BATCH_RECORDS: usize = 1_024;

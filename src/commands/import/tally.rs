@@ -11,10 +11,10 @@ use crate::print;
 
 /// Of each reason, its name and words for people.
 const ALL: [(Reason, &str, &str); 10] = [
-    (Reason::Malformed, "malformed", "no JSON, or no Nostr event"),
-    (Reason::BadId, "bad id", "the id is not the event's hash"),
+    (Reason::Malformed, "malformed", "not a record of this network"),
+    (Reason::BadId, "bad id", "its id is not the hash of the rest"),
     (Reason::BadSignature, "bad signature", "not signed by its author"),
-    (Reason::TooLarge, "too large", "above limits.event_bytes_max"),
+    (Reason::TooLarge, "too large", "larger than the settings let it be"),
     (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
     (Reason::Expired, "expired", "its expiration has passed"),
     (Reason::Duplicate, "duplicate", "already kept"),

@@ -114,18 +114,18 @@ pub trait Rules: Send + Sync {
     /// Fills `effects`, which is empty, with those of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
 
-    /// Whether records of this kind may forbid others: the kinds that [`Forbidding`] names.
-    fn forbids(&self, kind: u32) -> bool;
+    /// Whether records of this kind may forbid others: the kinds that [`Forbidding`] names. None do,
+    /// unless a network says so.
+    fn forbids(&self, kind: u32) -> bool {
+        let _ = kind;
+        false
+    }
 }
 
-/// No rules: every record with a new id is kept (Waku, Whisper).
+/// No rules: every record with a new id is kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAll;
 
 impl Rules for KeepAll {
     fn effects(&self, _: &Record<'_>, _: &mut Effects) {}
-
-    fn forbids(&self, _: u32) -> bool {
-        false
-    }
 }

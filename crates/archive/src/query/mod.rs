@@ -24,7 +24,7 @@ pub enum Order {
     /// Time descending and, at equal time, id ascending (NIP-01).
     #[default]
     NewestFirst,
-    /// Time ascending, then id ascending (Waku Store, Whisper).
+    /// Time ascending, then id ascending (RFC 13).
     OldestFirst,
 }
 

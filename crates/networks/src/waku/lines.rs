@@ -15,11 +15,6 @@ impl Lines for Messages {
         put_kept(line, &MessageRecord::new(*record), true);
     }
 
-    /// A message is named by its hash, which is made in any case, and nothing signs it.
-    fn are_signed(&self) -> bool {
-        false
-    }
-
     fn reader(&self, terms: &ReadTerms) -> Box<dyn ReadLine> {
         let bounds = Bounds { message_bytes_max: terms.record_bytes_max, window_ns: None };
         Box::new(Reader { bounds, encoder: Encoder::default() })

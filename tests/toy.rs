@@ -1,0 +1,288 @@
+//! A network that nothing here was written for: examples/toy.rs adds it, and every command knows it, in
+//! files and in PostgreSQL.
+//!
+//! Without a harness, as this program is also the binary that it tests: with `HARK_TOY` set it is that.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hark_testkit::disk::scratch;
+use hark_testkit::postgres::Cluster;
+use serde_json::Value;
+
+#[path = "../examples/toy.rs"]
+mod program;
+
+/// Longer than anything that is waited for takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn main() -> ExitCode {
+    if std::env::var_os("HARK_TOY").is_some() {
+        return program::main();
+    }
+    // Whoever asks which tests there are is told that there is nothing to choose from.
+    if !std::env::args().any(|argument| argument == "--list") {
+        in_files();
+        in_a_database();
+        println!("the toy is served, and every command knows it");
+    }
+    ExitCode::SUCCESS
+}
+
+/// An archive, its settings, and where the toy listens.
+struct Place {
+    root: PathBuf,
+    /// The store, as typed.
+    store: String,
+    toy: String,
+}
+
+/// A server, ended by its own id if a check fails.
+struct Server {
+    child: Child,
+    /// Where its metrics are.
+    relay: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGKILL; it may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What is left behind in the temporary directory harms nobody.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+impl Place {
+    fn new(name: &str, store: &str, mirror: &str) -> Self {
+        let root = scratch(&format!("toy-{name}"));
+        std::fs::create_dir_all(&root).expect("is made");
+        let free = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let toy = free.local_addr().expect("has one").to_string();
+        let mirror = if mirror.is_empty() { root.join("mirror") } else { mirror.into() };
+        let settings =
+            format!("[mirror]\nstore = \"{}\"\n[retention]\nevery_s = 1\n", mirror.display());
+        std::fs::write(root.join("hark.toml"), settings).expect("is written");
+        Self { root, store: store.into(), toy }
+    }
+
+    /// This program as the binary, with nothing of ours in its environment.
+    fn hark(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("HARK_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HARK_TOY", &self.toy).args(args).arg("--store").arg(&self.store);
+        command.arg("--data").arg(self.root.join("data")).stdin(Stdio::null());
+        command
+    }
+
+    /// What a command about the toy says.
+    fn says(&self, args: &[&str]) -> String {
+        let output = self.hark(args).args(["--network", "toy"]).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{args:?}: {said} {output:?}");
+        said
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let said = self.says(&[args, &["--json"]].concat());
+        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{args:?} says {said}"))
+    }
+
+    fn count(&self, filter: &str) -> u64 {
+        self.json(&["count", filter])["count"].as_u64().expect("a number")
+    }
+
+    fn serve(&self, more: &[&str]) -> Server {
+        let config = self.root.join("hark.toml");
+        let mut command = self.hark(&["serve", "--listen", "127.0.0.1:0"]);
+        command.arg("--config").arg(config).args(more).stdout(Stdio::piped());
+        let log = File::options().create(true).append(true).open(self.root.join("log"));
+        let log = log.expect("is made");
+        let mut child = command.stderr(log).spawn().expect("runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
+        let mut line = || lines.next().and_then(Result::ok).unwrap_or_default();
+        let (relay, toy) = (line(), line());
+        assert_eq!(toy, format!("toy on {}", self.toy), "{}", self.log());
+        let relay = relay.strip_prefix("listening on ws://").expect("an address").to_owned();
+        Server { child, relay }
+    }
+
+    fn log(&self) -> String {
+        let log = std::fs::read(self.root.join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(&self.toy).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("is set");
+        Client(BufReader::new(stream))
+    }
+}
+
+/// A client of the toy's door.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn say(&mut self, line: &str) -> String {
+        writeln!(self.0.get_mut(), "{line}").expect("is sent");
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).expect("is answered");
+        answer
+    }
+
+    fn keep(&mut self, line: &str) {
+        let answer = self.say(line);
+        assert!(answer.starts_with("Ok(Stored"), "{line}: {answer}");
+    }
+}
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+fn in_files() {
+    let place = Place::new("files", "embedded", "");
+    without_a_server(&place);
+    let old = beside_a_server(&place);
+    assert!(place.says(&["check"]).contains("no faults"));
+    assert!(place.says(&["compact"]).contains("segments became"));
+    let new = taken_over(&place, old);
+    end(new);
+    assert!(place.json(&["rebuild"])["records"].as_u64().is_some());
+    let mirror = Place::new("mirror", "embedded", "");
+    std::fs::rename(place.root.join("mirror"), mirror.root.join("data")).expect("is there");
+    assert_eq!(mirror.count("weather"), place.count("weather"), "the mirror is in step");
+}
+
+fn in_a_database() {
+    let database = Cluster::shared().database("toy");
+    let second = Cluster::shared().database("toymirror");
+    let place = Place::new("database", &database.url, &second.url);
+    assert!(place.says(&["migrate", "up"]).contains("applied"));
+    without_a_server(&place);
+    end(beside_a_server(&place));
+    let mirror = Place::new("database-mirror", &second.url, "");
+    assert_eq!(mirror.count("weather"), place.count("weather"), "the mirror is in step");
+}
+
+/// Lines come in, are asked for, copied and deleted.
+fn without_a_server(place: &Place) {
+    let now = now_s();
+    let lines: Vec<_> = (0..50).map(|n| format!("weather {} rain {n}", now - n)).collect();
+    let file = place.root.join("lines");
+    std::fs::write(&file, lines.join("\n") + "\nno line\n").expect("is written");
+    let report = place.json(&["import", file.to_str().expect("a path")]);
+    assert_eq!(report["stored"], 50, "{report}");
+    assert_eq!((place.count("weather"), place.count("*"), place.count("sports")), (50, 50, 0));
+    let told = place.says(&["query", "weather"]);
+    assert_eq!(told.lines().collect::<Vec<_>>(), lines, "newest first");
+    let explained = place.says(&["explain", "--run", "weather"]);
+    assert!(explained.contains("plan: "), "{explained}");
+    let exported = place.says(&["export"]);
+    assert_eq!(exported.lines().count(), 50);
+    let copy = Place::new("copy", "embedded", "");
+    let (from, to) = (place.address(), copy.address());
+    assert_eq!(place.json(&["copy", "--from", &from, "--to", &to])["copied"], 50);
+    assert_eq!(copy.says(&["export"]), exported);
+    let deleted = copy.json(&["delete", "--yes", "weather"]);
+    assert_eq!((deleted["deleted"].as_u64(), copy.count("*")), (Some(50), 0));
+}
+
+impl Place {
+    /// Where the archive is, for `hark copy`.
+    fn address(&self) -> String {
+        let data = self.root.join("data");
+        let files = data.to_str().expect("a path");
+        if self.store == "embedded" { files.into() } else { self.store.clone() }
+    }
+}
+
+/// The same through a running server, with what only that does.
+fn beside_a_server(place: &Place) -> Server {
+    let server = place.serve(&[]);
+    let (mut client, now) = (place.connect(), now_s());
+    client.keep(&format!("weather {now} sun"));
+    assert!(client.say(&format!("weather {now} sun")).starts_with("Ok(Duplicate"));
+    assert!(client.say("nonsense").starts_with("Err("), "and the connection stays open");
+    client.keep(&format!("!now {now} one"));
+    client.keep(&format!("!now {} two", now + 1));
+    assert!(client.say(&format!("!now {now} three")).starts_with("Ok(Superseded"));
+    assert_eq!(place.says(&["query", "!now"]), format!("!now {} two\n", now + 1));
+    client.keep(&format!("gone {now} soon"));
+    assert_eq!(place.json(&["delete", "--yes", "gone"])["deleted"], 1);
+    let file = place.root.join("more");
+    std::fs::write(&file, format!("weather {now} snow\n")).expect("is written");
+    assert_eq!(place.json(&["import", file.to_str().expect("a path")])["stored"], 1);
+    // Retention: what is older than ten years goes.
+    client.keep("weather 1000 long ago");
+    wait_for("what is old goes", || place.count("weather") == 52);
+    let page = get(&server.relay, "/metrics");
+    for line in ["hark_store_records{shelf=\"toy\"} 53\n", "hark_mirror_in_step{shelf=\"toy\"} "] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
+    in_step(&server);
+    let stats = place.json(&["stats"]);
+    assert_eq!(stats["records"], 53, "{stats}");
+    server
+}
+
+/// Waits until the mirror has what the server has.
+fn in_step(server: &Server) {
+    wait_for("the mirror is in step", || {
+        get(&server.relay, "/metrics").contains("hark_mirror_in_step{shelf=\"toy\"} 1\n")
+    });
+}
+
+/// Another process serves the archive; who was connected notices nothing.
+fn taken_over(place: &Place, mut old: Server) -> Server {
+    let (mut kept, now) = (place.connect(), now_s());
+    kept.keep(&format!("weather {now} before"));
+    let new = place.serve(&["--takeover"]);
+    wait_for("the old process knows", || place.log().contains("another process has taken over"));
+    kept.keep(&format!("weather {now} through the new one"));
+    let mut client = place.connect();
+    client.keep(&format!("weather {now} to the new one"));
+    assert!(kept.say(&format!("weather {now} to the new one")).starts_with("Ok(Duplicate"));
+    drop(kept);
+    assert!(old.child.wait().expect("ends").success(), "{}", place.log());
+    assert_eq!(place.count("weather"), 55);
+    // It has the mirror since the old one has let go of that.
+    in_step(&new);
+    new
+}
+
+/// Ends a server as an operator does.
+fn end(mut server: Server) {
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(server.child.wait().expect("ends").success());
+}
+
+fn get(addr: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).expect("connects");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("is sent");
+    std::io::read_to_string(stream).expect("is answered")
+}
