@@ -64,7 +64,12 @@ const ARROWS: [(&str, &[&str], &[&str]); 9] = [
     ("hark-store-embedded", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
     ("hark-store-postgres", &["hark-codec", "hark-archive"], &["hark-networks", "hark-testkit"]),
     ("hark-server", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
-    ("hark-testkit", &["hark-codec", "hark-archive", "hark-networks", "hark-store-embedded"], &[]),
+    (
+        "hark-testkit",
+        // Of the server, only what a network of tests needs.
+        &["hark-codec", "hark-archive", "hark-networks", "hark-store-embedded", "hark-server"],
+        &[],
+    ),
     ("hark-bench", &["hark-codec"], &["hark-archive", "hark-store-embedded", "hark-testkit"]),
     (
         "hark",
@@ -161,6 +166,57 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
         "a store knows no socket, no protocol text and no async runtime",
     ),
 ];
+
+/// Where a network may be named, and why there.
+const NAMED: [(&str, &str); 14] = [
+    ("crates/codec/src/nostr/", "its folder"),
+    ("crates/codec/src/waku/", "its folder"),
+    ("crates/networks/src/nostr/", "its folder"),
+    ("crates/networks/src/waku/", "its folder"),
+    ("crates/server/src/nostr/", "its folder"),
+    ("crates/server/src/waku/", "its folder"),
+    ("crates/codec/src/lib.rs", "the list of folders"),
+    ("crates/networks/src/lib.rs", "the list of folders"),
+    ("crates/server/src/lib.rs", "the list of folders"),
+    ("src/config/", "its settings, and the list of networks"),
+    ("src/commands/adopt/", "reads a relay's database, and nothing else"),
+    ("src/commands/bench.rs", "lends benches a store for what they ask"),
+    ("crates/bench/", "shapes of what is asked"),
+    ("crates/testkit/", "for tests"),
+];
+
+/// What a network adds is in its folders. Whoever adds one touches those, its settings and one list.
+#[test]
+fn networks_are_named_in_their_folders_only() {
+    let mut seen = BTreeSet::new();
+    for (file, text) in sources() {
+        let is_test =
+            file.contains("tests/") || file.contains("/benches/") || file.starts_with("fuzz/");
+        let named = NAMED.iter().find(|(place, _)| file.starts_with(place));
+        for (at, line) in text.split("#[cfg(test)]").next().unwrap_or_default().lines().enumerate()
+        {
+            // Another program's name.
+            let line = line.to_lowercase().replace("nostream", "").replace("nostr_ts_relay", "");
+            if ["nostr", "waku"].iter().any(|name| line.contains(name)) {
+                seen.extend(named.map(|(place, _)| *place));
+                assert!(is_test || named.is_some(), "{file}:{}: {line}", at + 1);
+            }
+        }
+    }
+    let unused: Vec<_> = NAMED.iter().filter(|(place, _)| !seen.contains(place)).collect();
+    assert!(unused.is_empty(), "nothing is named in {unused:?}");
+    // The network of tests: its file, where that is added, and what looks at it.
+    let toys =
+        ["crates/testkit/src/toy.rs", "crates/testkit/src/lib.rs", "examples/toy.rs", "tests/"];
+    for (file, text) in sources() {
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let names =
+            text.split(|c: char| !c.is_alphanumeric()).any(|word| word.to_lowercase() == "toy");
+        assert!(!names || toys.iter().any(|place| file.starts_with(place)), "{file} names the toy");
+    }
+    let lines = read("crates/testkit/src/toy.rs").lines().count();
+    assert!(lines <= 150, "a network takes no more than 150 lines, and the toy has {lines}");
+}
 
 /// Lines of code, without comments.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
