@@ -48,7 +48,7 @@ pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, 
         estimate: *rows as u64,
     });
     let details = trace.iter().flat_map(|traced| {
-        let text = format!("{}: {}", traced.form.name(), traced.form.text());
+        let text = format!("{}: {}", traced.form.name(), traced.text);
         std::iter::once(text).chain(traced.plan.iter().map(|line| format!("    {line}")))
     });
     Ok(Explanation {

@@ -11,10 +11,10 @@ use futures_util::future::poll_fn;
 use hark_archive::store::Numbered;
 use tokio_postgres::{AsyncMessage, Row};
 
+use crate::layout::Form;
 use crate::line::Place;
 use crate::parts::Parts;
 use crate::session::Fault;
-use crate::sql::Form;
 use crate::{Inner, line};
 
 /// How often it is looked whether the store is still there, and whether something was missed.
@@ -99,7 +99,10 @@ async fn listen(
                     inner.forget_known();
                 }
                 if said.parts != inner.parts().version {
-                    let rows = client.query(&Form::Parts.text(), &[]).await.map_err(failed)?;
+                    let rows = client
+                        .query(&door.layout().text(Form::Parts), &[])
+                        .await
+                        .map_err(failed)?;
                     inner.set_parts(Parts::of(&rows, said.parts));
                 }
                 let place = inner.places.now();

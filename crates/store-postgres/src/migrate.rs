@@ -5,12 +5,6 @@ use sha2::{Digest as _, Sha256};
 use crate::session::{Fault, Session};
 use crate::terms::SECRET;
 
-/// Number, name and text. What has been released is never changed.
-const MIGRATIONS: [(i32, &str, &str); 2] = [
-    (1, "shelf", include_str!("../migrations/0001_shelf.sql")),
-    (2, "line", include_str!("../migrations/0002_line.sql")),
-];
-
 /// A migration, and whether the database has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
@@ -89,16 +83,17 @@ pub(crate) fn status(session: &mut Session, schema: &str) -> Result<Vec<Migratio
             &[],
         )?;
     }
-    let mut all: Vec<Migration> = MIGRATIONS
+    let texts = session.layout().migrations();
+    let mut all: Vec<Migration> = texts
         .iter()
         .map(|(number, name, _)| Migration { number: *number, name: (*name).into(), applied: None })
         .collect();
     for row in applied {
         let (number, sum): (i32, Vec<u8>) = (row.get(0), row.get(1));
-        let Some(at) = MIGRATIONS.iter().position(|(known, ..)| *known == number) else {
+        let Some(at) = texts.iter().position(|(known, ..)| *known == number) else {
             return Err(MigrateError::Newer { number });
         };
-        if checksum(MIGRATIONS[at].2) != sum {
+        if checksum(texts[at].2) != sum {
             return Err(MigrateError::Changed { number });
         }
         all[at].applied = row.get(2);
@@ -119,7 +114,8 @@ fn apply(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateE
     let missing = status(session, schema)?.into_iter().filter(|one| one.applied.is_none());
     let mut done = Vec::new();
     for migration in missing {
-        let text = MIGRATIONS.iter().find(|(number, ..)| *number == migration.number);
+        let text =
+            session.layout().migrations().iter().find(|(number, ..)| *number == migration.number);
         let Some((number, name, text)) = text else { continue };
         let sum = hex(&checksum(text));
         let secret = if *number == 1 { new_secret()? } else { String::new() };

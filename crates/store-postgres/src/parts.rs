@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use hark_archive::Order;
 use tokio_postgres::Row;
 
+use crate::layout::Form;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::time::to_db;
 
 /// Which parts there may be.
@@ -74,19 +74,9 @@ impl Parts {
         for number in numbers {
             let start = to_db(number * grid.width);
             let stop = to_db((number + 1).saturating_mul(grid.width));
-            for table in ["record", "tag"] {
-                session.batch(&format!(
-                    "CREATE TABLE {table}_{number} (LIKE {table});
-                     ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,
-                         autovacuum_analyze_scale_factor = 0.05);
-                     WITH moved AS (DELETE FROM {table}_other WHERE time >= {start} AND time < {stop}
-                         RETURNING *)
-                     INSERT INTO {table}_{number} SELECT * FROM moved;
-                     ALTER TABLE {table} ATTACH PARTITION {table}_{number}
-                         FOR VALUES FROM ({start}) TO ({stop})"
-                ))?;
+            for text in session.layout().make_part(*number, start, stop) {
+                session.batch(&text)?;
             }
-            session.batch(&format!("INSERT INTO part VALUES ({number}, {start}, {stop})"))?;
         }
         session.batch("UPDATE state SET parts = parts + 1")
     }

@@ -12,13 +12,11 @@
 use tokio_postgres::Row;
 
 use crate::Inner;
+use crate::layout::Form;
 use crate::parts::Parts;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::time::to_db;
 
-/// How long questions may be kept waiting for the lock.
-const LOCK_TIMEOUT_MS: u32 = 50;
 /// Rows of records and their tags that a part may have of what is kept. They move while commits wait; a
 /// part with more of them is left to be emptied record by record.
 const SPARED_MAX: i64 = 4_000;
@@ -39,7 +37,7 @@ pub(crate) fn oldest_part(
     }
     let spared: Vec<i32> = spared.iter().map(|kind| kind.cast_signed()).collect();
     let Some(number) = candidate(session, to, &spared)? else { return Ok(None) };
-    let records = count(session, &format!("record_{number}"))?;
+    let records = count(session, number, false)?;
     let moved = whole(session, |session| retire(session, number, &spared, records))?;
     let Some((moved, version)) = moved else { return Ok(None) };
     inner.set_parts(Parts::read(session, version)?);
@@ -78,20 +76,15 @@ fn candidate(session: &mut Session, to: u64, spared: &[i32]) -> Result<Option<i6
 
 /// How many records of a part are spared; nothing if these are too many to be moved.
 fn count_spared(session: &mut Session, number: i64, spared: &[i32]) -> Result<Option<i64>, Fault> {
-    let text = format!(
-        "SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM \
-         (SELECT terms FROM record_{number} WHERE kind = ANY($1) LIMIT $2) r"
-    );
+    let text = session.layout().count_spared(number);
     let rows = session.query_once(&text, &[&spared, &(SPARED_MAX + 1)])?;
     let few = rows.first().filter(|row| row.get::<_, i64>(1) <= SPARED_MAX);
     Ok(few.map(|row| row.get(0)))
 }
 
-/// Counts the rows of a table with records, some at a time.
-fn count(session: &mut Session, table: &str) -> Result<i64, Fault> {
-    let text = format!(
-        "SELECT count(*), max(seq) FROM (SELECT seq FROM {table} WHERE seq > $1 ORDER BY seq LIMIT $2) r"
-    );
+/// Counts the records of a part, or of one that is retired, some at a time.
+fn count(session: &mut Session, number: i64, retired: bool) -> Result<i64, Fault> {
+    let text = session.layout().count_part(number, retired);
     let (mut records, mut seq) = (0, i64::MIN);
     loop {
         let rows = session.query_once(&text, &[&seq, &COUNTED_MAX])?;
@@ -119,26 +112,7 @@ fn retire(
         return Ok(None);
     }
     let Some(moved) = count_spared(session, number, spared)? else { return Ok(None) };
-    let kinds: Vec<String> = spared.iter().map(i32::to_string).collect();
-    let kinds = format!("kind = ANY('{{{}}}'::int[])", kinds.join(","));
-    session.batch(&format!(
-        "CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_{number} WHERE {kinds};
-         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r \
-             CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v \
-             CROSS JOIN LATERAL (SELECT t.* FROM tag_{number} t WHERE t.term = v.term \
-                 AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
-         SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-         ALTER TABLE record DETACH PARTITION record_{number};
-         ALTER TABLE tag DETACH PARTITION tag_{number};
-         ALTER TABLE record_{number} RENAME TO retired_record_{number};
-         ALTER TABLE tag_{number} RENAME TO retired_tag_{number};
-         INSERT INTO record SELECT * FROM spared_record;
-         INSERT INTO tag SELECT * FROM spared_tag;
-         DELETE FROM part WHERE number = {number};
-         INSERT INTO retired VALUES ({number}, {records});
-         UPDATE state SET parts = parts + 1, records = records + {moved} - {records};
-         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state"
-    ))?;
+    session.batch(&session.layout().retire_part(number, spared, records, moved))?;
     let rows = session.query_once("SELECT parts FROM state", &[])?;
     session.batch("COMMIT")?;
     Ok(Some((moved, rows.first().map_or(0, |row| row.get(0)))))
@@ -147,7 +121,7 @@ fn retire(
 /// Drops the tables of a part that was taken out, and sets right by how much it was miscounted. Says how
 /// many records it had; nothing if another process was first.
 fn drop_retired(session: &mut Session, number: i64) -> Result<Option<i64>, Fault> {
-    let records = match count(session, &format!("retired_record_{number}")) {
+    let records = match count(session, number, true) {
         Err(Fault::Missing(_)) => return Ok(None),
         records => records?,
     };
@@ -156,10 +130,6 @@ fn drop_retired(session: &mut Session, number: i64) -> Result<Option<i64>, Fault
     let text = "DELETE FROM retired WHERE number = $1 RETURNING records";
     let rows = session.query_once(text, &[&number])?;
     let Some(counted) = rows.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };
-    session.batch(&format!(
-        "DROP TABLE retired_record_{number}, retired_tag_{number};
-         UPDATE state SET records = records + {counted} - {records};
-         COMMIT"
-    ))?;
+    session.batch(&session.layout().drop_part(number, counted, records))?;
     Ok(Some(records))
 }

@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::address::{Address, AddressError, ConnectError, with_cause};
-use crate::sql::Form;
+use crate::layout::{Form, Layout, Plain};
 
 /// Statements that a session keeps prepared: those of one part are as many as there are parts.
 const STATEMENTS_MAX: usize = 256;
@@ -95,6 +95,7 @@ impl Taken {
 pub(crate) struct Door {
     address: Address,
     timeout: Duration,
+    layout: &'static dyn Layout,
     /// Shared by all sessions.
     pub(crate) taken: Arc<Taken>,
 }
@@ -109,26 +110,10 @@ impl Door {
     ) -> Result<Self, AddressError> {
         let mut address = Address::read(url)?;
         let config = &mut address.config;
-        // Plans are Hark's choice: every statement is a nested loop over ordered index ranges.
-        let settings = [
-            ("search_path", schema),
-            ("plan_cache_mode", "force_generic_plan"),
-            ("jit", "off"),
-            ("enable_seqscan", "off"),
-            ("enable_bitmapscan", "off"),
-            ("enable_hashjoin", "off"),
-            ("enable_mergejoin", "off"),
-            ("enable_sort", "off"),
-            ("enable_material", "off"),
-            ("enable_memoize", "off"),
-            ("max_parallel_workers_per_gather", "0"),
-            ("default_transaction_isolation", "read\\ committed"),
-            ("synchronous_commit", "on"),
-            ("client_min_messages", "warning"),
-            ("idle_in_transaction_session_timeout", "30s"),
-        ];
+        let layout: &'static dyn Layout = &Plain;
+        let settings = std::iter::once(("search_path", schema));
         let mut options = config.get_options().unwrap_or_default().to_owned();
-        for (name, value) in settings {
+        for (name, value) in settings.chain(layout.settings().iter().copied()) {
             // Writing to a string does not fail.
             let _ = write!(options, " -c {name}={value}");
         }
@@ -141,7 +126,7 @@ impl Door {
             config.application_name("hark");
         }
         let timeout = statement_timeout + Duration::from_secs(5);
-        Ok(Self { address, timeout, taken: Arc::default() })
+        Ok(Self { address, timeout, layout, taken: Arc::default() })
     }
 
     /// Opens a session.
@@ -161,6 +146,7 @@ impl Door {
             runtime,
             statements: HashMap::new(),
             timeout: self.timeout,
+            layout: self.layout,
             taken: Arc::clone(&self.taken),
             trace: None,
         })
@@ -169,6 +155,11 @@ impl Door {
     /// The same, but what its statements take is noted with those of `other`.
     pub(crate) fn noting_in(self, other: &Self) -> Self {
         Self { taken: Arc::clone(&other.taken), ..self }
+    }
+
+    /// How the tables lie that its sessions speak to.
+    pub(crate) fn layout(&self) -> &'static dyn Layout {
+        self.layout
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -188,6 +179,7 @@ pub(crate) struct Session {
     runtime: Runtime,
     statements: HashMap<Form, Statement>,
     timeout: Duration,
+    layout: &'static dyn Layout,
     taken: Arc<Taken>,
     /// Where it is to tell what it does.
     trace: Option<Vec<Traced>>,
@@ -196,6 +188,7 @@ pub(crate) struct Session {
 /// A statement that was carried out, and how.
 pub(crate) struct Traced {
     pub(crate) form: Form,
+    pub(crate) text: String,
     pub(crate) rows: usize,
     /// What PostgreSQL says to EXPLAIN ANALYZE.
     pub(crate) plan: Vec<String>,
@@ -208,6 +201,11 @@ impl Session {
     /// Whether the connection is known to be gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// How the tables lie that it speaks to.
+    pub(crate) fn layout(&self) -> &'static dyn Layout {
+        self.layout
     }
 
     fn wait<T>(
@@ -229,7 +227,7 @@ impl Session {
         if self.statements.len() == STATEMENTS_MAX {
             self.statements.clear();
         }
-        let text = form.text();
+        let text = self.layout.text(form);
         let statement = self.wait(self.client.prepare(&text))?;
         self.statements.insert(form, statement.clone());
         Ok(statement)
@@ -317,10 +315,11 @@ impl Session {
         rows: usize,
     ) -> Result<(), Fault> {
         if self.trace.is_some() {
-            let plan = self.explain(&form.text(), values)?;
-            self.trace
-                .iter_mut()
-                .for_each(|trace| trace.push(Traced { form, rows, plan: plan.clone() }));
+            let text = self.layout.text(form);
+            let plan = self.explain(&text, values)?;
+            if let Some(trace) = &mut self.trace {
+                trace.push(Traced { form, text, rows, plan });
+            }
         }
         Ok(())
     }

@@ -26,18 +26,7 @@ pub(crate) fn settled(session: &mut Session, width: u64) -> Result<([u8; SECRET]
 
 /// Sizes as PostgreSQL says them; zeros while it is away.
 pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
-    let read = inner.pool.with(|session| {
-        let text = "SELECT (SELECT records FROM state), \
-            coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, \
-            coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, \
-            coalesce(sum(pg_stat_get_dead_tuples(c.oid)) FILTER (WHERE c.relname LIKE 'record%'), \
-            0)::bigint, \
-            (SELECT min(time) FROM record), (SELECT max(time) FROM record), \
-            (SELECT seq FROM state) \
-            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-            WHERE n.nspname = $1::text AND c.relkind = 'r'";
-        session.query_once(text, &[&schema])
-    });
+    let read = inner.pool.with(|session| session.query_once(session.layout().sizes(), &[&schema]));
     let rows = match read {
         Ok(rows) => rows,
         Err(fault) => {

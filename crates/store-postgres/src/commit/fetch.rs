@@ -8,8 +8,8 @@ use tokio_postgres::types::ToSql;
 
 use super::Put;
 use crate::Inner;
+use crate::layout::Form;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::terms::Terms;
 use crate::time::Key;
 

@@ -17,11 +17,11 @@ use hark_archive::store::Numbered;
 use hark_archive::{CommitError, Committed, Outcome, Record, Write};
 use tokio_postgres::types::ToSql;
 
+use crate::layout::Form;
 use crate::line::Place;
 use crate::parts::Parts;
 use crate::pool::Backoff;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::time::{Key, from_db, to_db};
 use crate::{Inner, line, listen};
 use copy::Rows;

@@ -15,10 +15,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::layout::Form;
 use crate::line::Place;
 use crate::replica::Reading;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::terms::Terms;
 use crate::time::Key;
 use crate::{Inner, Nature};

@@ -10,8 +10,8 @@ use tokio_postgres::types::ToSql;
 
 use super::walk::{Value, Walk};
 use super::{Asked, FETCH_MAX, Finder, Stage, compare, matching};
+use crate::layout::Form;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::time::{Key, to_db};
 
 /// Up to so many rows of each value are counted to choose between conditions.

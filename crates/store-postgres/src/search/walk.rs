@@ -14,9 +14,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::{Asked, compare, matching};
+use crate::layout::Form;
 use crate::parts::Parts;
 use crate::session::{Fault, Session};
-use crate::sql::Form;
 use crate::time::{Key, to_db};
 
 /// Keys read of a run at once, at least and at most.

@@ -1,142 +1,27 @@
-//! The statements that questions are made of. Each has one plan only: a few index ranges, read in
-//! order up to a limit. What is to be read is Hark's choice, and sessions (see [`super::session`]) are
-//! set so that PostgreSQL keeps to it, whatever its statistics say.
+//! The layout of one server: the tables of a shelf are divided by time, and each part has its own indices.
+//!
+//! Each statement has one plan only: a few index ranges, read in order up to a limit. What is read is Hark's
+//! choice, and the sessions' settings make PostgreSQL keep to it, whatever its statistics say.
 
 use hark_archive::Order;
 
-/// A statement, prepared once a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Form {
-    /// Keys of runs of (term, kind), each behind a place of its own.
-    TermKeys(Order),
-    /// Keys of runs of (author, kind).
-    AuthorKeys(Order),
-    /// Keys and authors of runs of a kind.
-    KindKeys(Order),
-    /// Keys and authors of everything.
-    TimeKeys(Order),
-    /// The same but for some kinds.
-    TimeKeysBut(Order),
-    /// A page of so many runs of (term, kind), in order, with its records: of all parts, or of one.
-    TermPage(Order, usize, Option<i64>),
-    /// A page of runs of (author, kind).
-    AuthorPage(Order, usize),
-    /// A page of runs of a kind.
-    KindPage(Order, usize),
-    /// A page of everything.
-    TimePage(Order),
-    /// A page of everything but some kinds.
-    TimePageBut(Order),
-    /// Keys of ids, with their records if `whole`.
-    Ids { whole: bool },
-    /// The first few keys of terms, in no order.
-    TermFew,
-    /// The first few keys of authors, in no order.
-    AuthorFew,
-    /// The first few keys of terms, in ranges of kinds.
-    TermFewBut,
-    /// The first few keys of authors, in ranges of kinds.
-    AuthorFewBut,
-    /// Which kinds terms have.
-    TermKinds,
-    /// Which kinds authors have.
-    AuthorKinds,
-    /// How many rows terms have, up to a bound.
-    TermSize,
-    /// How many rows authors have, up to a bound.
-    AuthorSize,
-    /// How many rows terms have in ranges of kinds, each up to a bound.
-    TermSizeBut,
-    /// How many rows authors have in ranges of kinds, each up to a bound.
-    AuthorSizeBut,
-    /// Bodies of keys: of all parts, or of one.
-    Bodies(Option<i64>),
-    /// Begins a transaction.
-    Begin,
-    /// Locks the shelf and says where it stands.
-    Lock,
-    /// Which of these keys are there.
-    Known,
-    /// Records that forbid, the newest of each key.
-    Forbids,
-    /// Keys of what authors have of a kind.
-    Slots,
-    /// Keys of what has a term and a kind.
-    TermSlots,
-    /// Deletes records and their tags.
-    Delete,
-    /// Deletes what says that they forbid.
-    DeleteForbids,
-    /// Takes records in.
-    CopyRecords,
-    /// Takes tags in.
-    CopyTags,
-    /// Notes what forbids.
-    AddForbids,
-    /// Notes where the shelf stands, and wakes other nodes.
-    Advance,
-    /// Where the shelf stands, and records by number.
-    News,
-    /// Records that have expired.
-    Expired,
-    /// The parts.
-    Parts,
-}
+use super::{Form, Layout, MigrationText};
 
-impl Form {
-    /// What it is called in metrics and logs.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::TermKeys(_) => "term_keys",
-            Self::AuthorKeys(_) => "author_keys",
-            Self::KindKeys(_) => "kind_keys",
-            Self::TimeKeys(_) => "time_keys",
-            Self::TimeKeysBut(_) => "time_keys_but",
-            Self::TermPage(..) => "term_page",
-            Self::AuthorPage(..) => "author_page",
-            Self::KindPage(..) => "kind_page",
-            Self::TimePage(_) => "time_page",
-            Self::TimePageBut(_) => "time_page_but",
-            Self::Ids { .. } => "ids",
-            Self::TermFew => "term_few",
-            Self::AuthorFew => "author_few",
-            Self::TermFewBut => "term_few_but",
-            Self::AuthorFewBut => "author_few_but",
-            Self::TermKinds => "term_kinds",
-            Self::AuthorKinds => "author_kinds",
-            Self::TermSize => "term_size",
-            Self::AuthorSize => "author_size",
-            Self::TermSizeBut => "term_size_but",
-            Self::AuthorSizeBut => "author_size_but",
-            Self::Bodies(None) => "bodies",
-            Self::Bodies(Some(_)) => "part_bodies",
-            Self::Begin => "begin",
-            Self::Lock => "lock",
-            Self::Known => "known",
-            Self::Forbids => "forbids",
-            Self::Slots => "slots",
-            Self::TermSlots => "term_slots",
-            Self::Delete => "delete",
-            Self::DeleteForbids => "delete_forbids",
-            Self::CopyRecords => "copy_records",
-            Self::CopyTags => "copy_tags",
-            Self::AddForbids => "add_forbids",
-            Self::Advance => "advance",
-            Self::News => "news",
-            Self::Expired => "expired",
-            Self::Parts => "parts",
-        }
-    }
+/// The tables as `migrations/` makes them.
+pub(crate) struct Plain;
 
-    /// Its text. Table names are found through the session's search path.
-    pub(crate) fn text(self) -> String {
-        match self {
-            Self::TermKeys(order) => keys("term bigint", "tag", "", order),
-            Self::AuthorKeys(order) => keys("author bytea", "record", "", order),
-            Self::KindKeys(order) => keys("", "record", ", r.author", order),
-            Self::TimeKeys(order) => time_keys(order, ""),
-            Self::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
-            Self::TermPage(order, runs, part) => {
+/// How long questions may be kept waiting for the lock under which a part is retired.
+const LOCK_TIMEOUT_MS: u32 = 50;
+
+impl Layout for Plain {
+    fn text(&self, form: Form) -> String {
+        match form {
+            Form::TermKeys(order) => keys("term bigint", "tag", "", order),
+            Form::AuthorKeys(order) => keys("author bytea", "record", "", order),
+            Form::KindKeys(order) => keys("", "record", ", r.author", order),
+            Form::TimeKeys(order) => time_keys(order, ""),
+            Form::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
+            Form::TermPage(order, runs, part) => {
                 let (term, tag) = (Some(("term", "bigint")), of_part("tag", part));
                 let (keys, record) =
                     (page(term, runs, order, &tag, "r.time, r.id", ""), of_part("record", part));
@@ -146,35 +31,35 @@ impl Form {
                      AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
                 )
             }
-            Self::AuthorPage(order, runs) => {
+            Form::AuthorPage(order, runs) => {
                 page(Some(("author", "bytea")), runs, order, "record", RECORD, SEEN)
             }
-            Self::KindPage(order, runs) => page(None, runs, order, "record", RECORD, SEEN),
-            Self::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
-            Self::TimePageBut(order) => {
+            Form::KindPage(order, runs) => page(None, runs, order, "record", RECORD, SEEN),
+            Form::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
+            Form::TimePageBut(order) => {
                 let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
                 page(None, 0, order, "record", RECORD, &more)
             }
-            Self::Ids { whole } => {
+            Form::Ids { whole } => {
                 let columns = if whole { RECORD } else { "r.time, r.id" };
                 format!(
                     "SELECT {columns} FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL \
                      (SELECT {columns} FROM record r WHERE r.id = v.id AND r.seq <= $2 OFFSET 0) r"
                 )
             }
-            Self::TermFew => few("term bigint", "tag"),
-            Self::AuthorFew => few("author bytea", "record"),
-            Self::TermFewBut => few_but("term bigint", "tag"),
-            Self::AuthorFewBut => few_but("author bytea", "record"),
-            Self::TermKinds => kinds("term bigint", "tag"),
-            Self::AuthorKinds => kinds("author bytea", "record"),
-            Self::TermSize => size("term bigint", "tag", false),
-            Self::AuthorSize => size("author bytea", "record", false),
-            Self::TermSizeBut => size("term bigint", "tag", true),
-            Self::AuthorSizeBut => size("author bytea", "record", true),
+            Form::TermFew => few("term bigint", "tag"),
+            Form::AuthorFew => few("author bytea", "record"),
+            Form::TermFewBut => few_but("term bigint", "tag"),
+            Form::AuthorFewBut => few_but("author bytea", "record"),
+            Form::TermKinds => kinds("term bigint", "tag"),
+            Form::AuthorKinds => kinds("author bytea", "record"),
+            Form::TermSize => size("term bigint", "tag", false),
+            Form::AuthorSize => size("author bytea", "record", false),
+            Form::TermSizeBut => size("term bigint", "tag", true),
+            Form::AuthorSizeBut => size("author bytea", "record", true),
             // Found by their times: those of an answer lie close together there, and not by id. To
             // go through the table of all parts takes as long again as to find the record.
-            Self::Bodies(part) => {
+            Form::Bodies(part) => {
                 let record = of_part("record", part);
                 format!(
                     "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
@@ -184,56 +69,158 @@ impl Form {
                      WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
                 )
             }
-            Self::Begin => "BEGIN".into(),
-            Self::Lock => "SELECT seq, records, parts, line FROM state FOR UPDATE".into(),
-            Self::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
+            Form::Begin => "BEGIN".into(),
+            Form::Lock => "SELECT seq, records, parts, line FROM state FOR UPDATE".into(),
+            Form::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
                 WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
                 WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b \
                 WHERE b.id = v.id"
                 .into(),
-            Self::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
+            Form::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
                 CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key \
                 ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body \
                 FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r"
                 .into(),
-            Self::Slots => "SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) \
+            Form::Slots => "SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) \
                 WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id \
                 FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
                 .into(),
-            Self::TermSlots => "SELECT v.n, t.time, t.id, r.body \
+            Form::TermSlots => "SELECT v.n, t.time, t.id, r.body \
                 FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) \
                 CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term \
                 AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r \
                 WHERE r.time = t.time AND r.id = t.id LIMIT 1) r"
                 .into(),
-            Self::Delete => "WITH gone AS (DELETE FROM record r USING \
+            Form::Delete => "WITH gone AS (DELETE FROM record r USING \
                 unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id \
                 RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING \
                 (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g \
                 WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) \
                 SELECT count(*) FROM gone"
                 .into(),
-            Self::DeleteForbids => "DELETE FROM forbid WHERE id = ANY($1::bytea[])".into(),
-            Self::CopyRecords => {
+            Form::DeleteForbids => "DELETE FROM forbid WHERE id = ANY($1::bytea[])".into(),
+            Form::CopyRecords => {
                 "COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY"
                     .into()
             }
-            Self::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
-            Self::AddForbids => "INSERT INTO forbid SELECT * FROM \
+            Form::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
+            Form::AddForbids => "INSERT INTO forbid SELECT * FROM \
                 unnest($1::bigint[], $2::bigint[], $3::bytea[])"
                 .into(),
-            Self::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
+            Form::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
                 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
                 seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
             // One row without a record where there is none, as the line is always told.
-            Self::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
+            Form::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
                 (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
                 ORDER BY r.seq LIMIT $3) r ON true"
                 .into(),
-            Self::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
-            Self::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
+            Form::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
+            Form::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
         }
+    }
+
+    // Plans are Hark's choice: every statement is a nested loop over ordered index ranges.
+    fn settings(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("plan_cache_mode", "force_generic_plan"),
+            ("jit", "off"),
+            ("enable_seqscan", "off"),
+            ("enable_bitmapscan", "off"),
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+            ("enable_sort", "off"),
+            ("enable_material", "off"),
+            ("enable_memoize", "off"),
+            ("max_parallel_workers_per_gather", "0"),
+            ("default_transaction_isolation", "read\\ committed"),
+            ("synchronous_commit", "on"),
+            ("client_min_messages", "warning"),
+            ("idle_in_transaction_session_timeout", "30s"),
+        ]
+    }
+
+    fn migrations(&self) -> &'static [MigrationText] {
+        &[
+            (1, "shelf", include_str!("../../migrations/0001_shelf.sql")),
+            (2, "line", include_str!("../../migrations/0002_line.sql")),
+        ]
+    }
+
+    fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String> {
+        let mut texts = Vec::new();
+        for table in ["record", "tag"] {
+            texts.push(format!(
+                "CREATE TABLE {table}_{number} (LIKE {table});
+                     ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM {table}_other WHERE time >= {start} AND time < {stop}
+                         RETURNING *)
+                     INSERT INTO {table}_{number} SELECT * FROM moved;
+                     ALTER TABLE {table} ATTACH PARTITION {table}_{number}
+                         FOR VALUES FROM ({start}) TO ({stop})"
+            ));
+        }
+        texts.push(format!("INSERT INTO part VALUES ({number}, {start}, {stop})"));
+        texts
+    }
+
+    fn count_spared(&self, number: i64) -> String {
+        format!(
+            "SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM \
+         (SELECT terms FROM record_{number} WHERE kind = ANY($1) LIMIT $2) r"
+        )
+    }
+
+    fn count_part(&self, number: i64, retired: bool) -> String {
+        let table = if retired { "retired_record" } else { "record" };
+        format!(
+            "SELECT count(*), max(seq) FROM (SELECT seq FROM {table}_{number} WHERE seq > $1 ORDER BY seq LIMIT $2) r"
+        )
+    }
+
+    fn retire_part(&self, number: i64, spared: &[i32], records: i64, moved: i64) -> String {
+        let kinds: Vec<String> = spared.iter().map(i32::to_string).collect();
+        let kinds = format!("kind = ANY('{{{}}}'::int[])", kinds.join(","));
+        format!(
+        "CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_{number} WHERE {kinds};
+         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r \
+             CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v \
+             CROSS JOIN LATERAL (SELECT t.* FROM tag_{number} t WHERE t.term = v.term \
+                 AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
+         ALTER TABLE record DETACH PARTITION record_{number};
+         ALTER TABLE tag DETACH PARTITION tag_{number};
+         ALTER TABLE record_{number} RENAME TO retired_record_{number};
+         ALTER TABLE tag_{number} RENAME TO retired_tag_{number};
+         INSERT INTO record SELECT * FROM spared_record;
+         INSERT INTO tag SELECT * FROM spared_tag;
+         DELETE FROM part WHERE number = {number};
+         INSERT INTO retired VALUES ({number}, {records});
+         UPDATE state SET parts = parts + 1, records = records + {moved} - {records};
+         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state"
+        )
+    }
+
+    fn drop_part(&self, number: i64, counted: i64, records: i64) -> String {
+        format!(
+            "DROP TABLE retired_record_{number}, retired_tag_{number};
+         UPDATE state SET records = records + {counted} - {records};
+         COMMIT"
+        )
+    }
+
+    fn sizes(&self) -> &'static str {
+        "SELECT (SELECT records FROM state), \
+            coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, \
+            coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, \
+            coalesce(sum(pg_stat_get_dead_tuples(c.oid)) FILTER (WHERE c.relname LIKE 'record%'), \
+            0)::bigint, \
+            (SELECT min(time) FROM record), (SELECT max(time) FROM record), \
+            (SELECT seq FROM state) \
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+            WHERE n.nspname = $1::text AND c.relkind = 'r'"
     }
 }
 

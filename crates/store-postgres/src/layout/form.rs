@@ -1,0 +1,128 @@
+//! The statements that questions and commits are made of, whatever the layout of the tables.
+
+use hark_archive::Order;
+
+/// A statement, prepared once a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Form {
+    /// Keys of runs of (term, kind), each behind a place of its own.
+    TermKeys(Order),
+    /// Keys of runs of (author, kind).
+    AuthorKeys(Order),
+    /// Keys and authors of runs of a kind.
+    KindKeys(Order),
+    /// Keys and authors of everything.
+    TimeKeys(Order),
+    /// The same but for some kinds.
+    TimeKeysBut(Order),
+    /// A page of so many runs of (term, kind), in order, with its records: of all parts, or of one.
+    TermPage(Order, usize, Option<i64>),
+    /// A page of runs of (author, kind).
+    AuthorPage(Order, usize),
+    /// A page of runs of a kind.
+    KindPage(Order, usize),
+    /// A page of everything.
+    TimePage(Order),
+    /// A page of everything but some kinds.
+    TimePageBut(Order),
+    /// Keys of ids, with their records if `whole`.
+    Ids { whole: bool },
+    /// The first few keys of terms, in no order.
+    TermFew,
+    /// The first few keys of authors, in no order.
+    AuthorFew,
+    /// The first few keys of terms, in ranges of kinds.
+    TermFewBut,
+    /// The first few keys of authors, in ranges of kinds.
+    AuthorFewBut,
+    /// Which kinds terms have.
+    TermKinds,
+    /// Which kinds authors have.
+    AuthorKinds,
+    /// How many rows terms have, up to a bound.
+    TermSize,
+    /// How many rows authors have, up to a bound.
+    AuthorSize,
+    /// How many rows terms have in ranges of kinds, each up to a bound.
+    TermSizeBut,
+    /// How many rows authors have in ranges of kinds, each up to a bound.
+    AuthorSizeBut,
+    /// Bodies of keys: of all parts, or of one.
+    Bodies(Option<i64>),
+    /// Begins a transaction.
+    Begin,
+    /// Locks the shelf and says where it stands.
+    Lock,
+    /// Which of these keys are there.
+    Known,
+    /// Records that forbid, the newest of each key.
+    Forbids,
+    /// Keys of what authors have of a kind.
+    Slots,
+    /// Keys of what has a term and a kind.
+    TermSlots,
+    /// Deletes records and their tags.
+    Delete,
+    /// Deletes what says that they forbid.
+    DeleteForbids,
+    /// Takes records in.
+    CopyRecords,
+    /// Takes tags in.
+    CopyTags,
+    /// Notes what forbids.
+    AddForbids,
+    /// Notes where the shelf stands, and wakes other nodes.
+    Advance,
+    /// Where the shelf stands, and records by number.
+    News,
+    /// Records that have expired.
+    Expired,
+    /// The parts.
+    Parts,
+}
+
+impl Form {
+    /// What it is called in metrics and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::TermKeys(_) => "term_keys",
+            Self::AuthorKeys(_) => "author_keys",
+            Self::KindKeys(_) => "kind_keys",
+            Self::TimeKeys(_) => "time_keys",
+            Self::TimeKeysBut(_) => "time_keys_but",
+            Self::TermPage(..) => "term_page",
+            Self::AuthorPage(..) => "author_page",
+            Self::KindPage(..) => "kind_page",
+            Self::TimePage(_) => "time_page",
+            Self::TimePageBut(_) => "time_page_but",
+            Self::Ids { .. } => "ids",
+            Self::TermFew => "term_few",
+            Self::AuthorFew => "author_few",
+            Self::TermFewBut => "term_few_but",
+            Self::AuthorFewBut => "author_few_but",
+            Self::TermKinds => "term_kinds",
+            Self::AuthorKinds => "author_kinds",
+            Self::TermSize => "term_size",
+            Self::AuthorSize => "author_size",
+            Self::TermSizeBut => "term_size_but",
+            Self::AuthorSizeBut => "author_size_but",
+            Self::Bodies(None) => "bodies",
+            Self::Bodies(Some(_)) => "part_bodies",
+            Self::Begin => "begin",
+            Self::Lock => "lock",
+            Self::Known => "known",
+            Self::Forbids => "forbids",
+            Self::Slots => "slots",
+            Self::TermSlots => "term_slots",
+            Self::Delete => "delete",
+            Self::DeleteForbids => "delete_forbids",
+            Self::CopyRecords => "copy_records",
+            Self::CopyTags => "copy_tags",
+            Self::AddForbids => "add_forbids",
+            Self::Advance => "advance",
+            Self::News => "news",
+            Self::Expired => "expired",
+            Self::Parts => "parts",
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! How a shelf's records lie in a database, and so what is said to it. The rest of the crate knows forms of
+//! statements and parts of a shelf, and asks the layout for their texts.
+
+pub(crate) use form::Form;
+pub(crate) use plain::Plain;
+
+mod form;
+mod plain;
+
+/// A migration: its number, its name and its text. What has been released is never changed.
+pub(crate) type MigrationText = (i32, &'static str, &'static str);
+
+/// A layout. Names of tables are found through the session's search path.
+pub(crate) trait Layout: Send + Sync {
+    /// The text of a statement, which a session prepares once.
+    fn text(&self, form: Form) -> String;
+
+    /// Settings of every session, by name.
+    fn settings(&self) -> &'static [(&'static str, &'static str)];
+
+    /// What makes the tables, in order.
+    fn migrations(&self) -> &'static [MigrationText];
+
+    /// Makes the tables of a part, of times from `start` up to, but not including, `stop`. Runs within a
+    /// commit, in this order.
+    fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String>;
+
+    /// Counts the records of a part that are of the kinds in $1, and their rows, up to $2 records.
+    fn count_spared(&self, number: i64) -> String;
+
+    /// Counts the records of a part, or of one that is retired, whose numbers are above $1: at most $2, and
+    /// the number of the last.
+    fn count_part(&self, number: i64, retired: bool) -> String;
+
+    /// Takes a part of `records` records out of the shelf, but for the `moved` ones of `spared` kinds.
+    fn retire_part(&self, number: i64, spared: &[i32], records: i64, moved: i64) -> String;
+
+    /// Drops the tables of a part that was taken out, of which `counted` records were subtracted and that
+    /// had `records`; ends the transaction.
+    fn drop_part(&self, number: i64, counted: i64, records: i64) -> String;
+
+    /// Sizes of the schema $1: records, bytes, bytes of indices, dead rows, oldest and newest time, and
+    /// the number of the newest put.
+    fn sizes(&self) -> &'static str;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use hark_archive::Order;
+
+    use super::*;
+
+    /// Every text of a layout, with its name.
+    fn texts(layout: &dyn Layout) -> String {
+        let mut out = String::new();
+        let mut add = |name: String, text: &str| {
+            let _ = writeln!(out, "-- {name}\n{text}");
+        };
+        for form in forms() {
+            add(format!("{form:?}"), &layout.text(form));
+        }
+        for (at, text) in layout.make_part(19_000, -7, 7).iter().enumerate() {
+            add(format!("make_part {at}"), text);
+        }
+        add("count_spared".into(), &layout.count_spared(19_000));
+        add("count_part".into(), &layout.count_part(19_000, false));
+        add("count_part retired".into(), &layout.count_part(19_000, true));
+        add("retire_part".into(), &layout.retire_part(19_000, &[5, 62], 100, 3));
+        add("drop_part".into(), &layout.drop_part(19_000, 100, 98));
+        add("sizes".into(), layout.sizes());
+        for (name, value) in layout.settings() {
+            add(format!("setting {name}"), value);
+        }
+        for (number, name, text) in layout.migrations() {
+            add(format!("migration {number} {name}"), text);
+        }
+        out
+    }
+
+    fn forms() -> Vec<Form> {
+        let mut forms = Vec::new();
+        for order in [Order::NewestFirst, Order::OldestFirst] {
+            forms.extend([
+                Form::TermKeys(order),
+                Form::AuthorKeys(order),
+                Form::KindKeys(order),
+                Form::TimeKeys(order),
+                Form::TimeKeysBut(order),
+                Form::TimePage(order),
+                Form::TimePageBut(order),
+            ]);
+            for runs in [1, 3] {
+                forms.extend([
+                    Form::TermPage(order, runs, None),
+                    Form::TermPage(order, runs, Some(7)),
+                    Form::AuthorPage(order, runs),
+                    Form::KindPage(order, runs),
+                ]);
+            }
+        }
+        forms.extend([
+            Form::Ids { whole: false },
+            Form::Ids { whole: true },
+            Form::TermFew,
+            Form::AuthorFew,
+            Form::TermFewBut,
+            Form::AuthorFewBut,
+            Form::TermKinds,
+            Form::AuthorKinds,
+            Form::TermSize,
+            Form::AuthorSize,
+            Form::TermSizeBut,
+            Form::AuthorSizeBut,
+            Form::Bodies(None),
+            Form::Bodies(Some(7)),
+            Form::Begin,
+            Form::Lock,
+            Form::Known,
+            Form::Forbids,
+            Form::Slots,
+            Form::TermSlots,
+            Form::Delete,
+            Form::DeleteForbids,
+            Form::CopyRecords,
+            Form::CopyTags,
+            Form::AddForbids,
+            Form::Advance,
+            Form::News,
+            Form::Expired,
+            Form::Parts,
+        ]);
+        forms
+    }
+
+    /// A text that changes changes the plans of all who have tables of this layout. Whoever means it copies
+    /// what this test has written over the snapshot.
+    #[test]
+    fn no_text_has_changed_since_it_was_last_looked_at() {
+        let texts = texts(&Plain);
+        if texts != include_str!("plain.snapshot.sql") {
+            let now = std::env::temp_dir().join("plain.snapshot.sql");
+            std::fs::write(&now, texts).unwrap();
+            panic!(
+                "texts differ from src/layout/plain.snapshot.sql; those of now are in {}",
+                now.display()
+            );
+        }
+    }
+}

@@ -1,0 +1,291 @@
+-- TermKeys(NewestFirst)
+SELECT v.n, r.time, r.id FROM unnest($6::bigint[], $1::int[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS v(term, kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag r WHERE r.term = v.term AND r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND r.time <= v.time AND (r.time < v.time OR r.id > v.id) ORDER BY r.time DESC, r.id LIMIT $7) r
+-- AuthorKeys(NewestFirst)
+SELECT v.n, r.time, r.id FROM unnest($6::bytea[], $1::int[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS v(author, kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.author = v.author AND r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND r.time <= v.time AND (r.time < v.time OR r.id > v.id) ORDER BY r.time DESC, r.id LIMIT $7) r
+-- KindKeys(NewestFirst)
+SELECT v.n, r.time, r.id, r.author FROM unnest($1::int[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS v(kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.author FROM record r WHERE r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND r.time <= v.time AND (r.time < v.time OR r.id > v.id) ORDER BY r.time DESC, r.id LIMIT $6) r
+-- TimeKeys(NewestFirst)
+SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time <= $1::bigint AND (r.time < $1::bigint OR r.id > $2::bytea) AND r.time >= $3 AND r.time <= $4 ORDER BY r.time DESC, r.id LIMIT $5
+-- TimeKeysBut(NewestFirst)
+SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time <= $1::bigint AND (r.time < $1::bigint OR r.id > $2::bytea) AND r.time >= $3 AND r.time <= $4 AND r.kind <> ALL($6::int[]) ORDER BY r.time DESC, r.id LIMIT $5
+-- TimePage(NewestFirst)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TimePageBut(NewestFirst)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TermPage(NewestFirst, 1, None)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermPage(NewestFirst, 1, Some(7))
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record_7 r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- AuthorPage(NewestFirst, 1)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- KindPage(NewestFirst, 1)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TermPage(NewestFirst, 3, None)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[2] AND r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[3] AND r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermPage(NewestFirst, 3, Some(7))
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[2] AND r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[3] AND r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record_7 r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- AuthorPage(NewestFirst, 3)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[2] AND r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[3] AND r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- KindPage(NewestFirst, 3)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TermKeys(OldestFirst)
+SELECT v.n, r.time, r.id FROM unnest($6::bigint[], $1::int[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS v(term, kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag r WHERE r.term = v.term AND r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND r.time >= v.time AND (r.time > v.time OR r.id > v.id) ORDER BY r.time, r.id LIMIT $7) r
+-- AuthorKeys(OldestFirst)
+SELECT v.n, r.time, r.id FROM unnest($6::bytea[], $1::int[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS v(author, kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.author = v.author AND r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND r.time >= v.time AND (r.time > v.time OR r.id > v.id) ORDER BY r.time, r.id LIMIT $7) r
+-- KindKeys(OldestFirst)
+SELECT v.n, r.time, r.id, r.author FROM unnest($1::int[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS v(kind, time, id, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.author FROM record r WHERE r.kind = v.kind AND r.time >= $4 AND r.time <= $5 AND r.time >= v.time AND (r.time > v.time OR r.id > v.id) ORDER BY r.time, r.id LIMIT $6) r
+-- TimeKeys(OldestFirst)
+SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time >= $1::bigint AND (r.time > $1::bigint OR r.id > $2::bytea) AND r.time >= $3 AND r.time <= $4 ORDER BY r.time, r.id LIMIT $5
+-- TimeKeysBut(OldestFirst)
+SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time >= $1::bigint AND (r.time > $1::bigint OR r.id > $2::bytea) AND r.time >= $3 AND r.time <= $4 AND r.kind <> ALL($6::int[]) ORDER BY r.time, r.id LIMIT $5
+-- TimePage(OldestFirst)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- TimePageBut(OldestFirst)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- TermPage(OldestFirst, 1, None)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermPage(OldestFirst, 1, Some(7))
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record_7 r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- AuthorPage(OldestFirst, 1)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- KindPage(OldestFirst, 1)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- TermPage(OldestFirst, 3, None)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[2] AND r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[3] AND r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermPage(OldestFirst, 3, Some(7))
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[2] AND r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = ($8::bigint[])[3] AND r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record_7 r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- AuthorPage(OldestFirst, 3)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[2] AND r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = ($8::bytea[])[3] AND r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- KindPage(OldestFirst, 3)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[2] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ($7::int[])[3] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- Ids { whole: false }
+SELECT r.time, r.id FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.id = v.id AND r.seq <= $2 OFFSET 0) r
+-- Ids { whole: true }
+SELECT r.time, r.id, r.body FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.id = v.id AND r.seq <= $2 OFFSET 0) r
+-- TermFew
+SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bigint[]) WITH ORDINALITY AS v(term, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM tag r WHERE r.term = v.term LIMIT $2) r
+-- AuthorFew
+SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bytea[]) WITH ORDINALITY AS v(author, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM record r WHERE r.author = v.author LIMIT $2) r
+-- TermFewBut
+SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bigint[]) WITH ORDINALITY AS v(term, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM tag r WHERE r.term = v.term AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r LIMIT $2) r
+-- AuthorFewBut
+SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bytea[]) WITH ORDINALITY AS v(author, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM record r WHERE r.author = v.author AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r LIMIT $2) r
+-- TermKinds
+SELECT v.n, k.kind FROM unnest($1::bigint[]) WITH ORDINALITY AS v(term, n) CROSS JOIN LATERAL (WITH RECURSIVE k AS ((SELECT r.kind FROM tag r WHERE r.term = v.term ORDER BY r.kind LIMIT 1) UNION ALL SELECT (SELECT r.kind FROM tag r WHERE r.term = v.term AND r.kind > k.kind ORDER BY r.kind LIMIT 1) FROM k WHERE k.kind IS NOT NULL) SELECT kind FROM k WHERE kind IS NOT NULL) k
+-- AuthorKinds
+SELECT v.n, k.kind FROM unnest($1::bytea[]) WITH ORDINALITY AS v(author, n) CROSS JOIN LATERAL (WITH RECURSIVE k AS ((SELECT r.kind FROM record r WHERE r.author = v.author ORDER BY r.kind LIMIT 1) UNION ALL SELECT (SELECT r.kind FROM record r WHERE r.author = v.author AND r.kind > k.kind ORDER BY r.kind LIMIT 1) FROM k WHERE k.kind IS NOT NULL) SELECT kind FROM k WHERE kind IS NOT NULL) k
+-- TermSize
+SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM tag r WHERE r.term = v.term LIMIT $2) r) r
+-- AuthorSize
+SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bytea[]) AS v(author) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM record r WHERE r.author = v.author LIMIT $2) r) r
+-- TermSizeBut
+SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bigint[]) AS v(term) CROSS JOIN unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM tag r WHERE r.term = v.term AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r) r
+-- AuthorSizeBut
+SELECT coalesce(sum(r.rows), 0)::bigint FROM unnest($1::bytea[]) AS v(author) CROSS JOIN unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT 1 FROM record r WHERE r.author = v.author AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r) r
+-- Bodies(None)
+SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, r.body FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)
+-- Bodies(Some(7))
+SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id, r.seq, r.terms, r.body FROM record_7 r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)
+-- Begin
+BEGIN
+-- Lock
+SELECT seq, records, parts, line FROM state FOR UPDATE
+-- Known
+SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b WHERE b.id = v.id
+-- Forbids
+SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r
+-- Slots
+SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r
+-- TermSlots
+SELECT v.n, t.time, t.id, r.body FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r WHERE r.time = t.time AND r.id = t.id LIMIT 1) r
+-- Delete
+WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) SELECT count(*) FROM gone
+-- DeleteForbids
+DELETE FROM forbid WHERE id = ANY($1::bytea[])
+-- CopyRecords
+COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY
+-- CopyTags
+COPY tag (term, time, kind, id) FROM STDIN BINARY
+-- AddForbids
+INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])
+-- Advance
+WITH s AS (UPDATE state SET seq = $1, records = $2 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s
+-- News
+SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3) r ON true
+-- Expired
+SELECT id FROM record WHERE expires <= $1 LIMIT $2
+-- Parts
+SELECT start, stop, number FROM part ORDER BY start
+-- make_part 0
+CREATE TABLE record_19000 (LIKE record);
+                     ALTER TABLE record_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM record_other WHERE time >= -7 AND time < 7
+                         RETURNING *)
+                     INSERT INTO record_19000 SELECT * FROM moved;
+                     ALTER TABLE record ATTACH PARTITION record_19000
+                         FOR VALUES FROM (-7) TO (7)
+-- make_part 1
+CREATE TABLE tag_19000 (LIKE tag);
+                     ALTER TABLE tag_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
+                         autovacuum_analyze_scale_factor = 0.05);
+                     WITH moved AS (DELETE FROM tag_other WHERE time >= -7 AND time < 7
+                         RETURNING *)
+                     INSERT INTO tag_19000 SELECT * FROM moved;
+                     ALTER TABLE tag ATTACH PARTITION tag_19000
+                         FOR VALUES FROM (-7) TO (7)
+-- make_part 2
+INSERT INTO part VALUES (19000, -7, 7)
+-- count_spared
+SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM (SELECT terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
+-- count_part
+SELECT count(*), max(seq) FROM (SELECT seq FROM record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
+-- count_part retired
+SELECT count(*), max(seq) FROM (SELECT seq FROM retired_record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
+-- retire_part
+CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
+         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v CROSS JOIN LATERAL (SELECT t.* FROM tag_19000 t WHERE t.term = v.term AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         SET LOCAL lock_timeout = 50;
+         ALTER TABLE record DETACH PARTITION record_19000;
+         ALTER TABLE tag DETACH PARTITION tag_19000;
+         ALTER TABLE record_19000 RENAME TO retired_record_19000;
+         ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
+         INSERT INTO record SELECT * FROM spared_record;
+         INSERT INTO tag SELECT * FROM spared_tag;
+         DELETE FROM part WHERE number = 19000;
+         INSERT INTO retired VALUES (19000, 100);
+         UPDATE state SET parts = parts + 1, records = records + 3 - 100;
+         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
+-- drop_part
+DROP TABLE retired_record_19000, retired_tag_19000;
+         UPDATE state SET records = records + 100 - 98;
+         COMMIT
+-- sizes
+SELECT (SELECT records FROM state), coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, coalesce(sum(pg_stat_get_dead_tuples(c.oid)) FILTER (WHERE c.relname LIKE 'record%'), 0)::bigint, (SELECT min(time) FROM record), (SELECT max(time) FROM record), (SELECT seq FROM state) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND c.relkind = 'r'
+-- setting plan_cache_mode
+force_generic_plan
+-- setting jit
+off
+-- setting enable_seqscan
+off
+-- setting enable_bitmapscan
+off
+-- setting enable_hashjoin
+off
+-- setting enable_mergejoin
+off
+-- setting enable_sort
+off
+-- setting enable_material
+off
+-- setting enable_memoize
+off
+-- setting max_parallel_workers_per_gather
+0
+-- setting default_transaction_isolation
+read\ committed
+-- setting synchronous_commit
+on
+-- setting client_min_messages
+warning
+-- setting idle_in_transaction_session_timeout
+30s
+-- migration 1 shelf
+-- One shelf of one network. All of it lies in a schema of its own, which is also the search path.
+--
+-- Times are the network's own, from 0 to 2^64-1, with the top bit turned over, so that their order is
+-- that of bigint. Terms are keyed 64-bit hashes of a label's name and value.
+
+-- What is decided once: the secret of the hashes, the width of a part.
+CREATE TABLE meta (
+    name text PRIMARY KEY,
+    value bytea NOT NULL
+);
+
+-- One row. Whoever commits holds it, so that commits of all nodes come one after another.
+CREATE TABLE state (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    -- Number of the newest put.
+    seq bigint NOT NULL DEFAULT 0,
+    -- Records that are kept.
+    records bigint NOT NULL DEFAULT 0,
+    -- Grows with every change of the parts.
+    parts bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 10);
+INSERT INTO state DEFAULT VALUES;
+
+-- The parts that records are divided into by time: record_<number> and tag_<number> hold the times
+-- from start up to, but not including, stop.
+CREATE TABLE part (
+    number bigint PRIMARY KEY,
+    start bigint NOT NULL,
+    stop bigint NOT NULL
+);
+
+-- Bytes of a record go where they are to go as they are: see codec/src/record.rs.
+CREATE TABLE record (
+    seq bigint NOT NULL,
+    time bigint NOT NULL,
+    expires bigint,
+    kind integer NOT NULL,
+    id bytea NOT NULL,
+    author bytea,
+    terms bigint[] NOT NULL,
+    body bytea NOT NULL
+) PARTITION BY RANGE (time);
+CREATE UNIQUE INDEX ON record (time DESC, id);
+CREATE INDEX ON record (id);
+CREATE INDEX ON record (author, kind, time DESC, id);
+CREATE INDEX ON record (kind, time DESC, id);
+CREATE INDEX ON record (seq);
+CREATE INDEX ON record (expires) WHERE expires IS NOT NULL;
+
+-- A row for each label of a record: a page of what has a label is a range of this index.
+CREATE TABLE tag (
+    term bigint NOT NULL,
+    time bigint NOT NULL,
+    kind integer NOT NULL,
+    id bytea NOT NULL
+) PARTITION BY RANGE (time);
+CREATE INDEX ON tag (term, kind, time DESC, id);
+
+-- What lies outside of all parts: very old, or far ahead.
+CREATE TABLE record_other PARTITION OF record DEFAULT;
+CREATE TABLE tag_other PARTITION OF tag DEFAULT;
+
+-- Records that forbid others to come (deletions, requests to vanish), by a keyed hash of author, kind
+-- and label. Each put is looked up here, so it is one small table and not as many as there are parts.
+CREATE TABLE forbid (
+    key bigint NOT NULL,
+    time bigint NOT NULL,
+    id bytea NOT NULL
+);
+CREATE INDEX ON forbid (key, time DESC, id);
+CREATE INDEX ON forbid (id);
+
+-- migration 2 line
+-- Numbers of puts belong to a line. A standby that is promoted while it lags, and a backup that is put
+-- in the database's place, go back to a lower number, and what is put then has numbers that others had
+-- before. Whoever first writes to such a database begins a new line, before anything is put there.
+CREATE TABLE line (
+    number bigint PRIMARY KEY,
+    -- Drawn at random, as the same number may be given again after another loss.
+    id bigint NOT NULL,
+    -- Up to this number of puts, it is what the line before was.
+    since bigint NOT NULL,
+    -- Which server and table it was begun in; not known of the first one before somebody writes.
+    place text NOT NULL,
+    begun timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO line VALUES (0, 0, 0, '');
+
+-- The id of the line that numbers belong to now.
+ALTER TABLE state ADD COLUMN line bigint NOT NULL DEFAULT 0;
+
+-- Parts that are no longer asked: their tables are retired_record_<number> and retired_tag_<number>,
+-- and are dropped once their records are counted. `records` is what `state` no longer counts of them.
+CREATE TABLE retired (
+    number bigint PRIMARY KEY,
+    records bigint NOT NULL
+);
+
