@@ -1,0 +1,32 @@
+# Commands of those who work on Hark. `just --list` shows them.
+
+# What there is.
+default:
+    @just --list
+
+# The tests that need neither node, nor a browser, nor a database.
+test-quick:
+    cargo test --locked -p hark-codec -p hark-archive -p hark-networks -p hark-store-embedded -p hark-server -p hark-bench
+    cargo test --locked --test main -- house:: cli:: crash:: delivery:: nostr:: stores:: waku::door waku::shelf --skip postgres --skip tables --skip database
+
+# Everything that is tested; installs what it needs.
+test:
+    scripts/test
+
+# Format, lints and documents, as CI checks them.
+check:
+    cargo fmt --all --check
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+# A relay on ws://127.0.0.1:7777.
+serve *ARGS:
+    cargo run --release -- serve {{ARGS}}
+
+# Each fuzz target for so many seconds.
+fuzz SECONDS="60":
+    scripts/fuzz all {{SECONDS}}
+
+# Instructions of the codec, the planner and the live index against their reference.
+instructions:
+    cargo bench --locked -p hark-bench --bench instructions
