@@ -6,8 +6,8 @@ default:
 
 # The tests that need neither node, nor a browser, nor a database.
 test-quick:
-    cargo test --locked -p hark-codec -p hark-archive -p hark-networks -p hark-store-embedded -p hark-server -p hark-bench
-    cargo test --locked --test main -- house:: cli:: crash:: delivery:: nostr:: stores:: waku::door waku::shelf --skip postgres --skip tables --skip database
+    cargo test --locked --workspace --lib
+    cargo test --locked --workspace --test main --test relay -- --skip bench:: --skip fleet:: --skip moving:: --skip nostr:: --skip page:: --skip public:: --skip tables_are --skip waku::bench --skip waku::clients --skip waku::history
 
 # Everything that is tested; installs what it needs.
 test:

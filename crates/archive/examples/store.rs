@@ -1,0 +1,65 @@
+//! A store, as the server uses one: records go in through the writer, which makes them durable and
+//! notifies its listener; a query finds them again.
+//!
+//! The store here is the model in memory. Another one is an implementation of `Store` that passes
+//! `hark_testkit::contract`.
+//!
+//! ```text
+//! cargo run -p hark-archive --example store
+//! ```
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hark_archive::admission::KeepAll;
+use hark_archive::store::memory::MemoryStore;
+use hark_archive::writer::{Listener, Options, Writer};
+use hark_archive::{LabelSet, Query, Record, Store, Write};
+use hark_codec::record::{Head, Place, write};
+
+/// Is notified of what has become durable.
+struct Notified;
+
+impl Listener for Notified {
+    fn batch(
+        &mut self,
+        records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
+        answer: &mut dyn FnMut(),
+    ) {
+        for (number, record) in records {
+            println!("durable: number {number}, time {}", record.time());
+        }
+        // Senders get their answer after all who listen.
+        answer();
+    }
+}
+
+/// A record with a topic as its label.
+fn record(number: u8, topic: &str) -> Box<[u8]> {
+    let head = Head { id: [number; 32], time: number.into(), author: None, kind: 0, expires: None };
+    let mut bytes = Vec::new();
+    let label = (b't', Place::Bytes(topic.as_bytes()));
+    write(&mut bytes, &head, b"the message as its network sends it", [label].into_iter());
+    bytes.into()
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
+    let writer = Writer::start(Arc::clone(&store), Options::default(), Box::new(Notified));
+    for number in 1..=6 {
+        let topic = if number % 2 == 0 { "even" } else { "odd" };
+        println!("{:?}", writer.write(Write::Put(record(number, topic)))?);
+    }
+
+    // Newest first, two at most; the search can be left after any slice of rows and gone on with later.
+    let query = Query { labels: vec![LabelSet::one(b't', b"even")], limit: 2, ..Query::default() };
+    let mut found = Vec::new();
+    store.search(&query)?.slice(u64::MAX, &mut |record| {
+        found.push(record.time());
+        ControlFlow::Continue(())
+    })?;
+    assert_eq!(found, [6, 4]);
+    println!("the newest even ones: {found:?}");
+    writer.close();
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! A Nostr event from its JSON to a record and back, as a relay does it: parsed in place, its id and
+//! signature checked, and kept as bytes that need no parsing.
+//!
+//! ```text
+//! cargo run -p hark-codec --example event
+//! ```
+
+use hark_codec::crypto::{Keys, Verifier};
+use hark_codec::nostr::{Arena, Draft, Encoder, Event, EventRecord, VerifiedEvent};
+use hark_codec::record::Record;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // What a client sends.
+    let keys = Keys::from_secret([7; 32]).ok_or("a secret key")?;
+    let mut json = Vec::new();
+    let draft = Draft {
+        created_at: 1_700_000_000,
+        kind: 1,
+        tags: &[&["t", "bread"]],
+        content: "Good morning",
+    };
+    draft.sign(&keys, &mut json);
+
+    // Views over the bytes; the arena's buffers are reused from event to event.
+    let mut arena = Arena::new();
+    let event = Event::parse(&json, &mut arena)?;
+    println!("kind {}, {:?}, tagged {:?}", event.kind(), event.content(), event.first_value("t"));
+
+    // The type says that the check was made.
+    let verified = VerifiedEvent::check(event, &mut Verifier::new(16))?;
+
+    // The record has the JSON as it came, and what is asked for beside it.
+    let mut bytes = Vec::new();
+    Encoder::default().encode(&verified.event(), &[], &mut bytes);
+    let record = Record::new(&bytes)?;
+    for (name, value) in record.labels() {
+        println!("label {}: {}", char::from(name), String::from_utf8_lossy(value));
+    }
+    println!("a record of {} bytes, at {}", bytes.len(), record.time());
+
+    let kept = EventRecord::new(record).ok_or("a record of an event")?;
+    assert_eq!(kept.json(), json, "what goes out is what came in");
+    Ok(())
+}
