@@ -13,10 +13,10 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Why a signature does not count.
+/// Why a signature is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// No point of the curve has this x.
+    /// No point of the curve has this x coordinate.
     #[error("invalid: pubkey is not a point of the curve")]
     Key,
     /// The key has not signed this id.
@@ -24,27 +24,27 @@ pub enum VerifyError {
     Signature,
 }
 
-/// One thing to verify.
+/// A signature to verify.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed<'a> {
-    /// What was signed.
+    /// The id that was signed.
     pub id: &'a Id,
-    /// Who says to have signed it.
+    /// The public key of the alleged signer.
     pub key: &'a Key,
-    /// The proof.
+    /// The signature.
     pub signature: &'a Signature,
 }
 
-/// Verifies signatures and remembers the parsed keys of the authors seen last, which saves about an
-/// eighth of the work. One for each thread; allocates only when made.
+/// Verifies signatures and caches the parsed keys of recent authors, which saves about an eighth of
+/// the work. Each thread needs its own verifier. Only [`Verifier::new`] allocates.
 pub struct Verifier {
-    /// Direct-mapped: a key has one slot, and the newest key in it stays. Who makes keys collide
-    /// only loses the saving.
+    /// A direct-mapped cache: each key has one slot, and a slot holds its newest key. Keys that an
+    /// attacker makes collide only lose the saving.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
 }
 
 impl Verifier {
-    /// Remembers up to `slots` keys (rounded up to a power of two), 100 bytes each.
+    /// Makes a cache of up to `slots` keys (rounded up to a power of two), 100 bytes each.
     pub fn new(slots: usize) -> Self {
         Self { slots: vec![None; slots.clamp(1, 1 << 20).next_power_of_two()].into() }
     }
@@ -56,8 +56,9 @@ impl Verifier {
         schnorr::verify(&signature, id, &key).map_err(|_| VerifyError::Signature)
     }
 
-    /// Checks many, and puts one result for each into `results`, in order. One by one as long as
-    /// libsecp256k1 has no batch verification; the seam is here for when it has.
+    /// Checks many signatures and puts one result for each into `results`, in order. They are
+    /// checked one by one, since libsecp256k1 has no batch verification; this function is where to
+    /// use it once it exists.
     pub fn verify_many(
         &mut self,
         items: &[Signed<'_>],
@@ -90,7 +91,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// From 32 secret bytes. `None` for zero and for numbers beyond the order of the curve.
+    /// Makes keys from 32 secret bytes. Returns `None` for zero and for numbers that are not below
+    /// the order of the curve.
     pub fn from_secret(secret: [u8; 32]) -> Option<Self> {
         let pair = Keypair::from_secret_bytes(secret).ok()?;
         Some(Self { public: XOnlyPublicKey::from_keypair(&pair).0.to_byte_array(), pair })

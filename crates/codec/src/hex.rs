@@ -1,6 +1,7 @@
-//! Lowercase hex, both ways. Uppercase is refused: NIP-01 has one spelling for an id.
+//! Encodes and decodes lowercase hex. Uppercase is refused: NIP-01 has one spelling for an id.
 //!
-//! Sound because every load and store goes to an array whose size is part of its type.
+//! The unsafe code is sound because every load and store goes to an array whose size is part of its
+//! type.
 #![allow(unsafe_code)]
 // The loads and stores used here are the unaligned ones.
 #![allow(clippy::cast_ptr_alignment)]
@@ -42,8 +43,8 @@ pub fn decode_64(hex: &[u8]) -> Option<[u8; 64]> {
     decode(hex.first_chunk::<128>().filter(|_| hex.len() == 128)?, &mut out).then_some(out)
 }
 
-/// Appends the bytes that `hex` spells to `out`. False, and nothing appended, if it is not
-/// lowercase hex of whole bytes.
+/// Appends the bytes that `hex` encodes to `out`. Returns false, and appends nothing, if `hex` is
+/// not lowercase hex of whole bytes.
 pub fn decode_into(hex: &[u8], out: &mut Vec<u8>) -> bool {
     if !hex.len().is_multiple_of(2) {
         return false;
@@ -57,7 +58,7 @@ pub fn decode_into(hex: &[u8], out: &mut Vec<u8>) -> bool {
     good
 }
 
-/// `out` is twice as long as `bytes`.
+/// Writes the hex of `bytes` to `out`, which is twice as long.
 #[inline]
 fn encode(bytes: &[u8], out: &mut [u8]) {
     let (blocks, rest) = bytes.as_chunks::<16>();
@@ -70,7 +71,7 @@ fn encode(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `hex` is twice as long as `out`.
+/// Decodes `hex` into `out`, which is half as long. Returns false if `hex` is not lowercase hex.
 #[inline]
 fn decode(hex: &[u8], out: &mut [u8]) -> bool {
     let (blocks, rest) = hex.as_chunks::<32>();
@@ -92,7 +93,7 @@ const fn digit(nibble: u8) -> u8 {
     if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }
 }
 
-/// 0 to 15, or 255 for what is no lowercase hex digit.
+/// Returns the value of a lowercase hex digit, 0 to 15, or 255 for any other byte.
 #[inline]
 const fn nibble(digit: u8) -> u8 {
     match digit {
@@ -136,7 +137,7 @@ fn decode_block(hex: &[u8; 32], out: &mut [u8; 16]) -> bool {
     };
     // SAFETY: SSE2 is part of x86-64; the loads and stores are as long as the arrays.
     unsafe {
-        // The nibbles of 16 digits, and which of the bytes were digits at all.
+        // The nibbles of 16 digits, and a mask of the bytes that are digits.
         let nibbles = |digits| {
             let decimal = _mm_sub_epi8(digits, _mm_set1_epi8(48));
             let letter = _mm_sub_epi8(digits, _mm_set1_epi8(97));

@@ -1,4 +1,5 @@
-//! Bytes to messages and back: pure, no I/O, no clock and, on reused buffers, no allocation.
+//! Pure functions that decode and encode messages: no I/O, no clock and, with reused buffers, no
+//! allocation.
 
 pub mod crypto;
 pub mod hex;

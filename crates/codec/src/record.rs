@@ -1,7 +1,7 @@
-//! The record: what a message of any network becomes before it is stored.
+//! The record: the form in which a message of any network is stored.
 //!
-//! One flat run of bytes, little endian, no alignment, so that a record can be read where it lies: in
-//! a log mapped into memory, in a batch on its way to the disk, in a row of a database.
+//! A record is one flat sequence of bytes, little endian and unaligned, so that it can be read in
+//! place: in a memory-mapped log, in a batch that is being written to disk, in a row of a database.
 //!
 //! ```text
 //!  0  32  id
@@ -17,15 +17,15 @@
 //!  .   .  extra: label values that do not stand verbatim in the wire, to the end
 //! ```
 //!
-//! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the label before it.
-//! Values therefore cost two or three bytes each, however long they are.
+//! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the previous label's
+//! value. A value therefore costs two or three bytes, however long it is.
 
 /// A message's identity: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
 /// An author's public key.
 pub type Key = [u8; 32];
 
-/// Names below this are private: they come from admission rules and no client can ask for them.
+/// Label names below this are private: they come from admission rules and no client can query them.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
 /// Bytes before the optional fields.
@@ -33,16 +33,16 @@ const HEADER: usize = 54;
 const FLAG_AUTHOR: u16 = 1;
 const FLAG_EXPIRES: u16 = 2;
 
-/// Why bytes are no record.
+/// Why bytes are not a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Shorter than the lengths in its header say.
+    /// The record is shorter than the lengths in its header say.
     #[error("record is cut short")]
     Short,
-    /// Flag bits that this version does not know.
+    /// The record has flag bits that this version does not know.
     #[error("record has unknown flags")]
     Flags,
-    /// A label that reaches outside of the record.
+    /// A label reaches outside of the record.
     #[error("record has a label outside of its bytes")]
     Label,
 }
@@ -52,28 +52,27 @@ pub enum RecordError {
 pub struct Head {
     /// Identity of the message.
     pub id: Id,
-    /// When, in the network's unit: seconds or nanoseconds since 1970.
+    /// Time of the message, in the network's unit: seconds or nanoseconds since 1970.
     pub time: u64,
-    /// Who, where the network knows authors.
+    /// Author of the message, where the network has authors.
     pub author: Option<Key>,
-    /// The network's kind; 0 where it has none.
+    /// Kind of the message; 0 where the network has no kinds.
     pub kind: u32,
-    /// From when on the message is not to be served any more, same unit as `time`.
+    /// Time from which the message is no longer served, in the unit of `time`.
     pub expires: Option<u64>,
 }
 
-/// Where a label's value stands.
+/// Position of a label's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// In the wire bytes, at this offset, so long. Wire labels come in ascending order of `at`, and
-    /// do not overlap.
+    /// In the wire bytes. Wire labels come in ascending order of `at`, and do not overlap.
     Wire {
         /// Offset in the wire bytes.
         at: u32,
         /// Length in bytes.
         len: u32,
     },
-    /// Elsewhere: the bytes are kept behind the wire.
+    /// Not in the wire bytes: the value is stored after them.
     Bytes(&'a [u8]),
 }
 
@@ -104,13 +103,13 @@ where
     }
 }
 
-/// Writes a record step by step: first the labels, in the order in which they stand in the wire and
-/// the extra bytes behind it, then those bytes.
+/// Writes a record step by step: first the labels, in the order of their values in `wire ++ extra`,
+/// then the wire and the extra bytes.
 pub(crate) struct Writer<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
     labels_at: usize,
-    /// Where the label before ended.
+    /// End of the previous label's value.
     end: usize,
 }
 
@@ -122,7 +121,7 @@ impl<'o> Writer<'o> {
             | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
-        // All offsets are constants of an array: nothing is left to check.
+        // All offsets into the array are constants, so no bounds check is left.
         if let Some(header) = out[start..].first_chunk_mut::<HEADER>() {
             header[..32].copy_from_slice(&head.id);
             header[32..40].copy_from_slice(&head.time.to_le_bytes());
@@ -139,7 +138,7 @@ impl<'o> Writer<'o> {
         Self { start, labels_at: out.len(), end: 0, out }
     }
 
-    /// Adds a label whose value is to stand at `at` of the wire and what follows it.
+    /// Adds a label whose value will be at offset `at` of `wire ++ extra`.
     #[inline]
     pub(crate) fn label(&mut self, name: u8, at: usize, len: usize) {
         let gap = at - self.end;
@@ -152,7 +151,7 @@ impl<'o> Writer<'o> {
         put_varint(self.out, len as u64);
     }
 
-    /// What takes the wire and the extra bytes.
+    /// Returns the buffer, to which the caller appends the wire and the extra bytes.
     #[inline]
     pub(crate) fn end_labels(self) -> &'o mut Vec<u8> {
         let labels_len = (self.out.len() - self.labels_at) as u32;
@@ -162,8 +161,8 @@ impl<'o> Writer<'o> {
     }
 }
 
-/// A view of a record's bytes. Making one checks the lengths, in constant time; every access after
-/// that stays within the bytes.
+/// A view of a record's bytes. [`Record::new`] checks the lengths, in constant time; every later
+/// access stays within the bytes.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     bytes: &'a [u8],
@@ -171,7 +170,7 @@ pub struct Record<'a> {
     labels: u32,
     /// Offset of the wire.
     wire: u32,
-    /// Offset of the first byte behind the wire.
+    /// Offset of the first byte after the wire.
     extra: u32,
 }
 
@@ -195,8 +194,8 @@ impl<'a> Record<'a> {
         Ok(Self { bytes, labels: labels as u32, wire: wire as u32, extra: extra as u32 })
     }
 
-    /// Checks what [`Record::new`] leaves to the reader: that every label lies within the bytes and
-    /// that nothing is left over.
+    /// Checks what [`Record::new`] does not: that every label lies within the bytes and that no
+    /// bytes are left over.
     pub fn check(&self) -> Result<(), RecordError> {
         let mut labels = self.labels();
         let mut end = 0;
@@ -218,17 +217,17 @@ impl<'a> Record<'a> {
         self.bytes.first_chunk().unwrap_or(&[0; 32])
     }
 
-    /// When, in the network's unit.
+    /// Time of the message, in the network's unit.
     pub fn time(&self) -> u64 {
         get_u64(self.bytes, 32)
     }
 
-    /// The network's kind.
+    /// Kind of the message.
     pub fn kind(&self) -> u32 {
         get_u32(self.bytes, 40)
     }
 
-    /// Who, where the network knows authors.
+    /// Author of the message, where the network has authors.
     pub fn author(&self) -> Option<&'a Key> {
         if self.flags() & FLAG_AUTHOR == 0 {
             return None;
@@ -236,14 +235,14 @@ impl<'a> Record<'a> {
         self.bytes[HEADER..].first_chunk()
     }
 
-    /// From when on the message is not to be served any more.
+    /// Time from which the message is no longer served.
     pub fn expires(&self) -> Option<u64> {
         let flags = self.flags();
         let at = if flags & FLAG_AUTHOR == 0 { HEADER } else { HEADER + 32 };
         (flags & FLAG_EXPIRES != 0).then(|| get_u64(self.bytes, at))
     }
 
-    /// The fixed part.
+    /// The fixed part of the record.
     pub fn head(&self) -> Head {
         Head {
             id: *self.id(),
@@ -254,7 +253,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The bytes exactly as they go out again.
+    /// The message's bytes, exactly as they are sent out again.
     pub fn wire(&self) -> &'a [u8] {
         &self.bytes[self.wire as usize..self.extra as usize]
     }
@@ -268,7 +267,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// How many labels there are at most, told without reading them: none takes fewer than three bytes.
+    /// Upper bound of the number of labels, computed without reading them: each label takes at
+    /// least three bytes.
     pub fn labels_max(&self) -> usize {
         (self.wire - self.labels) as usize / 3
     }
@@ -288,7 +288,7 @@ impl std::fmt::Debug for Record<'_> {
     }
 }
 
-/// Iterates over a record's labels as (name, value). Ends at the first malformed one, which
+/// Iterates over a record's labels as (name, value). Ends at the first malformed label, which
 /// [`Record::check`] reports.
 #[derive(Clone)]
 pub struct Labels<'a> {
@@ -298,8 +298,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Moves on by one label and says where its value ends; the value starts at `self.end` less its
-    /// length.
+    /// Reads the next label and returns where its value ends, which is the new `self.end`.
     #[inline]
     fn step(&mut self) -> Option<Result<usize, RecordError>> {
         if self.codes.is_empty() {
@@ -354,7 +353,7 @@ impl<'a> Iterator for Labels<'a> {
     }
 }
 
-/// Appends a number, seven bits a byte, the lowest first.
+/// Appends a number as a varint: seven bits per byte, the lowest bits first.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

@@ -1,18 +1,18 @@
 //! Finds the next byte of a JSON string that needs attention: a quote, a backslash or a control
-//! character. Everything else is passed over, 16 bytes at a time.
+//! character. All other bytes are skipped, 16 at a time.
 //!
-//! Sound because every load lies within the slice: the offset is checked before it.
+//! The unsafe code is sound because every load lies within the slice: its offset is checked first.
 #![allow(unsafe_code)]
 // The loads used here are the unaligned ones.
 #![allow(clippy::cast_ptr_alignment)]
 
-/// Whether a byte cannot stand for itself within a JSON string.
+/// Whether a byte cannot appear unescaped within a JSON string.
 #[inline]
 pub const fn is_special(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Index of the first special byte at or behind `at`; `bytes.len()` if there is none.
+/// Returns the index of the first special byte at or after `at`, or `bytes.len()` if there is none.
 #[inline]
 pub fn find_special(bytes: &[u8], at: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -28,11 +28,12 @@ mod sse2 {
         _mm_set1_epi8,
     };
 
-    /// One bit for each special byte of the 16 at `at`. `at + 16 <= bytes.len()` must hold.
+    /// Returns a mask of the 16 bytes from `at`: one bit is set for each special byte.
+    /// `at + 16 <= bytes.len()` must hold.
     #[inline]
     fn specials(bytes: &[u8], at: usize) -> u32 {
         debug_assert!(at + 16 <= bytes.len());
-        // SAFETY: SSE2 is part of x86-64, and the caller has checked that 16 bytes lie behind `at`.
+        // SAFETY: SSE2 is part of x86-64, and the caller has checked that 16 bytes start at `at`.
         unsafe {
             let block = _mm_loadu_si128(bytes.as_ptr().add(at).cast::<__m128i>());
             let control = _mm_cmpeq_epi8(_mm_min_epu8(block, _mm_set1_epi8(0x1f)), block);
@@ -45,7 +46,7 @@ mod sse2 {
     #[inline]
     pub(super) fn find(bytes: &[u8], mut at: usize) -> usize {
         let len = bytes.len();
-        // Two at once, for hex and text: half the branches.
+        // Two blocks at once, for hex and text: half the branches.
         while len.saturating_sub(at) >= 32 {
             let found = specials(bytes, at) | specials(bytes, at + 16) << 16;
             if found != 0 {
@@ -63,7 +64,7 @@ mod sse2 {
         tail(bytes, at)
     }
 
-    /// The last bytes, fewer than 16.
+    /// Searches the last bytes, fewer than 16.
     #[inline]
     fn tail(bytes: &[u8], at: usize) -> usize {
         let len = bytes.len();
@@ -71,7 +72,7 @@ mod sse2 {
             return len;
         }
         if len >= 16 {
-            // The block that ends with the slice, less the bytes in front of `at`.
+            // The last 16 bytes of the slice; the shift drops those before `at`.
             let found = specials(bytes, len - 16) >> (at + 16 - len);
             return if found == 0 { len } else { at + found.trailing_zeros() as usize };
         }
@@ -84,8 +85,8 @@ mod swar {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
 
-    /// High bit set in every byte of `word` that is below `limit` (at most 0x80). Bytes behind the
-    /// first hit may be wrong, which does not matter to a search for the first.
+    /// Sets the high bit of every byte of `word` that is below `limit` (at most 0x80). Bytes after
+    /// the first hit may be wrong, which does not matter to a search for the first hit.
     const fn below(word: u64, limit: u64) -> u64 {
         word.wrapping_sub(ONES * limit) & !word & HIGH
     }

@@ -1,7 +1,9 @@
-//! What each network adds to the archive: the rules of its records, what may come in, its records as lines
-//! and its filters as queries. A folder each. Nothing here does I/O, reads a clock or needs an async runtime.
+//! What each network adds to the archive: the rules of its records, the conditions of admission,
+//! its records as lines and its filters as queries. Each network has a folder. Nothing here does
+//! I/O, reads a clock or needs an async runtime.
 //!
-//! A new network is a folder with its [`Network`]. Which ones a program knows is for the program to say.
+//! A new network is a folder with an implementation of [`Network`]. Each program chooses the
+//! networks that it knows.
 
 use hark_archive::admission::Rules;
 use hark_archive::{Id, Query, Record};
@@ -11,51 +13,51 @@ pub mod waku;
 
 /// A network, as an archive sees it.
 pub trait Network: Send + Sync {
-    /// Names its shelf: the folder, the tables, `--network`, the label of metrics.
+    /// The name of the network's shelf: in its folder, its tables, `--network` and metrics' labels.
     fn name(&self) -> &'static str;
-    /// What its records are called in messages to people: `events`.
+    /// What the network's records are called in messages to people, such as `events`.
     fn records(&self) -> &'static str;
-    /// What a store may build on.
+    /// The properties of the network's records that a store may rely on.
     fn nature(&self) -> Nature;
-    /// What a record does to those before it.
+    /// The rules for what a record does to the records before it.
     fn rules(&self) -> Box<dyn Rules>;
-    /// Its records as lines of text, for import and export.
+    /// The network's records as lines of text, for import and export.
     fn lines(&self) -> &dyn Lines;
-    /// Its filters, for the commands that take some.
+    /// The network's filters, for the commands that take filters.
     fn filters(&self) -> &dyn Filters;
 }
 
-/// What a store may build on.
+/// The properties of a network's records that a store may rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// Units that a second has in the times of its records.
+    /// Number of units of a record's time in one second.
     pub units_per_s: u64,
     /// Whether all records are of one kind.
     pub one_kind: bool,
-    /// Labels of which there are few values, each of them on many records.
+    /// Names of labels that have few values, each of them on many records.
     pub common_labels: &'static [u8],
 }
 
-/// Records as lines of JSON, without the ends of the lines.
+/// Records as lines of JSON, without line endings.
 pub trait Lines: Send + Sync {
     /// Appends the line of a record.
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>);
-    /// Whether lines have signatures, of which the check can be left out.
+    /// Whether lines have signatures, whose check can be skipped.
     fn are_signed(&self) -> bool {
         false
     }
-    /// A reader of lines. It has buffers of its own, so each thread needs one.
+    /// Makes a reader of lines. A reader has its own buffers, so each thread needs its own reader.
     fn reader(&self, terms: &ReadTerms) -> Box<dyn ReadLine>;
 }
 
-/// What holds for all lines that are read.
+/// The terms on which lines are read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadTerms {
-    /// Bytes of a record as its network sends it, at most.
+    /// Maximum length of a record as its network sends it, in bytes.
     pub record_bytes_max: usize,
-    /// Ids and signatures are believed.
+    /// Whether ids and signatures are trusted.
     pub trusted: bool,
-    /// Records that have expired by this second since 1970 are refused.
+    /// Records that have expired at this time, in seconds since 1970, are refused.
     pub now_s: u64,
     /// URLs of this server, which records may name.
     pub own_urls: Vec<String>,
@@ -63,8 +65,8 @@ pub struct ReadTerms {
 
 /// Reads lines.
 pub trait ReadLine {
-    /// Reads a line into `record`, which is cleared before. `is_kept` says whether an id is known, before
-    /// what is expensive is checked.
+    /// Reads a line into `record`, which is cleared first. `is_kept` returns whether a record with
+    /// this id is stored; it is called before the expensive checks.
     fn read(
         &mut self,
         line: &[u8],
@@ -73,33 +75,34 @@ pub trait ReadLine {
     ) -> Result<(), LineFault>;
 }
 
-/// Why a line has no record. The texts say more than the variant does, or nothing.
+/// Why a line yields no record. The texts give details beyond the variant, or are empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineFault {
-    /// It is not a record of this network.
+    /// The line is not a record of this network.
     Malformed(String),
-    /// It is longer than it may be.
+    /// The record is longer than allowed.
     TooLarge(String),
-    /// Its id is not the hash of the rest.
+    /// The record's id is not the hash of the rest.
     Id,
-    /// It is not signed by its author.
+    /// The record is not signed by its author.
     Signature,
-    /// It is never kept.
+    /// The record is ephemeral, so it is never stored.
     Ephemeral,
-    /// Its time is over.
+    /// The record has expired.
     Expired,
-    /// Its id is kept already.
+    /// A record with this id is already stored.
     Kept,
 }
 
 /// Filters as people type them.
 pub trait Filters: Send + Sync {
-    /// The query of a filter, as of 1970, without a bound of rows. `None` if nothing can match it; an error
-    /// in words for people if it cannot be read, or asks for what the archive does not have.
+    /// Returns the query of a filter, with `now` at 1970 and no `budget` of rows. Returns `None` if
+    /// nothing can match the filter. The error is a text for people: the filter cannot be read, or
+    /// needs something that the archive does not have.
     fn query(&self, text: &str) -> Result<Option<Query>, String>;
-    /// The filter that asks a query, on one line.
+    /// Returns the filter of a query, on one line.
     fn text(&self, query: &Query) -> String;
-    /// A filter that shows how they look.
+    /// An example of a filter.
     fn example(&self) -> &'static str;
 }
 

@@ -1,7 +1,8 @@
-//! Between an event and the archive's record.
+//! Encodes an event as the archive's record, and reads it back.
 //!
-//! The record's wire is the event's JSON in our own spelling. First values of single-letter tags
-//! become labels under their letter: in place, where they stand verbatim in the JSON.
+//! The record's wire is the event's JSON in the canonical spelling of `json.rs`. The first value of
+//! a single-letter tag becomes a label named by the letter. The label is a slice of the JSON if the
+//! value stands there verbatim.
 
 use super::event::Event;
 use super::json::{BACK_LEN, CONTENT_KEY, Front, Sink, put_back, put_content, put_escaped};
@@ -9,21 +10,21 @@ use super::span::Span;
 use super::tag::Tag;
 use crate::record::{Head, Id, Key, Record, Writer};
 
-/// Longest value that can be asked for. Longer ones stay in the event, but are no label.
+/// Longest value of a label, in bytes. Longer values stay in the event, but cannot be queried.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
-/// Encodes events. Its buffers are reused, and for tags and content in another spelling than ours.
+/// Encodes events. The reused buffers hold tags and content that are not in canonical spelling.
 #[derive(Debug, Default)]
 pub struct Encoder {
     tags: Vec<u8>,
     content: Vec<u8>,
-    /// Where in `tags` each label's value stands, unless it is escaped there.
+    /// Offset in `tags` of each label's value; `None` if the value is escaped there.
     places: Vec<Option<usize>>,
 }
 
 impl Encoder {
     /// Appends the event as a record to `out`, with `private` labels (names below
-    /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS)) behind its own.
+    /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS)) after its own.
     pub fn encode(&mut self, event: &Event<'_>, private: &[(u8, &[u8])], out: &mut Vec<u8>) {
         let Self { tags, content, places } = self;
         let content = if let Some(raw) = event.raw_content() {
@@ -47,7 +48,7 @@ impl Encoder {
     }
 }
 
-/// What a record is made of, but for the tags.
+/// The parts of a record, except the tags.
 struct Parts<'a> {
     event: &'a Event<'a>,
     front: Front<'a>,
@@ -56,7 +57,8 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// `place` says where in the wire the value of a label stands, which it is told by number and tag.
+    /// Appends the record to `out`. `place` maps the number and the tag of a label to the offset of
+    /// its value in the wire, or to `None` if the value is escaped there.
     #[inline]
     fn write(
         self,
@@ -81,9 +83,9 @@ impl Parts<'_> {
                 None => all_in_wire = false,
             }
         }
-        // Values that are escaped in the wire follow it as they are, and so do private ones.
+        // Values that are escaped in the wire are stored after it unescaped, then the private ones.
         let escaped = || {
-            // The usual case has none and looks at nothing again.
+            // In the usual case no value is escaped, and the labels are not read again.
             let all = (!all_in_wire).then(|| labels(event).enumerate());
             let all = all.into_iter().flatten();
             all.filter(|(n, (_, tag))| place(*n, tag).is_none()).map(|(_, label)| label)
@@ -112,7 +114,7 @@ impl Parts<'_> {
     }
 }
 
-/// Writes the tags, and where each label's value stands.
+/// Writes the tags, and the offset of each label's value.
 fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, places: &mut Vec<Option<usize>>) {
     tags.clear();
     places.clear();
@@ -133,7 +135,7 @@ fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, places: &mut Vec<Option<usi
     tags.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
 }
 
-/// The letter of a tag that can be asked for.
+/// The letter of a tag that becomes a label.
 #[inline]
 fn label(tag: &Tag<'_>) -> Option<u8> {
     tag.letter().filter(|_| tag.len() > 1 && tag.value_span().len() <= LABEL_LEN_MAX)
@@ -144,7 +146,7 @@ fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone 
     event.tags().filter_map(|tag| Some((label(&tag)?, tag)))
 }
 
-/// A record that holds an event: what is asked for often is read in place.
+/// A record that holds an event. Fields that are needed often are read in place.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     record: Record<'a>,
@@ -152,18 +154,19 @@ pub struct EventRecord<'a> {
 }
 
 impl<'a> EventRecord<'a> {
-    /// `None` if the record has no author or a kind beyond 16 bits: then it is no event.
+    /// Views a record as an event. Returns `None` if the record has no author or a kind beyond 16
+    /// bits: then it is not an event.
     pub fn new(record: Record<'a>) -> Option<Self> {
         u16::try_from(record.kind()).ok()?;
         Some(Self { record, pubkey: record.author()? })
     }
 
-    /// Its id.
+    /// The event's id.
     pub fn id(&self) -> &'a Id {
         self.record.id()
     }
 
-    /// Its author.
+    /// The event's author.
     pub fn pubkey(&self) -> &'a Key {
         self.pubkey
     }
@@ -173,12 +176,12 @@ impl<'a> EventRecord<'a> {
         self.record.time()
     }
 
-    /// Its kind.
+    /// The event's kind.
     pub fn kind(&self) -> u16 {
         self.record.kind() as u16
     }
 
-    /// From when on it is not to be served (NIP-40).
+    /// Time from which the event is no longer served (NIP-40).
     pub fn expires(&self) -> Option<u64> {
         self.record.expires()
     }

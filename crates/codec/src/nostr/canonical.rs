@@ -1,9 +1,9 @@
 //! The event id: SHA-256 of `[0,pubkey,created_at,kind,tags,content]` as NIP-01 spells it.
 //!
-//! NIP-01 has seven escapes and says "all other characters verbatim", but a control character cannot
-//! stand verbatim in JSON; clients hash what `JSON.stringify` makes of it, `\u00xx` in lowercase.
-//! That is the spelling of `json.rs`, so tags and content which came in that spelling are hashed
-//! where they lie.
+//! NIP-01 has seven escapes and says "all other characters verbatim", but a control character
+//! cannot stand verbatim in JSON; clients hash what `JSON.stringify` makes of it, `\u00xx` in
+//! lowercase. That is the canonical spelling of `json.rs`, so tags and content that came in that
+//! spelling are hashed in place.
 
 use sha2::{Digest, Sha256};
 
@@ -19,7 +19,7 @@ impl Sink for Sha256 {
     }
 }
 
-/// A short buffer of the front, which saves the hash from taking it in crumbs.
+/// A buffer of everything before the tags, so that the hash takes these bytes in one piece.
 struct Front {
     bytes: [u8; 104],
     len: usize,
@@ -47,7 +47,7 @@ fn front(pubkey: &Key, created_at: u64, kind: u16) -> Front {
     front
 }
 
-/// The id that the event's fields call for.
+/// Computes the id from the event's fields.
 pub fn event_id(event: &Event<'_>) -> Id {
     let front = front(event.pubkey(), event.created_at(), event.kind());
     let mut hash = Sha256::new();
@@ -69,7 +69,7 @@ pub fn write_canonical(out: &mut Vec<u8>, event: &Event<'_>) {
     out.put(b"]");
 }
 
-/// The same for an event that is not signed yet.
+/// Like [`write_canonical`], for an event that is not signed yet.
 pub(crate) fn write_unsigned(
     out: &mut Vec<u8>,
     pubkey: &Key,
@@ -86,7 +86,7 @@ pub(crate) fn write_unsigned(
     out.put(b"]");
 }
 
-/// Tags that no event holds yet.
+/// Appends the tags of an event that is not signed yet, as JSON.
 pub(crate) fn put_plain_tags(out: &mut Vec<u8>, tags: &[&[&str]]) {
     out.put(b"[");
     for (n, tag) in tags.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Makes events of our own: for tests and benches, for AUTH, and for what a relay signs itself.
+//! Makes new events: for tests and benches, for AUTH, and for events that a relay signs itself.
 
 use super::canonical;
 use super::json::{self, Sink};

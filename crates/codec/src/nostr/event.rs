@@ -1,5 +1,5 @@
-//! An event as a view over the bytes it came in: parsed in one pass, hex decoded in passing, strings
-//! without escapes left where they lie, the others put into a reused arena.
+//! An event as a view over the bytes it was read from. One pass parses JSON and decodes the hex.
+//! Strings without escapes stay in those bytes; the others are unescaped into a reused arena.
 
 use super::canonical;
 use super::json;
@@ -11,40 +11,40 @@ use crate::crypto::Signature;
 use crate::hex;
 use crate::record::{Id, Key};
 
-/// Largest `created_at`: the largest whole number that JavaScript reads exactly, since an event
-/// that half of the clients hash to another id helps nobody. It also fits a signed 64-bit column.
+/// Largest `created_at`: the largest whole number that JavaScript reads exactly. For a larger one,
+/// clients in JavaScript would compute another id. It also fits a signed 64-bit column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
-/// Why bytes are no event.
+/// Why bytes are not a valid event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// No JSON.
+    /// Not valid JSON.
     #[error("invalid: {0}")]
     Json(#[from] JsonError),
     /// Not an object.
     #[error("invalid: event is not an object")]
     NoObject,
-    /// A field is not there.
+    /// A field is missing.
     #[error("invalid: event has no {0}")]
     Missing(&'static str),
-    /// A field is there twice.
+    /// A field occurs twice.
     #[error("invalid: event has more than one {0}")]
     Duplicate(&'static str),
-    /// Not hex, not lowercase or not as long as it should be.
+    /// A field is not hex, not lowercase or not of the right length.
     #[error("invalid: {field} is not {digits} lowercase hex digits")]
     Hex {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
-        /// How long it should be.
+        /// The right length.
         digits: u8,
     },
-    /// `created_at` is not as it should be.
+    /// `created_at` is not a valid number.
     #[error("invalid: created_at {0}")]
     CreatedAt(NumberError),
-    /// `created_at` is beyond what all clients can read.
+    /// `created_at` is above [`CREATED_AT_MAX`].
     #[error("invalid: created_at {0} is above {CREATED_AT_MAX}")]
     CreatedAtRange(u64),
-    /// `kind` is not as it should be.
+    /// `kind` is not a valid number.
     #[error("invalid: kind {0}")]
     Kind(NumberError),
     /// `kind` is beyond 16 bits.
@@ -73,10 +73,10 @@ pub struct Arena {
     created_at: u64,
     kind: u16,
     content: Span,
-    /// The JSON of the tags and of the content, where it is in our own spelling.
+    /// The JSON of the tags and of the content, if it is in the canonical spelling of `json.rs`.
     raw_tags: Option<Span>,
     raw_content: Option<Span>,
-    /// What was escaped, unescaped.
+    /// The strings that were escaped, after unescaping.
     pub(crate) scratch: String,
     /// All values of all tags, and for each tag where its values end.
     values: Vec<Span>,
@@ -110,8 +110,8 @@ const ALL: [(u8, &str); 7] = [
     (SIG, "sig"),
 ];
 
-/// The field that is next, and behind its key, where that is spelled as usual: told from a letter or
-/// two, without looking for the key's end.
+/// Skips the next key and returns its field, if the key is spelled as usual. The key's first letter
+/// selects the candidates, without a search for the key's end.
 #[inline]
 fn usual_field(reader: &mut Reader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {
@@ -131,12 +131,12 @@ fn usual_field(reader: &mut Reader<'_>) -> Option<(u8, &'static str)> {
 }
 
 impl Arena {
-    /// Empty buffers.
+    /// Makes empty buffers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the object at the cursor. [`Arena::event`] gives the view.
+    /// Reads the object at the cursor. [`Arena::event`] returns the view of it.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), EventError> {
         self.scratch.clear();
         self.values.clear();
@@ -170,7 +170,8 @@ impl Arena {
         }
     }
 
-    /// The field whose key is next, however that is spelled. `None` for one that events do not have.
+    /// Reads the next key in any spelling and returns its field. `None` means that events do not
+    /// have this field.
     fn other_field(
         &mut self,
         reader: &mut Reader<'_>,
@@ -253,13 +254,13 @@ impl Arena {
         }
     }
 
-    /// The view of what [`Arena::read`] has read from `text`.
+    /// The view of the event that [`Arena::read`] has read from `text`.
     pub(crate) fn event<'a>(&'a self, text: &'a str) -> Event<'a> {
         Event { text, arena: self }
     }
 }
 
-/// The event's id, if it can be found in what is no valid event: so that the refusal can name it.
+/// Finds the id in an invalid event, if possible, so that the refusal can name it.
 #[cold]
 pub(crate) fn recover_id(mut reader: Reader<'_>, scratch: &mut String) -> Option<Id> {
     let mut first = true;
@@ -276,7 +277,7 @@ pub(crate) fn recover_id(mut reader: Reader<'_>, scratch: &mut String) -> Option
     None
 }
 
-/// A view of one event. Its form is right; whether id and signature hold is not said.
+/// A view of one event. Its form has been checked, but not its id and signature.
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
     text: &'a str,
@@ -293,17 +294,17 @@ impl<'a> Event<'a> {
         Ok(arena.event(reader.text()))
     }
 
-    /// The id it says it has.
+    /// The id that the event claims to have.
     pub fn id(&self) -> &'a Id {
         &self.arena.id
     }
 
-    /// Its author.
+    /// The event's author.
     pub fn pubkey(&self) -> &'a Key {
         &self.arena.pubkey
     }
 
-    /// Its signature.
+    /// The event's signature.
     pub fn signature(&self) -> &'a Signature {
         &self.arena.signature.0
     }
@@ -313,55 +314,57 @@ impl<'a> Event<'a> {
         self.arena.created_at
     }
 
-    /// Its kind.
+    /// The event's kind.
     pub fn kind(&self) -> u16 {
         self.arena.kind
     }
 
-    /// Its content, unescaped.
+    /// The event's content, unescaped.
     pub fn content(&self) -> &'a str {
         self.arena.content.get(self.text, &self.arena.scratch)
     }
 
-    /// Its tags.
+    /// The event's tags.
     pub fn tags(&self) -> Tags<'a> {
         let Arena { scratch, values, ends, .. } = self.arena;
         Tags::new(self.text, scratch, values, ends)
     }
 
-    /// How many tags.
+    /// The number of tags.
     pub fn tag_count(&self) -> usize {
         self.arena.ends.len()
     }
 
-    /// First value (behind the name) of the first tag of this name that has one.
+    /// The first value (after the name) of the first tag of this name that has a value.
     pub fn first_value(&self, name: &str) -> Option<&'a str> {
         self.tags().filter(|tag| tag.is(name)).find_map(|tag| tag.value())
     }
 
-    /// The `d` tag's value, that addressable events are told apart by (NIP-01): empty without one.
+    /// The value of the first `d` tag, which distinguishes addressable events (NIP-01); empty if
+    /// there is none.
     pub fn d(&self) -> &'a str {
         let d = self.tags().find(|tag| tag.is("d"));
         d.and_then(|tag| tag.value()).unwrap_or_default()
     }
 
-    /// From when on it is not to be served (NIP-40), if the first such tag says so in digits.
+    /// Time from which the event is no longer served (NIP-40), if the value of the first
+    /// `expiration` tag consists of digits.
     pub fn expiration(&self) -> Option<u64> {
         let value = self.tags().find(|tag| tag.is("expiration"))?.value()?;
         value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
     }
 
-    /// Whether only its author may publish it (NIP-70): it has the tag `["-"]`.
+    /// Whether only the author may publish the event (NIP-70): it has the tag `["-"]`.
     pub fn is_protected(&self) -> bool {
         self.tags().any(|tag| tag.is("-"))
     }
 
-    /// What filters can ask for: first values of single-letter tags, with the letter.
+    /// The tags that filters can query: the letter and first value of each single-letter tag.
     pub fn labels(&self) -> impl Iterator<Item = (u8, &'a str)> + Clone + use<'a> {
         self.tags().filter_map(|tag| Some((tag.letter()?, tag.value()?)))
     }
 
-    /// The id that its fields call for.
+    /// Computes the id from the event's fields.
     pub fn compute_id(&self) -> Id {
         canonical::event_id(self)
     }
@@ -371,29 +374,29 @@ impl<'a> Event<'a> {
         self.compute_id() == *self.id()
     }
 
-    /// Appends it as JSON, in our own spelling.
+    /// Appends the event as JSON, in canonical spelling.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         json::write_event(out, self);
     }
 
-    /// The JSON of the tags as it came, if it came in our own spelling.
+    /// The JSON of the tags as received, if it is in canonical spelling.
     #[inline]
     pub(crate) fn raw_tags(&self) -> Option<&'a str> {
         self.arena.raw_tags.map(|span| span.get(self.text, ""))
     }
 
-    /// Where that stands in the text.
+    /// Offset of [`Event::raw_tags`] in the text.
     pub(crate) fn raw_tags_at(&self) -> Option<usize> {
         self.arena.raw_tags?.text_at()
     }
 
-    /// The JSON of the content as it came, if it came in our own spelling.
+    /// The JSON of the content as received, if it is in canonical spelling.
     #[inline]
     pub(crate) fn raw_content(&self) -> Option<&'a str> {
         self.arena.raw_content.map(|span| span.get(self.text, ""))
     }
 
-    /// About how long its JSON is: exact, if it came in our own spelling.
+    /// Estimates the length of the event's JSON; exact if it was received in canonical spelling.
     pub(crate) fn json_len_guess(&self) -> usize {
         let tags = self.raw_tags().map_or(self.arena.values.len() * 40, str::len);
         let content = self.raw_content().map_or(self.arena.content.len() + 16, str::len);

@@ -1,7 +1,7 @@
-//! A filter: what a client asks for (NIP-01, NIP-50). Parsed into flat, reused storage.
+//! Filters: which events a client wants (NIP-01, NIP-50), parsed into flat, reused buffers.
 //!
-//! A list that is present but empty matches nothing; one that is absent matches all. Lists are kept
-//! sorted and without doubles, so equal questions look equal.
+//! A list that is present but empty matches nothing; an absent list matches all. Lists are sorted
+//! and deduplicated, so that equivalent filters look equal.
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
@@ -11,7 +11,7 @@ use super::span::Span;
 use crate::hex;
 use crate::record::{Id, Key, Record};
 
-/// One filter. Reused: once its buffers have grown, parsing allocates nothing.
+/// One filter, to be reused: once its buffers have grown, parsing allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     has_ids: bool,
@@ -39,7 +39,7 @@ struct Group {
 }
 
 impl Filter {
-    /// Forgets everything but the buffers: then it matches all.
+    /// Removes all conditions, so that the filter matches every event. Keeps the buffers.
     pub fn clear(&mut self) {
         self.ids.clear();
         self.authors.clear();
@@ -136,23 +136,23 @@ impl Filter {
         Ok(())
     }
 
-    /// Ids asked for, ascending. `None`: any.
+    /// The wanted ids, ascending. `None` means any.
     pub fn ids(&self) -> Option<&[Id]> {
         self.has_ids.then_some(&self.ids)
     }
 
-    /// Authors asked for, ascending. `None`: any.
+    /// The wanted authors, ascending. `None` means any.
     pub fn authors(&self) -> Option<&[Key]> {
         self.has_authors.then_some(&self.authors)
     }
 
-    /// Kinds asked for, ascending. `None`: any.
+    /// The wanted kinds, ascending. `None` means any.
     pub fn kinds(&self) -> Option<&[u16]> {
         self.has_kinds.then_some(&self.kinds)
     }
 
-    /// Tags asked for, by ascending letter (`#e` is `b'e'`). An event must have one of the values
-    /// of each.
+    /// The wanted tags, by ascending letter (`#e` is `b'e'`). For each letter, an event must have
+    /// one of the values.
     pub fn tags(&self) -> impl Iterator<Item = (u8, Values<'_>)> + Clone {
         self.groups.iter().map(|group| {
             let spans = self.values.get(group.from as usize..group.to as usize);
@@ -160,7 +160,7 @@ impl Filter {
         })
     }
 
-    /// The values of one letter. `None`: any.
+    /// The wanted values of one letter. `None` means any.
     pub fn tag(&self, letter: u8) -> Option<Values<'_>> {
         self.tags().find(|(name, _)| *name == letter).map(|(_, values)| values)
     }
@@ -175,7 +175,7 @@ impl Filter {
         self.until
     }
 
-    /// How many stored events at most.
+    /// Maximum number of stored events.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
@@ -185,7 +185,7 @@ impl Filter {
         self.search.map(|span| span.get("", &self.text))
     }
 
-    /// Whether no event at all can match: a list is empty, or `since` lies behind `until`.
+    /// Whether no event at all can match: a list is empty, or `since` is after `until`.
     pub fn matches_nothing(&self) -> bool {
         (self.has_ids && self.ids.is_empty())
             || (self.has_authors && self.authors.is_empty())
@@ -194,7 +194,7 @@ impl Filter {
             || matches!((self.since, self.until), (Some(since), Some(until)) if since > until)
     }
 
-    /// Whether the event is one of those asked for. `limit` and `search` are not looked at.
+    /// Whether the event matches the filter. `limit` and `search` are ignored.
     pub fn matches(&self, event: &Event<'_>) -> bool {
         self.matches_head(event.id(), event.pubkey(), event.created_at(), u32::from(event.kind()))
             && self.tags().all(|(letter, values)| {
@@ -202,7 +202,7 @@ impl Filter {
             })
     }
 
-    /// The same for an event's record.
+    /// Like [`Filter::matches`], for an event's record.
     pub fn matches_record(&self, record: &Record<'_>) -> bool {
         let Some(author) = record.author() else { return false };
         self.matches_head(record.id(), author, record.time(), record.kind())
@@ -220,7 +220,7 @@ impl Filter {
             && (!self.has_ids || self.ids.binary_search(id).is_ok())
     }
 
-    /// Appends it as JSON: elements in fixed order, values ascending, no white space.
+    /// Appends the filter as JSON: elements in fixed order, values ascending, no white space.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let mut comma: &[u8] = b"{";
         let mut open = |out: &mut Vec<u8>, name: &str| {
@@ -260,7 +260,7 @@ impl Filter {
     }
 }
 
-/// The values of one tag that a filter asks for, ascending.
+/// The wanted values of one tag, ascending.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     text: &'a str,
@@ -268,23 +268,23 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// All of them.
+    /// All values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a str> + Clone + use<'a> {
         let text = self.text;
         self.spans.iter().map(move |span| span.get("", text))
     }
 
-    /// How many.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there are none, so that nothing matches.
+    /// Whether there are no values, so that no event matches.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// Whether `value` is one of them.
+    /// Whether `value` is one of the values.
     pub fn contains(&self, value: &str) -> bool {
         self.contains_bytes(value.as_bytes())
     }
@@ -338,7 +338,7 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // As numbers they compare in the same order, and in place.
+        // As numbers the keys compare in the same order, and in place.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))
@@ -364,7 +364,7 @@ fn read_number(reader: &mut Reader<'_>, element: Element) -> Result<u64, FilterE
     reader.number().map_err(|reason| FilterError::Number { element, reason })
 }
 
-/// Reads a string to the end of `text`, wherever it stood.
+/// Reads a string and appends it to `text`, whether it was escaped or not.
 fn read_string(
     reader: &mut Reader<'_>,
     element: Element,
@@ -381,7 +381,7 @@ fn read_string(
     Ok(Span::of_scratch(text, from))
 }
 
-/// Moves the first of each run of equal strings to the front, and returns how many there are.
+/// Moves the distinct strings of a sorted list to the front and returns how many there are.
 fn move_distinct_forward(spans: &mut [Span], text: &str) -> usize {
     let mut kept = 0;
     for at in 0..spans.len() {

@@ -1,4 +1,4 @@
-//! What may be wrong with a filter.
+//! Errors of filters.
 
 use std::fmt;
 
@@ -33,10 +33,10 @@ impl fmt::Display for Element {
     }
 }
 
-/// Why bytes are no filter.
+/// Why bytes are not a valid filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// No JSON.
+    /// Not valid JSON.
     #[error("invalid: {0}")]
     Json(#[from] JsonError),
     /// Not an object.
@@ -51,15 +51,15 @@ pub enum FilterError {
     /// Not an id or a key.
     #[error("invalid: {element}[{index}] is not 64 lowercase hex digits")]
     Hex {
-        /// Which list.
+        /// The list.
         element: Element,
-        /// Which of its values, from 0.
+        /// Index of the value in the list, from 0.
         index: u32,
     },
-    /// Not a number as it should be.
+    /// Not a valid number.
     #[error("invalid: {element} {reason}")]
     Number {
-        /// Which.
+        /// The element.
         element: Element,
         /// What is wrong.
         reason: NumberError,
@@ -67,16 +67,16 @@ pub enum FilterError {
     /// A kind beyond 16 bits.
     #[error("invalid: kind {0} is above 65535")]
     KindRange(u64),
-    /// An element that is there twice.
+    /// An element that occurs twice.
     #[error("invalid: filter has more than one {0}")]
     Duplicate(Element),
-    /// An element that the relay does not know: to ignore it would answer another question.
+    /// An element that the relay does not know: ignoring it would answer a different query.
     #[error("unsupported: filter element {0:?}")]
     Unsupported(Box<str>),
 }
 
 impl FilterError {
-    /// Whether the filter is right, but asks for something that is not offered.
+    /// Whether the filter is well-formed, but has an element that is not supported.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported(_))
     }

@@ -1,11 +1,11 @@
-//! Writes JSON: strings, numbers and whole events. One spelling for everything: no white space, the
-//! seven short escapes of NIP-01, `\u00xx` in lowercase for other control characters, all else as
-//! it is.
+//! Writes JSON: strings, numbers and whole events. There is one canonical spelling: no white space,
+//! the seven short escapes of NIP-01, `\u00xx` in lowercase for other control characters, and all
+//! other characters verbatim.
 
 use super::event::Event;
 use crate::{hex, scan};
 
-/// Where bytes go: a buffer, or a hash that takes them as they come.
+/// The destination of written bytes: a buffer or a hash.
 pub(crate) trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -39,10 +39,10 @@ pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
     put_back(out, event);
 }
 
-/// Between tags and content.
+/// The JSON between tags and content.
 pub(crate) const CONTENT_KEY: &[u8] = b",\"content\":";
 
-/// Everything up to the tags. Its length is known before it is written.
+/// The JSON before the tags. Its length is known before it is written.
 pub(crate) struct Front<'a> {
     event: &'a Event<'a>,
     created_at: Decimal,
@@ -75,7 +75,7 @@ impl<'a> Front<'a> {
     }
 }
 
-/// Everything behind the content.
+/// Appends the JSON after the content.
 #[inline]
 pub(crate) fn put_back(out: &mut Vec<u8>, event: &Event<'_>) {
     out.put(b",\"sig\":\"");
@@ -83,10 +83,10 @@ pub(crate) fn put_back(out: &mut Vec<u8>, event: &Event<'_>) {
     out.put(b"\"}");
 }
 
-/// How many bytes that is.
+/// Number of bytes that [`put_back`] appends.
 pub(crate) const BACK_LEN: usize = 138;
 
-/// The tags as JSON: copied in one go, where they came in our own spelling.
+/// Appends the tags as JSON. Tags that came in canonical spelling are copied at once.
 #[inline]
 pub(crate) fn put_tags(out: &mut impl Sink, event: &Event<'_>) {
     if let Some(raw) = event.raw_tags() {
@@ -104,7 +104,7 @@ pub(crate) fn put_tags(out: &mut impl Sink, event: &Event<'_>) {
     out.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
 }
 
-/// The content as a JSON string: copied in one go, where it came in our own spelling.
+/// Appends the content as a JSON string. Content that came in canonical spelling is copied at once.
 #[inline]
 pub(crate) fn put_content(out: &mut impl Sink, event: &Event<'_>) {
     match event.raw_content() {
@@ -119,7 +119,7 @@ pub(crate) fn put_string(out: &mut impl Sink, text: &str) {
     out.put(b"\"");
 }
 
-/// What stands between the quotes.
+/// Appends `text` as a JSON string without the quotes.
 #[inline]
 pub(crate) fn put_escaped(out: &mut impl Sink, text: &str) {
     let bytes = text.as_bytes();
@@ -152,13 +152,13 @@ pub(crate) fn put_u64(out: &mut impl Sink, value: u64) {
     out.put(Decimal::new(value).get());
 }
 
-/// A number as digits.
+/// A number as decimal digits.
 pub(crate) struct Decimal {
     digits: [u8; 20],
     from: usize,
 }
 
-/// 00 to 99.
+/// The digits of 00 to 99.
 const PAIRS: [[u8; 2]; 100] = {
     let (mut pairs, mut n) = ([[0; 2]; 100], 0);
     while n < 100 {

@@ -1,52 +1,52 @@
-//! What may be wrong with JSON and with its numbers.
+//! Errors of JSON and of its numbers.
 
-/// Unknown fields may nest this deep; known ones have their own shape.
+/// Maximum depth of nesting in unknown fields. Known fields have a fixed shape.
 pub(crate) const DEPTH_MAX: u32 = 32;
 
-/// Why bytes are no JSON.
+/// Why bytes are not valid JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
     /// Not UTF-8.
     #[error("not valid UTF-8")]
     Utf8,
-    /// Beyond 2 GiB.
+    /// 2 GiB or longer.
     #[error("too long")]
     TooLong,
     /// Something else was expected here.
     #[error("not valid JSON: {wanted} expected at byte {at}")]
     Expected {
-        /// What.
+        /// What was expected.
         wanted: &'static str,
-        /// Where.
+        /// Offset in bytes.
         at: u32,
     },
     /// A raw control character within a string.
     #[error("not valid JSON: control character in a string at byte {0}, escape it as \\u00xx")]
     Control(u32),
-    /// A backslash that starts no escape.
+    /// A backslash that does not start a known escape.
     #[error("not valid JSON: unknown escape at byte {0}")]
     Escape(u32),
     /// Half of a surrogate pair.
     #[error("not valid Unicode: half of a surrogate pair at byte {0}")]
     Surrogate(u32),
-    /// Nested too deep.
+    /// Nested too deeply.
     #[error("nested deeper than {DEPTH_MAX} levels")]
     Depth,
-    /// Something behind the end.
+    /// Something follows the end of the message.
     #[error("not valid JSON: something follows at byte {0} where the message should end")]
     Trailing(u32),
 }
 
-/// Why a number is not one of ours.
+/// Why a number is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumberError {
-    /// No number at all.
+    /// Not a number.
     #[error("is not a number")]
     NoNumber,
     /// Below zero.
     #[error("is negative")]
     Negative,
-    /// With fraction or exponent.
+    /// Written with a fraction or an exponent.
     #[error("is not written as a whole number")]
     NotWhole,
     /// Needs more than 64 bits, or is above what the field may hold.

@@ -1,4 +1,5 @@
-//! What a client says: `["EVENT",…]`, `["REQ",…]` and so on (NIP-01, 42, 45, 77), read in one pass.
+//! The messages of clients: `["EVENT",…]`, `["REQ",…]` and so on (NIP-01, 42, 45, 77), read in one
+//! pass.
 
 use super::event::{Arena, Event, EventError, recover_id};
 use super::filter::Filter;
@@ -14,58 +15,58 @@ pub const SUB_LEN_MAX: usize = 64;
 /// One message of a client, as a view over its bytes and an [`Inbox`].
 #[derive(Clone, Copy, Debug)]
 pub enum ClientMessage<'a> {
-    /// Publish this. Only its form has been checked.
+    /// Publishes an event. Only the event's form has been checked.
     Event(Event<'a>),
-    /// What matches any of the filters, stored and to come.
+    /// Requests the events, stored and future, that match any of the filters.
     Req {
         /// Subscription id.
         sub: &'a str,
-        /// At least one.
+        /// At least one filter.
         filters: &'a [Filter],
     },
-    /// How many match any of the filters (NIP-45).
+    /// Requests the number of events that match any of the filters (NIP-45).
     Count {
         /// Query id.
         sub: &'a str,
-        /// At least one.
+        /// At least one filter.
         filters: &'a [Filter],
     },
-    /// End of a subscription.
+    /// Ends a subscription.
     Close {
         /// Subscription id.
         sub: &'a str,
     },
     /// A signed answer to the relay's challenge (NIP-42). Only its form has been checked.
     Auth(Event<'a>),
-    /// Begin to compare sets (NIP-77).
+    /// Begins a comparison of sets of events (NIP-77).
     NegOpen {
-        /// Id, in a namespace of its own.
+        /// Id of the comparison, in a namespace of its own.
         sub: &'a str,
-        /// Which set.
+        /// Which events the set holds.
         filter: &'a Filter,
         /// The first message, hex.
         message: &'a str,
     },
-    /// Go on comparing.
+    /// Continues a comparison.
     NegMsg {
-        /// Id.
+        /// Id of the comparison.
         sub: &'a str,
         /// The next message, hex.
         message: &'a str,
     },
-    /// Stop comparing.
+    /// Ends a comparison.
     NegClose {
-        /// Id.
+        /// Id of the comparison.
         sub: &'a str,
     },
 }
 
-/// What a refused message was about, and so how to answer it.
+/// What a refused message refers to, which determines the kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About<'a> {
     /// Unknown: answer with NOTICE.
     Nothing,
-    /// This event, or AUTH: answer with OK.
+    /// This event, of EVENT or AUTH: answer with OK.
     Event(Id),
     /// This subscription or count: answer with CLOSED.
     Sub(&'a str),
@@ -73,7 +74,7 @@ pub enum About<'a> {
     Neg(&'a str),
 }
 
-/// A message that cannot be understood.
+/// A message that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct MessageError<'a> {
@@ -83,10 +84,10 @@ pub struct MessageError<'a> {
     pub reason: MessageErrorKind,
 }
 
-/// Why a message cannot be understood. The text can go to the client as it is.
+/// Why a message cannot be parsed. The text can be sent to the client unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageErrorKind {
-    /// No JSON.
+    /// The message is not valid JSON.
     #[error("invalid: {0}")]
     Json(#[from] JsonError),
     /// Not an array that begins with a string.
@@ -95,28 +96,28 @@ pub enum MessageErrorKind {
     /// A type that the relay does not know.
     #[error("unsupported: message type {0:?}")]
     Type(Box<str>),
-    /// No subscription id, or not a string.
+    /// The subscription id is missing or not a string.
     #[error("invalid: subscription id is not a string")]
     NoSub,
-    /// Empty subscription id.
+    /// The subscription id is empty.
     #[error("invalid: subscription id is empty")]
     EmptySub,
-    /// Too long a subscription id.
+    /// The subscription id is longer than [`SUB_LEN_MAX`].
     #[error("invalid: subscription id is longer than {SUB_LEN_MAX} characters")]
     LongSub,
-    /// REQ or COUNT without filter.
+    /// A REQ or COUNT without a filter.
     #[error("invalid: no filter")]
     NoFilter,
     /// Too many filters.
     #[error("invalid: more than {0} filters")]
     TooManyFilters(usize),
-    /// NEG message that is not hex.
+    /// A comparison message that is not lowercase hex.
     #[error("invalid: comparison message is not lowercase hex")]
     NegHex,
-    /// No event.
+    /// The event is malformed.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// No filter.
+    /// A filter is malformed or not supported.
     #[error(transparent)]
     Filter(#[from] FilterError),
 }
@@ -125,7 +126,7 @@ pub enum MessageErrorKind {
 #[derive(Debug)]
 pub struct Inbox {
     arena: Arena,
-    /// The first `used` are those of the message at hand; the rest wait to be used again.
+    /// The first `used` filters are those of the current message; the rest are kept for reuse.
     filters: Vec<Filter>,
     used: usize,
     filters_max: usize,
@@ -143,7 +144,7 @@ enum Parts {
     NegClose(Span),
 }
 
-/// The same for a refusal.
+/// What a refused message refers to, still to be looked up in the inbox.
 enum Failed {
     Nothing,
     Event(Id),
@@ -154,7 +155,7 @@ enum Failed {
 type Refusal = (Failed, MessageErrorKind);
 
 impl Inbox {
-    /// Takes messages with up to `filters_max` filters.
+    /// Makes an inbox for messages with up to `filters_max` filters.
     pub fn new(filters_max: usize) -> Self {
         Self { arena: Arena::new(), filters: Vec::new(), used: 0, filters_max: filters_max.max(1) }
     }
@@ -259,7 +260,7 @@ impl Inbox {
         })
     }
 
-    /// Reads a subscription id, then what `rest` reads, then the end. The id is known to the refusal.
+    /// Reads a subscription id, then what `rest` reads, then the end. Refusals name the id.
     fn read_question(
         &mut self,
         reader: &mut Reader<'_>,

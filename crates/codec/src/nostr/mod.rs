@@ -1,6 +1,6 @@
 //! Nostr: events, filters and the messages between client and relay.
 //!
-//! What is read how, and why, stands in `docs/protocols.md`.
+//! `docs/protocols.md` says how each of them is read, and why.
 
 pub mod binary;
 pub mod canonical;

@@ -1,4 +1,4 @@
-//! What the relay says: each function appends one message to a buffer.
+//! The messages of the relay: each function appends one message to a buffer.
 
 use super::json::{Sink, put_string, put_u64};
 use crate::hex;
@@ -7,9 +7,9 @@ use crate::record::Id;
 /// What EOSE may say about the stored events (NIP-67).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EoseHint {
-    /// All that match have been sent.
+    /// All matching events have been sent.
     Finish,
-    /// There are more than have been sent.
+    /// More events match than have been sent.
     More,
 }
 
@@ -48,8 +48,8 @@ pub fn write_auth(out: &mut Vec<u8>, challenge: &str) {
     write_strings(out, b"[\"AUTH\",", &[challenge]);
 }
 
-/// `["COUNT","<sub>",{"count":n}]`, with `"approximate":true` and `"hll":"<hex>"` where they are
-/// called for (NIP-45: 256 registers).
+/// `["COUNT","<sub>",{"count":n}]`, with `"approximate":true` if `approximate`, and with
+/// `"hll":"<hex>"` if `hll` is given (NIP-45: 256 registers).
 pub fn write_count(
     out: &mut Vec<u8>,
     sub: &str,
@@ -72,7 +72,7 @@ pub fn write_count(
     out.put(b"}]");
 }
 
-/// `["EVENT","<sub>",`: the event's JSON and `]` are to follow.
+/// `["EVENT","<sub>",`: the caller then appends the event's JSON and `]`.
 pub fn write_event_open(out: &mut Vec<u8>, sub: &str) {
     out.put(b"[\"EVENT\",");
     put_string(out, sub);

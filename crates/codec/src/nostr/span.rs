@@ -1,6 +1,6 @@
-//! Where a string stands that has been read: eight bytes, no borrow.
+//! The position of a string that has been read: eight bytes, no borrow.
 
-/// A string within the text or, with the high bit of `at`, within the scratch.
+/// A string within the text or, if the high bit of `at` is set, within the scratch string.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     at: u32,
@@ -15,7 +15,7 @@ impl Span {
         Self { at: from as u32, len: (to - from) as u32 }
     }
 
-    /// A string that has just been put at the end of `scratch`, from `from` on.
+    /// The span of the string that has just been appended to `scratch`, starting at `from`.
     pub(crate) fn of_scratch(scratch: &str, from: usize) -> Self {
         Self { at: from as u32 | IN_SCRATCH, len: (scratch.len() - from) as u32 }
     }
@@ -34,7 +34,7 @@ impl Span {
         source.as_bytes().get(from..from + self.len as usize).unwrap_or_default()
     }
 
-    /// Where in the text it begins, unless it was escaped there.
+    /// The string's offset in the text; `None` if the string was escaped there.
     #[inline]
     pub(crate) fn text_at(self) -> Option<usize> {
         (!self.is_scratch()).then_some(self.at as usize)

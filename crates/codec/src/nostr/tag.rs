@@ -1,4 +1,4 @@
-//! An event's tags, as views over the same bytes.
+//! An event's tags, as views over the event's bytes.
 
 use super::span::Span;
 
@@ -9,7 +9,7 @@ pub struct Tags<'a> {
     scratch: &'a str,
     values: &'a [Span],
     ends: &'a [u32],
-    /// How many values belong to tags that have been given out.
+    /// Number of values in the tags that have been returned.
     given: u32,
 }
 
@@ -46,13 +46,14 @@ pub struct Tag<'a> {
 }
 
 impl<'a> Tag<'a> {
-    /// Its name, the first string.
+    /// The tag's name, which is its first string.
     #[inline]
     pub fn name(&self) -> &'a str {
         self.get(0).unwrap_or_default()
     }
 
-    /// Whether that is its name. Bytes are cheaper to look at than characters, lengths than bytes.
+    /// Whether `name` is the tag's name. Lengths are cheaper to compare than bytes, and bytes are
+    /// cheaper than characters.
     #[inline]
     pub(crate) fn is(&self, name: &str) -> bool {
         self.values.first().is_some_and(|span| {
@@ -60,13 +61,13 @@ impl<'a> Tag<'a> {
         })
     }
 
-    /// Its value, the second string.
+    /// The tag's value, which is its second string.
     #[inline]
     pub fn value(&self) -> Option<&'a str> {
         self.get(1)
     }
 
-    /// Its name, if that is a single letter.
+    /// The tag's name, if the name is a single letter.
     #[inline]
     pub fn letter(&self) -> Option<u8> {
         let span = self.values.first().filter(|span| span.len() == 1)?;
@@ -76,26 +77,26 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Any of its strings.
+    /// The string at index `at`. The name is at 0.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'a str> {
         self.values.get(at).map(|span| span.get(self.text, self.scratch))
     }
 
-    /// How many strings it has, name included: at least one.
+    /// The number of strings, including the name: at least one.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// All its strings.
+    /// All strings of the tag.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let Self { text, scratch, values } = *self;
         values.iter().map(move |span| span.get(text, scratch))
     }
 
-    /// Where its value stands: nowhere without one.
+    /// The span of the tag's value; empty if there is no value.
     #[inline]
     pub(crate) fn value_span(&self) -> Span {
         self.values.get(1).copied().unwrap_or_default()

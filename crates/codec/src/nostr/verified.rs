@@ -1,22 +1,22 @@
-//! Events that have been checked: the type cannot be had without the check.
+//! Events that have been checked: only the check can make a value of this type.
 
 use std::ops::Deref;
 
 use super::event::Event;
 use crate::crypto::{Verifier, VerifyError};
 
-/// Why an event is not what it says it is.
+/// Why an event fails the check of its id and signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// The id is not the hash of the event.
     #[error("invalid: id is not the hash of the event")]
     Id,
-    /// The signature does not hold.
+    /// The signature is not valid.
     #[error(transparent)]
     Signature(#[from] VerifyError),
 }
 
-/// An event whose id is its hash and whose signature holds.
+/// An event whose id is its hash and whose signature is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedEvent<'a>(Event<'a>);
 

@@ -5,33 +5,33 @@ use sha2::{Digest as _, Sha256};
 use super::protobuf::{Fields, ProtobufError, put_bytes, put_number, put_sint64};
 use crate::record::{self, Head, Id, Place, Record};
 
-/// Bytes of `meta`, at most (RFC 14).
+/// Maximum length of `meta`, in bytes (RFC 14).
 pub const META_MAX: usize = 64;
 
 /// Names of a Waku record's labels.
 pub mod topic {
-    /// The topic that the message was passed on under: a shard.
+    /// The topic on which the message was relayed: a shard.
     pub const PUBSUB: u8 = b'p';
     /// The topic that applications choose.
     pub const CONTENT: u8 = b'c';
 }
 
-/// A message as RFC 14/WAKU2-MESSAGE has it, over the bytes that it came in.
+/// A message as RFC 14/WAKU2-MESSAGE defines it, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What it says, mostly encrypted. Field 1.
+    /// Content of the message, mostly encrypted. Field 1.
     pub payload: &'a [u8],
-    /// What it is about. Field 2.
+    /// Topic that the application chose. Field 2.
     pub content_topic: &'a str,
     /// How the payload is encrypted. Field 3.
     pub version: Option<u32>,
-    /// When it was made, in ns since 1970. Field 10.
+    /// Time at which the message was made, in ns since 1970. Field 10.
     pub timestamp: Option<i64>,
-    /// What an application adds, up to [`META_MAX`] bytes. Field 11.
+    /// Data that the application adds, up to [`META_MAX`] bytes. Field 11.
     pub meta: Option<&'a [u8]>,
-    /// Proof that its sender keeps to a rate. Field 21.
+    /// Proof that the sender keeps to a rate limit. Field 21.
     pub proof: Option<&'a [u8]>,
-    /// Whether it is not to be stored. Field 31.
+    /// Whether the message must not be stored. Field 31.
     pub ephemeral: Option<bool>,
 }
 
@@ -55,8 +55,8 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
-    /// Appends the message, its fields in the order of their numbers. Says where the content topic
-    /// stands in it.
+    /// Appends the message, its fields in the order of their numbers. Returns the offset of the
+    /// content topic in the message.
     pub fn write(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         if !self.payload.is_empty() {
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
         topic - start
     }
 
-    /// Its identity under a pubsub topic (RFC 14, "Deterministic message hashing").
+    /// The message's identity on a pubsub topic (RFC 14, "Deterministic message hashing").
     pub fn hash(&self, pubsub_topic: &str) -> Id {
         let mut hash = Sha256::new();
         hash.update(pubsub_topic);
@@ -93,16 +93,16 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Makes records of messages.
+/// Encodes messages as records.
 #[derive(Debug, Default)]
 pub struct Encoder {
     wire: Vec<u8>,
 }
 
 impl Encoder {
-    /// Appends the record of a message with this hash. What only counts on its way (the proof, whether
-    /// it is ephemeral) is left out, and so is what nobody knows. A time before 1970 becomes 0: doors
-    /// refuse such messages.
+    /// Appends the record of a message with this hash. Fields that matter only while a message is
+    /// relayed (`proof`, `ephemeral`) are left out, and so are unknown fields. A time before 1970
+    /// becomes 0; callers refuse such messages.
     pub fn encode(
         &mut self,
         message: &Message<'_>,
@@ -129,7 +129,7 @@ impl Encoder {
 pub struct MessageRecord<'a>(Record<'a>);
 
 impl<'a> MessageRecord<'a> {
-    /// Reads what [`Encoder::encode`] wrote.
+    /// Views a record that [`Encoder::encode`] wrote.
     pub fn new(record: Record<'a>) -> Self {
         Self(record)
     }
@@ -139,27 +139,27 @@ impl<'a> MessageRecord<'a> {
         self.0.id()
     }
 
-    /// The message, as it goes out again.
+    /// The message's bytes, as they are sent out again.
     pub fn message(&self) -> &'a [u8] {
         self.0.wire()
     }
 
-    /// Whether the message has a payload. Archives can have messages from before there had to be one,
-    /// which other nodes cannot read.
+    /// Whether the message has a payload. Old archives can hold messages without one, from before a
+    /// payload was required. Other nodes cannot read such messages.
     pub fn has_payload(&self) -> bool {
-        // Fields stand in the order of their numbers, and this is the first.
+        // Fields stand in the order of their numbers, and the payload is the first.
         let first = Fields::new(self.message()).next().and_then(Result::ok);
         first.is_some_and(|field| {
             field.number == 1 && field.bytes().is_ok_and(|payload| !payload.is_empty())
         })
     }
 
-    /// The topic that it was passed on under.
+    /// The topic on which the message was relayed.
     pub fn pubsub_topic(&self) -> &'a [u8] {
         self.topic(topic::PUBSUB)
     }
 
-    /// The topic that its application chose.
+    /// The topic that the application chose.
     pub fn content_topic(&self) -> &'a [u8] {
         self.topic(topic::CONTENT)
     }
@@ -178,7 +178,7 @@ mod tests {
     const CONTENT: &str = "/waku/2/default-content/proto";
     const PAYLOAD: &[u8] = b"\x01\x02\x03\x04TEST\x05\x06\x07\x08";
 
-    /// The vectors of RFC 14.
+    /// The test vectors of RFC 14.
     #[test]
     fn hashes_are_those_of_the_specification() {
         let message = Message {

@@ -1,5 +1,5 @@
-//! Waku: messages (RFC 14/WAKU2-MESSAGE), their deterministic hash, and what Store v3 (RFC
-//! 13/WAKU2-STORE) asks and answers. Decoding borrows, encoding appends.
+//! Waku: messages (RFC 14/WAKU2-MESSAGE), their deterministic hash, and the requests and responses
+//! of Store v3 (RFC 13/WAKU2-STORE). Decoding borrows, encoding appends.
 
 pub mod message;
 pub mod protobuf;

@@ -1,9 +1,10 @@
-//! Protocol Buffers' wire format, as far as Waku uses it: fields in any order, the last of several
-//! counts, unknown ones are passed by. Groups, which nothing has used for a decade, are refused.
+//! The wire format of Protocol Buffers, as far as Waku uses it. Fields come in any order, the last
+//! of several fields with the same number counts, and unknown fields are skipped. Groups, which
+//! nothing has used for a decade, are refused.
 
 pub use crate::record::put_varint;
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
     /// A field reaches beyond the end.
@@ -15,10 +16,10 @@ pub enum ProtobufError {
     /// Field number 0, or one above 2^29 - 1.
     #[error("the message has a field without a number")]
     Field,
-    /// A wire type that is none, or a group.
+    /// An unknown wire type, or a group.
     #[error("field {0} has a type that is not known")]
     Type(u32),
-    /// A field of another type than it should be.
+    /// A field of the wrong type.
     #[error("field {0} is of the wrong type")]
     WrongType(u32),
     /// A string that is not UTF-8.
@@ -26,28 +27,28 @@ pub enum ProtobufError {
     Utf8(u32),
 }
 
-/// A field's value, as the wire has it.
+/// A field's value, by wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// int, uint, sint, bool.
     Varint(u64),
-    /// bytes, string, a message within.
+    /// bytes, string, nested message.
     Bytes(&'a [u8]),
-    /// Eight or four bytes; nothing of Waku's.
+    /// Eight or four bytes. No field of Waku has this type.
     Fixed,
 }
 
 /// A field: its number and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number.
+    /// The field's number.
     pub number: u32,
-    /// Its value.
+    /// The field's value.
     pub value: Value<'a>,
 }
 
 impl<'a> Field<'a> {
-    /// Its value, if it is a number.
+    /// The field's value, if it is a varint.
     pub fn varint(&self) -> Result<u64, ProtobufError> {
         match self.value {
             Value::Varint(value) => Ok(value),
@@ -55,18 +56,18 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Its value as uint32. A longer number is refused.
+    /// The field's value as uint32. A larger number is refused.
     pub fn uint32(&self) -> Result<u32, ProtobufError> {
         u32::try_from(self.varint()?).map_err(|_| ProtobufError::Varint)
     }
 
-    /// Its value as sint64.
+    /// The field's value as sint64.
     pub fn sint64(&self) -> Result<i64, ProtobufError> {
         let value = self.varint()?;
         Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
     }
 
-    /// Its value, if it is bytes.
+    /// The field's value, if it is bytes.
     pub fn bytes(&self) -> Result<&'a [u8], ProtobufError> {
         match self.value {
             Value::Bytes(value) => Ok(value),
@@ -74,18 +75,18 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Its value as a string.
+    /// The field's value as a string.
     pub fn string(&self) -> Result<&'a str, ProtobufError> {
         simdutf8::basic::from_utf8(self.bytes()?).map_err(|_| ProtobufError::Utf8(self.number))
     }
 }
 
-/// The fields of a message, one after the other; after a fault there are no more.
+/// Iterates over the fields of a message. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Of a message.
+    /// Iterates over the fields of the message in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -132,7 +133,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Takes a varint off the front.
+/// Reads a varint and removes it from the front of `bytes`.
 pub fn varint(bytes: &mut &[u8]) -> Result<u64, ProtobufError> {
     let mut value = 0;
     for at in 0..10 {
@@ -160,7 +161,7 @@ pub fn put_sint64(out: &mut Vec<u8>, field: u32, value: i64) {
     put_number(out, field, ((value << 1) ^ (value >> 63)).cast_unsigned());
 }
 
-/// Appends a field with bytes, and says where these begin.
+/// Appends a field with bytes, and returns the offset of these bytes in `out`.
 pub fn put_bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) -> usize {
     put_varint(out, u64::from(field) << 3 | 2);
     put_varint(out, value.len() as u64);
@@ -169,7 +170,7 @@ pub fn put_bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) -> usize {
     at
 }
 
-/// How long a field with so many bytes becomes.
+/// The length of an encoded field with `len` bytes.
 pub fn bytes_len(field: u32, len: usize) -> usize {
     varint_len(u64::from(field) << 3) + varint_len(len as u64) + len
 }

@@ -1,21 +1,21 @@
-//! Shards: the pubsub topics that messages are passed on under, and which of them a content topic
-//! belongs to (RFC 51/WAKU2-RELAY-SHARDING).
+//! Shards: the pubsub topics on which messages are relayed, and the mapping from content topics to
+//! shards (RFC 51/WAKU2-RELAY-SHARDING).
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
-/// A shard of a network. As text, it is its pubsub topic: `/waku/2/rs/<cluster>/<shard>`.
+/// A shard of a network. Its text form is its pubsub topic: `/waku/2/rs/<cluster>/<shard>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard {
-    /// The network.
+    /// Number of the network.
     pub cluster: u16,
-    /// Its number there.
+    /// Number of the shard in the network.
     pub index: u16,
 }
 
-/// Text that names no shard, or no content topic that belongs to one.
+/// Text that is not the pubsub topic of a shard, or not a content topic that belongs to a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
     /// See [`Shard`].
@@ -38,7 +38,7 @@ impl FromStr for Shard {
     fn from_str(text: &str) -> Result<Self, TopicError> {
         let numbers = text.strip_prefix("/waku/2/rs/").and_then(|rest| rest.split_once('/'));
         let (cluster, index) = numbers.ok_or(TopicError::Pubsub)?;
-        // Only as it is written: another spelling would be another topic.
+        // Only the spelling of `Display`: another spelling would be another topic.
         let is_plain = |text: &str| {
             text.bytes().all(|byte| byte.is_ascii_digit())
                 && (text == "0" || !text.starts_with('0'))
@@ -50,12 +50,12 @@ impl FromStr for Shard {
 }
 
 impl Shard {
-    /// The shard that a content topic belongs to by itself ("autosharding"), in a cluster of so many:
-    /// the last 8 bytes of SHA-256 over its application and version, modulo their number.
+    /// Maps a content topic to its shard ("autosharding") in a cluster of `shards` shards: the last
+    /// 8 bytes of SHA-256 over the topic's application and version, modulo `shards`.
     pub fn of(content_topic: &str, cluster: u16, shards: u16) -> Result<Self, TopicError> {
         let mut parts = content_topic.strip_prefix('/').ok_or(TopicError::Content)?.split('/');
         let parts: [Option<&str>; 6] = std::array::from_fn(|_| parts.next());
-        // With a generation, of which there is only this one, or without.
+        // With a generation, of which only 0 exists, or without one.
         let ([Some("0"), Some(application), Some(version), Some(_), Some(_), None]
         | [Some(application), Some(version), Some(_), Some(_), None, None]) = parts
         else {

@@ -1,5 +1,5 @@
-//! Signed messages. On a protected shard nodes pass only those on whose `meta` is a signature by the
-//! shard's key (nwaku's `--protected-shard`, waku/factory/validator_signed.nim).
+//! Signed messages. On a protected shard, nodes relay only messages whose `meta` is a signature by
+//! the shard's key (nwaku's `--protected-shard`, waku/factory/validator_signed.nim).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use super::Message;
 /// How far the time of a signed message may lie from now, in ns.
 pub const WINDOW_NS: u64 = 300_000_000_000;
 
-/// The public key that signs the messages of a protected shard: of secp256k1, 33 bytes or 65.
+/// The public key of a protected shard, on secp256k1: as text, the hex of 33 or 65 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardKey(PublicKey);
 
-/// Text that is no such key.
+/// Text that is not a [`ShardKey`] or a [`ProtectedShard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a public key has 66 or 130 hex digits")]
 pub struct NotAKey;
@@ -25,7 +25,7 @@ pub struct NotAKey;
 impl FromStr for ShardKey {
     type Err = NotAKey;
 
-    /// From hex digits, with or without 0x.
+    /// Reads hex digits, with or without 0x.
     fn from_str(text: &str) -> Result<Self, NotAKey> {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         digits.parse().map(Self).map_err(|_| NotAKey)
@@ -38,12 +38,12 @@ impl fmt::Display for ShardKey {
     }
 }
 
-/// A shard on which only signed messages are valid. As text, `<shard>:<public key>`.
+/// A shard on which only signed messages are valid. Its text form is `<shard>:<public key>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectedShard {
-    /// Its number in its cluster.
+    /// Number of the shard in its cluster.
     pub shard: u16,
-    /// Whose signature its messages have.
+    /// Key that signs the shard's messages.
     pub key: ShardKey,
 }
 
@@ -63,7 +63,7 @@ impl FromStr for ProtectedShard {
 }
 
 impl ShardKey {
-    /// Whether this key has signed a message for a pubsub topic. Its age is not looked at.
+    /// Whether this key has signed a message for a pubsub topic. The message's age is not checked.
     pub fn has_signed(&self, message: &Message<'_>, pubsub_topic: &str) -> bool {
         let signature = Signature::from_compact(message.meta.unwrap_or_default());
         let signed = signed(message, pubsub_topic);
@@ -71,15 +71,15 @@ impl ShardKey {
     }
 }
 
-/// The signature that makes a message valid on a protected shard: its `meta`. None if `secret` is no
-/// key.
+/// Returns the `meta` that makes a message valid on a protected shard: its signature. `None` if
+/// `secret` is not a valid key.
 pub fn sign(secret: [u8; 32], message: &Message<'_>, pubsub_topic: &str) -> Option<[u8; 64]> {
     let secret = SecretKey::from_secret_bytes(secret).ok()?;
     Some(ecdsa::sign(signed(message, pubsub_topic), &secret).serialize_compact())
 }
 
-/// What is signed. It is not the message's hash: meta has no part in it, and the time's bytes stand the
-/// other way round.
+/// The digest that is signed. It differs from the message's hash: `meta` is left out, the time is
+/// little-endian, and `ephemeral` is included.
 fn signed(message: &Message<'_>, pubsub_topic: &str) -> secp256k1::Message {
     let mut hash = Sha256::new();
     hash.update(pubsub_topic);
@@ -98,7 +98,7 @@ mod tests {
     const SECRET: &str = "5526a8990317c9b7b58d07843d270f9cd1d9aaee129294c1c478abf7261dd9e6";
     const PUBLIC: &str = "029c5fac802da41e07e6cdf51c3b9a6351ad5e65921527f2df5b7d59fd9b56ab02";
     const TOPIC: &str = "/waku/2/rs/0/7";
-    /// Made by the curve's arithmetic in Python, over what nwaku signs.
+    /// Computed with the curve's arithmetic in Python, over what nwaku signs.
     const SIGNATURE: &str = "009b52d00da1a4e9afe82acc920f2568cf62af5f2ac69d72317871d0f0ac02e4\
                              6e8feed196c6b85058ad29690b6c814524268c174153ca2c207b0612d22b5af7";
     const OF_EPHEMERAL: &str = "d17293bb68785256f6b7e54aba211f8c788f2d03be5c0562eb7e751e4e163dab\

@@ -1,35 +1,35 @@
-//! What Store v3 asks and answers (RFC 13/WAKU2-STORE, `/vac/waku/store-query/3.0.0`).
+//! Requests and responses of Store v3 (RFC 13/WAKU2-STORE, `/vac/waku/store-query/3.0.0`).
 
 use super::protobuf::{
     Fields, ProtobufError, Value, bytes_len, put_bytes, put_number, put_sint64, put_varint,
 };
 use crate::record::Id;
 
-/// Messages of an answer if the request does not say, and at most.
+/// Number of messages in a response if the request has no limit.
 pub const PAGE_DEFAULT: usize = 20;
-/// See [`PAGE_DEFAULT`].
+/// Maximum number of messages in a response.
 pub const PAGE_MAX: usize = 100;
 
-/// A StoreQueryRequest, over the bytes that it came in.
+/// A StoreQueryRequest, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// What the answer names. Field 1.
+    /// Id that the response repeats. Field 1.
     pub request_id: &'a str,
-    /// Whether messages are wanted, and not only their hashes. Field 2.
+    /// Whether the response has messages, and not only their hashes. Field 2.
     pub include_data: bool,
     /// Field 10.
     pub pubsub_topic: Option<&'a str>,
-    /// ns, inclusive. Field 12.
+    /// Earliest time, in ns, inclusive. Field 12.
     pub time_start: Option<i64>,
-    /// ns. Field 13.
+    /// Latest time, in ns. Field 13.
     pub time_end: Option<i64>,
-    /// Only what comes behind the message with this hash. Field 51.
+    /// Hash of the message after which the response continues. Field 51.
     pub cursor: Option<&'a [u8]>,
-    /// From the oldest on; else from the newest back. Field 52.
+    /// Whether pages go forward from the oldest message, else back from the newest. Field 52.
     pub forward: bool,
     /// Field 53.
     pub limit: Option<u64>,
-    /// What its topics and hashes are read from, of which there may be many.
+    /// The request's bytes, from which its topics and hashes are read: there may be many of them.
     pub bytes: &'a [u8],
 }
 
@@ -56,13 +56,13 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// Content topics, any of which will do; none asks for all. Field 11.
+    /// Content topics, of which a message must have one; no topics means all. Field 11.
     pub fn content_topics(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let fields = Fields::new(self.bytes).flatten().filter(|field| field.number == 11);
         fields.filter_map(|field| field.string().ok())
     }
 
-    /// Hashes of the messages that are asked for; none asks for all. Field 20.
+    /// Hashes of the wanted messages; no hashes means all. Field 20.
     pub fn message_hashes(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let fields = Fields::new(self.bytes).flatten().filter(|field| field.number == 20);
         fields.filter_map(|field| field.bytes().ok())
@@ -95,7 +95,7 @@ impl<'a> Request<'a> {
         if let Some(cursor) = self.cursor {
             put_bytes(out, 51, cursor);
         }
-        // Always there: readers differ on what its absence means.
+        // Always written: implementations differ on what the field's absence means.
         put_number(out, 52, u64::from(self.forward));
         if let Some(limit) = self.limit {
             put_number(out, 53, limit);
@@ -103,23 +103,23 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Answered.
     Success,
-    /// The question could not be answered.
+    /// The query could not be answered.
     BadResponse,
     /// The request could not be read.
     BadRequest,
     /// Too many requests.
     TooManyRequests,
-    /// The archive is away.
+    /// The archive is unavailable.
     Unavailable,
 }
 
 impl Status {
-    /// Its number.
+    /// The number of the status.
     pub fn code(self) -> u32 {
         match self {
             Self::Success => 200,
@@ -131,7 +131,7 @@ impl Status {
     }
 }
 
-/// Appends a message to an answer; without its bytes and topic where only hashes are wanted.
+/// Appends a message to a response. Its bytes and topic are left out if only hashes are wanted.
 pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>) {
     let data = message
         .map_or(0, |(message, topic)| bytes_len(2, message.len()) + bytes_len(3, topic.len()));
@@ -144,7 +144,7 @@ pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>
     }
 }
 
-/// Appends what an answer has beside its messages. Clients insist on all of it.
+/// Appends the fields of a response other than its messages. Clients require all of them.
 pub fn put_answer(
     out: &mut Vec<u8>,
     request_id: &str,
@@ -160,10 +160,10 @@ pub fn put_answer(
     }
 }
 
-/// A StoreQueryResponse, over the bytes that it came in.
+/// A StoreQueryResponse, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Response<'a> {
-    /// The request's. Field 1.
+    /// Id of the request. Field 1.
     pub request_id: &'a str,
     /// Field 10.
     pub status_code: Option<u32>,
@@ -174,14 +174,14 @@ pub struct Response<'a> {
     bytes: &'a [u8],
 }
 
-/// A message of an answer.
+/// A message of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyValue<'a> {
-    /// Its hash. Field 1.
+    /// The message's hash. Field 1.
     pub message_hash: &'a [u8],
-    /// Its bytes. Field 2.
+    /// The message's bytes. Field 2.
     pub message: Option<&'a [u8]>,
-    /// The topic that it was passed on under. Field 3.
+    /// The topic on which the message was relayed. Field 3.
     pub pubsub_topic: Option<&'a str>,
 }
 
@@ -202,7 +202,7 @@ impl<'a> KeyValue<'a> {
 }
 
 impl<'a> Response<'a> {
-    /// Reads an answer.
+    /// Reads a response.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
         let mut response = Self { bytes, ..Self::default() };
         for field in Fields::new(bytes) {
@@ -219,7 +219,7 @@ impl<'a> Response<'a> {
         Ok(response)
     }
 
-    /// Its messages. Field 20.
+    /// The response's messages. Field 20.
     pub fn messages(&self) -> impl Iterator<Item = KeyValue<'a>> + Clone + use<'a> {
         let fields = Fields::new(self.bytes).flatten();
         fields.filter_map(|field| match (field.number, field.value) {

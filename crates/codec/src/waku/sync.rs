@@ -1,62 +1,63 @@
-//! What stores tell each other to find out which messages the other lacks (Waku Store Sync,
-//! `/vac/waku/reconciliation/1.0.0`, in the form that nwaku speaks since 0.37).
+//! The payloads that two stores exchange to find out which messages each of them lacks (Waku Store
+//! Sync, `/vac/waku/reconciliation/1.0.0`, in the form that nwaku speaks since 0.37).
 //!
-//! Messages are (time, hash) in that order. A payload divides a span of time into ranges, one behind
-//! the other; of each it says nothing, a fingerprint of what the sender has in it, or all of that.
+//! A message is identified by (time, hash), and messages are sorted by these. A payload divides a
+//! span of time into consecutive ranges. For each range, it holds nothing, a fingerprint of the
+//! sender's messages in it, or the list of these messages.
 //!
-//! A range can take two bytes. So a payload is read in place: it is checked as a whole, and nothing is
-//! kept of it but the bytes that it came in.
+//! A range can take as little as two bytes. A payload is therefore read in place: it is checked as
+//! a whole, and only its bytes are kept.
 
 use super::protobuf;
 use crate::record::{Id, put_varint};
 
-/// Topics that a payload may name, of each of the two sorts. A cluster has as many shards.
+/// Maximum number of topics in a payload, for each of the two sorts. A cluster has as many shards.
 pub const TOPICS_MAX: u64 = 1_024;
 
-/// A message's place: its time in ns and its hash.
+/// A message's position in the order: its time in ns and its hash.
 pub type Place = (u64, Id);
 
-/// What is said of a range.
+/// What a payload says of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said<'a> {
-    /// Nothing: it is settled.
+    /// Nothing: the range is not compared any further.
     Skip,
-    /// The hashes of all messages in it, XORed.
+    /// The XOR of the hashes of all messages in the range.
     Fingerprint(Id),
-    /// All messages in it, and whether the other side has told its own.
+    /// All messages in the range, and whether the other side has sent its own.
     Items(Items<'a>, bool),
 }
 
-/// A range up to, but not including, a place, from where the one before it ends.
+/// A range from the end of the previous range up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range<'a> {
-    /// Where it ends.
+    /// End of the range.
     pub end: Place,
-    /// What is said of it.
+    /// What the payload says of the range.
     pub said: Said<'a>,
 }
 
-/// A payload that is not empty, over the bytes that it came in.
+/// A payload that is not empty, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload<'a> {
-    /// Pubsub topics of the sender's messages; none stands for all.
+    /// Pubsub topics of the sender's messages; no topics means all.
     pub pubsub_topics: Topics<'a>,
-    /// Content topics of the sender's messages; none stands for all.
+    /// Content topics of the sender's messages; no topics means all.
     pub content_topics: Topics<'a>,
     /// Time at which the first range begins.
     pub start: u64,
-    /// Time at which the last one ends.
+    /// Time at which the last range ends.
     pub end: u64,
     ranges: &'a [u8],
 }
 
-/// Why bytes are no payload.
+/// Why bytes are not a valid payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyncError {
-    /// They end too early.
+    /// The bytes end too early.
     #[error("the payload is cut short")]
     Short,
-    /// A number of more than 64 bits, or a time beyond them.
+    /// A number, or a time, of more than 64 bits.
     #[error("the payload has a number that is too large")]
     Number,
     /// A topic that is not UTF-8.
@@ -65,7 +66,7 @@ pub enum SyncError {
     /// See [`TOPICS_MAX`].
     #[error("the payload names more than {TOPICS_MAX} topics")]
     Topics,
-    /// A kind of range, or a flag, that is none.
+    /// An unknown kind of range, or an unknown flag.
     #[error("the payload has a range of an unknown kind")]
     Kind,
     /// Messages, or ranges, that are not in order.
@@ -74,7 +75,7 @@ pub enum SyncError {
 }
 
 impl<'a> Payload<'a> {
-    /// Reads a payload; none where it says that there is nothing left to do.
+    /// Reads a payload. Returns `None` if it is empty: then nothing is left to compare.
     pub fn parse(mut bytes: &'a [u8]) -> Result<Option<Self>, SyncError> {
         if bytes.len() <= 1 {
             return Ok(None);
@@ -93,7 +94,7 @@ impl<'a> Payload<'a> {
     /// The ranges.
     pub fn ranges(&self) -> impl Iterator<Item = Range<'a>> + use<'a> {
         let mut ranges = Ranges::of(self);
-        // All of them were read before.
+        // `parse` has checked all ranges.
         std::iter::from_fn(move || ranges.take().ok().flatten())
     }
 }
@@ -118,7 +119,7 @@ impl<'a> Topics<'a> {
         Ok(Self { count, bytes: &bytes[..bytes.len() - from.len()] })
     }
 
-    /// Whether none is named.
+    /// Whether no topic is named.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -126,7 +127,7 @@ impl<'a> Topics<'a> {
     /// The topics.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut left = self.bytes;
-        // All of them were read before.
+        // `take` has checked all topics.
         (0..self.count).map_while(move |_| topic(&mut left).ok())
     }
 }
@@ -155,7 +156,7 @@ impl<'a> Items<'a> {
     /// The messages.
     pub fn iter(&self) -> impl Iterator<Item = Place> + use<'a> {
         let (mut left, mut time) = (self.bytes, 0);
-        // All of them were read before.
+        // `take` has checked all messages.
         (0..self.count).map_while(move |_| {
             let item = item(&mut left, time).ok()?;
             time = item.0;
@@ -188,7 +189,7 @@ impl<'a> Ranges<'a> {
             known.copy_from_slice(take(from, len)?);
         }
         let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
-        // Else a message could be asked for in many ranges.
+        // Otherwise ranges could overlap, and one message could be requested in many of them.
         if end < self.end {
             return Err(SyncError::Order);
         }
@@ -209,21 +210,21 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// Writes a payload, range by range. Ranges next to each other of which nothing is said become one.
+/// Writes a payload, range by range. Adjacent skipped ranges are merged.
 #[derive(Debug)]
 pub struct Writer {
     out: Vec<u8>,
     bytes_max: usize,
-    /// Time at which the last range that is written ends.
+    /// Time at which the last written range ends.
     time: u64,
-    /// Where the ranges end that are to be skipped behind it, if there are any.
+    /// End of the skipped ranges after the last written range, if there are any.
     skipped: Option<Place>,
-    /// Whether anything is said.
+    /// Whether a range that is not skipped has been written.
     says: bool,
 }
 
 impl Writer {
-    /// Begins a payload of at most so many bytes.
+    /// Begins a payload of at most `bytes_max` bytes.
     pub fn new(pubsub_topics: &[String], start: u64, bytes_max: usize) -> Self {
         let mut out = Vec::new();
         put_varint(&mut out, pubsub_topics.len() as u64);
@@ -231,26 +232,27 @@ impl Writer {
             put_varint(&mut out, topic.len() as u64);
             out.extend_from_slice(topic.as_bytes());
         }
-        // All content topics.
+        // No content topics, which means all.
         put_varint(&mut out, 0);
         put_varint(&mut out, start);
         Self { out, bytes_max, time: start, skipped: None, says: false }
     }
 
-    /// Says nothing of a range up to `end`.
+    /// Skips the range up to `end`.
     pub fn skip(&mut self, end: Place) {
         self.make_way(end);
         self.skipped = Some(end);
     }
 
-    /// A hash is written of an end whose time is that of the end before it. So that one must stand.
+    /// Writes the skipped range first, if `end` has a hash. The hash of an end is written only if
+    /// the previous end has the same time, so the previous end must have been written.
     fn make_way(&mut self, end: Place) {
         if end.1 != [0; 32] && end.0 != self.time {
             self.settle();
         }
     }
 
-    /// Writes the range that is skipped behind the last one.
+    /// Writes the skipped range after the last written range, if there is one.
     fn settle(&mut self) {
         if let Some(skipped) = self.skipped.take() {
             self.end(skipped);
@@ -258,7 +260,7 @@ impl Writer {
         }
     }
 
-    /// Says the fingerprint of what is in it.
+    /// Writes the range up to `end` with the fingerprint of its messages.
     pub fn fingerprint(&mut self, end: Place, fingerprint: &Id) {
         self.say(end, |out| {
             out.push(1);
@@ -266,9 +268,10 @@ impl Writer {
         });
     }
 
-    /// Says which messages are in it, and whether the other side has told its own.
+    /// Writes the range up to `end` with its messages. `told` is whether the other side has sent
+    /// its own.
     pub fn items(&mut self, end: Place, items: &[Place], told: bool) {
-        // Each takes as much at least.
+        // Each message takes at least 33 bytes.
         if items.len().saturating_mul(33) > self.bytes_max {
             return self.skip(end);
         }
@@ -285,7 +288,8 @@ impl Writer {
         });
     }
 
-    /// Says something of a range. For what is too long, nothing: the next comparison goes on there.
+    /// Writes the range up to `end`, followed by what `what` appends. A range that does not fit is
+    /// skipped: the next comparison continues there.
     fn say(&mut self, end: Place, what: impl FnOnce(&mut Vec<u8>)) {
         self.make_way(end);
         let (len, time) = (self.out.len(), self.time);
@@ -303,7 +307,7 @@ impl Writer {
     fn end(&mut self, end: Place) {
         put_varint(&mut self.out, end.0 - self.time);
         if end.0 == self.time {
-            // As much of it as is not zero.
+            // The hash without its trailing zeros.
             let len = end.1.iter().rposition(|byte| *byte != 0).map_or(1, |at| at + 1);
             self.out.push(len as u8);
             self.out.extend_from_slice(&end.1[..len]);
@@ -311,7 +315,8 @@ impl Writer {
         self.time = end.0;
     }
 
-    /// The payload's bytes, and whether they say anything; a single byte if they do not.
+    /// Returns the payload's bytes, and whether any range is not skipped. If all ranges are
+    /// skipped, the payload is a single byte.
     pub fn finish(mut self) -> (Vec<u8>, bool) {
         if !self.says {
             return (vec![0], false);
@@ -321,7 +326,7 @@ impl Writer {
     }
 }
 
-/// The fingerprint of messages.
+/// The fingerprint of messages: the XOR of their hashes.
 pub fn fingerprint(items: &[Place]) -> Id {
     let mut all = [0; 32];
     for (_, hash) in items {
@@ -356,7 +361,7 @@ fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
     simdutf8::basic::from_utf8(take(from, len)?).map_err(|_| SyncError::Topic)
 }
 
-/// A message whose time is counted from that of the one before it.
+/// Reads a message, whose time is encoded relative to the time of the previous message.
 fn item(from: &mut &[u8], before: u64) -> Result<Place, SyncError> {
     let time = before.checked_add(number(from)?).ok_or(SyncError::Number)?;
     Ok((time, id(from)?))
@@ -452,7 +457,7 @@ mod tests {
         let mut writer = Writer::new(&[], T, 1 << 20);
         writer.fingerprint(range.end, &[0xaa; 32]);
         assert_eq!(writer.finish().0, same);
-        // So an end with a hash is kept apart from what is skipped before it.
+        // So a range whose end has a hash is not merged with the skipped range before it.
         let apart =
             hex(&format!("00 00 8080a8b1e39fe7cb17 05 00 00 01 07 00 01 01 {}", "aa".repeat(32)));
         let mut writer = Writer::new(&[], T, 1 << 20);
@@ -486,7 +491,7 @@ mod tests {
         writer.items(end, &[(T, [1; 32]), (T + 1, [0; 32])], false);
         let mut bytes = writer.finish().0;
         for cut in 2..bytes.len() {
-            // Cut between two ranges it would be whole; there is only one.
+            // A payload cut between two ranges would be valid; this one has only one range.
             let read = Payload::parse(&bytes[..cut]);
             assert!(read.is_err() || read.unwrap().unwrap().ranges().count() == 0, "cut at {cut}");
         }
@@ -498,7 +503,7 @@ mod tests {
         let mut writer = Writer::new(&[], T, 1 << 20);
         writer.items(end, &[(T, [1; 32]), (T, [1; 32])], false);
         assert_eq!(Payload::parse(&writer.finish().0), Err(SyncError::Order));
-        // A range that ends before it begins, and topics without end.
+        // A range that ends before it begins, and too many topics.
         assert_eq!(Payload::parse(&[0, 0, 5, 0, 1, 9, 0, 0, 1, 7, 0]), Err(SyncError::Order));
         let mut topics = vec![0x81, 8];
         topics.resize(4_000, 0);

@@ -1,4 +1,4 @@
-//! What an event must be to be let in, and what its record carries beside its tags.
+//! The conditions on which an event is accepted, and the private labels of its record.
 
 use hark_archive::admission::Refusal;
 use hark_archive::limits::Limits;
@@ -7,7 +7,7 @@ use hark_codec::nostr::{Arena, Event};
 
 use super::rules::{Class, DELETED_KINDS_MAX, SLOT, VANISH, class, deletes_too_many_kinds};
 
-/// Kind of the answer to an AUTH challenge: never stored, never sent on (NIP-42).
+/// Kind of the answer to an AUTH challenge: never stored, never forwarded (NIP-42).
 pub const AUTH: u16 = 22_242;
 /// Kind of a request to vanish (NIP-62).
 const VANISH_KIND: u16 = 62;
@@ -20,24 +20,24 @@ const REPOSTS: [u16; 2] = [6, 16];
 pub struct OwnUrls(Vec<String>);
 
 impl OwnUrls {
-    /// These URLs.
+    /// Makes a set of these URLs, each normalised by [`plain`].
     pub fn new(urls: impl IntoIterator<Item = String>) -> Self {
         Self(urls.into_iter().map(|url| plain(&url)).collect())
     }
 
-    /// The first of them, without what makes no difference.
+    /// The first URL, normalised; empty if there is none.
     pub fn first(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// Whether `url` is one of them.
+    /// Whether `url` means this relay.
     pub fn have(&self, url: &str) -> bool {
         self.0.contains(&plain(url))
     }
 }
 
-/// A URL without what makes no difference here: case, the port that goes without saying, slashes at
-/// the end, and the scheme, since TLS mostly ends in front of the relay.
+/// Normalises a URL: removes what makes no difference here, which is case, the default port,
+/// trailing slashes, and the scheme, since TLS mostly ends in front of the relay.
 pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
@@ -55,7 +55,7 @@ pub fn plain(url: &str) -> String {
 pub struct Private<'a>(Option<(u8, &'a [u8])>);
 
 impl<'a> Private<'a> {
-    /// Those of `event` at the relay that `own` means.
+    /// The private labels of `event` at the relay with the URLs `own`.
     pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
         let names_us = || {
             let relays = event.tags().filter(|tag| tag.name() == "relay");
@@ -68,20 +68,20 @@ impl<'a> Private<'a> {
         })
     }
 
-    /// As the encoder takes them.
+    /// The labels, as the encoder takes them.
     pub fn labels(&self) -> &[(u8, &'a [u8])] {
         self.0.as_slice()
     }
 }
 
-/// Whether an event is only passed on.
+/// Whether an event is only forwarded, and never stored.
 pub fn is_ephemeral(event: &Event<'_>) -> bool {
     class(u32::from(event.kind())) == Class::Ephemeral
 }
 
-/// Why an event is not let in, whatever its signature; None if nothing stands against it. What is
-/// cheap comes first. The id is checked by the caller. `proven` are the keys of the connection that
-/// it came on; `arena` is for an event within the event.
+/// Returns why an event is refused, whatever its signature, or `None` if it is accepted. Cheap
+/// checks come first. The caller checks the id. `proven` are the authenticated keys of the event's
+/// connection; `arena` is for an event within the event.
 pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,
@@ -136,23 +136,24 @@ pub fn refusal(
     None
 }
 
-/// What OK says about an outcome: accepted or not, and why.
+/// Maps an outcome to the fields of OK: whether the event is accepted, and why.
 pub fn answer(outcome: Outcome) -> (bool, &'static str) {
     match outcome {
         Outcome::Stored { .. } | Outcome::Erased(_) => (true, ""),
         Outcome::Duplicate => (true, DUPLICATE),
-        // It is not kept, and a client that is told so does not believe that its profile was saved.
+        // The event is not stored: a client must not believe that, say, its profile was saved.
         Outcome::Superseded => (false, REPLACED),
         Outcome::Refused(Refusal::Deleted) => (false, "blocked: event was deleted by its author"),
         Outcome::Refused(Refusal::Vanished) => (false, "blocked: its author asked to vanish"),
     }
 }
 
-/// What OK says about a version of a replaceable or addressable event that loses to the one that is kept. The
-/// prefix is that of other relays; those of NIP-01 have none for it, and `duplicate` would say that it is here.
+/// The text of OK for a version of a replaceable or addressable event that loses to the stored one.
+/// Other relays use this prefix. NIP-01 has none for this case, and its `duplicate` would say that
+/// the event is stored.
 const REPLACED: &str = "replaced: have a newer version, or one of the same time with a lower id";
 
-/// What OK says about an event that is here already.
+/// The text of OK for an event that is already stored.
 pub const DUPLICATE: &str = "duplicate: already have this event";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Filters of NIP-01, as typed.
+//! Filters of NIP-01, as people type them.
 
 use hark_archive::Query;
 use hark_codec::hex;

@@ -1,4 +1,4 @@
-//! Events as lines: each is its JSON, as clients send it.
+//! Events as lines: each line is the JSON of an event, as clients send it.
 
 use hark_archive::{Id, Record};
 use hark_codec::crypto::Verifier;
@@ -8,7 +8,7 @@ use super::admit::{OwnUrls, Private};
 use super::rules::{Class, class};
 use crate::{LineFault, Lines, ReadLine, ReadTerms};
 
-/// Parsed keys that a reader remembers: authors come in runs.
+/// Number of parsed keys that a reader caches: events of one author often follow each other.
 const KEY_SLOTS: usize = 4096;
 
 /// Lines of events.

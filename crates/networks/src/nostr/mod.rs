@@ -10,7 +10,7 @@ mod lines;
 pub mod query;
 pub mod rules;
 
-/// The network.
+/// The Nostr network.
 #[derive(Clone, Copy, Debug)]
 pub struct Nostr;
 

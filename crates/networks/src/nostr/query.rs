@@ -1,4 +1,4 @@
-//! A filter as the archive's question.
+//! Maps filters to queries of the archive.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use hark_archive::limits::Limits;
 use hark_archive::{Gate, LabelSet, Query};
 use hark_codec::nostr::Filter;
 
-/// The conditions and the limit of `filter`. Time of asking, budget and gate are the caller's.
+/// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`.
 pub fn of(filter: &Filter) -> Query {
     let labels = filter.tags().map(|(name, values)| LabelSet {
         name,
@@ -26,8 +26,9 @@ pub fn of(filter: &Filter) -> Query {
     query
 }
 
-/// The questions that a client asks at the door: what it may see, and at what expense. Refused with a
-/// reason if they are a stranger's and name nothing but what is kept from it.
+/// Maps a client's filters to queries, bounded by what the client may see and by the limits. The
+/// error is the reason of a refusal: the client is not authenticated, and the filters name only
+/// restricted kinds.
 pub fn at_door(
     filters: &[Filter],
     limits: &Limits,
@@ -52,15 +53,16 @@ pub fn at_door(
     Ok(queries)
 }
 
-/// Whether a question names kinds, and only such as are kept back.
+/// Whether a query names kinds, and only kinds that the gate restricts.
 fn is_private(query: &Query, gate: &Gate) -> bool {
     let private = |kind| gate.kinds.binary_search(kind).is_ok();
     query.kinds.as_ref().is_some_and(|kinds| !kinds.is_empty() && kinds.iter().all(private))
 }
 
-/// Makes a question overlook what its reader may not see. A stranger sees nothing of these kinds, so
-/// they are not even looked for where they are named. Where a question names none of them the gate stands
-/// nevertheless: how it is answered best may depend on how much there is of all kinds.
+/// Restricts a query to what its reader may see. A client that is not authenticated sees nothing of
+/// the restricted kinds, so they are removed from the kinds that the query names. A query that
+/// names none of them gets the gate nevertheless: its best plan may depend on how many records of
+/// all kinds there are.
 fn apply(gate: &Arc<Gate>, query: &mut Query) {
     if gate.readers.is_empty()
         && let Some(kinds) = &mut query.kinds
@@ -70,15 +72,15 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
-/// How many stored records beyond the limit may come for `filter` to complete a second: none where the
-/// client has set the limit itself, and never more than it wants.
+/// Maximum number of stored records beyond the limit that may be sent for `filter` to complete a
+/// second. It is 0 where the client's own limit applies, and never more than the client wants.
 pub fn room(filter: &Filter, limits: &Limits) -> usize {
     let wanted = filter.limit().map_or(usize::MAX, |limit| limit as usize);
     let bound = filter.limit().map_or(limits.limit_default, |_| limits.limit_max);
     wanted.saturating_sub(bound).min(limits.limit_max)
 }
 
-/// How many values `filter` lists.
+/// The number of values that `filter` lists.
 pub fn values(filter: &Filter) -> usize {
     filter.ids().map_or(0, <[_]>::len)
         + filter.authors().map_or(0, <[_]>::len)
@@ -101,7 +103,7 @@ mod tests {
         at_door(&filters, &Limits::default(), 77, gate).map(|mut queries| queries.remove(0))
     }
 
-    /// For this reader, or for a stranger.
+    /// The gate of this reader, or of a client that is not authenticated.
     fn gate(reader: Option<[u8; 32]>) -> Arc<Gate> {
         let readers: Vec<[u8; 32]> = reader.into_iter().collect();
         let values = readers.iter().map(|key| hark_codec::hex::encode_32(key)[..].into()).collect();

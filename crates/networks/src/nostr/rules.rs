@@ -1,8 +1,8 @@
 //! Nostr's rules: replaceable and addressable events (NIP-01), deletion (NIP-09), gift wraps and
 //! their recipients (NIP-59), vanishing (NIP-62).
 //!
-//! The kept deletion request is itself the tombstone: an event is refused if its author's kind 5
-//! names it, whichever came first. Neither deletions nor requests to vanish can be deleted.
+//! A stored deletion (kind 5) is itself the tombstone: an event is refused if a deletion by its
+//! author names it, whichever came first. Neither deletions nor requests to vanish can be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use hark_archive::query::{LabelSet, Query};
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
 
-/// Private label of an addressable event: the value of its first `d` tag, or nothing. Apart from
-/// `d` itself, so that `#d` finds only what says `d`.
+/// Private label of an addressable event: the value of its first `d` tag, empty if there is none.
+/// It is separate from the label `d`, so that `#d` finds only events that have a `d` tag.
 pub const SLOT: u8 = 0;
 /// Private label of a request to vanish that is meant for this relay.
 pub const VANISH: u8 = 1;
@@ -21,14 +21,14 @@ const DELETION: u32 = 5;
 const VANISH_KIND: u32 = 62;
 const GIFT_WRAP: u32 = 1059;
 
-/// What becomes of an event of a kind (NIP-01).
+/// Which events of a kind are kept (NIP-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Kept.
+    /// All are kept.
     Regular,
     /// The newest of an author and kind is kept.
     Replaceable,
-    /// Never kept.
+    /// None is kept.
     Ephemeral,
     /// The newest of an author, kind and `d` value is kept.
     Addressable,
@@ -108,18 +108,18 @@ impl Rules for NostrRules {
     }
 }
 
-/// A request of the author's to vanish that reaches up to `time` or later.
+/// A request to vanish by the author that covers events up to `time` or later.
 fn vanish(author: &Key, time: u64) -> Forbidding<'_> {
     let label = (VANISH, &b""[..]);
     Forbidding { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
 }
 
-/// A deletion of the author's that names this, made at `from` or later.
+/// A deletion by the author that has this label, made at `from` or later.
 fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Forbidding<'a> {
     Forbidding { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
 
-/// An address (`kind:pubkey:d`) that its author deleted stays empty up to the deletion's time.
+/// Refuses an event at an address (`kind:pubkey:d`) that its author deleted at `time` or later.
 fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Effects) {
     let mut address = format!("{kind}:").into_bytes();
     address.extend_from_slice(&hex(author));
@@ -128,7 +128,8 @@ fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Ef
     effects.refuse_if(deletion(author, (b'a', &address), time));
 }
 
-/// A wrap's signer is a key used once; it is the recipient who deletes it or vanishes.
+/// Refuses a gift wrap that a recipient has deleted, or whose recipient has vanished. The recipient
+/// counts, not the signer: the signer is a key that is used only once.
 fn refuse_wrap(record: &Record<'_>, id_hex: &[u8], effects: &mut Effects) {
     for recipient in record.labels().filter(|(name, _)| *name == b'p').filter_map(|(_, p)| unhex(p))
     {
@@ -154,8 +155,8 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
             ..Query::default()
         });
     }
-    // An event may name thousands, so that one search finds all of a kind: it looks up what the author has
-    // of that kind first, and is through where this is nothing.
+    // A deletion may name thousands of addresses, so one search covers all addresses of a kind. The
+    // search first looks up the author's events of that kind, and ends if there are none.
     let (mut replaceable, mut addressable) = (Vec::new(), BTreeMap::<u32, Vec<Box<[u8]>>>::new());
     let addresses = record.labels().filter(|(name, _)| *name == b'a');
     for (kind, d) in addresses.filter_map(|(_, address)| own_address(address, author)) {
@@ -180,12 +181,12 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
     }
 }
 
-/// Kinds of which one deletion may name addresses ([`deletes_too_many_kinds`]): each takes a search of its
-/// own, on the writer's thread.
+/// Maximum number of kinds of which one deletion may name addresses ([`deletes_too_many_kinds`]).
+/// Each kind takes a search of its own, on the writer's thread.
 pub const DELETED_KINDS_MAX: usize = 64;
 
-/// Whether an event of this author and kind, with these `a` tags, names addresses of the author's of more
-/// than [`DELETED_KINDS_MAX`] kinds.
+/// Whether an event of this author and kind is a deletion whose `a` tags, `addresses`, name the
+/// author's own addresses of more than [`DELETED_KINDS_MAX`] kinds.
 pub fn deletes_too_many_kinds<'a>(
     kind: u32,
     author: &Key,
@@ -198,7 +199,7 @@ pub fn deletes_too_many_kinds<'a>(
     own.map(|(kind, _)| kind).collect::<BTreeSet<u32>>().len() > DELETED_KINDS_MAX
 }
 
-/// Kind and `d` of an address, if it is the author's own.
+/// Kind and `d` of an address, if the address is the author's own.
 fn own_address<'a>(address: &'a [u8], author: &Key) -> Option<(u32, &'a [u8])> {
     let colon = address.iter().position(|&byte| byte == b':')?;
     let kind = std::str::from_utf8(&address[..colon]).ok()?;

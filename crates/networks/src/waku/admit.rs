@@ -1,4 +1,4 @@
-//! Which messages are taken in: what RFC 14/WAKU2-MESSAGE asks of one, and the bounds of this node.
+//! Which messages are accepted: the requirements of RFC 14/WAKU2-MESSAGE and this node's bounds.
 
 use hark_codec::waku::Message;
 use hark_codec::waku::message::META_MAX;
@@ -8,39 +8,39 @@ use super::NS_PER_S;
 /// Bounds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Bytes of a message.
+    /// Maximum length of a message, in bytes.
     pub message_bytes_max: usize,
-    /// How far a message's time may lie from now, before and after, if that is bounded. What other
-    /// stores hand over may be of any age.
+    /// How far a message's time may lie before or after now, in ns; `None` for no bound. Messages
+    /// from other stores may be of any age.
     pub window_ns: Option<u64>,
 }
 
 impl Default for Bounds {
-    /// Those of The Waku Network (RFC 64/WAKU2-NETWORK) and of nwaku.
+    /// The bounds of The Waku Network (RFC 64/WAKU2-NETWORK) and of nwaku.
     fn default() -> Self {
         Self { message_bytes_max: 150 << 10, window_ns: Some(20_000_000_000) }
     }
 }
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A message that this node would have to pass on, and does not.
+    /// This node would have to relay the message, but it relays none.
     #[error(
         "Failed to publish: this node keeps messages and passes none on ([waku] `forward`); publish \
          through a node that makes the proofs or signatures that its network asks for"
     )]
     Listener,
-    /// On a protected shard others refuse it.
+    /// The message lacks a valid signature for its protected shard, so other nodes refuse it.
     #[error(
         "signed shard validation failed: the message's meta must be a signature by the shard's key, \
          and its timestamp within 5 minutes from now"
     )]
     Unsigned,
-    /// Other nodes cannot read it.
+    /// Other nodes cannot read a message without a payload.
     #[error("the message has no payload")]
     Payload,
-    /// Nobody could ask for it.
+    /// No client could query a message without a content topic.
     #[error("the message has no content topic")]
     Topic,
     /// See [`Bounds::message_bytes_max`].
@@ -49,7 +49,7 @@ pub enum Refusal {
     /// See [`META_MAX`].
     #[error("the message's meta has {0} bytes, more than {META_MAX}")]
     Meta(usize),
-    /// A message that is kept needs a time that the archive can hold.
+    /// A stored message needs a time that the archive can hold.
     #[error("the message has no timestamp")]
     NoTime,
     /// See [`Bounds::window_ns`].
@@ -61,7 +61,7 @@ pub enum Refusal {
 }
 
 impl Bounds {
-    /// Whether a message that has just been published may come in. `bytes` is its length.
+    /// Checks whether a message that has just been published is accepted. `bytes` is its length.
     pub fn admit(&self, message: &Message<'_>, bytes: usize, now_ns: u64) -> Result<(), Refusal> {
         let time = self.admit_old(message, bytes)?;
         let Some(window) = self.window_ns else { return Ok(()) };
@@ -73,7 +73,7 @@ impl Bounds {
         }
     }
 
-    /// The same for one of any age, whose time is given back.
+    /// Like [`Bounds::admit`], for a message of any age. Returns the message's time.
     pub fn admit_old(&self, message: &Message<'_>, bytes: usize) -> Result<u64, Refusal> {
         if message.payload.is_empty() {
             return Err(Refusal::Payload);

@@ -1,4 +1,4 @@
-//! Filters in the words of nwaku's store by REST.
+//! Filters with the field names of nwaku's REST API for its store.
 
 use hark_archive::{Id, LabelSet, Query};
 use hark_codec::hex;
@@ -11,7 +11,7 @@ use crate::Filters;
 /// Filters of messages.
 pub(super) struct MessageFilters;
 
-/// A filter as typed. Fields that are left out ask for all; times are nanoseconds since 1970.
+/// A filter as people type it. Omitted fields match all; times are nanoseconds since 1970.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Typed {
@@ -52,7 +52,7 @@ impl Filters for MessageFilters {
             query.ids = Some(hashes.iter().map(read).collect::<Result<Vec<Id>, _>>()?);
         }
         query.normalise();
-        // A limit of nothing is an answer of nothing, and no filter without one.
+        // A filter with a limit of 0 has an empty answer; it is not a filter that cannot match.
         let limit = query.limit.max(1);
         let is_void = Query { limit, ..query.clone() }.is_void();
         Ok((!is_void).then_some(query))

@@ -1,4 +1,4 @@
-//! Messages in nwaku's JSON: as its REST interface has them, and so `hark export` and `hark import`.
+//! Messages in nwaku's JSON: the format of its REST interface, `hark export` and `hark import`.
 
 use hark_codec::hex;
 use hark_codec::nostr::json::{write_string, write_u64};
@@ -7,7 +7,7 @@ use hark_codec::waku::{Message, MessageRecord};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-/// A message that was read, its bytes decoded.
+/// A message that was read, with its base64 decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnedMessage {
@@ -22,7 +22,7 @@ pub struct OwnedMessage {
 }
 
 impl OwnedMessage {
-    /// The message.
+    /// A view of the message.
     pub fn message(&self) -> Message<'_> {
         Message {
             payload: &self.payload.0,
@@ -36,32 +36,32 @@ impl OwnedMessage {
     }
 }
 
-/// Bytes that JSON has as base64.
+/// Bytes that are base64 in the JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Base64(Vec<u8>);
 
 impl<'d> Deserialize<'d> for Base64 {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
-        // As nwaku reads it, the padding may be left out.
+        // As in nwaku, the padding may be left out.
         let text = String::deserialize(from)?;
         let bytes = base64_simd::STANDARD_NO_PAD.decode_to_vec(text.trim_end_matches('='));
         bytes.map(Self).map_err(|error| D::Error::custom(format!("no base64: {error}")))
     }
 }
 
-/// A message with its hash and its pubsub topic: an element of an answer, or a line of an export.
+/// A message with its hash and its pubsub topic: an element of a response, or a line of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kept {
     message_hash: Option<String>,
     /// The message.
     pub message: OwnedMessage,
-    /// The topic that it was passed on under.
+    /// The topic on which the message was relayed.
     pub pubsub_topic: String,
 }
 
 impl Kept {
-    /// The message's hash, as it is, and whether it is the one that was said, if one was.
+    /// Computes the message's hash. The flag is false if the JSON states a different hash.
     pub fn hash(&self) -> (Id, bool) {
         let hash = self.message.message().hash(&self.pubsub_topic);
         let said = self.message_hash.as_deref().map(read_hash);
@@ -69,8 +69,8 @@ impl Kept {
     }
 }
 
-/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and the
-/// older nwaku write it. A `+` that became a space on its way through a query is one.
+/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as go-waku and
+/// the older nwaku write it. A space counts as the `+` that it was before URL decoding.
 pub fn read_hash(text: &str) -> Option<Id> {
     let digits = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
     if let Some(hash) = hex::decode_32(digits.as_bytes()) {
@@ -80,20 +80,20 @@ pub fn read_hash(text: &str) -> Option<Id> {
     <Id>::try_from(base64_simd::STANDARD_NO_PAD.decode_to_vec(text).ok()?).ok()
 }
 
-/// Appends a hash.
+/// Appends a hash as a JSON string.
 pub fn put_hash(out: &mut Vec<u8>, hash: &Id) {
     out.extend_from_slice(b"\"0x");
     out.extend_from_slice(&hex::encode_32(hash));
     out.push(b'"');
 }
 
-/// Appends a kept message: its hash, and the message itself with its pubsub topic if that is wanted.
+/// Appends a stored message: its hash and, if `include_data`, the message and its pubsub topic.
 pub fn put_kept(out: &mut Vec<u8>, record: &MessageRecord<'_>, include_data: bool) {
     let topic = String::from_utf8_lossy(record.pubsub_topic());
     put_element(out, record.hash(), include_data.then_some((record.message(), &*topic)));
 }
 
-/// The same for a message that is kept elsewhere.
+/// Like [`put_kept`], for a message that is stored elsewhere.
 pub fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &str)>) {
     out.extend_from_slice(b"{\"messageHash\":");
     put_hash(out, hash);
@@ -122,7 +122,7 @@ pub fn put_message(out: &mut Vec<u8>, message: &Message<'_>) {
     out.extend_from_slice(b",\"version\":");
     write_u64(out, message.version.unwrap_or_default().into());
     out.extend_from_slice(b",\"timestamp\":");
-    // What is taken in is not older than 1970.
+    // Accepted messages are not older than 1970.
     write_u64(out, message.timestamp.unwrap_or_default().max(0).cast_unsigned());
     let ephemeral = message.ephemeral == Some(true);
     out.extend_from_slice(if ephemeral { b",\"ephemeral\":true" } else { b",\"ephemeral\":false" });
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_hash_is_read_in_every_form_that_clients_have() {
-        // All of it is + and /, or - and _.
+        // The hash's base64 consists of + and /, or of - and _.
         let hash: Id = std::array::from_fn(|at| [0xfb, 0xef, 0xbe, 0xff, 0xff, 0xff][at % 6]);
         let digits = String::from_utf8(hex::encode_32(&hash).into()).unwrap();
         let (plain, url) = (

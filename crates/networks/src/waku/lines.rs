@@ -1,4 +1,4 @@
-//! Messages as lines: each is an element of an answer of nwaku's store by REST.
+//! Messages as lines: each line is an element of a response of nwaku's REST API for its store.
 
 use hark_archive::{Id, Record};
 use hark_codec::waku::{Encoder, MessageRecord};
@@ -39,7 +39,7 @@ impl ReadLine for Reader {
         if message.ephemeral == Some(true) {
             return Err(LineFault::Ephemeral);
         }
-        // Its own length is not known, but that of its payload is nearly all of it.
+        // The message's encoded length is not known, but its payload is nearly all of it.
         match self.bounds.admit_old(&message, message.payload.len()) {
             Ok(_) => {}
             Err(refusal @ Refusal::Size(..)) => {

@@ -11,10 +11,10 @@ pub mod json;
 mod lines;
 pub mod retention;
 
-/// Units of time of a message's timestamp that a second has.
+/// Number of units of a message's timestamp in one second.
 pub const NS_PER_S: u64 = 1_000_000_000;
 
-/// The network.
+/// The Waku network.
 #[derive(Clone, Copy, Debug)]
 pub struct Waku;
 
@@ -28,7 +28,7 @@ impl Network for Waku {
     }
 
     fn nature(&self) -> Nature {
-        // There are few shards.
+        // There are few shards, so few pubsub topics.
         Nature { units_per_s: NS_PER_S, one_kind: true, common_labels: &[topic::PUBSUB] }
     }
 

@@ -8,12 +8,12 @@ use super::NS_PER_S;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
     text: String,
-    /// What it says.
+    /// The policy that the text describes.
     pub policy: Policy,
 }
 
 impl Default for Retention {
-    /// 30 days.
+    /// Keeps messages for 30 days.
     fn default() -> Self {
         let rules = vec![Rule { older_than_s: 30 * 86_400, ..Rule::default() }];
         let policy = Policy { rules, ..for_ever() };
@@ -34,7 +34,7 @@ impl std::fmt::Display for Retention {
 impl std::str::FromStr for Retention {
     type Err = String;
 
-    /// Reads policies with `;` between them, each of which holds; nothing or `none` keeps all.
+    /// Reads policies separated by `;`, all of which apply. An empty text or `none` keeps all.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut policy = for_ever();
         for part in text.split(';').map(str::trim).filter(|part| !["", "none"].contains(part)) {
