@@ -1,10 +1,10 @@
-//! Time, handed in, so that tests can turn it.
+//! The clock, passed in so that tests can set the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where a shelf gets its time from.
+/// The source of a shelf's time.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// The machine's clock.
@@ -15,19 +15,19 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// A clock that stands at `now_s` until it is set.
+    /// Makes a clock that stands at `now_s` until it is set.
     pub fn fake(now_s: u64) -> Self {
         Self::Fake(Arc::new(AtomicU64::new(now_s)))
     }
 
-    /// Sets a fake clock; the machine's is left alone.
+    /// Sets a fake clock. Does nothing to the machine's clock.
     pub fn set(&self, now_s: u64) {
         if let Self::Fake(now) = self {
             now.store(now_s, Ordering::Relaxed);
         }
     }
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970.
     pub fn now_s(&self) -> u64 {
         match self {
             Self::System => {
@@ -37,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since 1970.
+    /// Returns the nanoseconds since 1970.
     pub fn now_ns(&self) -> u64 {
         match self {
             Self::System => {

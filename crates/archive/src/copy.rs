@@ -1,7 +1,7 @@
-//! Two shelves side by side: one walk through both, in order, tells what only one of them has.
+//! Compares two shelves: one walk through both, in order, finds what only one of them has.
 //!
-//! Nothing needs to be remembered between two walks: what was brought over is found on both sides, so
-//! a copy that was stopped goes on where it was, and one that is complete costs a read of both.
+//! No state is kept between two walks: a record that was copied is found on both sides. So a copy
+//! that was stopped continues where it was, and a complete one costs a read of both shelves.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -11,19 +11,19 @@ use hark_codec::record::Id;
 use crate::query::{Order, Position, Query};
 use crate::store::{Progress, Search, SearchError, Store};
 
-/// Rows a search visits before the other one has its turn.
+/// Rows that a search visits in one slice.
 const SLICE_ROWS: u64 = 4_096;
-/// Bytes of records that a walk holds ready.
+/// Bytes of the source's records that a walk buffers.
 const READY_BYTES: usize = 1 << 20;
-/// Ids of the target that it holds ready.
+/// Ids of the target's records that a walk buffers.
 const READY_IDS: usize = 8_192;
 
-/// What only one of the two has.
+/// A record that only one of two shelves has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The source has this record, the target has not.
+    /// The source has this record, the target does not.
     Missing(Box<[u8]>),
-    /// The target has a record of this id, the source has not.
+    /// The target has a record of this id, the source does not.
     Extra(Id),
 }
 
@@ -41,17 +41,17 @@ struct Side<T> {
 }
 
 impl Walk {
-    /// Begins at the oldest record of both, over their present state.
+    /// Starts a walk at the oldest record, over the current state of both shelves.
     pub fn new(source: &dyn Store, target: &dyn Store) -> Result<Self, SearchError> {
         Ok(Self { source: Side::new(source)?, target: Side::new(target)?, compared: 0 })
     }
 
-    /// Records of the source that it has passed.
+    /// Returns how many records of the source the walk has passed.
     pub fn compared(&self) -> u64 {
         self.compared
     }
 
-    /// The next difference; none at the end of both.
+    /// Returns the next difference. `None` at the end of both shelves.
     pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
         loop {
             self.source.fill(READY_BYTES, <[u8]>::len, |bytes| bytes.into())?;
@@ -82,8 +82,8 @@ impl<T> Side<T> {
         Ok(Self { search: store.search(&query)?, ready: VecDeque::new(), done: false })
     }
 
-    /// Reads on until there is something ready or nothing left. `size` says how much of `ready_max`
-    /// a record takes, `keep` what is kept of it.
+    /// Reads until a record is ready or none is left. `size` says how much of `ready_max` a record
+    /// takes, `keep` what is kept of the record.
     fn fill(
         &mut self,
         ready_max: usize,

@@ -1,7 +1,7 @@
 //! The engine between the doors and the disk: one record, one query, one planner, one store
 //! interface. Synchronous: threads and channels, no sockets, no protocol text, no async runtime.
 //!
-//! Read in this order: [`query`] (what can be asked), [`store`] (what a store must do),
+//! Read in this order: [`query`] (what a query can express), [`store`] (the interface of a store),
 //! [`admission`] (what a record does to the records before it), [`writer`] (group commit).
 
 pub mod admission;

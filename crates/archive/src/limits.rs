@@ -3,41 +3,42 @@
 //! Plain numbers: the doors read them, the binary fills them from its configuration, and NIP-11 is
 //! derived from them. A queue or buffer whose bound is not here is a mistake.
 
-/// Records that one commit deletes, at most: what deletes more (a request to vanish, an erase without
-/// a limit) is carried out in steps of so many, and other writes are committed between them. Some
-/// tens of milliseconds in a database.
+/// The most records that one commit deletes. A write that deletes more (a request to vanish, an
+/// erase without a limit) is carried out in steps of this size, with other writes committed between
+/// them. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
-/// So many a minute, and so many at once after a rest.
+/// A rate limit: a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many come back in a minute.
+    /// Tokens that the bucket regains in a minute.
     pub per_minute: u64,
-    /// How many there can be.
+    /// Tokens of a full bucket.
     pub at_once: u64,
 }
 
-/// How fast things may come; none is without end. Faster is answered with OK false or CLOSED
-/// `rate-limited:`, and the connection is not read from until there is room again, a second at most.
+/// The rate limits; `None` is no limit. What exceeds one is answered with OK false or CLOSED
+/// `rate-limited:`, and the connection is not read from until the rate allows it again, for a
+/// second at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// EVENT and AUTH messages from one address, whatever becomes of them.
+    /// EVENT and AUTH messages from one address, whatever their outcome.
     pub events_per_address: Option<Rate>,
-    /// Events of one key with a good signature.
+    /// Events of one key with a valid signature.
     pub events_per_key: Option<Rate>,
-    /// All other messages but CLOSE from one address.
+    /// All other messages from one address, except CLOSE.
     pub questions_per_address: Option<Rate>,
     /// REQs and COUNTs of one key that was proved (NIP-42).
     pub questions_per_key: Option<Rate>,
-    /// Rows that the searches of one connection visit; a record that is told counts as ten more. The
-    /// question that goes beyond it is answered, and the next one is not.
+    /// Rows that the searches of one connection visit. Each record sent counts as ten more. The REQ
+    /// or COUNT that exceeds the rate is answered, the next one is not.
     pub rows_per_connection: Option<Rate>,
-    /// Rows that the searches of one address visit, in the same way.
+    /// Rows that the searches of one address visit, counted in the same way.
     pub rows_per_address: Option<Rate>,
 }
 
 impl Rates {
-    /// No bound on any.
+    /// Returns rates without any limit.
     pub const fn none() -> Self {
         Self {
             events_per_address: None,
@@ -64,13 +65,13 @@ impl Default for Rates {
     }
 }
 
-/// The bounds. Units stand last in the names; `_max` means "up to and including".
+/// The bounds of a server. Names end with their unit; `_max` means "up to and including".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. One more is told so with HTTP status 503 and closed.
+    /// Connections at a time. One more is answered with HTTP status 503 and closed.
     pub connections_max: usize,
-    /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more is told so with
-    /// HTTP status 429 and closed.
+    /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more is answered
+    /// with HTTP status 429 and closed.
     pub connections_per_address_max: usize,
     /// How long a connection may take to send its HTTP request head. After that it is closed.
     pub handshake_timeout_ms: u64,
@@ -78,18 +79,18 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,
-    /// Silence after which a connection is closed, half a frame is silence; and how long a client may
-    /// take nothing of what waits for it, whatever it says meanwhile.
+    /// Silence after which a connection is closed; an incomplete frame counts as silence. Also how
+    /// long a client may read nothing of what waits for it, whatever it sends meanwhile.
     pub idle_timeout_s: u64,
 
     /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
     pub subscriptions_max: usize,
-    /// Bytes of the REQs that one connection is subscribed with, together: what a subscription costs
-    /// in memory grows with them. More are answered with CLOSED `blocked:`.
+    /// Bytes of the REQs of one connection's subscriptions together: the memory that a subscription
+    /// takes grows with them. More are answered with CLOSED `blocked:`.
     pub subscription_bytes_max: usize,
-    /// Bytes of memory that the questions of all connections take, from their coming to their end,
-    /// reckoned from their length and their filters. An address may have a quarter of it. Above it REQ
-    /// and COUNT are answered with CLOSED `rate-limited:`.
+    /// Bytes of memory that the REQs and COUNTs of all connections take, from their arrival to
+    /// their end, estimated from their length and their filters. One address may use a quarter of
+    /// it. Above it REQ and COUNT are answered with CLOSED `rate-limited:`.
     pub questions_bytes_max: usize,
     /// Characters of a subscription's name. A longer one is answered with CLOSED or NOTICE
     /// `invalid:`.
@@ -99,9 +100,9 @@ pub struct Limits {
     /// Values in one filter (ids, authors, kinds and tag values together). More are answered with
     /// CLOSED `blocked:`.
     pub filter_values_max: usize,
-    /// Stored records a filter gets that names no limit.
+    /// Stored records sent for a filter that names no limit.
     pub limit_default: usize,
-    /// Stored records a filter gets at most; a higher limit is lowered to it.
+    /// The most stored records sent for a filter; a higher limit is lowered to it.
     pub limit_max: usize,
 
     /// Bytes of one event. A larger one is answered with OK false `invalid:`.
@@ -110,76 +111,79 @@ pub struct Limits {
     pub content_chars_max: usize,
     /// Tags of an event. More are answered with OK false `invalid:`.
     pub event_tags_max: usize,
-    /// How far an event's time may lie ahead. Further is answered with OK false `invalid:`.
+    /// How far an event's time may lie in the future. An event further ahead is answered with OK
+    /// false `invalid:`.
     pub created_at_ahead_s_max: u64,
-    /// How old an event may be when it comes in, if that is bounded at all. Older is answered with
-    /// OK false `invalid:`.
+    /// How old an event may be when it comes in, if that is bounded at all. An older one is
+    /// answered with OK false `invalid:`.
     pub created_at_behind_s_max: Option<u64>,
 
-    /// Keys that one connection may show to be its own (NIP-42). One more is answered with OK false
+    /// Keys that one connection may prove to own (NIP-42). One more is answered with OK false
     /// `restricted:`.
     pub auth_keys_max: usize,
-    /// How far the time of an AUTH may be from now, before and after. Further is answered with OK
-    /// false `invalid:`.
+    /// How far the time of an AUTH may be from now, before and after. An AUTH further away is
+    /// answered with OK false `invalid:`.
     pub auth_age_s_max: u64,
 
-    /// How fast events, questions and rows may come.
+    /// The rate limits of events, REQs and COUNTs, and rows.
     pub rates: Rates,
     /// Rows that the searches of one REQ or COUNT may visit in all. Above it the answer ends with
     /// CLOSED `error:`.
     pub query_rows_max: u64,
-    /// Rows a search visits before the next one has its turn.
+    /// Rows that a search visits in one time slice, before the next search continues.
     pub slice_rows: u64,
-    /// REQs and COUNTs of one connection that are being answered or wait for it. Above it nothing
+    /// REQs and COUNTs of one connection that are being answered or wait for that. Above it nothing
     /// more is read from the connection until one is done.
     pub searches_per_connection_max: usize,
 
     /// Events of one connection that have no OK yet. Above it nothing more is read from the
-    /// connection until one has.
+    /// connection until one has an OK.
     pub events_per_connection_max: usize,
     /// Bytes of events, of all connections, that have no OK yet. Above it connections that publish
-    /// are not read from until there is room, first come, first served.
+    /// are not read from until there is space, first come, first served.
     pub intake_bytes_max: usize,
 
-    /// Bytes of messages of more than 1 KiB that have not come whole or wait for room in the intake, of
-    /// all connections. An address may have a quarter of it. A connection that would go above it is
-    /// closed with code 1013.
+    /// Bytes of messages of more than 1 KiB, of all connections, that are incomplete or wait for
+    /// space in the intake. One address may use a quarter of it. A connection that would exceed it
+    /// is closed with code 1013.
     pub inbound_bytes_max: usize,
 
-    /// Bytes waiting for a client to take them, above which its searches pause.
+    /// Bytes waiting for a client to read them, above which its searches pause.
     pub outbox_pause_bytes: usize,
-    /// Bytes waiting for a client to take them, above which it is too slow and its connection is
-    /// closed.
+    /// Bytes waiting for a client to read them, above which the client is too slow and its
+    /// connection is closed.
     pub outbox_bytes_max: usize,
-    /// Bytes waiting for all clients of one address together. Above it, questions of those that have
-    /// something to take wait, and an HTTP request gets status 503; a live event closes a connection
-    /// that has more than its share.
+    /// Bytes waiting for all clients of one address together. Above it, searches of clients that
+    /// have bytes to read wait, and an HTTP request gets status 503; a live event closes a
+    /// connection that has more than its share.
     pub outboxes_per_address_bytes_max: usize,
-    /// Bytes waiting for all clients together. Above half of it, questions of those that have something
-    /// to take wait; above all of it, every question does, an HTTP request gets status 503, and a live
-    /// event closes a connection that has more than its share.
+    /// Bytes waiting for all clients together. Above half of it, searches of clients that have
+    /// bytes to read wait. Above all of it, every search waits, an HTTP request gets status 503,
+    /// and a live event closes a connection that has more than its share.
     pub outboxes_bytes_max: usize,
-    /// Bytes of live messages that one subscription holds back until its stored ones are told. Above
-    /// it its connection is too slow and closed.
+    /// Bytes of live messages that one subscription holds back until its stored messages are sent.
+    /// Above it the connection is too slow and is closed.
     pub held_bytes_max: usize,
 
     /// Connections to `control.sock`. One more is closed at once.
     pub control_connections_max: usize,
     /// Bytes of one frame on `control.sock`. A longer one ends the connection.
     pub control_frame_bytes_max: usize,
-    /// Records of one control connection without an answer. Above it nothing more is read from it.
+    /// Records of one control connection without an answer. Above it nothing more is read from the
+    /// connection.
     pub control_window: usize,
 
-    /// How long a shutdown waits for what is under way, before it drops it.
+    /// How long a shutdown waits for work under way before it drops that work.
     pub drain_timeout_ms: u64,
-    /// How long a server waits for a step of a process that takes over, while writes wait. After that
-    /// it goes on as before; if that process may write by then, writes are refused until it says so or
-    /// has ended.
+    /// How long a server waits for a step of a process that takes over, while writes wait. After
+    /// that the server continues as before. If the other process may write by then, writes are
+    /// refused until that process reports that it has started, or has ended.
     pub takeover_wait_ms: u64,
-    /// How long a server that was taken over serves the connections that it has. After that they are
-    /// closed, and their clients come again to the new one.
+    /// How long a server that was taken over serves the connections that it has. After that they
+    /// are closed, and their clients reconnect to the new server.
     pub takeover_drain_s: u64,
-    /// Records that it takes in meanwhile, as it keeps them in memory. After that the same happens.
+    /// Records that a server that was taken over takes in meanwhile and keeps in memory. Above it
+    /// the connections are closed, too.
     pub takeover_records_max: u64,
 }
 
@@ -231,7 +235,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Says what is wrong where bounds contradict each other or would let nothing through.
+    /// Returns an error if bounds contradict each other or would let nothing through.
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("connections_max", self.connections_max),

@@ -1,32 +1,32 @@
-//! Numbers that tell what has been done: counters and times. Cheap enough for the hot paths, as each
-//! is an addition without a lock; what is read is as old as a moment ago.
+//! Metrics: counters and histograms of times. They are cheap enough for the hot paths, as each
+//! update is an addition without a lock. Values that are read may be slightly out of date.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A number that goes up, or up and down.
+/// A counter that goes up, or a gauge that goes up and down.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// So many more.
+    /// Adds `count`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// So many less, for what goes up and down.
+    /// Subtracts `count`, for a gauge.
     pub fn sub(&self, count: u64) {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// How many.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Upper bounds of the classes that times are counted in, in nanoseconds: 1, 2.5 and 5 of each power
-/// of ten from 10 µs to 10 s. Longer ones are in a class of their own.
+/// Upper bounds of the classes of a [`Histogram`], in nanoseconds: 1, 2.5 and 5 of each power of
+/// ten from 10 µs to 10 s. Longer times are in a class of their own.
 pub const BOUNDS_NS: [u64; 19] = [
     10_000,
     25_000,
@@ -49,38 +49,38 @@ pub const BOUNDS_NS: [u64; 19] = [
     10_000_000_000,
 ];
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     classes: [Count; BOUNDS_NS.len() + 1],
     sum_ns: Count,
 }
 
-/// A histogram as it was read.
+/// The values of a [`Histogram`] at the time of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many were in each class of [`BOUNDS_NS`], and last, how many were longer.
+    /// The number of durations in each class of [`BOUNDS_NS`], and last, of longer ones.
     pub classes: [u64; BOUNDS_NS.len() + 1],
-    /// All of them together.
+    /// The sum of all durations.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// Notes that something took so long.
+    /// Adds a duration.
     pub fn note(&self, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.classes[BOUNDS_NS.partition_point(|bound| *bound < time_ns)].add(1);
         self.sum_ns.add(time_ns);
     }
 
-    /// What was noted so far.
+    /// Returns the current values.
     pub fn read(&self) -> Times {
         Times { classes: self.classes.each_ref().map(Count::get), sum_ns: self.sum_ns.get() }
     }
 }
 
 impl Times {
-    /// How many there were.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }

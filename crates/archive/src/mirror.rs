@@ -1,15 +1,16 @@
-//! A second store that gets everything the first one accepts, so that a move from one to the other can
-//! be made, and undone, while the server runs.
+//! A second store that receives everything the first one accepts, so that a move from one to the
+//! other can be made, and undone, while the server runs.
 //!
-//! The first never waits for the second. What it has made durable goes into a bounded queue; a thread
-//! takes it from there. When the queue is full, or the second store fails, the queue is given up and
-//! the thread walks through both (see [`crate::copy`]) until the second has what the first has. That
-//! is also how it begins, so nothing about the second needs to be remembered.
+//! The first store never waits for the second. Writes that the first has made durable go into a
+//! bounded queue, from which a thread takes them. When the queue is full, or the second store
+//! fails, the queue is discarded and the thread walks through both stores (see [`crate::copy`])
+//! until the second has what the first has. The thread also begins with such a walk, so no state of
+//! the second store needs to be kept.
 //!
-//! What the second has and the first has not is counted and left: it may be more than a mirror. So what
-//! is erased goes over as the ids that the first has erased, and not as the query, which could match
-//! other records there. What a record itself does to others (replace, delete) it does in the second by
-//! the same rules.
+//! Records that only the second store has are counted and kept: it may be more than a mirror. So an
+//! erase is passed on as the ids that the first store has erased, and not as the query, which could
+//! match other records in the second. What a record itself does to others (replace, delete) it does
+//! in the second store by the same rules.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,16 +29,16 @@ use crate::store::{
 };
 use crate::vital;
 
-/// How much may wait, and how long is waited.
+/// The bounds of a mirror's queue, and its waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bytes of writes that may wait for the second store.
     pub queue_bytes_max: usize,
-    /// Writes that it is given at once.
+    /// The most writes in one batch to the second store.
     pub batch_writes_max: usize,
-    /// Time until it is tried again, at first; it doubles up to 32 times that.
+    /// Time until a failed second store is tried again, at first; it doubles up to 32 times that.
     pub retry: Duration,
-    /// How long the end waits for what is queued.
+    /// How long a shutdown waits for queued writes.
     pub drain: Duration,
 }
 
@@ -52,34 +53,36 @@ impl Default for Options {
     }
 }
 
-/// How far the second store is.
+/// How far the second store is behind the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Writes that wait for it.
+    /// Writes that wait for the second store.
     pub queued: u64,
-    /// Bytes of them.
+    /// Bytes of these writes.
     pub queued_bytes: u64,
-    /// Age of the oldest of them; while it catches up or cannot be reached, since when that is so.
+    /// Age of the oldest of these writes. While the second store catches up or cannot be reached,
+    /// how long that has been so.
     pub behind_ms: u64,
-    /// Whether it has all but what is queued.
+    /// Whether the second store has everything except the queued writes.
     pub in_step: bool,
-    /// Records that were brought over since the start.
+    /// Records that were copied since the start.
     pub copied: u64,
-    /// Records that it has and the first has not: counted by the last walk, less those that the first
-    /// has put since and those that went there by the rules. What others do to it is not known.
+    /// Records that only the second store has: the count of the last walk, less those that the
+    /// first has put since and those that the rules have deleted in the second. What other
+    /// processes write to the second is not known.
     pub extra: u64,
-    /// Records that it refused, as of the last walk.
+    /// Records that the second store refused, as of the last walk.
     pub refused: u64,
-    /// Why it takes nothing, while it does not.
+    /// Why the second store takes no writes, while that is so.
     pub trouble: Option<String>,
 }
 
-/// Opens the second store; tried again until it can be.
+/// Opens the second store. Called again until it succeeds.
 pub type Open = Box<dyn Fn() -> Result<Arc<dyn Store>, String> + Send>;
-/// Told when the mirror falls behind, fails, or is in step again; for the log.
+/// Logs that the mirror falls behind, fails, or is in step again.
 pub type Tell = Box<dyn Fn(&str) + Send>;
 
-/// The first store, which passes on what it accepts.
+/// The first store, which passes what it accepts on to the second.
 pub struct Mirrored {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -88,10 +91,10 @@ pub struct Mirrored {
 struct Shared {
     first: Arc<dyn Store>,
     options: Options,
-    /// Held from a commit to its place in the queue, so that a walk begins between two of them.
+    /// Held from a commit until its writes are queued, so that a walk begins between two commits.
     order: Mutex<()>,
     queue: Mutex<Queue>,
-    /// The queue has grown, or it is time to end.
+    /// Signals that the queue has grown, or that it is time to end.
     grown: Condvar,
     closing: AtomicBool,
     copied: AtomicU64,
@@ -102,12 +105,12 @@ struct Shared {
 struct Queue {
     writes: VecDeque<Queued>,
     bytes: usize,
-    /// Something is missing in the queue: only a walk finds it.
+    /// Whether writes are missing in the queue, which only a walk finds.
     gap: bool,
-    /// Since when there was a gap that no walk has closed yet.
+    /// Since when there has been a gap that no walk has closed yet.
     behind_since: Option<Instant>,
     trouble: Option<String>,
-    /// When to give up what is left.
+    /// When to give up the writes that are left.
     ends_at: Option<Instant>,
 }
 
@@ -115,11 +118,12 @@ struct Queue {
 struct Queued {
     since: Instant,
     write: Write,
-    /// Records that the first store deleted when this one was put.
+    /// Number of records that the first store deleted with this write.
     deleted: usize,
 }
 
-/// What a write takes in the queue. A query is some lists; that is close enough to bound them.
+/// Estimates the bytes that a write takes in the queue. For a query, the size of its lists is close
+/// enough for a bound.
 fn size(write: &Write) -> usize {
     match write {
         Write::Put(record) => record.len() + 64,
@@ -133,15 +137,16 @@ impl Queue {
         self.writes.push_back(Queued { since: Instant::now(), write, deleted });
     }
 
-    /// What other processes have put into the first store.
+    /// Queues the records that other processes have put into the first store.
     fn push_news(&mut self, news: &[Numbered]) {
-        // What these deleted there is not known: as much as they delete in the second one.
+        // What these records deleted in the first store is not known. It is taken to be all that
+        // they delete in the second.
         for (_, record) in news {
             self.push(Write::Put(record.clone()), usize::MAX);
         }
     }
 
-    /// Forgets all that waits.
+    /// Discards all queued writes.
     fn give_up(&mut self) {
         self.writes = VecDeque::new();
         self.bytes = 0;
@@ -151,7 +156,7 @@ impl Queue {
 }
 
 impl Mirrored {
-    /// Starts the thread that brings the second store to what the first one has.
+    /// Starts the thread that brings the second store in step with the first.
     pub fn start(first: Arc<dyn Store>, second: Open, options: Options, tell: Tell) -> Self {
         let queue = Queue {
             writes: VecDeque::new(),
@@ -180,7 +185,7 @@ impl Mirrored {
         Self { shared, thread: Some(thread) }
     }
 
-    /// How far the second store is.
+    /// Returns how far the second store is behind the first.
     pub fn lag(&self) -> Lag {
         let queue = self.shared.queue();
         let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.since));
@@ -204,7 +209,7 @@ impl Drop for Mirrored {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.grown.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic: see `vital`.
+            // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
     }
@@ -263,8 +268,8 @@ impl Store for Mirrored {
         self.shared.first.explain_count(query)
     }
 
-    /// None as long as there is a mirror: what goes has to go there by its ids, and is erased record by
-    /// record instead.
+    /// Always returns `None`: the mirror needs the ids of deleted records, so they are erased one
+    /// by one instead.
     fn drop_part(&self, _: u64, _: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
     }
@@ -296,7 +301,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something into the queue, which is given up if that makes it too long.
+    /// Adds writes to the queue, and discards the whole queue if it becomes too large.
     fn fill(&self, fill: impl FnOnce(&mut Queue)) {
         let mut queue = self.queue();
         fill(&mut queue);
@@ -329,7 +334,7 @@ impl Shared {
                 tell(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
             queue.trouble = Some(reason);
-            // Woken by the end, or by writes, which do not wait for it.
+            // Woken by the end, or by writes; these do not shorten the wait.
             let until = Instant::now() + wait;
             while !self.is_closing() && Instant::now() < until {
                 let left = until.saturating_duration_since(Instant::now());
@@ -340,7 +345,7 @@ impl Shared {
         }
     }
 
-    /// Keeps `second` in step until the end, or until it fails.
+    /// Keeps the second store in step until the end, or until that store fails.
     fn follow(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
         loop {
             let gap = self.queue().gap;
@@ -358,13 +363,14 @@ impl Shared {
                 self.copied.fetch_add(writes.len() as u64, Ordering::Relaxed);
                 let fewer = no_more_its_own(&batch, &done);
                 let less = |extra: u64| Some(extra.saturating_sub(fewer));
-                // Always given one.
+                // Does not fail: `less` always returns a number.
                 let _ = self.extra.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             }
         }
     }
 
-    /// What to write next, waiting for it; empty if the queue was given up, none at the end.
+    /// Waits for the next writes and takes them. Empty if the queue was discarded, `None` at the
+    /// end.
     fn next(&self) -> Option<Vec<Queued>> {
         let mut queue = self.queue();
         while queue.writes.is_empty() && !queue.gap {
@@ -382,12 +388,12 @@ impl Shared {
         Some(batch)
     }
 
-    /// Walks through both and brings over what is missing. What is written meanwhile gathers in the
-    /// queue; if that fills up, there is another walk.
+    /// Walks through both stores and copies what is missing in the second. Writes that come
+    /// meanwhile gather in the queue; if the queue fills up, there is another walk.
     fn catch_up(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
-        // What was queued before the walk begins is in what it sees; erasing twice could erase more.
+        // The walk sees what was queued before it begins; erasing twice could erase more.
         let order = self.order();
         {
             let mut queue = self.queue();
@@ -426,7 +432,7 @@ impl Shared {
                 self.queue().give_up();
                 return Ok(());
             }
-            // Half of a core at most: those who ask come first.
+            // Half of a core at most: queries come first.
             let worked = rested.elapsed();
             if worked > Duration::from_millis(10) {
                 std::thread::sleep(worked.min(Duration::from_millis(100)));
@@ -438,7 +444,7 @@ impl Shared {
         self.refused.store(refused, Ordering::Relaxed);
         let mut queue = self.queue();
         if queue.gap {
-            // More came meanwhile than the queue holds: once more.
+            // More writes came meanwhile than the queue holds: there is another walk.
             return Ok(());
         }
         queue.behind_since = None;
@@ -453,8 +459,8 @@ impl Shared {
     }
 }
 
-/// How many records that only the second store had were put by the first now, or deleted there by the
-/// rules beyond what the first has deleted.
+/// Counts the records that only the second store had before this batch: those that the first store
+/// has now put, and those that the rules deleted in the second beyond what the first has deleted.
 fn no_more_its_own(batch: &[Queued], done: &Committed) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];
     for (at, _) in &done.erased {
@@ -511,7 +517,7 @@ mod tests {
         }
     }
 
-    /// Fails while it is told to.
+    /// A store whose commits fail while `fails` is set.
     struct Flaky {
         store: MemoryStore,
         fails: AtomicBool,
@@ -550,7 +556,7 @@ mod tests {
         }
     }
 
-    /// A mirror of `first` that is in step.
+    /// Starts a mirror of `first` and waits until it is in step.
     fn mirrored(first: &Arc<dyn Store>, second: &Arc<dyn Store>) -> Mirrored {
         let second = Arc::clone(second);
         let open: Open = Box::new(move || Ok(Arc::clone(&second)));
@@ -573,7 +579,7 @@ mod tests {
         assert_eq!(mirrored.lag().extra, 10);
         let oldest = Query { order: Order::OldestFirst, limit: 5, ..Query::default() };
         mirrored.commit(&[Write::Erase(Box::new(oldest))]).unwrap();
-        // One that the mirror had already is the mirror's alone no more.
+        // A record that only the mirror had, and that the first store has now, too.
         mirrored.commit(&[put(3)]).unwrap();
         let lag = wait_until(&mirrored, |lag| lag.queued == 0);
         drop(mirrored);
@@ -588,7 +594,7 @@ mod tests {
         first.commit(&(0..500).map(put).collect::<Vec<_>>()).unwrap();
         let second =
             Arc::new(Flaky { store: MemoryStore::new(KeepAll), fails: AtomicBool::new(true) });
-        // One of its own: told, and left.
+        // A record that only the mirror has: counted and kept.
         second.store.commit(&[put(1_000_000)]).unwrap();
         let open: Open = {
             let second = Arc::clone(&second);
@@ -616,7 +622,7 @@ mod tests {
         second.fails.store(false, Ordering::Relaxed);
         let lag = wait_until(&mirrored, |lag| lag.in_step && lag.queued == 0);
         assert_eq!((lag.extra, lag.refused, lag.trouble), (1, 0, None));
-        // In step, what is erased goes over as well; at the end, all that is queued does.
+        // In step, erases are passed on as well; at the end, all queued writes are.
         mirrored.commit(&[Write::Erase(Box::new(kinds)), put(4_000)]).unwrap();
         drop(mirrored);
         let mut expected = ids(&*first);

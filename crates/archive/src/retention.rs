@@ -1,13 +1,14 @@
-//! Letting go: records that have expired, that a rule no longer wants, or that there is no room for.
+//! Retention: deletes records that have expired, that a rule gives up, or that exceed a bound.
 //!
-//! Everything goes through the writer in small batches, as any other write does, so nothing waits
-//! long for it, and a stop is a stop after the batch at hand.
+//! All deletes go through the writer in small batches, like any other write. So no other write
+//! waits long, and a stop takes effect after the current batch.
 //!
-//! What goes by age goes by the machine's clock, and a machine that comes up in 2099 would let go of all
-//! that a rule names. So the clock is not believed by itself: the archive has to bear it out
-//! ([`Policy::clock_ahead_max_s`]). A relay that is in use does so with every event, whatever the clock was
-//! before, so nothing has to be remembered; and a clock that was believed once is believed as long as it
-//! runs no faster than time does, so a quiet relay that runs goes on. Room is made without a clock.
+//! Deletes by age depend on the machine's clock, and a machine that comes up in 2099 would delete
+//! all that a rule names. So the clock alone is not trusted: the times of stored records have to
+//! confirm it ([`Policy::clock_ahead_max_s`]). In a relay in use every event does so, whatever the
+//! clock was before, so no state has to be kept. A clock that was trusted once stays trusted as
+//! long as it runs no faster than real time, so a quiet relay that runs continues to delete.
+//! Deletes for a bound need no clock.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,36 +24,36 @@ use crate::store::{CommitError, Outcome, Progress, SearchError, Store, Write};
 use crate::vital;
 use crate::writer::Writer;
 
-/// What is not kept for ever.
+/// The rules and bounds by which records are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Each is carried out by itself.
+    /// The rules by age. Each is carried out on its own.
     pub rules: Vec<Rule>,
-    /// Bytes on disk above which the oldest records go. What is deleted and about to be given back
-    /// counts as gone, so that a slow compaction does not cost records.
+    /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that are
+    /// about to be freed do not count, so that a slow compaction does not cost records.
     pub bytes_max: Option<u64>,
-    /// Records above which the oldest go.
+    /// Number of records above which the oldest are deleted.
     pub records_max: Option<u64>,
-    /// Kinds that neither rules nor size touch: those whose records forbid others to come back.
+    /// Kinds that neither rules nor bounds delete: those whose records forbid others to come back.
     pub spared_kinds: Vec<u32>,
-    /// Deletes in one write.
+    /// The most records that one write deletes.
     pub batch_max: usize,
     /// Time between two rounds.
     pub every: Duration,
-    /// How many of the network's units of time a second has.
+    /// The network's units of time per second.
     pub units_per_s: u64,
-    /// Seconds that the clock may be ahead of the newest records for anything to go by age; above it, that
-    /// waits until newer ones come. None believes the clock.
+    /// Seconds that the clock may be ahead of the newest records. If it is further ahead, deletes
+    /// by age wait until newer records come. `None` trusts the clock.
     pub clock_ahead_max_s: Option<u64>,
 }
 
-/// Of so many of the newest records each has to bear the clock out: one with a time far ahead is found
-/// everywhere. Where there are fewer in all, one is enough.
+/// The number of newest records that all have to confirm the clock: single records with a time far
+/// ahead are found everywhere. If there are fewer records in all, one is enough.
 const WITNESSES: usize = 10;
-/// How often it is said that the clock is not believed.
+/// Time between two reports that the clock is not trusted.
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
-/// Records that go when they are old.
+/// A rule that deletes records when they are old.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Only of these kinds.
@@ -61,12 +62,12 @@ pub struct Rule {
     pub not_kinds: Vec<u32>,
     /// Only by these authors.
     pub authors: Option<Vec<Key>>,
-    /// Older than this. 0 takes all that match.
+    /// Only records older than this. 0 deletes all that match.
     pub older_than_s: u64,
 }
 
 impl Rule {
-    /// Whether nothing but age matters to it.
+    /// Returns whether the rule has no condition but age.
     fn takes_all(&self) -> bool {
         self.kinds.is_none() && self.authors.is_none() && self.not_kinds.is_empty()
     }
@@ -93,13 +94,13 @@ pub enum RetentionError {
     /// Expired records could not be looked up.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// The clock is not borne out by what is kept.
+    /// The stored records do not confirm the clock.
     #[error(
         "the clock is far ahead of all that is kept, so nothing goes by age until newer records come; \
          if it is right, raise retention.clock_ahead_max_s or set it to 0"
     )]
     Clock,
-    /// A delete was not taken.
+    /// A delete failed.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
 }
@@ -111,14 +112,14 @@ pub struct Swept {
     pub expired: u64,
     /// Records that a rule gave up.
     pub aged: u64,
-    /// Records that there was no room for.
+    /// Records that exceeded a bound.
     pub crowded: u64,
-    /// Whether what goes by age waits, as the clock is not borne out.
+    /// Whether deletes by age wait because the clock is not confirmed.
     pub clock_doubted: bool,
 }
 
 impl Swept {
-    /// All of them.
+    /// Returns the number of all deleted records.
     pub fn total(&self) -> u64 {
         self.expired + self.aged + self.crowded
     }
@@ -131,7 +132,7 @@ impl Swept {
 }
 
 impl Policy {
-    /// One batch of each sort, at most. Nothing is left to do when it says it deleted nothing.
+    /// Deletes at most one batch of each sort. If it deletes nothing, nothing is left to do.
     pub fn step(
         &self,
         store: &dyn Store,
@@ -141,7 +142,7 @@ impl Policy {
         self.step_by(store, writer, clock, &mut Believed::default())
     }
 
-    /// The same, by a clock of which it is known how far it was believed.
+    /// Like [`Policy::step`], with what is known of earlier trust in the clock.
     fn step_by(
         &self,
         store: &dyn Store,
@@ -164,7 +165,7 @@ impl Policy {
         Ok(swept)
     }
 
-    /// What goes by age: a batch of what has expired, and of each rule's.
+    /// Deletes by age: a batch of expired records, and a batch for each rule.
     fn let_age(
         &self,
         store: &dyn Store,
@@ -200,7 +201,7 @@ impl Policy {
         Ok(())
     }
 
-    /// How many records have to go for the bounds to be met, about.
+    /// Estimates how many records have to be deleted to meet the bounds.
     fn too_many(&self, store: &dyn Store) -> u64 {
         if self.bytes_max.is_none() && self.records_max.is_none() {
             return 0;
@@ -211,7 +212,7 @@ impl Policy {
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
         let Some(bytes_max) = self.bytes_max else { return above };
-        // What stays on the disk though it is deleted counts, or the bound would never be met.
+        // Deleted records that stay on the disk count, or the bound would never be met.
         let kept_bytes = u128::from(stats.bytes.saturating_sub(stats.reclaimable_bytes));
         let records = u128::from(stats.records);
         let excess = kept_bytes.saturating_sub(u128::from(bytes_max));
@@ -219,16 +220,16 @@ impl Policy {
     }
 }
 
-/// How far a clock was believed.
+/// Earlier trust in a clock.
 #[derive(Debug, Default)]
 struct Believed {
-    /// When it was last, and what it said.
+    /// When the clock was last trusted, and the time that it showed.
     last: Option<(Instant, u64)>,
 }
 
 impl Believed {
-    /// Whether a clock is to be believed: because it has run on from where it was believed, or because
-    /// records are about as new as it says.
+    /// Returns whether a clock is to be trusted: because it has run evenly since it was last
+    /// trusted, or because there are records about as new as its time.
     fn is_borne_out(
         &mut self,
         policy: &Policy,
@@ -248,7 +249,8 @@ impl Believed {
     }
 }
 
-/// Whether the newest records of a store, but for those ahead of `now`, are at most `ahead_max` older.
+/// Returns whether the newest records of a store, except those ahead of `now`, are at most
+/// `ahead_max` seconds older than `now`.
 fn bears_out(
     store: &dyn Store,
     now: u64,
@@ -265,11 +267,11 @@ fn bears_out(
     {}
     let from = now.saturating_sub(ahead_max).saturating_mul(units_per_s);
     let witness = if times.len() < WITNESSES { times.first() } else { times.last() };
-    // Where there is nothing, nothing goes.
+    // Without such records there is nothing to delete.
     Ok(witness.is_none_or(|time| *time >= from))
 }
 
-/// The oldest records, so many.
+/// Makes a query for the `limit` oldest records.
 fn oldest(limit: usize) -> Query {
     Query { order: Order::OldestFirst, limit, ..Query::default() }
 }
@@ -288,8 +290,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it. `report` hears of every round that did something, once it is through, and of every
-    /// failure, after which it goes on at the next round; of a clock that is not believed once an hour.
+    /// Starts the thread. `report` is called at the end of every round that deleted something, and
+    /// for every failure, after which the thread continues with the next round. A clock that is not
+    /// trusted is reported once an hour.
     pub fn start(
         policy: Policy,
         store: Arc<dyn Store>,
@@ -301,7 +304,7 @@ impl Keeper {
         let thread = vital::spawn("hark-keeper", move || {
             let (mut pause, mut round) = (policy.every, Swept::default());
             let (mut believed, mut doubted) = (Believed::default(), None::<Instant>);
-            // A short rest between the batches of a long round leaves the writer to others.
+            // A short pause between the batches of a long round leaves the writer to other writes.
             let rest = Duration::from_millis(5);
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
                 let step = policy.step_by(&*store, &writer, &clock, &mut believed);
@@ -327,11 +330,11 @@ impl Keeper {
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Stops after the batch at hand and waits for it.
+    /// Stops the thread after the current batch and waits for its end.
     pub fn stop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It does not panic: see `vital`.
+            // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
     }
@@ -454,7 +457,7 @@ mod tests {
                 |(n, day): (usize, &u64)| record(*day as u8 + n as u8, day * DAY, 1, 1, None);
             days.iter().enumerate().map(record).collect()
         };
-        // One of far ahead, as archives have them.
+        // One record with a time far ahead, as archives have them.
         let mut all = records(&[100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110]);
         all.push(record(1, 99_000 * DAY, 1, 1, None));
         all.push(record(2, 100 * DAY, 1, 1, Some(111 * DAY)));
@@ -467,7 +470,7 @@ mod tests {
         assert_eq!(step(&policy, &ahead), doubted);
         let full = Policy { records_max: Some(12), ..policy.clone() };
         assert_eq!(step(&full, &ahead), Swept { crowded: 1, ..doubted });
-        // A clock that was right goes on being believed without news, but not when it leaps.
+        // A clock that was right stays trusted without new records, but not when it leaps.
         let (clock, mut believed) = (Clock::fake(110 * DAY), Believed::default());
         let mut by = |clock: &Clock| {
             policy.step_by(&*store, &writer, clock, &mut believed).unwrap().clock_doubted
@@ -479,7 +482,7 @@ mod tests {
         assert!(by(&clock));
         let left = store.stats().records;
         assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
-        // New records of its time bear it out, and so does an operator.
+        // The operator's setting makes the clock trusted, and so do new records of its time.
         let sure = Policy { clock_ahead_max_s: None, ..policy.clone() };
         assert!(!step(&sure, &clock).clock_doubted);
         store

@@ -1,21 +1,23 @@
-//! What a store must do: one shelf of one network's records, kept and found again.
+//! The interface of a store, which keeps one shelf (the records of one network) and searches it.
 //!
-//! The trait speaks of records, queries and outcomes, never of rows, pages or SQL. Three choices
+//! The trait speaks of records, queries and outcomes, never of rows, pages or SQL. Four choices
 //! shape it.
 //!
-//! *Answers are pushed in slices.* A search is bound to a snapshot and hands records to a sink until
-//! its work is spent, then waits to be asked again. So no lock or transaction outlives a call, a slow
-//! reader costs nothing but its own search, and a record is read where it lies, without a copy.
+//! *Results are pushed in slices.* A search is bound to a snapshot. Each call hands records to a
+//! sink until the work of the slice is spent; the next call continues there. So no lock or
+//! transaction outlives a call, a slow reader holds up only its own search, and a record is read in
+//! place, without a copy.
 //!
-//! *A commit is a batch with one verdict a write.* What a record does to those before it (replace,
-//! delete, be refused) comes from the shelf's [`Rules`](crate::admission::Rules), as queries, so that
-//! a store can carry it out under its own lock or in its own transaction.
+//! *A commit is a batch with one outcome per write.* What a record does to earlier ones (replace
+//! them, delete them, be refused because of them) comes from the shelf's
+//! [`Rules`](crate::admission::Rules), as queries, so that a store can apply it under its own lock
+//! or in its own transaction.
 //!
-//! *An id commits to its record's time.* It is a hash of all that its record says, so a store may look
-//! for it where that time is, and nowhere else.
+//! *An id determines its record's time.* The id is a hash of all that the record says, so a store
+//! needs to look for it only where records of that time are.
 //!
-//! *Visibility is numbered.* Every commit has a sequence number, every search knows up to which
-//! number it sees. That is what joins stored and live messages without a gap or a double.
+//! *Visibility is numbered.* Every put has a sequence number, and every search knows the last one
+//! that it sees. These numbers join stored and live messages without a gap or a duplicate.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -29,17 +31,17 @@ use crate::query::plan::Set;
 
 pub mod memory;
 
-/// One change asked of a store.
+/// One change to a store.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// Keep this record, given as its bytes (see [`hark_codec::record`]), unless a rule refuses it.
+    /// Stores a record, given as its bytes (see [`hark_codec::record`]), unless a rule refuses it.
     Put(Box<[u8]>),
-    /// Delete what matches, at most `limit` of it, in the query's order.
+    /// Deletes the records that match, in the query's order, at most its `limit`.
     Erase(Box<Query>),
 }
 
 impl Write {
-    /// What is left of it after a step that deleted `erased` records.
+    /// Returns what is left of the write after a step that deleted `erased` records.
     #[must_use]
     pub fn rest(mut self, erased: u64) -> Self {
         if let Self::Erase(query) = &mut self {
@@ -49,85 +51,87 @@ impl Write {
     }
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Kept, and durable. The number is its place in the sequence of all puts.
+    /// The record is stored and durable. `seq` is its position in the sequence of all puts.
     Stored {
         /// Searches that see at least this number see the record.
         seq: u64,
     },
-    /// The same id is already kept.
+    /// A record with the same id is already stored.
     Duplicate,
-    /// A newer version is kept in its place.
+    /// A newer version of the record is already stored.
     Superseded,
-    /// A record that is kept forbids this one (deleted, vanished); see
+    /// A stored record forbids this one (deleted, vanished); see
     /// [`Refusal`](crate::admission::Refusal).
     Refused(crate::admission::Refusal),
-    /// So many records were deleted.
+    /// The number of records that were deleted.
     Erased(u64),
 }
 
 /// A record's number in the sequence of puts, and its bytes.
 pub type Numbered = (u64, Box<[u8]>);
 
-/// A batch that is durable.
+/// The result of a batch that is durable.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
-    /// One a write, in the order of the writes; of the first writes only, where it is [unfinished].
+    /// One outcome per write, in the order of the writes. An [unfinished] batch has outcomes for
+    /// its first writes only.
     ///
     /// [unfinished]: Self::unfinished
     pub outcomes: Vec<Outcome>,
-    /// Whether only a step was done of the write that the last outcome is of, and nothing of those
-    /// behind it. That outcome says how many records the step deleted; a put of which only a step was
-    /// done is not kept yet. See [`Store::commit_some`].
+    /// Whether the last outcome is that of one step of its write, and later writes were not begun.
+    /// That outcome says how many records the step deleted; if the write is a put, its record is
+    /// not stored yet. See [`Store::commit_some`].
     pub unfinished: bool,
-    /// Ids of all that the batch deleted, each behind the number of the write that did so, ascending.
+    /// The ids of deleted records, each with the index of the write that did so. Indices ascend.
     pub erased: Vec<(usize, Id)>,
-    /// Bytes handed to the disk or the database for it.
+    /// Bytes written to the disk or the database for the batch.
     pub bytes: u64,
-    /// Where other processes write too: what they have put since this store last said so, with its
-    /// numbers, all of which come before those of this batch.
+    /// Records that other processes have put and this store has not reported before, with their
+    /// sequence numbers, which are all lower than those of this batch.
     pub before: Vec<Numbered>,
 }
 
-/// Why a batch was not kept. Nothing of it was.
+/// Why a batch was not stored. None of its writes took effect.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// This store was opened for reading.
+    /// The store was opened for reading only.
     #[error("the archive is open for reading only")]
     ReadOnly,
-    /// Bytes that are no record.
+    /// The bytes of a put are not a record.
     #[error("write {index} of the batch is no record: {source}")]
     Record {
-        /// Which write of the batch.
+        /// Index of the write in the batch.
         index: usize,
-        /// What is wrong with it.
+        /// What is wrong with the bytes.
         source: hark_codec::record::RecordError,
     },
-    /// A record that no file of the store could hold.
+    /// The record is too large for any file of the store.
     #[error("a record of {bytes} bytes is above the archive's bound of {bytes_max}")]
     TooLarge {
         /// Size of the record.
         bytes: usize,
-        /// The bound.
+        /// The largest size of a record.
         bytes_max: usize,
     },
     /// The disk or database failed, now or before. The writer has stopped and must be restarted:
     /// what a failed sync left on the disk is not known, so nothing is retried.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
-    /// Another process has the right to write. The next batch may be kept.
+    /// Another process has the right to write. The next batch may succeed.
     #[error("{0}")]
     Elsewhere(String),
-    /// The database is away or refused, or the disk lacks room or cannot read a part of an index that is
-    /// being made anew. The next batch may be kept; of this one, if the connection to a database was
-    /// lost at its very end, nobody knows, and to put it again does no harm.
+    /// The database is unreachable or refused the batch, or the disk lacks space, or a part of an
+    /// index that is being rebuilt cannot be read. The next batch may succeed. If the connection to
+    /// a database was lost at the very end of this batch, it is unknown whether the batch was
+    /// stored; putting it again does no harm.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Why a question could not be answered.
+/// Why a query could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// The disk or database failed.
@@ -135,59 +139,59 @@ pub enum SearchError {
     Failed(String),
 }
 
-/// Where a search stands after a slice.
+/// The state of a search after a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The slice's work is spent, or the sink asked to pause: call again.
+    /// The work of the slice is spent, or the sink asked to pause. Call again.
     Paused,
-    /// All is told. `more` says whether the limit left matching records behind.
+    /// All matching records were delivered, up to the limit.
     Done {
-        /// True if at least one more record matches.
+        /// True if the limit left at least one more matching record.
         more: bool,
     },
-    /// The query's whole budget is spent before its end.
+    /// The query's whole budget was spent before the end.
     Exhausted,
 }
 
-/// A question being answered over one snapshot.
+/// A query being evaluated over one snapshot.
 pub trait Search: Send {
     /// Hands matching records to `sink`, in the query's order, visiting about `work` rows at most.
-    /// A record that the sink breaks at counts as taken.
+    /// A record at which the sink breaks counts as delivered.
     fn slice(
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<Progress, SearchError>;
 
-    /// The snapshot's place in the sequence: puts up to this number are seen, later ones are not.
+    /// Returns the snapshot's sequence number: puts up to this number are seen, later ones are not.
     fn seq(&self) -> u64;
 
-    /// Rows visited so far.
+    /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
 
-    /// What it is driven by, in the largest of the parts it has opened; none if nothing in them could
-    /// match.
+    /// Returns the set that drives the search in the largest part opened so far. `None` if nothing
+    /// in the opened parts can match.
     fn driver(&self) -> Option<Set>;
 }
 
-/// Size and state of a store, for people and metrics. Zero where a store has no such thing.
+/// The size and state of a store, for people and metrics. Zero where a store has no such figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Records that are kept and alive.
+    /// Live records.
     pub records: u64,
-    /// Records that are deleted but still take room.
+    /// Deleted records that still take space.
     pub dead: u64,
     /// Bytes on disk.
     pub bytes: u64,
-    /// Bytes of them that belong to records (the log).
+    /// Of `bytes`, those that belong to records (the log).
     pub log_bytes: u64,
-    /// Bytes of them that belong to indices (the segments).
+    /// Of `bytes`, those that belong to indices (the segments).
     pub index_bytes: u64,
-    /// Bytes that belong to deleted records and will be freed, or used again; about, where a store knows
-    /// no more than how many there are.
+    /// Bytes of deleted records that will be freed or reused. An estimate where a store knows only
+    /// the number of these records.
     pub dead_bytes: u64,
-    /// Bytes of `dead_bytes` that the store frees, or uses again, without another delete. The rest is
-    /// too thinly spread to be worth it yet.
+    /// Of `dead_bytes`, those that the store frees or reuses without another delete. The rest is
+    /// spread too thinly to be worth freeing yet.
     pub reclaimable_bytes: u64,
     /// Records not sealed into a segment yet.
     pub head_records: u64,
@@ -199,7 +203,7 @@ pub struct Stats {
     pub newest: Option<u64>,
     /// Records that were found damaged since the start.
     pub damaged: u64,
-    /// Files that were found damaged since the start, or could not be read, and are not made anew.
+    /// Files that were found damaged or unreadable since the start and are not rebuilt.
     pub damaged_files: Vec<String>,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
@@ -207,73 +211,73 @@ pub struct Stats {
     pub heads_waiting: u64,
     /// Records in segments that wait to be merged.
     pub merge_due_records: u64,
-    /// How long syncs took since the start.
+    /// Durations of syncs since the start.
     pub syncs: Times,
-    /// Why upkeep fails, while it does.
+    /// Why background maintenance fails, while it does.
     pub upkeep_failed: Option<String>,
-    /// What upkeep has done since the start.
+    /// Background maintenance done since the start.
     pub upkeep: Upkeep,
-    /// What was done in a database, where there is one.
+    /// Use of the database, if the store has one.
     pub database: Option<Database>,
-    /// How far a second store is that gets all that this one accepts, if there is one.
+    /// Lag of the mirror, a second store that receives all that this one accepts, if there is one.
     pub mirror: Option<crate::mirror::Lag>,
 }
 
-/// Work that a store does beside its readers and its writer.
+/// The background maintenance of a store, done beside its readers and its writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upkeep {
     /// Making segments from full heads.
     pub sealing: Job,
     /// Making one segment from several.
     pub merging: Job,
-    /// Writing logs anew without their deleted records.
+    /// Rewriting logs without their deleted records.
     pub rewriting: Job,
 }
 
-/// One kind of that work.
+/// The totals of one kind of maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// Records that went through it, each as often as it did.
+    /// Records processed. A record counts each time that it is processed.
     pub records: u64,
-    /// Bytes that it wrote.
+    /// Bytes written.
     pub bytes: u64,
-    /// Processor time that it took.
+    /// Processor time used.
     pub cpu: Duration,
 }
 
-/// How a database is used.
+/// The use of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Database {
-    /// Connections that are open for questions.
+    /// Connections that are open for queries.
     pub connections: u64,
-    /// Those of them that are at work.
+    /// Of `connections`, those that are in use.
     pub connections_used: u64,
-    /// How often a question had to wait for one, since the start.
+    /// How often a query had to wait for a connection, since the start.
     pub waits: u64,
-    /// Questions that a replica was asked, and those that it could not be, where there is one.
+    /// Queries sent to the replica, and queries that could not be, if there is a replica.
     pub replica: Option<(u64, u64)>,
-    /// How far what is told to subscribers lies behind what was put by anybody.
+    /// Number of puts, by any process, that subscribers have not been notified of yet.
     pub news_behind: u64,
-    /// How long statements took since the start, by their form.
+    /// Durations of statements since the start, by the form of the statement.
     pub statements: Vec<(&'static str, Times)>,
 }
 
-/// How far a store's log is durable, where it has one that other processes may follow.
+/// The position up to which a store's log is durable, for other processes that follow the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// Number of the file that is being written.
+    /// Number of the log file that is being written.
     pub log: u32,
-    /// Its bytes.
+    /// Durable bytes of that file.
     pub bytes: u64,
 }
 
-/// Carries out a batch whole with a store's [`Store::commit_some`], one step after another.
+/// Carries out a whole batch by calling a store's [`Store::commit_some`] until nothing is left.
 pub fn commit_whole(
     writes: &[Write],
     some: impl Fn(&[Write]) -> Result<Committed, CommitError>,
 ) -> Result<Committed, CommitError> {
     let mut all = Committed::default();
-    // What is left of the write at hand, and how many records its steps have deleted.
+    // What is left of the current write, and how many records its steps have deleted.
     let (mut left, mut erased): (Option<Write>, u64) = (None, 0);
     loop {
         let at = all.outcomes.len();
@@ -299,7 +303,7 @@ pub fn commit_whole(
 }
 
 impl Committed {
-    /// Adds what became of the writes from number `from` on.
+    /// Appends the result of the writes from index `from` on.
     fn add(&mut self, more: Self, from: usize) {
         self.outcomes.extend(more.outcomes);
         self.erased.extend(more.erased.into_iter().map(|(at, id)| (from + at, id)));
@@ -308,64 +312,68 @@ impl Committed {
     }
 }
 
-/// One shelf. Shared by all threads; one commit runs at a time.
+/// A store of one shelf. All threads share it; one commit runs at a time.
 pub trait Store: Send + Sync {
     /// Carries out a batch. On return everything in it is durable and seen by new searches.
     fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError>;
 
-    /// Carries out as much of a batch as others may be kept waiting for: all of it, or its first writes
-    /// and then a step of one that deletes more than [`ERASE_STEP`](crate::limits::ERASE_STEP) records.
-    /// What is left of that one ([`Write::rest`]), and the writes behind it, are to be committed again.
+    /// Carries out a batch, or only its first part, so that other writes need not wait long. The
+    /// part is the first writes and then one step of a write that deletes more than
+    /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records. The caller then commits the rest of that
+    /// write ([`Write::rest`]) and the writes after it.
     ///
-    /// A put that deletes others comes last: as long as there is more to delete than a step it is not
-    /// kept. So wherever this ends (a crash, another process that goes on), nothing that a kept record
-    /// deletes is there, nothing has to be remembered, and who puts it again goes on where it was.
+    /// A record that deletes others is stored last, with the final step of its deletes. So wherever
+    /// the work stops (a crash, another process that continues), no record exists that a stored one
+    /// deletes, no state has to be kept, and putting the record again continues the deletes.
     fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         self.commit(writes)
     }
 
-    /// Whether `id` is known to be kept: the cheap question before a signature is checked. Where it is
-    /// not cheap to find out, a store may say no; the commit knows.
+    /// Returns whether `id` is known to be stored: the cheap check before a signature is verified.
+    /// A store that cannot find out cheaply may return false; the commit finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError>;
 
-    /// Starts answering `query` over the present state.
+    /// Starts a search for `query` over the current state.
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
 
-    /// How many records match, limit and cursor left aside. `None` if the budget did not suffice.
+    /// Counts the records that match, ignoring limit and cursor. `None` if the budget did not
+    /// suffice.
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError>;
 
-    /// Ids of up to `limit` records that have expired by `now` and are still kept.
+    /// Returns the ids of up to `limit` stored records that have expired by `now`.
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError>;
 
-    /// How this store would answer, and what it expects that to cost.
+    /// Returns this store's plan for a search, and its expected cost.
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError>;
 
-    /// The same where matches are only counted.
+    /// Returns this store's plan for a count, and its expected cost.
     fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
         self.explain(query)
     }
 
-    /// Size and state.
+    /// Returns the size and state of the store.
     fn stats(&self) -> Stats;
 
-    /// Gives up the oldest part of the store at once, but for records of `spared` kinds, if it is kept in
-    /// parts by time and holds nothing newer than `to`. Says how many records went; none if there is no
-    /// such part.
+    /// Drops the oldest part of the store at once, except for records of the `spared` kinds, if the
+    /// store is partitioned by time and that part holds nothing newer than `to`. Returns the number
+    /// of records dropped, or `None` if there is no such part.
     fn drop_part(&self, _to: u64, _spared: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
     }
 
-    /// Why those who listen do not hear of all that was put, while that is so.
+    /// Returns why subscribers are not notified of all puts, while that is so.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Some of what other processes have put and no [`Committed::before`] has told, in order; nothing once
-    /// all is told. To be called between commits, by whoever commits.
+    /// Returns some of the records that other processes have put and that no [`Committed::before`]
+    /// has reported, in order. Empty once all are reported. Called between commits, by the thread
+    /// that commits.
     fn news(&self) -> Vec<Numbered> {
         Vec::new()
     }
 
-    /// Has `wake` called from a thread of the store's whenever there may be news. It must not block.
+    /// Registers `wake`, which a thread of the store calls whenever [`Store::news`] may have
+    /// records. `wake` must not block.
     fn on_news(&self, _wake: Box<dyn Fn() + Send>) {}
 }

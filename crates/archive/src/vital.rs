@@ -1,30 +1,30 @@
-//! Threads and tasks that others wait for: where one of them panics, the process ends.
+//! Threads and tasks that the process cannot do without: a panic in one of them ends the process.
 //!
-//! A panic is a mistake of ours. Where one connection or one question meets it, only that is given up;
-//! those who do such work catch it. Without its writer, though, or without what seals its heads, a
-//! process would go on half alive: it would accept connections and never answer an event. Nor is it
-//! known in what state the thread has left what it worked on. What was acknowledged is durable, and a
-//! start takes moments. So the process ends at once, without an attempt to tidy up, which could wait
-//! for the very thread that is gone; and systemd, or whatever watches it, starts it again.
+//! A panic is a bug. If it hits one connection or one query, only that one is given up: the code
+//! that does such work catches it. Without its writer, though, or without the thread that seals its
+//! heads, a process would continue half alive: it would accept connections and never answer an
+//! event. Nor is it known in what state the thread has left its data. What was acknowledged is
+//! durable, and a start takes moments. So the process ends at once, without cleaning up, which
+//! could wait for the very thread that is gone; systemd, or another supervisor, starts it again.
 
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that others wait for.
+/// Starts a thread whose panic ends the process.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let own = name.to_owned();
     Builder::new().name(name.into()).spawn(move || run(&own, work))
 }
 
-/// Does what others wait for. If it panics, the process ends.
+/// Runs `work`. If it panics, the process ends.
 pub fn run<T>(name: &str, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| end(name))
 }
 
-/// Ends the process, as `name` has panicked and cannot be done without.
+/// Ends the process because the thread or task `name`, which it cannot do without, has panicked.
 pub fn end(name: &str) -> ! {
-    // There is nobody else to tell if this cannot be written.
+    // If this cannot be written, there is nowhere else to report it.
     let _ = writeln!(
         io::stderr(),
         "hark: {name} failed (a bug; what it said is above), and nothing works without it: the process \
@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    /// Runs this test alone in a process of its own, in which the variable is set.
+    /// Runs `test` alone in a process of its own, with the environment variable [`INNER`] set.
     fn in_a_process_of_its_own(test: &str) -> std::process::Output {
         let this = std::env::current_exe().expect("has a path");
         let mut child = Command::new(this);

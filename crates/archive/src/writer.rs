@@ -1,11 +1,11 @@
 //! Group commit: one thread takes what has queued up and makes it durable with one sync.
 //!
 //! While one batch is being synced the next one gathers, so batches grow with the load by
-//! themselves; [`Options::batch_wait`] makes them grow sooner, at the price of latency. Answers go
-//! out only after the sync, listeners first.
+//! themselves; [`Options::batch_wait`] makes them grow sooner, at the price of latency. Only after
+//! the sync is the listener notified, and then the senders are answered.
 //!
-//! A write that deletes more than a step ([`Store::commit_some`]) gets its next step behind whatever
-//! has come meanwhile, and its answer after the last one.
+//! A write that deletes more than a step ([`Store::commit_some`]) gets its next step after the
+//! writes that have come meanwhile, and its answer after its last step.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,16 @@ use crate::meter::{Count, Histogram};
 use crate::store::{CommitError, Committed, Outcome, Store, Write};
 use crate::vital;
 
-/// How batches are cut.
+/// The bounds of batches and of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Writes in a batch, at most.
+    /// The most writes in a batch.
     pub batch_writes_max: usize,
-    /// Bytes of records in a batch, about at most.
+    /// The most bytes of records in a batch, about.
     pub batch_bytes_max: usize,
-    /// How long a batch waits for company after its first write.
+    /// How long a batch waits for further writes after its first one.
     pub batch_wait: Duration,
-    /// Writes that may wait for the writer; above it [`Writer::try_submit`] says so.
+    /// Writes that may wait for the writer; above it [`Writer::try_submit`] returns [`Busy`].
     pub queue_max: usize,
 }
 
@@ -44,13 +44,13 @@ impl Default for Options {
     }
 }
 
-/// Called once with what became of a write.
+/// A callback that receives the outcome of a write, once.
 pub type Done = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
 
-/// Hears, on the writer's thread, of what has just become durable.
+/// Receives, on the writer's thread, the records that have just become durable.
 pub trait Listener: Send {
-    /// A batch is durable: its records and their sequence numbers, in order. `answer` tells their
-    /// senders, and is to be called when all who listen have heard of them.
+    /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
+    /// answers the senders, and is to be called when all subscribers have been notified.
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -58,28 +58,29 @@ pub trait Listener: Send {
     );
 }
 
-/// Nobody hears.
+/// A listener without subscribers.
 impl Listener for () {
     fn batch(&mut self, _: &mut dyn Iterator<Item = (u64, Record<'_>)>, answer: &mut dyn FnMut()) {
         answer();
     }
 }
 
-/// What makes a batch durable: [`Store::commit_some`], or another process that took the archive over.
+/// Makes a batch durable: by [`Store::commit_some`], or in another process that took over the
+/// archive.
 pub type Commit = Box<dyn Fn(&[Write]) -> Result<Committed, CommitError> + Send>;
 
-/// Where writes go, and who hears of them.
+/// Where writes go, and the listener that receives them.
 pub struct Target {
-    /// Makes them durable.
+    /// Makes the writes durable.
     pub commit: Commit,
-    /// Hears of them.
+    /// Receives the durable records.
     pub listener: Box<dyn Listener>,
 }
 
-/// Done between two batches; see [`Writer::between`].
+/// A job that runs between two batches; see [`Writer::between`].
 pub type Between = Box<dyn FnOnce(&mut Target) + Send>;
 
-/// The queue is full, or the writer has stopped. The write comes back.
+/// The error if the queue is full or the writer has stopped. Gives the write back.
 #[derive(Debug)]
 pub struct Busy(pub Write);
 
@@ -91,26 +92,26 @@ enum Job {
 /// What the writer has done since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// How long each batch took that was made durable.
+    /// Durations of the batches that were made durable.
     pub batches: Histogram,
-    /// Writes in them.
+    /// Writes in these batches.
     pub writes: Count,
-    /// Why the store takes no more writes, once it does not.
+    /// Why the store takes no more writes, once that is so.
     pub stopped: OnceLock<String>,
-    /// Why the last batch was not kept, if it was not and the next one may be.
+    /// Why the last batch failed, if it did and the next one may succeed.
     unavailable: Mutex<Option<String>>,
-    /// Since when a batch is under way, if one is.
+    /// When the batch that is under way began, if there is one.
     committing: Mutex<Option<Instant>>,
 }
 
 impl Counters {
-    /// How long the batch that is under way has taken so far.
+    /// Returns how long the batch that is under way has taken so far, if there is one.
     pub fn committing_for(&self) -> Option<Duration> {
         let since = *self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         since.map(|since| since.elapsed())
     }
 
-    /// Why the last batch was not kept, if it was not and the next one may be.
+    /// Returns why the last batch failed, if it did and the next one may succeed.
     pub fn unavailable(&self) -> Option<String> {
         self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -124,11 +125,11 @@ impl Counters {
     }
 }
 
-/// The writer's end that the doors hold.
+/// The handle through which the doors submit writes to the writer's thread.
 pub struct Writer {
     store: Arc<dyn Store>,
     jobs: SyncSender<Job>,
-    /// None once it is closed.
+    /// `None` once the writer is closed.
     thread: Mutex<Option<JoinHandle<()>>>,
     closing: Arc<AtomicBool>,
     counters: Arc<Counters>,
@@ -157,26 +158,26 @@ impl Writer {
         })
     }
 
-    /// Queues a write, waiting for room.
+    /// Queues a write, and waits while the queue is full.
     pub fn submit(&self, write: Write, done: Done) -> Result<(), Busy> {
         self.jobs.send(Job::Write(write, done)).map_err(|refused| busy(refused.0))
     }
 
-    /// Runs `job` on the writer's thread, once all that was queued before it is durable, told and
-    /// answered. What is queued after it waits until it returns, and goes to what it left as the
-    /// target; so do further steps of what deletes much. Comes back if the queue is full, or the writer
-    /// has stopped.
+    /// Runs `job` on the writer's thread, once all that was queued before it is durable, delivered
+    /// and answered. Writes queued after the job wait until it returns, and go to the target as the
+    /// job left it; so do further steps of unfinished writes. Gives the job back if the queue is
+    /// full or the writer has stopped.
     pub fn between(&self, job: Between) -> Result<(), Between> {
         self.jobs.try_send(Job::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(Job::Between(job))
             | TrySendError::Disconnected(Job::Between(job)) => job,
-            // Not reached: what was sent comes back.
+            // Not reached: the job that was sent comes back.
             TrySendError::Full(_) | TrySendError::Disconnected(_) => Box::new(|_: &mut Target| {}),
         })
     }
 
-    /// Tells the listener, between two batches, what other processes have put ([`Store::news`]). Where
-    /// the queue is full the next batch does so.
+    /// Passes to the listener, between two batches, what other processes have put
+    /// ([`Store::news`]). If the queue is full, the next batch does so.
     pub fn tell_news(&self) {
         let store = Arc::clone(&self.store);
         let told = self.between(Box::new(move |target| {
@@ -197,7 +198,7 @@ impl Writer {
     pub fn write(&self, write: Write) -> Result<Outcome, Arc<CommitError>> {
         let (answer, answered) = sync_channel(1);
         let done: Done = Box::new(move |outcome| {
-            // The asker waits below, so the channel is open.
+            // The caller waits below, so the channel is open.
             let _ = answer.send(outcome);
         });
         let stopped = || Arc::new(CommitError::Stopped("the writer has stopped".into()));
@@ -205,21 +206,21 @@ impl Writer {
         answered.recv().map_err(|_| stopped())?
     }
 
-    /// What the writer has done so far.
+    /// Returns the counters of the writer.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Makes all that was queued durable and ends the thread; what is written later is refused. What
-    /// deletes more than a step is answered with an error after the step at hand: who sends it again
-    /// has the rest deleted.
+    /// Makes all queued writes durable and ends the thread; later writes are refused. A write that
+    /// deletes more than a step is answered with an error after its current step: sending it again
+    /// deletes the rest.
     pub fn close(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             self.closing.store(true, Ordering::Release);
             // Wakes the thread; an error means that it has ended.
             let _ = self.jobs.send(Job::Between(Box::new(|_| {})));
-            // It does not panic: see `vital`.
+            // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
     }
@@ -239,7 +240,7 @@ fn busy(job: Job) -> Busy {
     }
 }
 
-/// Writes that are to be made durable, and who waits for them.
+/// Writes that are to be made durable, and the callbacks that wait for them.
 #[derive(Default)]
 struct Batch {
     writes: Vec<Write>,
@@ -248,7 +249,7 @@ struct Batch {
 
 struct Waiting {
     done: Done,
-    /// Records that steps of the write have deleted.
+    /// Number of records that steps of the write have deleted.
     erased: u64,
 }
 
@@ -259,7 +260,7 @@ impl Batch {
     }
 }
 
-/// Writes of which a step is done, in the order in which they get the next one.
+/// Writes of which a step is done, in the order of their next steps.
 type Unfinished = VecDeque<(Write, Waiting)>;
 
 fn run(
@@ -274,7 +275,7 @@ fn run(
         let first = match unfinished.len() {
             _ if closing.load(Ordering::Acquire) => queue.try_recv().map(Some).map_err(|_| ()),
             0 => queue.recv().map(Some).map_err(|_| ()),
-            // As many as may wait in the queue: no more are begun before one of them is done.
+            // No more unfinished writes than the queue may hold: none is begun until one is done.
             many if many >= options.queue_max => Ok(None),
             _ => match queue.try_recv() {
                 Ok(job) => Ok(Some(job)),
@@ -284,7 +285,7 @@ fn run(
         };
         let Ok(first) = first else { break };
         let between = first.and_then(|first| gather(first, options, queue, &mut batch));
-        // One of them at a time: whatever comes waits for one step.
+        // One unfinished write at a time, so that new writes wait for only one step.
         if let Some((write, waiting)) = unfinished.pop_front() {
             batch.push(write, waiting);
         }
@@ -301,8 +302,8 @@ fn run(
     }
 }
 
-/// Makes a batch durable, or its first writes, tells the listener and then the senders. What was not
-/// done stays in the batch, and that of which a step was done goes to `unfinished`.
+/// Makes a batch or its first writes durable, notifies the listener and then answers the senders.
+/// Writes that were not begun stay in the batch; one of which a step was done goes to `unfinished`.
 fn commit(
     target: &mut Target,
     batch: &mut Batch,
@@ -349,7 +350,7 @@ fn commit(
         }
         Err(error) => {
             if let CommitError::Stopped(reason) = &error {
-                // Set once: it does not start again by itself, so the first reason is the one.
+                // Set once: the store does not start again by itself, so the first reason counts.
                 let _ = counters.stopped.set(reason.clone());
             }
             if let CommitError::Unavailable(reason) = &error {
@@ -364,7 +365,7 @@ fn commit(
     }
 }
 
-/// Takes what is there, up to the bounds, or to what is to be done after this batch.
+/// Takes queued writes, up to the bounds or to a job, which is returned to be run after the batch.
 fn gather(
     first: Job,
     options: Options,
@@ -418,7 +419,7 @@ mod tests {
         let store = Arc::new(MemoryStore::new(KeepAll).with_erase_step(10));
         store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
         let writer = Writer::start(Arc::clone(&store) as _, Options::default(), Box::new(()));
-        // So that all of this is there when the writer begins.
+        // Holds the writer until all writes below are queued.
         let (go, wait) = channel::<()>();
         let held = writer.between(Box::new(move |_| wait.recv().unwrap()));
         assert!(held.is_ok());
@@ -438,13 +439,13 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         assert_eq!(names[..2], ["one", "another"]);
-        // Together they deleted each once, and each says how many.
+        // Together the two erases deleted each record once, and each reports how many.
         let erased = all[2..].iter().map(|(_, outcome)| match outcome {
             Outcome::Erased(count) => *count,
             other => panic!("{other:?}"),
         });
         assert_eq!(erased.sum::<u64>(), 95);
-        // At the end, what is not through is told so.
+        // On close, an unfinished write is answered with an error.
         store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
         let (tell, told) = channel();
         let done = move |outcome| tell.send(outcome).unwrap();

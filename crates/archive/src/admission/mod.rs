@@ -1,8 +1,8 @@
 //! What a record does to the records before it, and they to it: replace, delete, forbid.
 //!
-//! A network says it as queries ([`Effects`]); every store carries the same effects out under its
-//! own lock or transaction. Effects follow from the record alone, so a record that comes through
-//! another process, or from an old log, has the same ones.
+//! A network states these effects as queries ([`Effects`]); every store carries the same effects
+//! out under its own lock or transaction. Effects follow from the record alone, so a record that
+//! comes through another process, or from an old log, has the same effects.
 
 use std::ops::Range;
 
@@ -10,32 +10,32 @@ use hark_codec::record::{Key, Record};
 
 use crate::query::{LabelSet, Query};
 
-/// Why a kept record forbids a new one.
+/// Why a stored record forbids a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its author (or recipient) deleted it, be it before or after it came.
+    /// The new record's author (or recipient) deleted it, before or after it first came.
     Deleted,
-    /// Its author asked for everything of theirs up to a time to vanish (NIP-62).
+    /// The new record's author asked for all of their records up to a time to vanish (NIP-62).
     Vanished,
 }
 
-/// A record that forbids another while it is kept.
+/// The properties of records that forbid a new one while they are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forbidding<'a> {
-    /// Its author.
+    /// The author of the forbidding record.
     pub author: &'a Key,
-    /// Its kind.
+    /// The kind of the forbidding record.
     pub kind: u32,
-    /// Name and value of a label that it has.
+    /// Name and value of a label of the forbidding record.
     pub label: (u8, &'a [u8]),
-    /// It is no older than this.
+    /// The earliest time of the forbidding record, inclusive.
     pub from: u64,
-    /// Why it forbids.
+    /// Why the record forbids the new one.
     pub refusal: Refusal,
 }
 
 impl Forbidding<'_> {
-    /// Asks for the first such record.
+    /// Returns a query for the first such record.
     pub fn query(&self) -> Query {
         let (name, value) = self.label;
         Query {
@@ -49,7 +49,7 @@ impl Forbidding<'_> {
     }
 }
 
-/// [`Forbidding`], its label's value apart.
+/// A [`Forbidding`] whose label value is a range of `Effects::bytes`.
 #[derive(Clone, Debug)]
 struct Forbids {
     author: Key,
@@ -59,22 +59,23 @@ struct Forbids {
     refusal: Refusal,
 }
 
-/// What has to happen, in this order, when a record is put.
+/// The effects of putting a record, in the order in which they apply.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// The record is refused if any of these is kept. Nearly all records have some and nearly none
-    /// is found, so they are not queries, which would have to be allocated. Values are in `bytes`.
+    /// The record is refused if any of these is stored. Nearly all records have some and nearly
+    /// none is found, so they are not queries, which would have to be allocated. Label values are
+    /// in `bytes`.
     refuse_if: Vec<Forbids>,
     bytes: Vec<u8>,
-    /// The place that only the newest record holds: all that matches is replaced if the record is
-    /// newer (or as old, with a lower id); else the record is superseded.
+    /// The slot that only the newest record holds: all records that match are replaced if the new
+    /// record is newer (or as old, with a lower id); otherwise the new record is superseded.
     pub slot: Option<Query>,
-    /// What is deleted when the record is kept.
+    /// The records that are deleted when the new record is stored.
     pub erases: Vec<Query>,
 }
 
 impl Effects {
-    /// Empties the lists, keeping their room.
+    /// Empties the lists but keeps their capacity.
     pub fn clear(&mut self) {
         self.refuse_if.clear();
         self.bytes.clear();
@@ -82,7 +83,7 @@ impl Effects {
         self.erases.clear();
     }
 
-    /// Has the record refused if there is such a one.
+    /// Makes the record be refused if a record with these properties is stored.
     pub fn refuse_if(&mut self, there_is: Forbidding<'_>) {
         let Forbidding { author, kind, label: (name, value), from, refusal } = there_is;
         let start = self.bytes.len();
@@ -91,7 +92,7 @@ impl Effects {
         self.refuse_if.push(Forbids { author: *author, kind, label, from, refusal });
     }
 
-    /// What the record is refused for, if it is there.
+    /// Returns the properties of records for which the record is refused if one is stored.
     pub fn forbidding(&self) -> impl Iterator<Item = Forbidding<'_>> {
         self.refuse_if.iter().map(|Forbids { author, kind, label, from, refusal }| Forbidding {
             author,
@@ -102,7 +103,7 @@ impl Effects {
         })
     }
 
-    /// Makes every query in it fit for [`Query::matches`].
+    /// Normalises every query, as [`Query::matches`] requires.
     pub fn normalise(&mut self) {
         self.slot.iter_mut().for_each(Query::normalise);
         self.erases.iter_mut().for_each(Query::normalise);
@@ -111,18 +112,18 @@ impl Effects {
 
 /// A network's rules.
 pub trait Rules: Send + Sync {
-    /// Fills `effects`, which is empty, with those of `record`.
+    /// Fills `effects`, which is empty, with the effects of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
 
-    /// Whether records of this kind may forbid others: the kinds that [`Forbidding`] names. None do,
-    /// unless a network says so.
+    /// Returns whether records of this kind may forbid others: the kinds that [`Forbidding`] names.
+    /// By default no kind does.
     fn forbids(&self, kind: u32) -> bool {
         let _ = kind;
         false
     }
 }
 
-/// No rules: every record with a new id is kept.
+/// No rules: every record with a new id is stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAll;
 

@@ -1,7 +1,7 @@
-//! Filters of subscriptions by the one field that each is found under: ids, else authors, else the
-//! label with the fewest values, else kinds, else nothing. What is found under the same value is told
-//! apart further by its times, and by its kinds ([`super::list`]): so that what many filters ask for in
-//! vain costs each new record next to nothing.
+//! An index of the filters of subscriptions. Each filter is indexed under one field: ids, else
+//! authors, else the label with the fewest values, else kinds, else none. Filters under the same
+//! value are indexed further by their times and their kinds ([`super::list`]), so that filters that
+//! do not match cost each new record next to nothing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,7 +24,7 @@ pub(super) struct Index {
     all: List,
 }
 
-/// The field that a query is found under.
+/// The field that a query is indexed under.
 enum Field<'a> {
     Ids(&'a [Id]),
     Authors(&'a [Key]),
@@ -34,7 +34,7 @@ enum Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// None if nothing can match.
+    /// Returns the field of a query. `None` if nothing can match.
     fn of(query: &'a Query) -> Option<Self> {
         if query.is_void() {
             return None;
@@ -52,7 +52,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// How many lists it belongs to.
+    /// Returns the number of lists that the query belongs to.
     fn len(&self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),
@@ -72,7 +72,7 @@ pub(super) struct Progress {
 }
 
 impl Index {
-    /// Puts a subscription into so many more lists at most. True once it is in all of them.
+    /// Puts a subscription into at most `lists` more of its lists. Returns true once it is in all.
     pub(super) fn insert(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -82,7 +82,7 @@ impl Index {
         self.go_on(subscription, progress, lists, &mut |list, filter| list.insert(filter.clone()))
     }
 
-    /// Takes a subscription out of so many more lists at most. True once it is in none.
+    /// Takes a subscription out of at most `lists` more lists. Returns true once it is in none.
     pub(super) fn remove(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -117,7 +117,7 @@ impl Index {
         true
     }
 
-    /// Hands over the lists of some values of `field`. Those that are empty afterwards go.
+    /// Passes the lists of some values of `field` to `change`. Removes lists that are then empty.
     fn visit(&mut self, field: &Field<'_>, some: Range<usize>, change: &mut dyn FnMut(&mut List)) {
         match field {
             Field::Ids(ids) => each(&mut self.ids, ids[some].iter().copied(), change),
@@ -137,8 +137,8 @@ impl Index {
         }
     }
 
-    /// Adds the subscriptions that ask for `record`; some may come more than once. Says how many filters
-    /// were compared with it.
+    /// Appends the subscriptions that `record` matches; some may come more than once. Returns how
+    /// many filters were compared with the record.
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
         let mut compared = 0;
@@ -196,7 +196,7 @@ fn each<K: Hash + Eq>(
 
 #[cfg(test)]
 impl Index {
-    /// Whether nothing is left behind.
+    /// Returns whether the index is empty.
     pub(super) fn is_bare(&self) -> bool {
         self.ids.is_empty()
             && self.authors.is_empty()

@@ -1,10 +1,11 @@
-//! Filters that are found under the same value, and those of them whose times a record lies in.
+//! A list of filters under the same value, searched for those whose times a record lies in.
 //!
-//! A short list is looked through. A long one is an interval tree: each filter asks for the times from
-//! its `from` to its `to`, and belongs to the node whose center separates the two, which is the place of
-//! the highest bit in which they differ. A record's time can lie in nodes of at most 65 levels, one of
-//! each. In a node only one end decides: a time before the center is behind every `to`, and one from the
-//! center on is behind every `from`. So filters for other times, however many there are, are passed by.
+//! A short list is scanned. A long one is an interval tree: each filter covers the times from its
+//! `from` to its `to`, and belongs to the node whose center separates the two. The level of the
+//! node is the highest bit in which they differ. A record's time lies in at most one node of each
+//! of 65 levels. In a node only one end decides: a time before the center is before every `to`, and
+//! a time from the center on is after every `from`. So filters for other times are skipped, however
+//! many there are.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use std::sync::Arc;
 use super::Subscription;
 use crate::query::Query;
 
-/// Filters of a short list.
+/// The most filters of a short list.
 const FEW: usize = 16;
-/// The level of filters for one point of time alone.
+/// The level of filters for a single point in time.
 const POINTS: u32 = 64;
 
 /// A filter of a subscription: one of its queries.
@@ -25,7 +26,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Tells entries apart.
+    /// Returns the numbers that identify the entry.
     fn number(&self) -> (u64, u32) {
         (self.subscription.number, self.query)
     }
@@ -35,7 +36,7 @@ impl Entry {
     }
 }
 
-/// Filters, each once.
+/// A list of filters without duplicates.
 pub(super) enum List {
     /// In no order.
     Few(Vec<Entry>),
@@ -56,7 +57,7 @@ impl List {
         }
     }
 
-    /// Adds an entry that may be there already.
+    /// Adds an entry, unless the list contains it already.
     pub(super) fn insert(&mut self, entry: Entry) {
         match self {
             Self::Few(entries) => {
@@ -76,13 +77,13 @@ impl List {
         }
     }
 
-    /// Removes an entry that may not be there.
+    /// Removes an entry, if the list contains it.
     pub(super) fn remove(&mut self, entry: &Entry) {
         match self {
             Self::Few(entries) => entries.retain(|known| known.number() != entry.number()),
             Self::Many(tree) => {
                 tree.remove(entry);
-                // Not at once, so that one that comes and goes does not move all of them.
+                // Not at `FEW`, so that one entry that comes and goes does not move all the others.
                 if tree.len <= FEW / 2 {
                     *self = Self::Few(tree.entries());
                 }
@@ -90,7 +91,7 @@ impl List {
         }
     }
 
-    /// Hands over the entries that could match a record of this time and kind.
+    /// Passes the entries that could match a record of this time and kind to `each`.
     pub(super) fn find(&self, time: u64, kind: u32, each: &mut impl FnMut(&Entry)) {
         match self {
             Self::Few(entries) => entries.iter().for_each(each),
@@ -99,7 +100,7 @@ impl List {
     }
 }
 
-/// The kinds of a query, a bit each; kinds may share one.
+/// Returns the kinds of a query as a mask of one bit per kind. Kinds may share a bit.
 fn mask(query: &Query) -> u64 {
     query.kinds.as_ref().map_or(u64::MAX, |kinds| kinds.iter().fold(0, |all, &k| all | bit(k)))
 }
@@ -108,16 +109,16 @@ fn bit(kind: u32) -> u64 {
     1 << (kind.wrapping_mul(0x9e37_79b9) >> 26)
 }
 
-/// An end of a filter's times, and which filter that is.
+/// One end of a filter's times, and the numbers of the filter.
 type End = (u64, u64, u32);
 
-/// Filters by one end of their times, with the bits of their kinds.
+/// Filters by one end of their times, with the masks of their kinds.
 type Ends = BTreeMap<End, (u64, Entry)>;
 
 /// A long list.
 #[derive(Default)]
 pub(super) struct Tree {
-    /// By level, then by the bits of their times above it.
+    /// The nodes, by level, then by the bits above the level that all times of the node share.
     levels: BTreeMap<u32, HashMap<u64, Node>>,
     len: usize,
 }
@@ -128,7 +129,8 @@ struct Node {
     by_to: Ends,
 }
 
-/// Where times from `from` to `to` belong: a level, and the bits above it, which all of them share.
+/// Returns the node of a filter from `from` to `to`: a level, and the bits above the level, which
+/// all these times share.
 fn place(from: u64, to: u64) -> (u32, u64) {
     match (from ^ to).checked_ilog2() {
         Some(level) => (level, above(from, level)),
@@ -195,7 +197,7 @@ impl Tree {
     }
 }
 
-/// Which node of a level a time can lie in.
+/// Returns the one node of a level that a time can lie in.
 fn place_of(time: u64, level: u32) -> u64 {
     if level == POINTS { time } else { above(time, level) }
 }

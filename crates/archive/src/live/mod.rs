@@ -1,9 +1,9 @@
-//! Who hears of a new record: subscriptions, found by what they ask for.
+//! Live subscriptions: finds those that a new record matches, and delivers the record to them.
 //!
-//! A record is compared only with filters that name its id, author, one of its labels or its kind, or
-//! that name nothing, and whose times it lies in. All of them get the same shared bytes. Records come in the order of
-//! their sequence numbers, from the writer's thread; those that are never stored come from anywhere
-//! and have none.
+//! A record is compared only with filters that name its id, author, one of its labels or its kind,
+//! or that name nothing, and whose time window it lies in. All subscriptions that match share the
+//! same bytes. Records come in the order of their sequence numbers, from the writer's thread.
+//! Records that are never stored come from any thread and have no number.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -21,16 +21,17 @@ mod index;
 mod list;
 mod seam;
 
-/// A new record, shared by all that hear of it.
+/// A new record, shared by all subscriptions that receive it.
 #[derive(Clone, Debug)]
 pub struct News {
-    /// Its place in the sequence of puts; none for a record that is never stored.
+    /// The record's position in the sequence of puts. `None` if it is never stored.
     pub seq: Option<u64>,
     shared: Arc<Shared>,
     wire: (u32, u32),
 }
 
-/// What all who hear of a record keep of it, counted while anybody does.
+/// The bytes of a record, shared by all its recipients and counted in `held` until the last of them
+/// drops the record.
 #[derive(Debug)]
 struct Shared {
     bytes: Box<[u8]>,
@@ -52,12 +53,12 @@ impl News {
         Self { seq, shared, wire: (start as u32, (start + record.wire().len()) as u32) }
     }
 
-    /// The message as it goes out.
+    /// Returns the message in its wire format.
     pub fn wire(&self) -> &[u8] {
         &self.shared.bytes[self.wire.0 as usize..self.wire.1 as usize]
     }
 
-    /// Bytes that it keeps in memory, for all who have it together.
+    /// Returns the bytes that the record takes in memory, for all its recipients together.
     pub fn size(&self) -> usize {
         self.shared.bytes.len()
     }
@@ -71,18 +72,18 @@ impl News {
     }
 }
 
-/// The end of a subscription that a door holds. All are called from other threads, possibly the
-/// writer's: they must not block.
+/// The receiving end of a subscription, held by a door. All methods are called from other threads,
+/// possibly the writer's: they must not block.
 pub trait Sink: Send + Sync {
-    /// A record for the subscriber; `wake` follows.
+    /// Delivers a record to the subscriber. A call of `wake` follows.
     fn deliver(&self, news: News);
 
-    /// Records were delivered, here and to all others who get them. Many subscriptions of a client are
-    /// served at once so, and not one after another.
+    /// Reports that records were delivered, to this sink and to all others that receive them. So
+    /// many subscriptions of a client are served at once, and not one after another.
     fn wake(&self);
 
-    /// More was held back than the bound allows: the subscriber is too slow. Nothing comes after
-    /// this.
+    /// Reports that more was held back than the bound allows: the subscriber is too slow. Nothing
+    /// is delivered after this.
     fn overflow(&self);
 }
 
@@ -92,12 +93,12 @@ pub struct Live {
     index: RwLock<Index>,
     len: AtomicUsize,
     numbers: AtomicU64,
-    /// Up to which number all subscribers have been told.
+    /// The last sequence number that was published to all subscribers.
     published: AtomicU64,
     held: Arc<Count>,
 }
 
-/// A subscription's state, shared between the index and whoever answers its question.
+/// A subscription's state, shared by the index and the code that evaluates its queries.
 struct Subscription {
     number: u64,
     queries: Vec<Query>,
@@ -105,7 +106,7 @@ struct Subscription {
     seam: Mutex<Seam>,
 }
 
-/// A subscription: ends when dropped. Cheap to clone; the last one counts.
+/// The handle of a subscription, which ends when the last clone is dropped. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle(Arc<Registration>);
 
@@ -115,7 +116,7 @@ struct Registration {
     state: Mutex<State>,
 }
 
-/// Where a subscription stands with the index. Its lock is taken before the index's.
+/// How far a subscription is in the index. The lock of this state is taken before the index's.
 #[derive(Clone, Copy)]
 enum State {
     Entering(Progress),
@@ -124,8 +125,8 @@ enum State {
     Left,
 }
 
-/// Lists of the index that are changed before others have their turn: what a subscription to thousands
-/// of authors costs is not to hold up the writer or another client.
+/// Lists of the index that are changed while its lock is held once: a subscription to thousands of
+/// authors must not hold up the writer or another client.
 const LISTS_AT_ONCE: usize = 256;
 
 impl Drop for Registration {
@@ -164,14 +165,15 @@ impl Registration {
 }
 
 impl Live {
-    /// Begins where the shelf is: what has a number up to `seq` was put before, and nobody is told of it.
+    /// Makes an empty set that starts after `seq`, the shelf's current number: records up to it
+    /// were put before and are not delivered.
     pub fn since(seq: u64) -> Self {
         Self { published: AtomicU64::new(seq), ..Self::default() }
     }
 
-    /// Starts to listen for what matches any of `queries` (limits, cursors and budgets do not
-    /// count), or begins to: see [`Handle::enter`]. What comes is held back, up to `held_bytes_max`,
-    /// until [`Handle::release`].
+    /// Subscribes to records that match any of `queries` (limits, cursors and budgets do not
+    /// count). A subscription to many values may be entered only in part: see [`Handle::enter`].
+    /// Records are held back, up to `held_bytes_max`, until [`Handle::release`].
     pub fn subscribe(
         self: &Arc<Self>,
         mut queries: Vec<Query>,
@@ -196,8 +198,8 @@ impl Live {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells every subscriber of `record`. With a number, numbers must ascend and calls must not
-    /// overlap.
+    /// Offers `record` to every subscription that it matches. Calls with a number must not overlap,
+    /// and their numbers must ascend.
     pub fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         let mut found = Vec::new();
         self.index.read().unwrap_or_else(PoisonError::into_inner).find(record, &mut found);
@@ -215,17 +217,17 @@ impl Live {
         }
     }
 
-    /// Bytes of records that somebody still keeps of those who have heard of them.
+    /// Returns the bytes of published records that recipients still keep.
     pub fn held_bytes(&self) -> u64 {
         self.held.get()
     }
 
-    /// How many subscriptions there are.
+    /// Returns the number of subscriptions.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no subscriptions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -236,7 +238,7 @@ impl Subscription {
         self.seam.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it was delivered.
+    /// Offers a record to the subscription, and returns whether it was delivered.
     fn offer(&self, news: &News) -> bool {
         let mut seam = self.seam();
         let next = seam.offer(news, &self.queries);
@@ -250,36 +252,37 @@ impl Subscription {
 }
 
 impl Handle {
-    /// The normalised queries.
+    /// Returns the normalised queries.
     pub fn queries(&self) -> &[Query] {
         &self.0.subscription.queries
     }
 
-    /// Goes on to listen where there is much to listen for. True once nothing is missed: only then are
-    /// searches to be opened. Each call takes about a tenth of a millisecond at most.
+    /// Enters a subscription to many values further into the index. Returns true once no record is
+    /// missed; only then may searches be opened. Each call takes about a tenth of a millisecond at
+    /// most.
     pub fn enter(&self) -> bool {
         self.0.enter()
     }
 
-    /// Ends it bit by bit, for those who have better to do than to drop it. True once it has ended;
-    /// nothing that comes then is told.
+    /// Ends the subscription in steps, for callers that a drop would hold up too long. Returns true
+    /// once it has ended; no record that comes then is delivered.
     pub fn leave(&self) -> bool {
         self.0.leave()
     }
 
-    /// Notes that the stored search for query number `index` was opened, and up to which number it
-    /// sees. To be called for each query, after subscribing.
+    /// Notes that the stored search for query number `index` was opened and sees puts up to `seq`.
+    /// To be called for each query, after subscribing.
     pub fn opened(&self, index: usize, seq: u64) {
         self.0.subscription.seam().opened(index, seq);
     }
 
-    /// All stored records are told: what was held back and is not among them follows now, then
-    /// everything as it comes. `reached` says how far the answer to each query went; it is only needed
-    /// where there are several.
+    /// Delivers the held-back records that were not among the stored ones, then all as they come.
+    /// To be called once all stored records are sent. `reached` says how far the answer to each
+    /// query went; it is needed only if there are several.
     pub fn release(&self, reached: Vec<Reach>) {
         let subscription = &self.0.subscription;
         let mut seam = subscription.seam();
-        // Under the seam's lock: whatever was published up to here has been offered.
+        // Read under the seam's lock: all records up to this number have been offered.
         let published = self.0.live.published.load(Ordering::Acquire);
         seam.release(reached, published, &subscription.queries, |news| {
             subscription.sink.deliver(news);

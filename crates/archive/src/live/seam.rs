@@ -1,10 +1,11 @@
-//! Where a stored answer and the live feed of the same subscription meet: no gap, no double.
+//! Joins the stored answer and the live feed of a subscription without a gap or a duplicate.
 //!
-//! The subscription listens before its searches are opened, so nothing is missed. Each search says
-//! up to which number its snapshot sees, so what it saw is known by number. With several queries the
-//! snapshots differ: a record is new if some query that it matches had not seen it, and it was not
-//! told through another. That needs no memory of what was told: an answer goes through its matches in
-//! order, so what it told follows from how far it went ([`Reach`]).
+//! The subscription is in the live index before its searches are opened, so nothing is missed. Each
+//! search reports the last number that its snapshot sees, so what it saw is known by number. With
+//! several queries the snapshots differ: a record is new if the search of some query that it
+//! matches did not see it, and no other query's answer has sent it. This needs no list of sent
+//! records: an answer goes through its matches in order, so what it sent follows from how far it
+//! went ([`Reach`]).
 
 use std::collections::VecDeque;
 
@@ -13,21 +14,21 @@ use hark_codec::record::Record;
 use super::News;
 use crate::query::{Position, Query};
 
-/// How far the stored answer to a query went through what matches.
+/// How far the stored answer to a query went through the matching records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// It told nothing.
+    /// No record was sent.
     #[default]
     Nothing,
-    /// Up to and including this place.
+    /// Up to and including this position.
     UpTo(Position),
     /// To the end.
     All,
 }
 
 impl Reach {
-    /// Whether the answers to these queries, which went so far, came past `record`. So a further query
-    /// has not to tell it.
+    /// Returns whether an answer to one of these queries, which went as far as `reached`, passed
+    /// `record`. If so, a further query does not send the record.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
         let mut all = reached.iter().zip(queries);
         all.any(|(reach, query)| {
@@ -35,7 +36,8 @@ impl Reach {
         })
     }
 
-    /// Whether it comes past a place, which is made only where it is needed: this is asked of every record.
+    /// Returns whether the answer passed a position. The position is computed only where it is
+    /// needed, since this is called for every record.
     fn covers(self, query: &Query, here: impl FnOnce() -> Position) -> bool {
         match self {
             Self::Nothing => false,
@@ -46,19 +48,19 @@ impl Reach {
 }
 
 pub(super) struct Seam {
-    /// Per query, up to which number its search saw. None until it is opened.
+    /// Per query, the last number that its search sees. `None` until the search is opened.
     snapshots: Vec<Option<u64>>,
     stage: Stage,
 }
 
 enum Stage {
-    /// The stored answer is being told.
+    /// The stored answer is being sent.
     Stored { held: VecDeque<News>, held_bytes: usize, held_bytes_max: usize },
-    /// Live, though not every number that the snapshots saw has come by yet.
+    /// Live, though not every number that the snapshots saw has been published yet.
     Late { reached: Vec<Reach> },
     /// Live.
     Live,
-    /// Too much was held.
+    /// Too much was held back.
     Over,
 }
 
@@ -111,7 +113,8 @@ impl Seam {
         }
     }
 
-    /// Goes live. `published` is the number up to which everything has been offered.
+    /// Delivers the held-back records that are new and goes live. `published` is the number up to
+    /// which all records have been offered.
     pub(super) fn release(
         &mut self,
         reached: Vec<Reach>,
@@ -130,12 +133,12 @@ impl Seam {
     }
 }
 
-/// The number up to which some search saw.
+/// Returns the highest number that any search sees.
 fn last(snapshots: &[Option<u64>]) -> u64 {
     snapshots.iter().flatten().max().copied().unwrap_or(0)
 }
 
-/// Whether every search is open and saw the record, so that it need not even be held.
+/// Returns whether every search is open and saw the record, so that it need not be held back.
 fn seen_by_all(snapshots: &[Option<u64>], news: &News) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }
@@ -148,8 +151,8 @@ fn is_new(snapshots: &[Option<u64>], reached: &[Reach], news: &News, queries: &[
     snapshots.iter().zip(queries).any(unseen) && !was_told(snapshots, reached, news, seq, queries)
 }
 
-/// Whether the stored answer held the record: the first query whose answer came past it told it, if its
-/// search saw it. Those behind that one left it out, as [`Reach::any`] has it.
+/// Returns whether the stored answer contained the record. The first query whose answer passed the
+/// record sent it, if its search saw it; later queries left it out because of [`Reach::any`].
 fn was_told(
     snapshots: &[Option<u64>],
     reached: &[Reach],
@@ -165,7 +168,7 @@ fn was_told(
 
 #[cfg(test)]
 impl Seam {
-    /// Whether nothing is left to be told apart.
+    /// Returns whether all further records are delivered without a check.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.stage, Stage::Live)
     }

@@ -1,4 +1,5 @@
-//! The index against every subscription asked, and the seam against every order of events.
+//! Tests the index against a check of every subscription, and the seam against every order of
+//! events.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -19,7 +20,7 @@ fn publish(live: &Live, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
-/// What was delivered, how often it overflowed, and what was delivered since it was woken.
+/// A sink: the bytes delivered, the number of overflows, and of deliveries since the last wake.
 #[derive(Clone, Default)]
 struct Ear(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
 
@@ -96,8 +97,8 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
     assert!(live.index.read().unwrap().is_bare());
 }
 
-/// Two that share many values are put in and taken out bit by bit and in turns, and a third comes and
-/// goes in between.
+/// Two subscriptions that share many values are entered and left in steps, overlapping each other,
+/// and a third comes and goes in between.
 #[test]
 fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     let live = Arc::new(Live::default());
@@ -127,7 +128,7 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     assert_eq!(heard_by_third.heard(), [3, 3]);
     drop(third);
     assert!(!two.leave());
-    // Whoever leaves does not come back in.
+    // A subscription that leaves does not enter again.
     assert!(two.enter());
     drop(two);
     tell(1);
@@ -155,8 +156,8 @@ fn what_the_snapshot_saw_is_not_told_again_and_what_it_did_not_see_follows() {
     assert_eq!(ear.heard(), [4]);
 }
 
-/// The store shows a record before the writer's thread gets round to publish it: a search can be
-/// opened, told and released in between.
+/// The store shows a record before the writer's thread publishes it: a search can be opened, sent
+/// and released in between.
 #[test]
 fn a_record_published_after_it_was_told_is_not_told_again() {
     let live = Arc::new(Live::default());
@@ -174,24 +175,24 @@ fn several_queries_with_different_snapshots_tell_each_record_once() {
     let live = Arc::new(Live::default());
     let (handle, ear) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
     handle.opened(0, 1);
-    // Matches the first only, which did not see it.
+    // Matches only the first query, whose search did not see it.
     publish(&live, Some(2), &record(2, 2, 1, &[]));
-    // Matches both; the second saw it and told it.
+    // Matches both queries; the second one's search saw it and sent it.
     publish(&live, Some(3), &record(3, 1, 1, &[]));
-    // Matches both; the second saw it, but a limit kept it back.
+    // Matches both queries; the second one's search saw it, but a limit cut it off.
     publish(&live, Some(4), &record(4, 1, 1, &[]));
     handle.opened(1, 5);
     let last = Position { time: 10, id: [3; 32] };
     handle.release(vec![Reach::Nothing, Reach::UpTo(last)]);
     assert_eq!(ear.heard(), [2, 4]);
-    // Matches both, was told, and is published late.
+    // Matches both queries, was sent, and is published late.
     publish(&live, Some(5), &record(1, 1, 1, &[]));
     publish(&live, Some(6), &record(6, 1, 1, &[]));
     assert_eq!(ear.heard(), [6]);
 }
 
-/// Of every event some query's answer is cut before, and the first query's search may have been opened
-/// before the event came: whichever query tells it, it is told once.
+/// Each answer is cut off at any event, and each search is opened before or after any event. No
+/// event is sent twice, and none that comes after the first search was opened is lost.
 #[test]
 fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
     let queries = [kinds(&[1]), authors(&[1]), Query::default()];
@@ -209,7 +210,7 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
         worlds += 1;
         let live = Arc::new(Live::default());
         let (handle, ear) = listen(&live, queries.to_vec());
-        // Puts come from the highest id to the lowest, so that what comes late stands first.
+        // Puts come from the highest id to the lowest, so that late records are first in the order.
         let seq = |record: &Record<'_>| 7 - u64::from(record.id()[0]);
         let (mut told, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
         for (at, query) in queries.iter().enumerate() {
@@ -240,7 +241,7 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), told.len(), "reach {reach:?}, opened {opened:?}: {told:?}");
-        // Whatever came after the first search was opened is told by an answer or follows it.
+        // Every record put after the first search was opened is in an answer or follows it.
         for record in records.iter().filter(|record| seq(record) > opened[0] as u64) {
             let id = record.id()[0];
             assert!(told.contains(&id), "reach {reach:?}, opened {opened:?}: {id} is lost");
@@ -248,7 +249,7 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
     }
 }
 
-/// A store's numbers count what was there before the process began.
+/// A store's numbers include the records put before the process began.
 #[test]
 fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() {
     let live = Arc::new(Live::since(100));
@@ -259,7 +260,7 @@ fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() 
     assert!(handle.0.subscription.seam().is_live());
 }
 
-/// Filters that are compared with a record, and how many of them it matches.
+/// Returns how many filters are compared with a record, and how many of them it matches.
 fn compared(live: &Live, bytes: &[u8]) -> (usize, usize) {
     let mut found = Vec::new();
     let index = live.index.read().unwrap();

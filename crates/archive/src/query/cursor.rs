@@ -1,4 +1,4 @@
-//! Walking one source: the plan's runs merged lazily, cut, and checked against the records.
+//! Walks one source: merges the plan's posting lists lazily, intersects them, checks the records.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -17,33 +17,33 @@ use super::source::Source;
 use super::stream::{Cut, Stream};
 use super::{Order, Query};
 
-/// Rows that are gathered at once, at most.
+/// The most rows that are gathered at once.
 const BLOCK_MAX: usize = 32;
-/// Records that are on their way from memory while one is read.
+/// Records that are prefetched while one is read.
 const AHEAD: usize = 8;
-/// So many rows are looked up in other sets before they are put in order, at most.
+/// The most rows of a driver that are intersected before they are sorted.
 const FEW_MAX: u64 = 4096;
 
-/// Where a walk stands.
+/// The state of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// At a row that matches.
     Found,
-    /// Out of work; go on later.
+    /// Out of work; continue later.
     Paused,
-    /// Behind the last row.
+    /// Past the last row.
     End,
 }
 
-/// What the walk is driven by.
+/// The rows that drive a walk.
 enum Driver<S: Source> {
-    /// Rows in order, each with the value whose run it came from.
+    /// Rows in order, each with the value whose posting list it came from.
     Keys(std::vec::IntoIter<(S::Key, u32)>),
-    /// So few rows that they need not be in order before they are cut; see [`Walk::cut_all`].
+    /// So few rows that they are intersected before they are sorted; see [`Walk::cut_all`].
     Few(Vec<Stream<S::Run>>),
     One(Stream<S::Run>),
-    /// One stream is followed as long as its next key comes before those of all others, which wait in
-    /// the heap with theirs.
+    /// One stream is followed as long as its next key comes before those of all others. The others
+    /// wait in the heap with their next keys.
     Many {
         streams: Vec<Stream<S::Run>>,
         now: Option<(S::Key, u32)>,
@@ -53,31 +53,31 @@ enum Driver<S: Source> {
 
 type Waiting<K> = BinaryHeap<Reverse<(K, u32)>>;
 
-/// A walk over the rows of one source that match a query, in its order.
+/// A walk over the rows of one source that match a query, in the query's order.
 pub struct Walk<S: Source> {
     source: Arc<S>,
     query: Arc<Prepared>,
     driven_by: Set,
     driver: Driver<S>,
-    /// What of the driver's rows is passed by.
+    /// The driver's rows that are skipped.
     holes: Holes<S>,
     cuts: Vec<Vec<Cut<S::Run>>>,
     last: Option<u32>,
-    /// Rows to be checked next, already located, each with the value whose run it came from; `next`
-    /// is the first of them.
+    /// Rows to be checked next, already located, each with the value whose posting list it came
+    /// from. `next` is the index of the first that is not taken yet.
     block: Vec<(u32, S::Place, u32)>,
     next: usize,
     pace: Pace,
-    /// The row it stands at.
+    /// The row that the walk stands at.
     here: Option<(u32, S::Place)>,
     time: u64,
     visited: u64,
-    /// Rows of what it is driven by.
+    /// The number of rows of the driver.
     driver_rows: u64,
 }
 
-/// Looks a set's runs up and clips them to the window. Those of kinds that are not asked for are left out,
-/// but where all rows are in one.
+/// Looks up a set's posting lists and clips them to the window. Lists of excluded kinds are left
+/// out, except for [`Set::Time`], whose lists hold rows of all kinds.
 fn runs<S: Source>(
     source: &S,
     query: &Prepared,
@@ -108,7 +108,7 @@ fn runs<S: Source>(
     cuts
 }
 
-/// The runs of kinds that are not asked for, clipped to the window.
+/// Returns the posting lists of the excluded kinds, clipped to the window.
 fn holes<S: Source>(
     source: &S,
     query: &Prepared,
@@ -126,17 +126,17 @@ fn holes<S: Source>(
     cuts
 }
 
-/// A plan, and what was looked up for it.
+/// A plan and the posting lists and rows that were looked up for it.
 struct Opened<S: Source> {
     plan: Plan,
     found: Vec<(Set, Vec<Cut<S::Run>>)>,
-    /// What is left out of all rows.
+    /// The posting lists that a walk over all rows skips.
     holes: Vec<Cut<S::Run>>,
     rows: Vec<u32>,
 }
 
-/// Whether the row of an id may be seen. Only then is it visited: else the cost of a question would say
-/// that it is there.
+/// Returns whether the row of an id may be seen. Only such rows are visited; otherwise the cost of
+/// a query would reveal that the record exists.
 fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
     let open = query.gate.is_none() && query.not_kinds.is_empty();
     open || (!source.is_dead(row)
@@ -146,7 +146,7 @@ fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
         }))
 }
 
-/// Where a row is in a run, or would be, and whether it is there.
+/// Returns the index at which a row is in a posting list, or would be, and whether it is in it.
 #[inline]
 fn find<S: Source>(source: &S, cut: &Cut<S::Run>, row: u32) -> (usize, bool) {
     let at = source.seek(&cut.run, cut.range.clone(), row);
@@ -161,7 +161,7 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
     if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
         return None;
     }
-    // Made only where a list is found: finding a time costs more than finding no list.
+    // Made only once a list is found: looking up a time costs more than finding no list.
     let window = OnceCell::new();
     let mut found: Vec<(Set, Vec<Cut<S::Run>>)> = Vec::new();
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ impl<S: Source> Opened<S> {
 }
 
 impl<S: Source> Walk<S> {
-    /// Plans the query for this source; `None` if nothing in it can match.
+    /// Plans the query for this source. `None` if nothing in the source can match.
     pub fn new(source: Arc<S>, query: Arc<Prepared>) -> Option<Self> {
         let mut opened = open(&*source, &query)?;
         let order = query.order;
@@ -222,7 +222,7 @@ impl<S: Source> Walk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
-            // What is driven by a given set is mostly not in the others, whatever their sizes.
+            // Rows of a given driver are mostly not in the other sets, whatever the sets' sizes.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
                 Driver::Few(driver.into_iter().map(Stream::new).collect())
             } else {
@@ -251,8 +251,8 @@ impl<S: Source> Walk<S> {
         })
     }
 
-    /// Takes the next rows that are alive and in every set that is cut with: one at first, twice as
-    /// many each time, so that little is looked at in vain when a limit is reached.
+    /// Gathers the next rows that are alive and in every intersected set: one at first, twice as
+    /// many each time, so that few rows are visited in vain when a limit is reached.
     fn fill(&mut self, work: &mut u64) -> Step {
         self.pace.note(self.block.len());
         let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
@@ -263,7 +263,7 @@ impl<S: Source> Walk<S> {
             return end;
         }
         if self.pace.is_cold() {
-            // The disk reads many in not much more time than one.
+            // The disk reads many records in little more time than one.
             self.block.iter().for_each(|(_, place, _)| self.source.read_ahead(*place));
         }
         for (_, place, _) in self.block.iter().take(AHEAD) {
@@ -272,7 +272,7 @@ impl<S: Source> Walk<S> {
         Step::Found
     }
 
-    /// The next row of the block; those behind it are brought closer meanwhile.
+    /// Takes the next row of the block, and prefetches the record of a later one.
     #[inline]
     fn next_of_block(&mut self) -> Option<(u32, S::Place, u32)> {
         let next = *self.block.get(self.next)?;
@@ -298,7 +298,7 @@ impl<S: Source> Walk<S> {
                 continue;
             }
             self.last = Some(row);
-            // Lists lie closer together than what is known of a row.
+            // Lists first: they are denser in memory than the data of rows.
             if self.cut(row, kind)
                 && let Some(place) = self.source.locate_alive(row)
             {
@@ -308,8 +308,8 @@ impl<S: Source> Walk<S> {
         Step::Found
     }
 
-    /// Looks a driver of few rows up in the other sets, all at once, and puts what is in them in order:
-    /// where hardly any row is, to have them all in order first costs many times as much.
+    /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts those that are
+    /// in all of them. Where hardly any is, sorting all rows first would cost many times as much.
     fn cut_all(&mut self, work: &mut u64) {
         let Driver::Few(streams) = &self.driver else { return };
         let (source, order) = (&*self.source, self.query.order);
@@ -331,7 +331,7 @@ impl<S: Source> Walk<S> {
             }
         }
         kept.sort_unstable();
-        // Those that are kept count when they come.
+        // Kept rows count as visited when they are walked.
         let passed = (rows - kept.len()) as u64;
         self.visited += passed;
         *work = work.saturating_sub(passed);
@@ -339,7 +339,7 @@ impl<S: Source> Walk<S> {
         self.driver = Driver::Keys(kept.into_iter());
     }
 
-    /// Like [`AnyWalk::advance`], but only counts; exact as long as `work` lasts.
+    /// Counts the remaining matches. `None` if `work` does not suffice.
     fn count_rest(&mut self, work: &mut u64) -> Option<u64> {
         let mut count = 0;
         loop {
@@ -351,7 +351,7 @@ impl<S: Source> Walk<S> {
         }
     }
 
-    /// Whether the row is in every set that is cut with.
+    /// Returns whether the row is in every intersected set.
     fn cut(&mut self, row: u32, kind: Option<u32>) -> bool {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         self.cuts.iter_mut().all(|set| {
@@ -365,7 +365,7 @@ impl<S: Source> Walk<S> {
         })
     }
 
-    /// The next row of the driver that is not passed by.
+    /// Takes the next row of the driver that is not skipped.
     #[inline]
     fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
         loop {
@@ -387,13 +387,13 @@ impl<S: Source> Walk<S> {
         }
     }
 
-    /// The next row of the driver, with the value and the kind of the run it is in. One that is in
-    /// several runs comes once for each, in succession.
+    /// Takes the next row of the driver, with the value and the kind of its posting list. A row in
+    /// several lists comes once for each, in succession.
     fn next_of_driver(&mut self) -> Option<(u32, u32, Option<u32>)> {
         let (source, order) = (&*self.source, self.query.order);
         match &mut self.driver {
             Driver::Keys(keys) => keys.next().map(|(key, value)| (source.row(key), value, None)),
-            // There is no work left to cut them.
+            // There is no work left to intersect these rows.
             Driver::Few(_) => None,
             Driver::One(stream) => {
                 let index = stream.step(source, order)?;
@@ -419,15 +419,15 @@ impl<S: Source> Walk<S> {
     }
 }
 
-/// Whether a record lies behind the cursor, as far as [`Source::window`] leaves that open.
+/// Returns whether a record comes after the cursor, as far as [`Source::window`] leaves that open.
 fn is_behind(query: &Query, record: &Record<'_>) -> bool {
     query.order == Order::NewestFirst
         || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)
 }
 
-/// Finds the kinds of runs, and drops those of kinds that another set has none of: a row is in runs of
-/// its own kind only. The driver's stay if it is `fixed`: how much is walked is not to follow from the
-/// other sets then.
+/// Sets the kinds of posting lists, and drops lists of a kind for which another set has no list: a
+/// row is only in lists of its own kind. The lists of a `fixed` driver stay, as the number of rows
+/// walked must not depend on the other sets.
 fn pair_by_kind<S: Source>(
     source: &S,
     driver: &mut Vec<Cut<S::Run>>,
@@ -462,32 +462,32 @@ fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<
     Driver::Many { streams, now, heap }
 }
 
-/// A time as a key that grows in the order of a question.
+/// Maps a time to a key that ascends in the order of a query.
 pub(super) fn time_key(time: u64, order: Order) -> u64 {
     if order == Order::NewestFirst { !time } else { time }
 }
 
-/// Why a run of a walk ended.
+/// Why [`AnyWalk::run`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It stands at a row that was not handed out.
+    /// The walk stands at a match that was not delivered.
     Standing,
-    /// Out of work; go on later.
+    /// Out of work; continue later.
     Paused,
-    /// Behind the last row.
+    /// Past the last row.
     End,
-    /// As many as were wanted were handed out.
+    /// All wanted records were delivered.
     Full,
-    /// The sink has had enough for now.
+    /// The sink asked to pause.
     Broke,
 }
 
-/// A walk, whatever its source.
+/// A walk over a source of any type.
 pub trait AnyWalk: Send {
-    /// Goes on to the next match, visiting at most `work` rows, which it counts down.
+    /// Advances to the next match. Visits at most `work` rows and counts `work` down.
     fn advance(&mut self, work: &mut u64) -> Step;
-    /// Hands the row it stands at to `sink`, then those behind it as long as their time key is below
-    /// `bound`. Counts `wanted`, which is not 0, down.
+    /// Hands the record that the walk stands at to `sink`, then the matches after it as long as
+    /// their time key is below `bound`. Counts `wanted`, which must not be 0, down.
     fn run(
         &mut self,
         work: &mut u64,
@@ -495,13 +495,13 @@ pub trait AnyWalk: Send {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Stop;
-    /// Time of the row it stands at.
+    /// Returns the time of the row that the walk stands at.
     fn time(&self) -> u64;
-    /// Id of the row it stands at.
+    /// Returns the id of the row that the walk stands at.
     fn id(&self) -> Option<Id>;
-    /// Rows visited so far.
+    /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
-    /// What it is driven by, behind how many rows that has.
+    /// Returns the number of rows of the driver, and the driver.
     fn driver(&self) -> (u64, Set);
 }
 
@@ -588,8 +588,8 @@ impl<S: Source> AnyWalk for Walk<S> {
     }
 }
 
-/// How many rows of `source` match, cursor and limit left aside; `None` if `work` does not last.
-/// Where lists say it all, their lengths are subtracted and no row is visited.
+/// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
+/// suffice. Where the lengths of posting lists suffice, they are subtracted and no row is visited.
 pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64> {
     let Some(opened) = open(&**source, query) else { return Some(0) };
     if !lengths_suffice(query, &opened.plan) {
@@ -616,7 +616,7 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) 
     Some(count - lost.count() as u64)
 }
 
-/// How many rows of runs are alive. They are runs of a kind each, if `by_kind`.
+/// Counts the live rows of posting lists. With `by_kind`, each list is of one kind.
 fn alive_in<S: Source>(
     source: &S,
     cuts: &[Cut<S::Run>],
@@ -634,10 +634,10 @@ fn alive_in<S: Source>(
     Some(count)
 }
 
-/// How many rows of a run are dead; all of its kind that are, are in `dead`.
+/// Counts the dead rows of a posting list. `dead` has all dead rows of the list's kind.
 fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u64) -> Option<u64> {
     *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
-    // Looking one row up costs about as much as looking at so many.
+    // Looking up one row costs about as much as checking 16.
     if dead.len() * 16 > cut.range.len() {
         return Some(source.count_dead(&cut.run, cut.range.clone()));
     }
@@ -645,7 +645,7 @@ fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u6
     Some(dead.iter().filter(|&&row| is_in(row)).count() as u64)
 }
 
-/// Whether the driver's runs are disjoint and hold nothing but matches.
+/// Returns whether the driver's posting lists are disjoint and hold nothing but matches.
 fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
     let disjoint = match plan.driver {
         Set::Label(i) => query.labels[i].values.len() == 1,
@@ -659,7 +659,7 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
         && plan.residual.is_empty()
 }
 
-/// The plan of one source, for explanations.
+/// Returns the plan for one source, for explanations.
 pub fn explain<S: Source>(source: &S, query: &Prepared) -> Option<Plan> {
     open(source, query).map(|opened| opened.plan)
 }

@@ -2,33 +2,33 @@
 
 use std::fmt;
 
-/// How one part of an archive would be asked.
+/// The plan for one part of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Which part: a head, a segment, a table.
+    /// The name of the part: a head, a segment, a table.
     pub source: String,
-    /// Records in it.
+    /// Records in the part.
     pub rows: u64,
-    /// What is walked, e.g. `author+kind x200` or `time`.
+    /// The set whose rows are walked, e.g. `200 authors of kind 1` or `time`.
     pub driver: String,
-    /// What is cut with the driver by skipping.
+    /// The sets that the driver is intersected with, by skipping.
     pub intersect: Vec<String>,
-    /// What is checked on each record.
+    /// The conditions that are checked on each record.
     pub residual: Vec<String>,
-    /// Rows the plan expects to visit here if it is asked to the end of the limit.
+    /// Rows that the plan expects to visit in the part until the limit is reached.
     pub estimate: u64,
 }
 
-/// How a question would be answered.
+/// The plan for a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The choice in a word: the driver of the largest part.
+    /// The plan in a few words: the driver of the part with the highest estimate.
     pub plan: String,
-    /// In the order they would be asked.
+    /// The parts, in the order in which they would be searched.
     pub steps: Vec<Step>,
     /// Rows expected to be visited in all.
     pub estimate: u64,
-    /// What a store adds in its own words: what it says to a database, and how that carries it out.
+    /// What a store adds, such as the statement for a database and the database's plan for it.
     pub details: Vec<String>,
 }
 

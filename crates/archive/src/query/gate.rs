@@ -1,10 +1,10 @@
-//! What a reader may not see, as a part of the question.
+//! Records that a reader may not see, as a part of the query.
 //!
-//! A gate is applied before the limit counts, and the same way for pages, counts, ids and live messages.
-//! What it hides must not show in what an answer costs either: rows that are visited are charged, and take
-//! time. So stores ask a question with a gate as up to three without ([`Query::opened`]), of which each
-//! finds its records in lists that have nothing hidden in them, and is planned from the lengths of such
-//! lists alone.
+//! A gate is applied before the limit counts, and in the same way for pages, counts, ids and live
+//! messages. Hidden records must not show in the cost of an answer either, as visited rows are
+//! charged and take time. So stores split a query with a gate into up to three queries without one
+//! ([`Query::opened`]). Each of these takes its records from posting lists that contain no hidden
+//! ones, and is planned from the lengths of such lists alone.
 
 use hark_codec::record::{Key, Record};
 
@@ -14,16 +14,17 @@ use super::{LabelSet, Query, carries};
 /// Records that only some readers may see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// The kinds that are kept back, ascending.
+    /// The hidden kinds, ascending.
     pub kinds: Vec<u32>,
-    /// Who is asking: these authors see what they wrote, ascending.
+    /// The keys of the readers, ascending. Readers see the records that they wrote.
     pub readers: Vec<Key>,
-    /// ... and what carries one of these labels (the readers as recipients), ascending.
+    /// The labels that name the readers as recipients, with ascending values. Readers see the
+    /// records that have one of them.
     pub addressed: LabelSet,
 }
 
 impl Gate {
-    /// Whether the readers may see `record`.
+    /// Returns whether the readers may see `record`.
     pub fn lets_see(&self, record: &Record<'_>) -> bool {
         self.kinds.binary_search(&record.kind()).is_err()
             || record.author().is_some_and(|author| self.readers.binary_search(author).is_ok())
@@ -31,21 +32,21 @@ impl Gate {
     }
 }
 
-/// A question that finds nothing hidden on its way.
+/// A query that visits no hidden records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Normal, and without a gate unless it names ids.
+    /// The query: normalised, and without a gate unless it names ids.
     pub query: Query,
-    /// What alone it may be driven by, as the other conditions have lists of what is hidden.
+    /// The only set that may drive the query, if lists of other conditions have hidden records.
     pub driver: Option<Set>,
 }
 
 impl Query {
-    /// The questions that together find what this one does, none of it twice. To be asked of a query that
-    /// is normal; they are, too.
+    /// Splits the query into queries that together find the same records, each record once. The
+    /// query must be normalised; the results are, too.
     ///
-    /// Questions that name ids are left as they are: who knows an id is told nothing by the cost of its
-    /// lookup, if that does not depend on what was found.
+    /// A query that names ids is left as it is: to a client that knows an id, the cost of its
+    /// lookup reveals nothing, if that cost does not depend on what was found.
     pub fn opened(mut self) -> Vec<Open> {
         let alone = |query| vec![Open { query, driver: None }];
         if self.ids.is_some() {
@@ -72,8 +73,8 @@ impl Query {
         all
     }
 
-    /// Appends the questions for what matches and concerns the gate's readers. They are driven by what
-    /// the readers wrote or got, of which everything may be seen.
+    /// Appends the queries for matching records that the gate's readers wrote or received. They are
+    /// driven by lists of such records, all of which the readers may see.
     fn concerning(self, gate: &Gate, all: &mut Vec<Open>) {
         let is_reader = |key: &Key| gate.readers.binary_search(key).is_ok();
         if self.authors.as_ref().is_some_and(|authors| authors.iter().all(is_reader)) {
@@ -98,7 +99,7 @@ impl Query {
             all.push(Open { query, driver: Some(Set::Authors) });
         }
         if !gate.addressed.values.is_empty() {
-            // What a reader wrote to a reader is found above.
+            // Records that a reader wrote to a reader are found above.
             let not_authors = if others.is_some() { &[][..] } else { &gate.readers };
             let mut query = Self { authors: others, ..self };
             query.not_authors.extend_from_slice(not_authors);

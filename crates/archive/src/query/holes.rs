@@ -1,18 +1,18 @@
-//! Rows that a walk of all rows leaves out: those of the kinds that are not asked for.
+//! Rows that a walk over all rows skips: those of excluded kinds.
 //!
-//! They are passed by and not visited, so that nobody pays for rows that are none of theirs. Where many
-//! of them follow each other they are passed by all at once ([`Source::alike`]).
+//! Skipped rows do not count as visited, so that no query is charged for rows that it excludes.
+//! Where many of them follow each other, they are skipped all at once ([`Source::alike`]).
 
 use super::Order;
 use super::source::Source;
 use super::stream::{Cut, Stream};
 
-/// The runs of those kinds.
+/// The posting lists of the excluded kinds.
 pub(super) struct Holes<S: Source>(Vec<Hole<S>>);
 
 struct Hole<S: Source> {
     stream: Stream<S::Run>,
-    /// Of its next row.
+    /// The key of the list's next row.
     next: Option<S::Key>,
 }
 
@@ -24,7 +24,7 @@ impl<S: Source> Hole<S> {
 }
 
 impl<S: Source> Holes<S> {
-    /// None.
+    /// Makes holes that skip nothing.
     pub(super) fn none() -> Self {
         Self(Vec::new())
     }
@@ -42,8 +42,8 @@ impl<S: Source> Holes<S> {
         self.0.is_empty()
     }
 
-    /// Whether the row of this key, the next of `every`, is to be left out. Takes those behind it along,
-    /// if they are.
+    /// Returns whether the row of `key`, which was taken from `every`, is to be skipped. If so, may
+    /// also advance `every` past the rows right after it that are to be skipped.
     pub(super) fn hold(
         &mut self,
         source: &S,

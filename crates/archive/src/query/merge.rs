@@ -1,4 +1,4 @@
-//! Answering from many sources as if they were one: opened lazily, merged by (time, id).
+//! Searches many sources as if they were one: opened lazily, merged by (time, id).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::source::Source;
 use super::{Order, Query};
 use crate::store::{Progress, Search, SearchError};
 
-/// A source whose kind does not matter any more.
+/// A [`Source`] of any type, behind a trait object.
 pub trait Part: Send + Sync {
-    /// Oldest and newest time in it.
+    /// Returns the oldest and the newest time in the part.
     fn span(&self) -> Option<(u64, u64)>;
-    /// False if surely nothing matches; as cheap as can be.
+    /// Returns false only if certainly nothing matches. As cheap as possible.
     fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
-    /// Starts a walk; `None` if nothing can match.
+    /// Starts a walk. `None` if nothing can match.
     fn walk(self: Arc<Self>, query: &Arc<Prepared>) -> Option<Box<dyn AnyWalk>>;
-    /// Counts matches.
+    /// Counts the matches. `None` if `work` does not suffice.
     fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64>;
-    /// Why what it says is not to be believed, if it is not.
+    /// Returns why the data of the part cannot be trusted, if so.
     fn trouble(&self) -> Option<String>;
-    /// The plan as a line, and how many matches it expects.
+    /// Returns the plan for an explanation, and the number of matches that it expects.
     fn explain(&self, query: &Prepared) -> Option<(Line, u64)>;
 }
 
@@ -67,7 +67,7 @@ impl<S: Source> Part for S {
     }
 }
 
-/// The parts of a snapshot that do not change, sorted once for all questions in both orders.
+/// The immutable parts of a snapshot, sorted once for all queries in both orders.
 #[derive(Clone, Default)]
 pub struct Parts {
     newest_first: Arc<[Placed]>,
@@ -76,7 +76,7 @@ pub struct Parts {
 
 #[derive(Clone)]
 struct Placed {
-    /// The time at which the part comes into play, as a key that grows in the order.
+    /// The time of the part's first record in the order, as a key that ascends in the order.
     opens_at: u64,
     span: (u64, u64),
     part: Arc<dyn Part>,
@@ -95,7 +95,7 @@ impl Placed {
 }
 
 impl Parts {
-    /// Sorts parts.
+    /// Sorts the parts in both orders.
     pub fn new(parts: &[Arc<dyn Part>]) -> Self {
         let sorted = |order| {
             let mut placed: Vec<Placed> =
@@ -106,12 +106,12 @@ impl Parts {
         Self { newest_first: sorted(Order::NewestFirst), oldest_first: sorted(Order::OldestFirst) }
     }
 
-    /// False if surely no part has a row of these kinds with this term.
+    /// Returns false only if certainly no part has a row of these kinds with this term.
     pub fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
         self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
     }
 
-    /// Why what a part says that an answer to the query may need is not to be believed, if so.
+    /// Returns why a part that the query may need cannot be trusted, if so.
     pub fn trouble(&self, query: &Query) -> Option<String> {
         let mut needed = self.newest_first.iter().filter(|placed| placed.overlaps(query));
         needed.find_map(|placed| placed.part.trouble())
@@ -127,8 +127,8 @@ impl Parts {
 
 /// A search over the parts of one snapshot.
 pub struct Merged {
-    /// What is asked of each part. They have order, times, limit and budget in common, and none finds
-    /// what another does.
+    /// The queries that are run on each part. They have order, times, limit and budget in common,
+    /// and their matches are disjoint.
     questions: Vec<Arc<Prepared>>,
     order: Order,
     limit: usize,
@@ -136,22 +136,22 @@ pub struct Merged {
     /// The one part that still grows.
     head: Option<Placed>,
     parts: Arc<[Placed]>,
-    /// Of `parts`, the first that is not opened yet.
+    /// Index in `parts` of the first that is not opened yet.
     next: usize,
-    /// Opened, each standing at a match, the next one last.
+    /// Open walks that stand at a match. The walk with the next match is last.
     ready: Vec<Box<dyn AnyWalk>>,
-    /// Opened, but not yet at its next match.
+    /// Open walks that are not yet at their next match.
     moving: Vec<Box<dyn AnyWalk>>,
     told: usize,
     visited: u64,
-    /// The plan of the largest part opened, behind how large it is.
+    /// The largest driver of an opened part: its number of rows, and the driver.
     driver: Option<(u64, Set)>,
     seq: u64,
 }
 
 impl Merged {
-    /// A search for what `questions` find over `parts` and a `head`, which see puts up to `seq`. They are
-    /// those into which one was divided ([`Prepared::opened`]).
+    /// Starts a search over `parts` and a `head`, which see puts up to `seq`. `questions` are the
+    /// queries into which [`Prepared::opened`] has divided one.
     pub fn new(
         parts: &Parts,
         head: &Arc<dyn Part>,
@@ -180,7 +180,7 @@ impl Merged {
         }
     }
 
-    /// Why what it was told by the parts that it has opened is not to be believed, if so.
+    /// Returns why a part that the search has opened cannot be trusted, if so.
     pub fn trouble(&self) -> Option<String> {
         let opened = &self.parts[..self.next.min(self.parts.len())];
         let question = self.questions.first()?;
@@ -188,7 +188,7 @@ impl Merged {
         needed.find_map(|placed| placed.part.trouble())
     }
 
-    /// The part that comes into play next, and when.
+    /// Returns when the next part is to be opened (its `opens_at`), and whether it is the head.
     fn unopened(&mut self) -> Option<(u64, bool)> {
         let first = self.questions.first()?;
         while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(first)) {
@@ -202,8 +202,8 @@ impl Merged {
         }
     }
 
-    /// Lets `moving` find its next match, then opens what could hold an earlier one. False if `work`
-    /// ran out before.
+    /// Advances the walks of `moving` to their next matches, then opens parts that could hold an
+    /// earlier match. Returns false if `work` ran out before.
     fn settle(&mut self, work: &mut u64) -> bool {
         loop {
             while let Some(mut walk) = self.moving.pop() {
@@ -224,7 +224,7 @@ impl Merged {
             if first.is_some_and(|first| first < at) {
                 return true;
             }
-            // To look many values up in a part takes as long as to walk many rows.
+            // Looking up many values in a part takes as long as walking many rows.
             if *work == 0 {
                 return false;
             }
@@ -318,8 +318,8 @@ impl Search for Merged {
     }
 }
 
-/// Counts what these questions find, without cursor or limit, in all parts. `None` if their budget does not
-/// last.
+/// Counts the matches of these queries in all parts, ignoring cursor and limit. `None` if the
+/// budget does not suffice.
 pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) -> Option<u64> {
     let mut work = questions.first().map_or(0, |query| query.budget);
     let mut count = 0;
@@ -333,8 +333,8 @@ pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) 
     Some(count)
 }
 
-/// Explains questions one after the other: the parts in the order they would be opened, until the limit is
-/// expected to be reached.
+/// Explains the queries one after another: the parts in the order in which they would be opened,
+/// until the limit is expected to be reached.
 pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) -> Explanation {
     let mut explanation = Explanation { plan: "nothing to visit".into(), ..Explanation::default() };
     let mut largest = 0;

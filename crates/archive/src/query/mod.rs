@@ -1,4 +1,4 @@
-//! What can be asked of an archive, in terms that every network and every store shares.
+//! Queries to an archive, in terms that every network and every store shares.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ mod stream;
 
 pub use gate::{Gate, Open};
 
-/// Which end of time an answer starts at. Both orders are total.
+/// The order of the results. Both orders are total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Time descending and, at equal time, id ascending (NIP-01).
@@ -28,7 +28,7 @@ pub enum Order {
     OldestFirst,
 }
 
-/// A place in the total order: that of one record, whether it is still there or not.
+/// A position in the total order: that of one record, whether it is still stored or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The record's time.
@@ -38,14 +38,14 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where a record stands.
+    /// Returns the position of a record.
     pub fn of(record: &Record<'_>) -> Self {
         Self { time: record.time(), id: *record.id() }
     }
 }
 
 impl Order {
-    /// How two positions stand to each other in this order.
+    /// Compares two positions in this order.
     pub fn compare(self, a: &Position, b: &Position) -> std::cmp::Ordering {
         let times = match self {
             Self::NewestFirst => b.time.cmp(&a.time),
@@ -55,25 +55,25 @@ impl Order {
     }
 }
 
-/// "This label with any of these values."
+/// The condition that a record has this label with any of these values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSet {
     /// The label's name.
     pub name: u8,
-    /// The values that will do. None will do where this is empty.
+    /// The accepted values. An empty list accepts none.
     pub values: Vec<Box<[u8]>>,
 }
 
 impl LabelSet {
-    /// One value that must be there.
+    /// Makes a condition with one accepted value.
     pub fn one(name: u8, value: &[u8]) -> Self {
         Self { name, values: vec![value.into()] }
     }
 }
 
-/// A question. All conditions that are given must hold; `None` is no condition, an empty list can
-/// not be met. Lists are ascending and without doubles once [`Query::normalise`] has run, which
-/// every store does first.
+/// A query. A record must meet all conditions that are given. `None` is no condition; an empty list
+/// in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts the lists
+/// and deduplicates them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// Any of these ids.
@@ -88,21 +88,21 @@ pub struct Query {
     pub not_kinds: Vec<u32>,
     /// Each of these label conditions.
     pub labels: Vec<LabelSet>,
-    /// Not before, inclusive.
+    /// The earliest time, inclusive.
     pub from: u64,
-    /// Not after, inclusive.
+    /// The latest time, inclusive.
     pub to: u64,
-    /// Which end first.
+    /// The order of the results.
     pub order: Order,
-    /// Only what comes behind this place in `order`.
+    /// The cursor: only records after this position in `order`.
     pub after: Option<Position>,
-    /// At most so many records.
+    /// The maximum number of records.
     pub limit: usize,
-    /// The time of asking: what expires at or before it is invisible.
+    /// The current time: records that expire at or before it are invisible.
     pub now: u64,
-    /// What the asker may not see.
+    /// The records that the reader may not see.
     pub gate: Option<Arc<Gate>>,
-    /// Rows that may be visited in all before the question is given up as too expensive.
+    /// Rows that may be visited in all before the query is given up as too expensive.
     pub budget: u64,
 }
 
@@ -128,7 +128,7 @@ impl Default for Query {
 }
 
 impl Query {
-    /// Sorts the lists and takes doubles out.
+    /// Sorts and deduplicates the lists, and removes excluded kinds from `kinds`.
     pub fn normalise(&mut self) {
         fn tidy<T: Ord>(list: &mut Vec<T>) {
             if !list.is_sorted_by(|a, b| a < b) {
@@ -147,12 +147,12 @@ impl Query {
         self.labels.iter_mut().for_each(|set| tidy(&mut set.values));
     }
 
-    /// Whether only a part of all times, or what is behind a cursor, is asked for.
+    /// Returns whether the query is restricted by time or by a cursor.
     pub fn is_windowed(&self) -> bool {
         self.from > 0 || self.to < u64::MAX || self.after.is_some()
     }
 
-    /// Whether no record at all can meet the conditions.
+    /// Returns whether no record at all can match.
     pub fn is_void(&self) -> bool {
         self.from > self.to
             || self.limit == 0
@@ -162,21 +162,21 @@ impl Query {
             || self.labels.iter().any(|set| set.values.is_empty())
     }
 
-    /// Ids, authors and label values, each of which may have to be looked up.
+    /// Returns the number of ids, authors and label values, each of which may be looked up.
     pub fn values(&self) -> usize {
         self.ids.as_ref().map_or(0, Vec::len)
             + self.authors.as_ref().map_or(0, Vec::len)
             + self.labels.iter().map(|set| set.values.len()).sum::<usize>()
     }
 
-    /// Whether `record` meets every condition: time, expiry and gate included, cursor, limit and
-    /// budget not. The query must be normalised.
+    /// Returns whether `record` meets every condition, including time, expiry and gate but not
+    /// cursor, limit and budget. The query must be normalised.
     pub fn matches(&self, record: &Record<'_>) -> bool {
         self.matches_beside(record, None)
     }
 
-    /// The same of a record that was found in the run of a `value` of `set`: of that set's values,
-    /// this one is looked at first, and nearly always alone.
+    /// Like [`Query::matches`], for a record from the posting list of a `value` of `set`. That
+    /// value is checked first; the set's other values are checked only if it fails, which is rare.
     fn matches_knowing(&self, record: &Record<'_>, set: Set, value: usize) -> bool {
         let known = match set {
             Set::Authors => {
@@ -192,7 +192,7 @@ impl Query {
         if known { self.matches_beside(record, Some(set)) } else { self.matches(record) }
     }
 
-    /// Whether a record meets every condition but the one of `known`.
+    /// Returns whether a record meets every condition except that of `known`.
     fn matches_beside(&self, record: &Record<'_>, known: Option<Set>) -> bool {
         let labels = || self.labels.iter().enumerate();
         let (time, kind) = (record.time(), record.kind());
@@ -213,7 +213,8 @@ impl Query {
     }
 }
 
-/// Whether `key` is among `sorted`. Keys are random, so their first bytes tell nearly all apart.
+/// Returns whether `sorted` contains `key`. Keys are random, so nearly all differ in their first
+/// eight bytes.
 fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let first = |key: &[u8; 32]| key.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
     let wanted = first(key);
@@ -225,7 +226,7 @@ fn has_label(record: &Record<'_>, name: u8, value: &[u8]) -> bool {
     record.labels().any(|label| label == (name, value))
 }
 
-/// Whether a label of `record` is in `set`, whose values are ascending.
+/// Returns whether a label of `record` is in `set`, whose values are ascending.
 fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     match set.values.as_slice() {
         [] => false,
@@ -234,8 +235,8 @@ fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     }
 }
 
-/// Whether `value` is among `sorted`: nearly all differ in their first bytes, so that those alone are
-/// compared until one does not.
+/// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
+/// so whole values are compared only where these are equal.
 fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
     fn first(value: &[u8]) -> u64 {
         match value.first_chunk() {

@@ -1,11 +1,11 @@
-//! Whether records are in memory or have to be read from the disk, as told by how long they take: to
-//! ask the system costs more than a record does.
+//! Detects by the time that records take whether they are in memory or are read from the disk:
+//! asking the system costs more than a record does.
 
 use std::time::{Duration, Instant};
 
-/// What a record takes at least that is read from the disk by itself.
+/// The least time for a record that is read from the disk by itself.
 const FROM_DISK: Duration = Duration::from_micros(20);
-/// What a record takes at most that is in memory, with all that is done with it.
+/// The most time for a record that is in memory, with all that is done with it.
 const FROM_MEMORY: Duration = Duration::from_micros(4);
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many records were looked for and read since this was said last.
+    /// Notes how many records were looked up and read since the last call.
     pub(super) fn note(&mut self, records: usize) {
         let now = Instant::now();
         if let (Some(since), Ok(records @ 1..)) = (self.since.replace(now), u32::try_from(records))
@@ -25,11 +25,11 @@ impl Pace {
     }
 
     fn judge(&mut self, each: Duration) {
-        // Many that are read at the same time take less each than one by itself.
+        // Records that are read at the same time take less time each than one by itself.
         self.is_cold = each >= if self.is_cold { FROM_MEMORY } else { FROM_DISK };
     }
 
-    /// Whether the next ones should be read all at the same time.
+    /// Returns whether the next records should all be read at the same time.
     pub(super) fn is_cold(&self) -> bool {
         self.is_cold
     }

@@ -1,60 +1,61 @@
-//! The planner: which run to walk, which to cut with, what to leave to the record.
+//! The planner: which set to walk, which to intersect it with, what to check on the record.
 //!
-//! A pure function of the question and exact lengths. Lengths are asked for through a closure, since
-//! each costs a look into the dictionary: cheap ones first, and none that cannot change the choice.
+//! A plan is a pure function of the query and exact lengths. Lengths are requested through a
+//! closure, since each costs a lookup in the dictionary: cheap ones first, and none that cannot
+//! change the choice.
 
 use super::Query;
 
-/// A condition that an index can answer.
+/// A set of rows that an index can list: those that meet one condition of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
-    /// The rows of the ids asked for.
+    /// The rows of the query's ids.
     Ids,
-    /// The authors, with the kinds if any.
+    /// The rows of the authors, only of the kinds if any are given.
     Authors,
-    /// The `labels[i]` condition, with the kinds if any.
+    /// The rows of the `labels[i]` condition, only of the kinds if any are given.
     Label(usize),
-    /// The kinds.
+    /// The rows of the kinds.
     Kinds,
-    /// All rows of the window.
+    /// All rows in the time window.
     Time,
 }
 
-/// Exact size of a set within the window.
+/// The exact size of a set within the time window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Rows, counted once a run.
+    /// Rows. A row counts once for each posting list that it is in.
     pub rows: u64,
-    /// Runs that are not empty.
+    /// Posting lists that are not empty.
     pub runs: usize,
-    /// Of how many of the set's terms those are.
+    /// Terms of the set that have such a list.
     pub terms: usize,
 }
 
-/// How a source is asked.
+/// The plan for one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What is walked.
+    /// The set whose rows are walked.
     pub driver: Set,
-    /// Its size.
+    /// The size of the driver.
     pub size: Size,
-    /// What each walked row is looked up in, before its record is read.
+    /// The sets that each walked row is looked up in, before its record is read.
     pub cuts: Vec<Set>,
-    /// What only the record can tell.
+    /// The conditions that are checked on the record.
     pub residual: Vec<Set>,
     /// Rows expected to be visited.
     pub estimate: u64,
-    /// Matches expected among them.
+    /// Matches expected among these rows.
     pub matches: u64,
 }
 
-/// Sets of up to so many terms are always looked up: a look costs no more than a row.
+/// Sets of at most this many terms are always looked up: a lookup costs no more than a row.
 const PROBES_FREE: u64 = 64;
-/// A set of which a row is to be looked up in more runs than this is not cut with: reading the record
-/// is cheaper.
+/// A set is not intersected if a row would have to be looked up in more posting lists than this:
+/// reading the record is cheaper.
 const CUT_RUNS_MAX: usize = 8;
 
-/// Chooses, for a source of so many rows in all. `None` means that nothing in it can match.
+/// Plans a query for a source of `rows` rows in all. `None` if nothing in the source can match.
 pub fn plan(
     query: &Query,
     conditions: &[(Set, u64)],
@@ -72,12 +73,12 @@ pub fn plan(
     let mut known: Vec<(Set, Size)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
-        // Lists of an author or a label are by kind already.
+        // The posting lists of authors and labels are by kind already.
         if set == Set::Kinds && best.0 != Set::Time {
             continue;
         }
         if probes > PROBES_FREE {
-            // Of all rows, those that are not asked for must not sway the choice.
+            // The number of rows of excluded kinds must not influence the choice.
             if best.0 == Set::Time && window.is_none() && !query.not_kinds.is_empty() {
                 best.1 = *window.insert(size(Set::Time));
             }
@@ -95,7 +96,7 @@ pub fn plan(
         }
         known.push((set, here));
     }
-    // The window itself is worth a look where it narrows, and where there is nothing else.
+    // The window itself is looked up if it restricts the query, or if there is no other driver.
     let mut window_rows = rows;
     if query.is_windowed() || best.0 == Set::Time {
         let window = window.unwrap_or_else(|| size(Set::Time));
@@ -116,7 +117,7 @@ pub fn plan(
             continue;
         }
         share *= (here.rows as f64 / window_rows as f64).min(1.0);
-        // A row whose kind is known is looked up in a term's one run of that kind.
+        // A row of known kind is looked up in only one posting list of each term.
         let looks = if driver == Set::Time { here.runs } else { here.terms };
         if looks <= CUT_RUNS_MAX && here.rows < window_rows / 2 {
             cuts.push(set);
@@ -138,8 +139,8 @@ pub fn plan(
     })
 }
 
-/// The plan where the driver is given: which rows are visited does not depend on the other sets. Rows
-/// are looked up in those that have few terms here, the records tell the others.
+/// Plans a query whose driver is given: which rows are visited does not depend on the other sets.
+/// Sets with few terms in this source are intersected, the others are checked on the records.
 pub fn driven_by(
     driver: Set,
     query: &Query,
@@ -153,11 +154,11 @@ pub fn driven_by(
     if found.rows == 0 {
         return None;
     }
-    // Its lists are by kind already.
+    // The driver's posting lists are by kind already.
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {
-        // To read the records is the cheaper way where they are fewer than the terms.
+        // Where there are fewer records than terms, reading the records is cheaper.
         let is_asked = probes <= found.rows.max(CUT_RUNS_MAX as u64);
         let few = is_asked && size(set).terms <= CUT_RUNS_MAX;
         (if few { &mut cuts } else { &mut residual }).push(set);
@@ -166,7 +167,8 @@ pub fn driven_by(
     Some(Plan { driver, size: found, cuts, residual, estimate: found.rows, matches })
 }
 
-/// The conditions an index can answer and how many terms each has to look up, fewest first.
+/// Returns the conditions that an index can evaluate and the number of terms that each looks up,
+/// fewest first.
 pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
     let mut sets: Vec<(Set, u64)> = query
         .labels
@@ -176,7 +178,7 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         .collect();
     sets.extend(query.authors.iter().map(|authors| (Set::Authors, authors.len() as u64)));
     sets.sort_by_key(|(_, probes)| *probes);
-    // Kinds are only of use where nothing else is, or where they save looking many others up.
+    // Kinds are useful only if no other condition is, or if they save looking up many terms.
     let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
     sets.splice(at..at, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
     sets
@@ -198,7 +200,7 @@ fn by_ids(
     })
 }
 
-/// A set in words, for explanations.
+/// Describes a set in words, for explanations.
 pub fn describe(set: Set, query: &Query) -> String {
     let kinds = query.kinds.as_ref().map_or(String::new(), |kinds| match kinds.as_slice() {
         [kind] => format!(" of kind {kind}"),

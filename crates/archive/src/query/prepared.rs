@@ -1,4 +1,4 @@
-//! A question made ready once for all the parts of a shelf that it is asked of.
+//! A query, prepared once for all the parts of a shelf that it is run on.
 
 use std::ops::Deref;
 
@@ -7,17 +7,17 @@ use hark_codec::record::{Id, Key};
 use super::plan::{Set, conditions};
 use super::{Open, Query};
 
-/// Gives authors and labels the numbers under which a shelf's sources know them.
+/// Maps ids, authors and labels to the numbers under which a shelf's sources know them.
 pub trait Terms {
-    /// An id's hash.
+    /// Returns the hash of an id.
     fn id(&self, id: &Id) -> u64;
-    /// An author's term.
+    /// Returns the term of an author.
     fn author(&self, author: &Key) -> u64;
-    /// A label's term.
+    /// Returns the term of a label.
     fn label(&self, name: u8, value: &[u8]) -> u64;
 }
 
-/// A normalised query and what follows from it.
+/// A normalised query and what is derived from it.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     query: Query,
@@ -27,21 +27,21 @@ pub struct Prepared {
     pub authors: Vec<u64>,
     /// Terms of the values of each label condition.
     pub labels: Vec<Vec<u64>>,
-    /// What an index can answer and how many terms each has to look up, in the order in which they
-    /// are worth a look.
+    /// The conditions that an index can evaluate and the number of terms that each looks up, in the
+    /// order in which the planner considers them.
     pub conditions: Vec<(Set, u64)>,
-    /// What alone it may be driven by, if that is not left to the planner.
+    /// The only set that may drive the query. `None` leaves the choice to the planner.
     pub driver: Option<Set>,
 }
 
 impl Prepared {
-    /// Makes a query ready.
+    /// Prepares a query.
     pub fn new(mut query: Query, terms: &impl Terms) -> Self {
         query.normalise();
         Self::with_labels(query, Vec::new(), terms)
     }
 
-    /// Makes a normal query ready of which the terms of the first `labels` are known.
+    /// Prepares a normalised query. `labels` are the terms of its first label conditions, if known.
     fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl Terms) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
@@ -53,13 +53,13 @@ impl Prepared {
         Self { query, id_hashes, authors, labels, conditions, driver: None }
     }
 
-    /// Makes a query ready that may have a gate: it becomes one, or several of which none finds what
-    /// another does, or none where nothing can be seen.
+    /// Prepares a query that may have a gate. Returns one query, or several with disjoint matches
+    /// ([`Query::opened`]).
     pub fn opened(mut query: Query, terms: &impl Terms) -> Vec<Self> {
         query.normalise();
         let mut all: Vec<Self> = Vec::new();
         for Open { query, driver } in query.opened() {
-            // All have the labels of the query, in their order, and some one more.
+            // All of them have the labels of the query, in the same order, and some have one more.
             let shared = all.first().map_or_else(Vec::new, |first| {
                 let labels = first.query.labels.iter().zip(&query.labels);
                 let same = labels.take_while(|(one, other)| one == other).count();
@@ -70,7 +70,7 @@ impl Prepared {
         all
     }
 
-    /// The same with another limit.
+    /// Returns the same query with another limit.
     #[must_use]
     pub fn with_limit(mut self, limit: usize) -> Self {
         self.query.limit = limit;

@@ -1,9 +1,10 @@
-//! What the engine needs of an index to answer questions from it: sorted runs of rows.
+//! What the engine needs of an index to evaluate queries: posting lists, sorted lists of rows.
 //!
-//! Authors and labels are *terms* to it, numbers that the shelf gives them ([`super::prepared`]).
-//! A source is an immutable part of a shelf (a segment) or a snapshot of a growing one (a head). It
-//! finds, for a term and a kind, the *run* of rows that carry both, newest first. Everything else
-//! (choosing, merging, cutting, counting) is done once, here in [`super`], for all of them.
+//! To a source, authors and labels are *terms*: numbers that the shelf gives them
+//! ([`super::prepared`]). A source is an immutable part of a shelf (a segment) or a snapshot of a
+//! growing part (a head). For a term and a kind it finds the posting list (a [`Source::Run`]) of
+//! the rows that have both, newest first. Everything else (planning, merging, intersecting,
+//! counting) is implemented once for all sources, in [`super`].
 
 use std::ops::Range;
 
@@ -13,98 +14,101 @@ use super::{Order, Query};
 
 /// A part of a shelf. Rows are numbered; a row's key orders it within the source.
 pub trait Source: Send + Sync + 'static {
-    /// Orders rows within this source, in the order of a question.
+    /// A key that sorts the rows of this source in the order of a query.
     type Key: Ord + Copy + Send;
-    /// A sorted list of rows, newest first; cheap to clone.
+    /// A posting list: sorted rows, newest first. Cheap to clone.
     type Run: Clone + Send;
-    /// Where a record is.
+    /// The location of a record.
     type Place: Copy + Send;
-    /// A time window and cursor, made ready for [`Source::clip`].
+    /// A time window and cursor, prepared for [`Source::clip`].
     type Window;
 
-    /// What this part is called in explanations.
+    /// Returns the name of this part in explanations.
     fn name(&self) -> String;
-    /// Why what it says is not to be believed, if it is not; then an answer from it is an error.
+    /// Returns why the data of this source cannot be trusted, if so. Queries that need it fail.
     fn trouble(&self) -> Option<String> {
         None
     }
-    /// Rows in it, dead ones included.
+    /// Returns the number of rows, including dead ones.
     fn rows(&self) -> u64;
-    /// Oldest and newest time in it; `None` if it is empty.
+    /// Returns the oldest and the newest time. `None` if the source is empty.
     fn span(&self) -> Option<(u64, u64)>;
 
-    /// Runs of all rows.
+    /// Passes the posting lists of all rows to `each`.
     fn every(&self, each: &mut impl FnMut(Self::Run));
-    /// Runs of these kinds.
+    /// Passes the posting lists of these kinds to `each`.
     fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Self::Run));
-    /// The kind of a row, where that is known without looking for it.
+    /// Returns the kind of a row, if it is known without a search.
     fn kind_of(&self, _: u32) -> Option<u32> {
         None
     }
-    /// Whether a row of any of these kinds may be there; cheap.
+    /// Returns whether a row of any of these kinds may exist. Cheap.
     fn has_kinds(&self, kinds: &[u32]) -> bool;
-    /// The kind of a run's rows; not asked of the runs of all rows.
+    /// Returns the kind of a posting list's rows. Meaningless for the lists of [`Source::every`].
     fn run_kind(&self, run: &Self::Run) -> Option<u32>;
-    /// Whether a row with the term, of any of these kinds or of any at all, may be there; cheap.
+    /// Returns whether a row with the term may exist, of these kinds or (`None`) of any. Cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
-    /// Runs of terms, of these kinds or of all, each with the index of its term.
+    /// Passes the posting lists of the terms, of these kinds or (`None`) of all, to `each`, with
+    /// the index of the term.
     fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Self::Run));
-    /// The row of an id, whose hash this is; checked against the record.
+    /// Returns the row of an id. `hash` is the id's hash; a row found by it is checked against its
+    /// record.
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
-    /// Makes the query's window and cursor ready. Oldest first, the cursor's own second stays within
-    /// the window as a whole: its rows are sorted by id, so that part of it is not a range.
+    /// Prepares the query's time window and cursor. Oldest first, the window includes all rows of
+    /// the cursor's own time: ids ascend in both orders, so the rows of that time that come after
+    /// the cursor do not form one range with the newer rows.
     fn window(&self, query: &Query) -> Self::Window;
-    /// The part of a run that lies in the window.
+    /// Returns the range of a posting list that lies in the window.
     fn clip(&self, run: &Self::Run, window: &Self::Window) -> Range<usize>;
-    /// Whether a row lies in the window.
+    /// Returns whether a row lies in the window.
     fn within(&self, row: u32, window: &Self::Window) -> bool;
 
-    /// Key of a run's `index`th row.
+    /// Returns the key of a posting list's row at `index`.
     fn key(&self, run: &Self::Run, index: usize, order: Order) -> Self::Key;
-    /// A run's `index`th row.
+    /// Returns a posting list's row at `index`.
     fn row_at(&self, run: &Self::Run, index: usize) -> u32;
-    /// Key of a row.
+    /// Returns the key of a row.
     fn key_of(&self, row: u32, order: Order) -> Self::Key;
-    /// Row of a key.
+    /// Returns the row of a key.
     fn row(&self, key: Self::Key) -> u32;
-    /// Time of a run's `index`th row.
+    /// Returns the time of a posting list's row at `index`.
     fn run_time(&self, run: &Self::Run, index: usize) -> u64;
-    /// First index in `range` whose row does not come before `row`, newest first. Is told where the
-    /// answer is likely to be: at the range's start.
+    /// Returns the first index in `range` whose row is `row` or comes after it, newest first. The
+    /// result is likely to be near the start of the range.
     fn seek(&self, run: &Self::Run, range: Range<usize>, row: u32) -> usize;
 
-    /// How many rows two parts of runs begin with that are the same in both, as far as that is cheap to
-    /// know. One of the runs has all rows of the other.
+    /// Returns how many rows at the start of two ranges of posting lists are the same, as far as
+    /// that is cheap to find out. The first list contains all rows of the second.
     fn alike(&self, _: (&Self::Run, Range<usize>), _: (&Self::Run, Range<usize>)) -> usize {
         0
     }
 
-    /// Whether a row is deleted, or newer than the snapshot.
+    /// Returns whether a row is deleted, or newer than the snapshot.
     fn is_dead(&self, row: u32) -> bool;
-    /// Appends the rows of the kind, or of all, that are dead, each once; others may be among them.
+    /// Appends the dead rows of the kind, or of all kinds, each once. Other rows may be among them.
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
-    /// How many rows of a part of a run are dead.
+    /// Counts the dead rows in a range of a posting list.
     fn count_dead(&self, run: &Self::Run, range: Range<usize>) -> u64 {
         range.filter(|&index| self.is_dead(self.row_at(run, index))).count() as u64
     }
-    /// Where a row's record is.
+    /// Returns the location of a row's record.
     fn locate(&self, row: u32) -> Self::Place;
-    /// Where a row's record is, if the row is not dead.
+    /// Returns the location of a row's record, if the row is not dead.
     fn locate_alive(&self, row: u32) -> Option<Self::Place> {
         (!self.is_dead(row)).then(|| self.locate(row))
     }
-    /// Has a record brought closer without waiting for it: the memory answers many such requests at
-    /// the same time, where as many reads would each wait for their own.
+    /// Prefetches a record into the processor's cache without waiting for it: memory serves many
+    /// such requests at the same time, while as many reads would wait one after another.
     fn prefetch(&self, place: Self::Place);
-    /// Has a record read from the disk without waiting for it. Costs a call to the system.
+    /// Starts to read a record from the disk without waiting for it. Costs a system call.
     fn read_ahead(&self, place: Self::Place);
-    /// The record of a row, which is at `place`; `None`, and noted, where it is damaged.
+    /// Returns the record of a row, which is at `place`. Notes a damaged record and returns `None`.
     fn read(&self, row: u32, place: Self::Place) -> Option<Record<'_>>;
-    /// The record of a row.
+    /// Returns the record of a row.
     fn record(&self, row: u32) -> Option<Record<'_>> {
         self.read(row, self.locate(row))
     }
-    /// Rows, dead or alive, that expire at or before `now`.
+    /// Appends the rows, dead or alive, that expire at or before `now`.
     fn expired(&self, now: u64, rows: &mut Vec<u32>);
 }

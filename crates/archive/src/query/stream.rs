@@ -1,30 +1,30 @@
-//! Runs on their way through a walk: clipped to its times, then read in its order.
+//! Posting lists during a walk: clipped to the time window, then read in the query's order.
 
 use std::ops::Range;
 
 use super::Order;
 use super::source::Source;
 
-/// The part of a run that lies in the window.
+/// The part of a posting list that lies in the window.
 pub(super) struct Cut<R> {
     pub(super) run: R,
     pub(super) range: Range<usize>,
-    /// Which of the set's values it is the run of.
+    /// Index of the set's value that the list belongs to.
     pub(super) value: u32,
-    /// The kind of its rows, where that narrows what is looked up in it.
+    /// The kind of the list's rows, if only rows of that kind are looked up in the list.
     pub(super) kind: Option<u32>,
 }
 
-/// A run being walked in the query's order.
+/// A posting list being walked in the query's order.
 pub(super) struct Stream<R> {
     pub(super) run: R,
-    /// What is left, in the run's own order (newest first).
+    /// The rows that are left, in the list's own order (newest first).
     pub(super) left: Range<usize>,
     /// Oldest first only: the group of equal time being walked, ascending.
     group: Range<usize>,
-    /// Which of the set's values it is the run of.
+    /// Index of the set's value that the list belongs to.
     pub(super) value: u32,
-    /// The kind of its rows, where that narrows what they are looked up in.
+    /// The kind of the list's rows, if they are looked up only in lists of that kind.
     pub(super) kind: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ impl<R> Stream<R> {
         Self { run, left, group: 0..0, value, kind }
     }
 
-    /// Index of the next row, which is taken.
+    /// Takes the next row and returns its index.
     #[inline]
     pub(super) fn step<S: Source<Run = R>>(&mut self, source: &S, order: Order) -> Option<usize> {
         if order == Order::NewestFirst {

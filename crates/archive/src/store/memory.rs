@@ -13,11 +13,11 @@ use crate::query::explain::{Explanation, Step};
 use crate::query::plan::Set;
 use crate::query::{Order, Position, Query};
 
-/// Everything in memory, nothing indexed but the id.
+/// A store that keeps everything in memory and indexes nothing but ids and authors.
 pub struct MemoryStore {
     rules: Box<dyn Rules>,
     state: Mutex<State>,
-    /// Records that one [`Store::commit_some`] deletes, at most.
+    /// The most records that one [`Store::commit_some`] deletes.
     erase_step: usize,
 }
 
@@ -25,27 +25,27 @@ type Records = BTreeMap<(u64, Id), Arc<[u8]>>;
 
 #[derive(Default)]
 struct State {
-    /// By time, then id.
+    /// All records, by time, then id.
     records: Records,
     times: HashMap<Id, u64>,
-    /// The one shortcut: what an author wrote. Rules ask for that with every put.
+    /// The one shortcut: the records of each author, which rules query with every put.
     authors: HashMap<Key, Records>,
     seq: u64,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Makes an empty store.
     pub fn new(rules: impl Rules + 'static) -> Self {
         Self { rules: Box::new(rules), state: Mutex::default(), erase_step: usize::MAX }
     }
 
-    /// Deletes in steps of so many, as stores do that others wait for.
+    /// Sets the most records that one step deletes, as in stores where other writes wait.
     #[must_use]
     pub fn with_erase_step(self, erase_step: usize) -> Self {
         Self { erase_step, ..self }
     }
 
-    /// Ids of all that matches, in order; cursor and limit left aside.
+    /// Returns the positions of all matching records in order, ignoring cursor and limit.
     pub fn matching(&self, query: &Query) -> Vec<Position> {
         let query = Query { after: None, ..normal(query) };
         self.state().find(&query).into_iter().map(|bytes| position(bytes)).collect()
@@ -65,7 +65,7 @@ fn position(bytes: &[u8]) -> Position {
 }
 
 impl State {
-    /// Matching records in the query's order; cursor applied, limit not.
+    /// Returns the matching records in the query's order. Applies the cursor but not the limit.
     fn find(&self, query: &Query) -> Vec<&Arc<[u8]>> {
         let behind =
             |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());
@@ -97,7 +97,7 @@ impl State {
         removed.is_some()
     }
 
-    /// Deletes what matches, up to the step's end.
+    /// Deletes the records that match, as many as the step allows.
     fn erase(&mut self, query: &Query, step: &mut Erasing) -> u64 {
         let found = self.find(query);
         let ids: Vec<Id> = found.iter().take(query.limit).map(|b| *view(b).id()).collect();
@@ -148,18 +148,18 @@ impl State {
     }
 }
 
-/// Whether a question may even look at a record.
+/// Returns whether a query may visit a record.
 fn shows(query: &Query, bytes: &[u8]) -> bool {
     let record = view(bytes);
     !query.not_kinds.contains(&record.kind())
         && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
 }
 
-/// What a commit may still delete, and what it has.
+/// How many records a commit may still delete, and those that it has deleted.
 struct Erasing {
     left: usize,
     unfinished: bool,
-    /// By the write at hand.
+    /// The ids that the current write has deleted.
     erased: Vec<Id>,
 }
 
@@ -212,7 +212,7 @@ impl Store for MemoryStore {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let query = normal(query);
         let state = self.state();
-        // Who asks for nothing is not told whether there is more.
+        // A query with limit 0 does not report whether more records match.
         let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
         let found = state.find(&query).into_iter().take(enough).cloned();
         let found = found.collect();
@@ -267,7 +267,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// An answer, found whole.
+/// A search whose whole result was computed at its start.
 struct Found {
     records: Vec<Arc<[u8]>>,
     limit: usize,
