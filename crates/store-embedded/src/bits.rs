@@ -1,4 +1,4 @@
-//! A bit a row, set by one thread and read by all without a lock.
+//! One bit per row, set by one thread and read by all without a lock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `len` bits, all 0.
+    /// Makes `len` bits, all 0.
     pub fn new(len: usize) -> Self {
         Self { words: (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Bits as [`Bits::words`] gave them; missing ones are 0, those too many are dropped.
+    /// Makes `len` bits from those of [`Bits::words`]; missing words are 0, extra ones are dropped.
     pub fn from_words(len: usize, words: impl Iterator<Item = u64>) -> Self {
         let bits = Self::new(len);
         for (bit, word) in bits.words.iter().zip(words) {
@@ -39,7 +39,7 @@ impl Bits {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 == 1)
     }
 
-    /// 64 bits a word, the lowest bit first.
+    /// The bits in words of 64, the lowest bit first.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.words.iter().map(|word| word.load(Ordering::Acquire))
     }
@@ -52,34 +52,34 @@ impl Bits {
     }
 }
 
-/// The rows of a part that are dead: how many, and by kind for counts that are lengths of lists. The
-/// bits are the caller's.
+/// The dead rows of a part: their number, and the rows by kind, for counts that are computed from
+/// the lengths of posting lists. The caller keeps the bits.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,
-    /// `None` until somebody asks. Under kind `None`, those whose kind is not known.
+    /// `None` until first used. Rows whose kind is not known are under kind `None`.
     by_kind: Mutex<Option<BTreeMap<Option<u32>, Vec<u32>>>>,
 }
 
 impl DeadRows {
-    /// So many that are dead from the start.
+    /// Begins with `count` rows that are dead already.
     pub fn new(count: u32) -> Self {
         Self { count: AtomicU32::new(count), by_kind: Mutex::default() }
     }
 
-    /// How many there are.
+    /// Number of dead rows.
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Notes a row whose bit `set` sets; false if it was set before.
+    /// Notes a dead row, whose bit `set` sets; false if the bit was set before.
     pub fn kill(
         &self,
         row: u32,
         set: impl FnOnce() -> bool,
         kind: impl FnOnce() -> Option<u32>,
     ) -> bool {
-        // Under the lock, so that a row that is killed while all are sorted by kind comes once.
+        // Under the lock, so that a row killed while the rows are grouped by kind is listed once.
         let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
         if !set() {
             return false;
@@ -91,7 +91,7 @@ impl DeadRows {
         true
     }
 
-    /// Appends the dead rows of a kind, and those that may be of it.
+    /// Appends the dead rows of a kind, and those whose kind is not known.
     pub fn of_kind(
         &self,
         kind: u32,

@@ -1,4 +1,4 @@
-//! Checking a shelf: every checksum, and every list and rank against the records.
+//! Checking a shelf: every checksum, and every posting list and rank against the records.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,14 +22,14 @@ use crate::segment::{self, Address, SECTIONS};
 use crate::term::Terms;
 use crate::{OnProgress, Options, Progress};
 
-/// Something that is not as it should be.
+/// A fault in a file of a shelf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// In which file.
+    /// The file with the fault.
     pub file: PathBuf,
-    /// What.
+    /// What is wrong.
     pub what: String,
-    /// Whether `hark rebuild` mends it: the log is sound, only what is derived from it is not.
+    /// Whether `hark rebuild` repairs it: the log is sound, only files derived from it are not.
     pub mendable: bool,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Fault {
 pub struct Report {
     /// Live records.
     pub records: u64,
-    /// Deleted records that still take room.
+    /// Deleted records that still take disk space.
     pub dead: u64,
     /// Segments.
     pub segments: u64,
@@ -57,11 +57,11 @@ pub struct Report {
     pub logs: u64,
     /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
     pub torn_bytes: u64,
-    /// What is wrong. None if all is well.
+    /// The faults found; empty if all is well.
     pub faults: Vec<Fault>,
 }
 
-/// Faults of one file that are listed one by one; more are summed up.
+/// Most faults of one file that are listed one by one; further ones are summed up.
 const FAULTS_EACH: usize = 5;
 
 struct Check<'a> {
@@ -71,14 +71,14 @@ struct Check<'a> {
     terms: Terms,
     deletes: Deletes,
     report: Report,
-    /// Live records by log, as the logs say.
+    /// Number of live records by log, according to the logs.
     live: HashMap<u32, u64>,
 }
 
-/// Tries of a check beside a server whose upkeep takes files away meanwhile.
+/// Most attempts at a check beside a server whose maintenance removes files meanwhile.
 const TRIES: usize = 200;
 
-/// Checks a shelf. A server may be running on it: where it has replaced files meanwhile, the check
+/// Checks a shelf. A server may be running on it: if the server replaces files meanwhile, the check
 /// begins again.
 pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<Report, OpenError> {
     let read = || {
@@ -110,8 +110,8 @@ fn check_files(
     let deletes = Deletes::none();
     let (report, live) = (Report::default(), HashMap::new());
     let mut check = Check { disk, dir, manifest, terms, deletes, report, live };
-    // All segments are opened at once: what a server's upkeep takes away after that is still there
-    // for whoever has it open.
+    // All segments are opened at once: files that a server's maintenance removes after that can
+    // still be read.
     let entries = check.manifest.segments.clone();
     let opened: Vec<Result<Segment, OpenError>> = entries
         .iter()
@@ -148,7 +148,7 @@ impl Check<'_> {
         let entry = &self.manifest.logs[at];
         let path = log::path(self.dir, entry.number, entry.generation);
         let (number, deletes) = (entry.number, &mut self.deletes);
-        // What is wrong with a log is told by `log` below.
+        // `log` below reports what is wrong with a log.
         let _ = log::replay(self.disk, &path, (number, entry.generation), &mut |offset, frame| {
             if let Frame::Delete { id, log } = frame {
                 deletes.add(id, log, Address { log: number, offset });
@@ -163,7 +163,7 @@ impl Check<'_> {
         let (mut live, mut dead, mut bad) = (0, 0, 0);
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
-        // What no segment covers is found by a head, which is made of it at every start.
+        // Records that no segment covers are found by a head, which every start makes from the log.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head = (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms));
         let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
@@ -182,7 +182,7 @@ impl Check<'_> {
         });
         let lost = match (head, &end) {
             (Some(Ok(head)), Ok(end)) => head.lost(end.good),
-            // Told as what is wrong with the log.
+            // Reported below as a fault of the log.
             _ => 0,
         };
         self.report.logs += 1;
@@ -243,7 +243,7 @@ impl Check<'_> {
         }
     }
 
-    /// Every row against its record: time, order, id index, dead or alive.
+    /// Checks every row against its record: time, order, id index, dead or alive.
     fn rows(&mut self, segment: &Arc<Segment>, told: &mut Told) {
         let view = SegmentView { segment: Arc::clone(segment), writing: false };
         let mut before: Option<(u64, Id)> = None;
@@ -276,7 +276,7 @@ impl Check<'_> {
                 self.tell(told, format!("row {row} is dead, but the log does not delete it"));
             }
         }
-        // Deletions in logs that are not sealed yet are carried out at the start, from the log.
+        // Deletions in logs that are not sealed yet are carried out at every start, from the log.
         let first_open = self.manifest.logs.iter().find(|l| !self.manifest.is_sealed(l.number));
         let pending: u64 = first_open.map_or(0, |open| self.deletes.since(open.number));
         for log in segment.logs.iter().flatten() {
@@ -291,7 +291,8 @@ impl Check<'_> {
         }
     }
 
-    /// The lists against the records, as sums that do not depend on order: nothing is kept in memory.
+    /// Checks the posting lists against the records, by sums that do not depend on order: so no
+    /// list is kept in memory.
     fn lists(&mut self, segment: &Arc<Segment>, told: &mut Told) {
         let file = &segment.file;
         let gone = |row: u32| segment.address(row) == Address::GONE;
@@ -378,7 +379,7 @@ impl OpenLog {
         }
     }
 
-    /// How many live records a question for their ids would not give, where `bytes` of the log are good.
+    /// Number of live records that a query by id would miss, if `bytes` of the log are good.
     fn lost(&self, bytes: u64) -> usize {
         self.head.log.grow(bytes);
         self.head.publish();

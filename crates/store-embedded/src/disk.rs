@@ -1,4 +1,4 @@
-//! All that a shelf does to its files, behind one small trait, so that tests can lose, tear and
+//! All operations of a shelf on its files, behind one small trait, so that tests can lose, tear and
 //! reorder what was not synced, and let calls fail.
 
 use std::fs;
@@ -15,24 +15,24 @@ pub trait DiskFile: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Returns once everything written is on the disk.
     fn sync(&mut self) -> io::Result<()>;
-    /// Keeps room for what comes behind the file's `len` bytes, up to `end`, so that a sync has no
-    /// room to look for; gives back what was kept behind `end`. Changes nothing that can be read.
+    /// Reserves disk space behind the file's `len` bytes, up to `end`, so that a sync need not
+    /// allocate it; gives back the space reserved behind `end`. Changes nothing that can be read.
     fn reserve(&mut self, len: u64, end: u64) -> io::Result<()>;
 }
 
 /// A disk.
 pub trait Disk: Send + Sync {
-    /// Makes a new, empty file, in place of an old one if there is one.
+    /// Creates an empty file, in place of an old one if there is one.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Opens a file to go on behind its first `len` bytes; the rest is cut off. On return those are on
-    /// the disk. They are read and written again from `sure` on: after a sync that failed, a cache
-    /// may take them for written, and only writing them makes the next sync mean something.
+    /// Opens a file for appending behind its first `len` bytes, which are on the disk on return;
+    /// the rest is cut off. From `sure` on these bytes are read and written again: after a failed
+    /// sync a cache may take them for written; only this makes the next sync reliable.
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>>;
-    /// Gives a file another name, in place of an old one.
+    /// Renames a file, in place of an old one of that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Takes a file away.
+    /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes a directory, parents included.
+    /// Creates a directory, parents included.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Returns once the names in a directory are on the disk.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
@@ -43,7 +43,7 @@ pub trait Disk: Send + Sync {
         Ok(known.f_bavail.saturating_mul(known.f_frsize))
     }
 
-    /// Names and lengths of the files in a directory, less those that go meanwhile.
+    /// Names and lengths of the files in a directory, except files that are removed meanwhile.
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(path)? {
@@ -64,25 +64,25 @@ pub trait Disk: Send + Sync {
         Ok(Box::new(fs::File::open(path)?))
     }
 
-    /// Maps a file to be read once; see [`Map::open_sequential`].
+    /// Maps a file to be read once; see `Map::open_sequential`.
     fn map_sequential(&self, path: &Path) -> io::Result<Map> {
         Map::open_sequential(path)
     }
 
-    /// Maps a file; see [`Map::open`].
+    /// Maps a file; see `Map::open`.
     fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
         Map::open(path, reserve)
     }
 }
 
-/// Makes a directory, with those above it that are missing. On return the names of all that were made
-/// are on the disk.
+/// Creates a directory and the missing directories above it. On return the names of all that were
+/// created are on the disk.
 pub fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.is_dir();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     let Some(first) = missing.last() else { return Ok(()) };
-    // The one that is there may have been made by a process that ended before its name was on the disk.
-    // Where this process may not read, it has made nothing.
+    // The lowest existing directory may have been created by a process that ended before its name
+    // was on the disk. In a directory that this process may not read, it has created nothing.
     match parent(first).map_or(Ok(()), |there| disk.sync_dir(folder_of(there))) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
         _ => {}
@@ -98,7 +98,7 @@ fn parent(path: &Path) -> Option<&Path> {
     path.parent().filter(|parent| !parent.as_os_str().is_empty())
 }
 
-/// The directory that a name stands in.
+/// The directory that a file or directory is in.
 fn folder_of(path: &Path) -> &Path {
     parent(path).unwrap_or_else(|| Path::new(if path.has_root() { "/" } else { "." }))
 }
@@ -165,14 +165,14 @@ impl Disk for RealDisk {
     }
 }
 
-/// A disk on which the first sync or rename that fails is the last operation: what it left behind is
-/// not known, and a later one that succeeds would prove nothing. Reading goes on.
+/// A disk that refuses to write after the first sync or rename that fails: what the failure left
+/// behind is not known, and a later sync that succeeds would prove nothing. Reading continues.
 pub(crate) struct Wary {
     disk: Arc<dyn Disk>,
     failed: Failed,
 }
 
-/// What failed first.
+/// The first failure of a disk.
 #[derive(Clone, Default)]
 struct Failed(Arc<OnceLock<String>>);
 

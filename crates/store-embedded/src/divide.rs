@@ -1,6 +1,6 @@
-//! Dividing logs of which one head would be too large, or whose last records no index reaches: their
-//! live records are moved to new logs, in the same order. Both come from settings that were once
-//! higher, or not bounded; what is written now stays within what can be read again.
+//! Dividing logs that are too large for one head, or whose last records no index reaches: their
+//! live records are moved to new logs, in the same order. Such logs come from settings that were
+//! once higher, or not bounded; logs written now can always be read again.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,7 @@ use crate::term::Terms;
 /// Bytes of frames in a batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The first log that is longer than indices reach, if there is one.
+/// Returns the first log that is longer than indices reach, if there is one.
 pub(crate) fn too_long(
     disk: &dyn Disk,
     dir: &Path,
@@ -36,10 +36,10 @@ pub(crate) fn too_long(
     Ok(manifest.logs.iter().find(is_long).map(|entry| entry.number))
 }
 
-/// Moves the live records of the log numbered `first`, and of all after it, to new logs, each of which
-/// fills one head at most. All but the last of these get their segments, and the manifest names them in
-/// the place of the old ones when this returns. Where logs before it have no segment, it begins with
-/// these: only the last logs may be without. Nothing else may write meanwhile.
+/// Moves the live records of the log numbered `first`, and of all later logs, to new logs, each of
+/// which fills at most one head. If earlier logs have no segment, it begins with these: only the
+/// last logs may be without one. All new logs but the last get segments. On return the manifest
+/// names the new logs and segments in place of the old ones. Nothing else may write meanwhile.
 pub(crate) fn divide(
     dir: &Path,
     options: &Options,
@@ -49,7 +49,7 @@ pub(crate) fn divide(
     let disk = &*options.disk;
     let is_first = |log: &&LogEntry| log.number >= first || !manifest.is_sealed(log.number);
     let first = manifest.logs.iter().find(is_first).map_or(first, |log| log.number);
-    // The last deletion of each record of these logs, and those of records in logs that stay.
+    // The last deletion of each record of these logs, and all deletions of records in other logs.
     let mut deleted: HashMap<(Id, u32), (u32, u64)> = HashMap::new();
     let mut kept = Vec::new();
     read(disk, dir, manifest, first, &mut |at, frame| {
@@ -101,10 +101,10 @@ fn entry(number: u32) -> LogEntry {
     LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 }
 }
 
-/// Hears of frames, each with the number of its log and its offset there.
+/// A callback that receives frames, each with the number of its log and its offset in the log.
 type OnFrame<'a> = &'a mut dyn FnMut((u32, u64), Frame<'_>) -> io::Result<()>;
 
-/// Hands out the frames of the logs from the one numbered `first` on.
+/// Passes the frames of the logs from the one numbered `first` on to `each`.
 fn read(
     disk: &dyn Disk,
     dir: &Path,
@@ -135,9 +135,9 @@ struct Into<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
     options: &'a Options,
-    /// Those that are written.
+    /// Numbers of the logs that are complete.
     logs: Vec<u32>,
-    /// The one being written.
+    /// The log being written.
     fresh: Option<Fresh>,
     next_log: u32,
 }
@@ -151,7 +151,7 @@ struct Fresh {
     end: u64,
     /// Frames of the next batch.
     frames: Vec<u8>,
-    /// Records in it, and memory that they take in a head.
+    /// Number of records in the log, and the memory that they take in a head.
     rows: u32,
     head_bytes: u64,
 }
@@ -174,7 +174,7 @@ impl Into<'_> {
         if fresh.frames.len() >= BATCH_BYTES { fresh.flush() } else { Ok(()) }
     }
 
-    /// The log being written, begun if there is none.
+    /// Returns the log being written, and begins one if there is none.
     fn fresh(&mut self) -> io::Result<&mut Fresh> {
         let fresh = match self.fresh.take() {
             Some(fresh) => fresh,
@@ -206,8 +206,8 @@ impl Into<'_> {
         Ok(())
     }
 
-    /// Ends the last log, in which deletions of records in older logs stand: no segment covers it, so
-    /// the next start carries them out.
+    /// Ends the last log with the deletions of records in older logs, and returns the new logs. No
+    /// segment covers the last log, so the next start carries these deletions out.
     fn finish(mut self, deletes: &[(Id, u32)]) -> io::Result<Vec<u32>> {
         let fresh = self.fresh()?;
         for &(id, log) in deletes {

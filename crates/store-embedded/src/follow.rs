@@ -1,8 +1,8 @@
-//! Giving a shelf to another process and following what that one writes.
+//! Handing a shelf over to another process, and following what that process writes.
 //!
-//! The log says all there is to say: whoever follows reads the batches that the writing process has
-//! synced, from the map it has open already, and treats them as a start does. So both processes see
-//! the same records, each with sequence numbers of its own.
+//! The log is all that is needed: the following process reads the batches that the writing process
+//! has synced, from the map it has open already, and applies them as a start does. So both
+//! processes see the same records, each with sequence numbers of its own.
 
 use std::io;
 use std::path::Path;
@@ -17,16 +17,16 @@ use crate::manifest::{Manifest, ManifestError};
 use crate::open::named;
 use crate::shelf::{Embedded, Shelf, Tail, Target, View, lock};
 
-/// Why a shelf was not given away, or is not followed any further.
+/// Why a shelf was not handed over, or is no longer followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// It takes no more writes anyhow.
+    /// Writing to the shelf has stopped before.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
-    /// It was opened for reading, or given away before.
+    /// The shelf was opened for reading, or handed over before.
     #[error("this process does not write the archive")]
     NotWriting,
-    /// One process has changed what it had left to the other.
+    /// One process has changed the shelf that it had left to the other.
     #[error("another process has changed the archive meanwhile")]
     Changed,
     /// The log is not what the other process says.
@@ -34,15 +34,15 @@ pub enum FollowError {
     NotWhole {
         /// Which log.
         log: u32,
-        /// What was said of it.
+        /// The length that the other process says the log has.
         bytes: u64,
     },
-    /// More is followed than is kept in memory.
+    /// More records were followed than may be kept in memory.
     #[error("{records} records have come since: more than are followed ({records_max})")]
     TooMany {
-        /// Since it was given away.
+        /// Records since the shelf was handed over.
         records: u64,
-        /// The bound.
+        /// The most records allowed.
         records_max: u64,
     },
     /// A file could not be read.
@@ -53,16 +53,15 @@ pub enum FollowError {
     Manifest(#[from] ManifestError),
 }
 
-/// What a process keeps of a shelf that it has released: with it, it can go on.
+/// What a process keeps of a shelf that it has released, to resume writing.
 pub(crate) struct Released {
     tail: Tail,
-    /// As it was on the disk: in memory are also numbers that jobs without success have used up.
+    /// The manifest on the disk. The one in memory also has the numbers that failed jobs have used.
     manifest: Option<Manifest>,
 }
 
 impl Embedded {
-    /// Lets upkeep rest, or go on. Returns once it rests, which may take as long as the job under
-    /// way.
+    /// Pauses or resumes maintenance. To pause, it waits until the current job has ended.
     pub fn rest(&self, rest: bool) {
         let mut signal = lock(&self.shelf.signal);
         signal.resting = rest;
@@ -74,7 +73,8 @@ impl Embedded {
         }
     }
 
-    /// Stops writing, so that another process can open the shelf and write. Upkeep must rest.
+    /// Stops writing, so that another process can open the shelf and write. Maintenance must be
+    /// paused.
     pub fn release(&self) -> Result<Mark, FollowError> {
         let mut writing = lock(&self.shelf.writing);
         if let Some(reason) = &writing.stopped {
@@ -87,8 +87,8 @@ impl Embedded {
         Ok(self.end())
     }
 
-    /// Goes on writing after [`Embedded::release`], where the other process has written nothing and
-    /// never will: to know that it never will is for the caller, what it has written is seen here.
+    /// Resumes writing after [`Embedded::release`], if the other process has written nothing, which
+    /// is checked here. The caller makes sure that the other process never will.
     pub fn resume(&self) -> Result<(), FollowError> {
         let mut writing = lock(&self.shelf.writing);
         let released = writing.released.take().ok_or(FollowError::NotWriting)?;
@@ -105,15 +105,15 @@ impl Embedded {
         Ok(())
     }
 
-    /// Begins to write what [`Embedded::open_released`] has opened, as the process that released it
-    /// does not write any more. Upkeep rests until [`Embedded::rest`] lets it go on.
+    /// Begins to write the shelf that [`Embedded::open_released`] has opened; the process that
+    /// released it no longer writes. Maintenance is paused until [`Embedded::rest`] resumes it.
     pub fn take(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         let mut writing = lock(&shelf.writing);
         let manifest = lock(&shelf.manifest);
         let log = Arc::clone(&shelf.view.load().active.log);
         let len = log.written();
-        // If that process has gone on after all, this is too late.
+        // If that process has resumed writing after all, this one is too late.
         if !shelf.is_unchanged(Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
@@ -124,22 +124,22 @@ impl Embedded {
         Ok(())
     }
 
-    /// While another process follows this one, from there on: the logs that it has to read stay as
-    /// they are.
+    /// Notes where another process follows this one from; `None` if none does. The logs that the
+    /// follower has to read are not rewritten.
     pub fn followed(&self, from: Option<Mark>) {
         lock(&self.shelf.signal).followed_from = from.map(|mark| mark.log);
     }
 
-    /// How far the log is durable, and readers of this process see it.
+    /// The end of the log: up to here it is durable, and visible to readers of this process.
     pub fn end(&self) -> Mark {
         let view = self.shelf.view.load();
         let log = &view.active.log;
         Mark { log: log.number, bytes: log.written() }
     }
 
-    /// Takes in what another process has written up to `to`, since [`Embedded::release`] or the last
-    /// time: readers see it, and `each` hears of every record with its sequence number. More than
-    /// `records_max` in all are an error, as they are kept in memory.
+    /// Reads what another process has written up to `to`, since [`Embedded::release`] or the last
+    /// call. Readers see the new records, and `each` receives every record with its sequence
+    /// number. More than `records_max` records in all are an error, since they are kept in memory.
     pub fn follow(
         &self,
         to: Mark,
@@ -147,7 +147,7 @@ impl Embedded {
         each: &mut dyn FnMut(u64, &Record<'_>),
     ) -> Result<(), FollowError> {
         let shelf = &self.shelf;
-        // Against two that follow; nobody writes.
+        // Held so that no second thread follows; no thread writes.
         let mut writing = lock(&shelf.writing);
         if writing.tail.is_some() {
             return Err(FollowError::NotWriting);
@@ -158,7 +158,7 @@ impl Embedded {
             if number > to.log {
                 return Ok(());
             }
-            // What is not written any more is whole.
+            // A log that is no longer written is complete.
             let bytes = if number == to.log { to.bytes } else { shelf.log_bytes(number)? };
             writing.followed += shelf.take_in(&view, bytes, each)?;
             if writing.followed > records_max {
@@ -180,14 +180,14 @@ impl Shelf {
         Manifest::read(&*self.options.disk, &self.dir)
     }
 
-    /// Whether the disk has this manifest, and a log of this length to go on with.
+    /// Whether the disk has this manifest, and an active log of `len` bytes.
     fn is_unchanged(&self, manifest: Option<&Manifest>, len: u64) -> Result<bool, FollowError> {
         let log = Arc::clone(&self.view.load().active.log);
         let path = log::path(&self.dir, log.number, log.generation);
         Ok(self.manifest_on_disk()?.as_ref() == manifest && self.file_bytes(&path)? == len)
     }
 
-    /// Takes the active log in up to `to` bytes and says how many records those are.
+    /// Reads the new part of the active log, up to byte `to`, and returns its number of records.
     fn take_in(
         &self,
         view: &View,
@@ -200,7 +200,7 @@ impl Shelf {
         if to > log.room() {
             return Err(damaged());
         }
-        // Rows that readers see lie before; so this shows them nothing yet.
+        // Rows that readers see lie before these bytes, so this shows readers nothing yet.
         log.grow(to.max(from));
         let heads = || view.frozen.iter().chain([head]);
         let (mut at, mut first) = (from as usize, head.inserted());
@@ -213,7 +213,7 @@ impl Shelf {
                 Frame::Batch(_) => {}
                 Frame::Put(bytes) => {
                     if let Ok(record) = Record::new(bytes) {
-                        // Below the map's length, which is that of a log at most.
+                        // The offset is below the map's length, which is at most that of a log.
                         head.insert(&record, offset as u32, &mut terms);
                     }
                 }

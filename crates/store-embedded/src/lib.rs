@@ -1,10 +1,10 @@
-//! The embedded archive: an append-only log that is the one truth, an in-memory head over its newest
-//! part, and sealed segments that index the rest. docs/format.md draws the files.
+//! The embedded archive: an append-only log that is the source of truth, an in-memory head over its
+//! newest part, and sealed segments that index the rest. docs/format.md draws the files.
 //!
-//! Read in this order: [`disk`] and [`log`] (bytes that last), [`head`] and [`segment`] (finding them
-//! again), `shelf` (a shelf and its one writer), `open` (start and recovery), `upkeep` (sealing,
-//! merging, rewriting), `follow` (another
-//! process takes over), [`check`], `rebuild` and `divide`.
+//! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
+//! them), `shelf` (a shelf and its one writer), `open` (start and recovery), `upkeep` (maintenance:
+//! sealing, merging, rewriting), `follow` (handing over to another process), [`mod@check`],
+//! `rebuild` and `divide`.
 
 mod bits;
 pub mod check;
@@ -45,29 +45,29 @@ pub use upkeep::{Compacted, UpkeepError};
 /// Settings of an embedded shelf.
 #[derive(Clone)]
 pub struct Options {
-    /// Records in the head before it is sealed into a segment. More than [`SEAL_RECORDS_MAX`] count as
-    /// that many.
+    /// Records at which the head is sealed into a segment, at most [`SEAL_RECORDS_MAX`]; larger
+    /// values count as that.
     pub seal_records: u32,
-    /// Bytes of a log before its head is sealed, however few records it has. More than
-    /// [`LOG_BYTES_MAX`] count as that many.
+    /// Bytes of a log at which its head is sealed, however few records the head has. At most
+    /// [`LOG_BYTES_MAX`]; larger values count as that.
     pub log_bytes_max: u64,
-    /// Bytes of memory that a head may take, about, before it is sealed. All heads together, with those
-    /// that wait to be sealed, take up to four times as many: then writes wait for sealing.
+    /// Approximate bytes of memory at which a head is sealed. All heads together, including those
+    /// that wait to be sealed, take up to four times as much; above that, writes wait for sealing.
     pub head_bytes_max: u64,
-    /// Segments of about the same size that are merged into one.
+    /// Number of segments of about the same size that are merged into one.
     pub merge_fan_in: usize,
-    /// Records that a merged segment may come to. What a merge keeps in memory grows with them (some 40
-    /// bytes each), and nothing is gained by fewer segments than one for so many.
+    /// Most records of a merged segment. The memory of a merge grows with them (some 40 bytes per
+    /// record), and fewer, larger segments gain nothing.
     pub segment_records_max: u64,
-    /// Share of a sealed log that must be dead before it is rewritten.
+    /// Share of a sealed log that must be dead before the log is rewritten.
     pub rewrite_dead_share: f64,
-    /// Dead bytes that may stay in sealed logs below that share, together. Above it the worst of those
-    /// logs are rewritten, too.
+    /// Dead bytes that may stay, in total, in the sealed logs below `rewrite_dead_share`. Above
+    /// this total the worst of those logs are rewritten, too.
     pub dead_bytes_max: u64,
-    /// Whether sealing, merging and rewriting run on a thread of their own. Without, they run inside
-    /// of the commit that calls for them: slower, but the same every time.
+    /// Whether sealing, merging and rewriting run on a thread of their own. Otherwise they run
+    /// inside the commit that calls for them: slower, but the same every time.
     pub background: bool,
-    /// What the files are on.
+    /// The disk that the files are on.
     pub disk: Arc<dyn disk::Disk>,
 }
 
@@ -87,11 +87,11 @@ impl Default for Options {
     }
 }
 
-/// Most records that a head waits for before it is sealed: half of its room, which leaves the other half
-/// to the batch that fills it.
+/// Most records at which a head is sealed: half of its capacity, which leaves the other half to the
+/// batch that fills it.
 pub const SEAL_RECORDS_MAX: u32 = (head::ROWS_MAX / 2) as u32;
 
-/// Heads' worth of memory that all heads together may take.
+/// Memory that all heads together may take, in units of [`Options::head_bytes_max`].
 const HEADS: u64 = 4;
 
 impl Options {
@@ -100,36 +100,36 @@ impl Options {
         self.seal_records.clamp(1, SEAL_RECORDS_MAX)
     }
 
-    /// Rows that a new head makes room for at once.
+    /// Rows for which a new head reserves memory at once.
     fn rows_expected(&self) -> u32 {
-        // Room for one costs as much as a quarter of a row, and there may be more lists than rows.
+        // Reserving a row costs a quarter of a row's memory, and there may be more lists than rows.
         let fit = self.head_bytes_max / head::ROW_BYTES / 4;
         self.rows_max().min(fit.try_into().unwrap_or(u32::MAX))
     }
 
-    /// Whether a head of so many rows and bytes of memory, with a log of so many bytes, is to be sealed.
+    /// Whether a head of `rows` rows, `bytes` of memory and a log of `log_bytes` is to be sealed.
     fn is_full(&self, rows: u32, bytes: u64, log_bytes: u64) -> bool {
         rows >= self.rows_max()
             || log_bytes >= self.log_bytes_max.min(LOG_BYTES_MAX)
             || bytes >= self.head_bytes_max
     }
 
-    /// Whether heads of so many bytes of memory are more than there may be.
+    /// Whether `heads_bytes`, the memory of all heads, is more than allowed.
     fn are_too_many(&self, heads_bytes: u64) -> bool {
         heads_bytes > self.head_bytes_max.saturating_mul(HEADS)
     }
 
-    /// Whether heads that wait to be sealed leave no room for one that is written, nor for the batch
-    /// that fills it.
+    /// Whether the heads that wait to be sealed leave too little memory for the head being written
+    /// and the batch that fills it.
     fn must_seal_first(&self, frozen_bytes: u64) -> bool {
         frozen_bytes > self.head_bytes_max.saturating_mul(HEADS - 2)
     }
 }
 
-/// How far long work has come.
+/// The progress of a long job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The step being done.
     pub what: &'static str,
     /// Units done.
     pub done: u64,
@@ -137,5 +137,5 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Hears of progress.
+/// A callback that receives the progress of a long job.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress);

@@ -1,12 +1,12 @@
-//! LOCK and WRITER: one writing process a data directory. The system takes the locks on both files
-//! back when the process ends, however it ends.
+//! LOCK and WRITER: one writing process per data directory. The system releases the locks on both
+//! files when the process ends, however it ends.
 //!
-//! LOCK keeps all other processes away. In a takeover two servers hold it together, so that nobody
-//! comes between them, and WRITER says which of the two writes: each has opened that file for itself,
-//! and only the one that has it locked may write. WRITER has no content, but its length is the turn:
-//! even once a process has claimed it, odd once that one has offered it, and never less than before.
-//! So a process that was to claim it, and comes after another has, finds that out, even if it is free
-//! again.
+//! LOCK keeps all other processes away. In a takeover two servers hold it together, so that no
+//! third process can take it in between, and WRITER says which of the two writes: each has opened
+//! WRITER separately, and only the process that has it locked may write. WRITER has no content, but
+//! its length is the turn: even once a process has claimed the right to write, odd once that
+//! process has offered it, and never less than before. By the turn, a process that claims the right
+//! too late finds out that another process has claimed it before, even if WRITER is free again.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -17,31 +17,31 @@ use std::time::Duration;
 use crate::disk::{RealDisk, make_dir};
 use crate::private;
 
-/// Tries to lock WRITER with LOCK in hand, and the time between two. Another process has it then only
-/// if it is just ending.
+/// Attempts to lock WRITER while LOCK is held, and the time between two. Another process holds
+/// WRITER at that point only if it is just ending.
 const TRIES: u32 = 500;
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Held as long as it lives.
+/// The lock of a data directory, held until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
-    // Closed before LOCK is: a process that gets that one finds this one free.
+    // Closed before LOCK: a process that gets LOCK finds WRITER free.
     writer: File,
     file: File,
     /// Whether WRITER is locked by this process.
     claimed: bool,
-    /// The last turn at which this process may claim it; any, if there is none.
+    /// The last turn at which this process may claim the right to write; `None` allows any turn.
     last: Option<u64>,
 }
 
-/// What became of claiming the right to write.
+/// The result of claiming the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is this process's, until [`Lock::offer`] or its end.
+    /// This process has the right, until [`Lock::offer`] or its end.
     Mine,
-    /// Another process has it.
+    /// Another process has the right.
     Held,
-    /// It is free, but was a third process's meanwhile, or was offered to one.
+    /// The right is free, but a third process has had it meanwhile, or was offered it.
     Late,
 }
 
@@ -53,10 +53,10 @@ pub enum LockError {
     Held {
         /// The data directory.
         data: PathBuf,
-        /// The process that holds it, as it wrote itself.
+        /// The id of the process that holds the lock, as that process wrote it.
         pid: String,
     },
-    /// The file could not be made or locked.
+    /// A lock file could not be created or locked.
     #[error("{path} could not be locked: {cause}")]
     Io {
         /// Which file.
@@ -67,7 +67,7 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// Takes the lock of a data directory, which is made if need be, and claims the right to write.
+    /// Locks a data directory, which is created if missing, and claims the right to write.
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
         let path = data.join("LOCK");
         let io = |cause| LockError::Io { path: path.clone(), cause };
@@ -92,22 +92,24 @@ impl Lock {
         Ok(lock)
     }
 
-    /// The lock that another process holds and handed to this one: both hold it, until the last of
-    /// them lets go. The right to write can be claimed once the other has offered it, up to `turn`.
+    /// Takes over the lock that another process has handed to this one. Both hold it until the last
+    /// of them releases it. This process can claim the right to write, up to `turn`, once the other
+    /// has offered it.
     pub fn inherit(handed: OwnedFd, data: &Path, turn: u64) -> Result<Self, LockError> {
         let (writer, file) = (open_writer(data)?, handed.into());
         Ok(Self { writer, file, claimed: false, last: Some(turn) })
     }
 
-    /// Another hold on it, to hand to a process that takes over, and the turn up to which that one can
-    /// claim the right to write. This one can claim it back until the other one has offered it on.
+    /// Returns a handle of LOCK for the process that takes over, and the last turn at which the new
+    /// process can claim the right to write. This process can claim it back until the new one has
+    /// offered it.
     pub fn share(&mut self) -> io::Result<(OwnedFd, u64)> {
         let (file, turn) = (self.file.try_clone()?, self.writer.metadata()?.len());
         self.last = Some(turn + 2);
         Ok((file.into(), turn + 1))
     }
 
-    /// Lets the right to write go, if this process has it.
+    /// Gives up the right to write, if this process has it.
     pub fn offer(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.claimed) {
             return Ok(());
@@ -116,8 +118,8 @@ impl Lock {
         self.writer.unlock().and(turn)
     }
 
-    /// Claims the right to write, as soon as no other process has it. Who has it already has it anew,
-    /// at another turn: what it has shared before cannot be claimed any more.
+    /// Claims the right to write, if no other process has it. A process that already has the right
+    /// claims it again at a new turn: the handles that it has shared before can no longer claim it.
     pub fn claim(&mut self) -> io::Result<Claim> {
         match self.writer.try_lock() {
             Ok(()) => {}
@@ -143,7 +145,7 @@ impl Lock {
         self.claimed
     }
 
-    /// Says in the file that this process has the archive.
+    /// Writes the id of this process into LOCK.
     pub fn sign(&self) -> io::Result<()> {
         let mut file = &self.file;
         file.set_len(0)?;
@@ -152,7 +154,7 @@ impl Lock {
     }
 }
 
-/// Says who holds the lock.
+/// Makes the error that names the process holding the lock.
 fn held(file: &mut File, data: &Path) -> io::Result<LockError> {
     let mut pid = String::new();
     file.read_to_string(&mut pid)?;
@@ -194,7 +196,7 @@ mod tests {
         let mut late = inherit(&mut old, &data);
         assert_eq!(late.claim().unwrap(), Claim::Held);
         old.offer().unwrap();
-        // It is taken back before the other one comes: that one can not claim it any more.
+        // `old` claims the right back before `late` claims it: `late` can no longer have it.
         assert_eq!(old.claim().unwrap(), Claim::Mine);
         let mut new = inherit(&mut old, &data);
         old.offer().unwrap();
@@ -202,13 +204,13 @@ mod tests {
         assert_eq!(new.claim().unwrap(), Claim::Mine);
         assert_eq!((old.claim().unwrap(), late.claim().unwrap()), (Claim::Held, Claim::Held));
         assert!(new.is_claimed() && !old.is_claimed() && !late.is_claimed());
-        // It is offered on: the first one can not have it back any more, even if it is free.
+        // `new` offers the right: `old` can no longer claim it back, even while it is free.
         let mut next = inherit(&mut new, &data);
         new.offer().unwrap();
         assert_eq!((old.claim().unwrap(), late.claim().unwrap()), (Claim::Late, Claim::Late));
         assert_eq!(new.claim().unwrap(), Claim::Mine);
         assert_eq!(next.claim().unwrap(), Claim::Held);
-        // A hold is what keeps others away, and the right to write does not outlive its process.
+        // One handle of LOCK keeps others away; the right to write does not outlive its process.
         drop((old, late, next));
         assert!(matches!(Lock::acquire(&data), Err(LockError::Held { .. })));
         drop(new);
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn whoever_ends_leaves_the_right_to_write_to_the_other() {
         let data = hark_testkit::disk::scratch("leaves");
-        // The old one before it has offered it, and the new one once it has claimed it.
+        // The old process ends before it has offered the right, the new one after claiming it.
         let mut old = Lock::acquire(&data).unwrap();
         let mut new = inherit(&mut old, &data);
         drop(old);
@@ -234,7 +236,7 @@ mod tests {
         drop(new);
         let mut late = inherit(&mut old, &data);
         assert_eq!(old.claim().unwrap(), Claim::Mine);
-        // What is claimed anew was not offered.
+        // After `old` has claimed the right again, `late` is not offered it.
         drop(old);
         assert_eq!(late.claim().unwrap(), Claim::Late);
         // What is left behind in the temporary directory harms nobody.

@@ -1,4 +1,5 @@
-//! The log: the one truth of a shelf. Frames, appended and read back. docs/format.md draws it.
+//! The log: the source of truth of a shelf. Its frames are appended and read back. docs/format.md
+//! draws it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,38 +10,38 @@ use hark_archive::{Id, Record};
 use crate::disk::Disk;
 use crate::map::{Map, unreadable};
 
-/// First bytes of a log file: what it is, and the format's version.
+/// First bytes of a log file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKlog1";
 /// Bytes before the first frame: magic, number, generation, salt, CRC32C of those.
 pub const HEADER: u64 = 24;
-/// Bytes of a frame before its body: length of the body, CRC32C of all else, type.
+/// Bytes of a frame before its body: length of the body, CRC32C of the rest, type.
 pub const FRAME: usize = 9;
-/// Longest body; what says more is damage.
+/// Most bytes of a frame's body; a frame that claims more is damaged.
 pub const BODY_MAX: usize = 64 << 20;
 
-/// Most bytes of a log: addresses have 32 bits for a frame's place in it. Fewer in the tests of this
-/// crate, which would have to write as many else.
+/// Most bytes of a log: addresses have 32 bits for a frame's offset. Fewer in the tests of this
+/// crate, which would otherwise have to write as many.
 pub const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
-/// Bytes at which a log is followed by the next one at the latest. The batch that reaches them has as
-/// much room again: a request to vanish can delete millions of records at once.
+/// Bytes of a log at which the next one is begun at the latest. The batch that reaches this size
+/// may need as much again: a request to vanish can delete millions of records at once.
 pub const LOG_BYTES_MAX: u64 = BYTES_MAX.div_ceil(2);
 
 /// Bytes that most records do not exceed.
 const RECORD_BYTES: usize = 2048;
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A batch: so many bytes of frames follow that were synced together. An unfinished batch at the
-    /// end of the last log was never acknowledged.
+    /// The start of a batch: this many bytes of frames follow, which were synced together. An
+    /// unfinished batch at the end of the last log was never acknowledged.
     Batch(u32),
     /// A record was put.
     Put(&'a [u8]),
-    /// A record was deleted, which was put in the log numbered `log`.
+    /// A record was deleted.
     Delete {
-        /// Its id.
+        /// The record's id.
         id: Id,
-        /// Where it was put.
+        /// The number of the log that the record was put in.
         log: u32,
     },
 }
@@ -49,7 +50,7 @@ impl<'a> Frame<'a> {
     const BATCH: u8 = 1;
     const PUT: u8 = 2;
     const DELETE: u8 = 3;
-    /// Size of a batch frame in all.
+    /// Total size of a batch frame.
     pub const BATCH_BYTES: usize = FRAME + 4;
 
     fn parse(kind: u8, body: &'a [u8]) -> Option<Self> {
@@ -93,19 +94,19 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// CRC32C of a frame's length, type and body, begun with the log's salt: so nobody can hide a frame
-/// in a message.
+/// CRC32C of a frame's length, type and body, seeded with the log's salt so that nobody can hide a
+/// frame in a message.
 fn checksum(frame: &[u8], salt: u32) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(salt, &frame[..4]), &frame[8..])
 }
 
-/// Length of the body of the frame that starts `bytes`, if there is room for it.
+/// Returns the body length of the frame at the start of `bytes`, if that frame is whole.
 fn body_bytes(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
     (len <= BODY_MAX && bytes.len() >= FRAME + len).then_some(len)
 }
 
-/// The frame at the start of `bytes` and its size; `None` if it is damaged or cut short.
+/// Returns the frame at the start of `bytes` and its size; `None` if it is damaged or cut short.
 pub fn frame(bytes: &[u8], salt: u32) -> Option<(Frame<'_>, usize)> {
     let size = FRAME + body_bytes(bytes)?;
     let bytes = &bytes[..size];
@@ -128,34 +129,34 @@ pub fn header(number: u32, generation: u32, salt: u32) -> [u8; HEADER as usize] 
     out
 }
 
-/// The salt of a log file, if `bytes` start with the header that it should have.
+/// Returns the salt of a log file, if `bytes` start with the expected header.
 pub fn salt(bytes: &[u8], number: u32, generation: u32) -> Option<u32> {
     let salt = u32::from_le_bytes(*bytes.get(16..)?.first_chunk()?);
     (bytes.get(..HEADER as usize)? == header(number, generation, salt)).then_some(salt)
 }
 
-/// Name of a log file within its shelf.
+/// The path of a log file of a shelf.
 pub fn path(shelf: &Path, number: u32, generation: u32) -> PathBuf {
     shelf.join("log").join(format!("{number:08}-{generation}.log"))
 }
 
 /// A log file, open for reading.
 pub struct Log {
-    /// Its number; logs are in the order of their numbers.
+    /// The log's number; logs are ordered by number.
     pub number: u32,
-    /// How often it was rewritten.
+    /// How many times the log was rewritten.
     pub generation: u32,
     salt: u32,
     map: Map,
-    /// Bytes that are written.
+    /// Bytes written.
     end: AtomicU64,
-    /// Bytes of them that belong to dead records.
+    /// Bytes written that belong to dead records.
     pub dead_bytes: AtomicU64,
 }
 
 impl Log {
-    /// Opens a log of which `len` bytes are written. One that `grows` can be read as far as a log may
-    /// ever grow, whatever the settings were of whoever writes it.
+    /// Opens a log of which `len` bytes are written. A log that `grows` can be read up to
+    /// [`BYTES_MAX`], whatever the settings of the process that writes it.
     pub fn open(
         disk: &dyn Disk,
         shelf: &Path,
@@ -175,7 +176,7 @@ impl Log {
         Ok(Self { number, generation, salt, map, end, dead_bytes: AtomicU64::new(0) })
     }
 
-    /// A log without a file, of which nothing is ever read.
+    /// Makes a log without a file, from which nothing is ever read.
     pub fn empty() -> Self {
         Self {
             number: 0,
@@ -187,7 +188,7 @@ impl Log {
         }
     }
 
-    /// What the checksums of its frames begin with.
+    /// The seed of the checksums of the log's frames.
     pub fn salt(&self) -> u32 {
         self.salt
     }
@@ -197,41 +198,41 @@ impl Log {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Says that the file has grown to `len` bytes.
+    /// Notes that the file has grown to `len` bytes.
     pub fn grow(&self, len: u64) {
         self.end.store(len, Ordering::Release);
     }
 
-    /// Share of what is written that belongs to dead records.
+    /// Share of the written bytes that belongs to dead records.
     pub fn dead_share(&self) -> f64 {
         self.dead_bytes.load(Ordering::Relaxed) as f64 / self.written().max(1) as f64
     }
 
-    /// Bytes that it may grow to and still be read.
+    /// Bytes to which the log may grow and still be read.
     pub(crate) fn room(&self) -> u64 {
         self.map.len() as u64
     }
 
-    /// All that is written.
+    /// All bytes written.
     pub fn bytes(&self) -> &[u8] {
         let end = self.written() as usize;
         self.map.get(..end).unwrap_or_default()
     }
 
-    /// Whether a part of it could not be read when it was looked at; there are zeros then.
+    /// Whether a read of a part of the log has failed; zeros were read in its place.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
 
-    /// Reads of it that found no bytes.
+    /// Number of reads of the log that found no bytes.
     #[inline]
     pub fn faults(&self) -> u32 {
         self.map.faults()
     }
 
-    /// The record put at `offset`. The checksum is only looked at where `verify` says so, or where a
-    /// part of the log could not be read; bounds always are.
+    /// Returns the record put at `offset`. Bounds are always checked; the checksum only if `verify`
+    /// is set or a part of the log could not be read.
     #[inline]
     pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
         let bytes = self.bytes().get(offset as usize..)?;
@@ -245,13 +246,13 @@ impl Log {
         Record::new(&bytes[FRAME..FRAME + len]).ok()
     }
 
-    /// Has the record at `offset` brought closer.
+    /// Prefetches the record at `offset` into the processor's cache.
     #[inline]
     pub fn prefetch(&self, offset: u32) {
         self.map.prefetch(offset as usize);
     }
 
-    /// Has the record at `offset` read from the disk, as far as records reach as a rule.
+    /// Has the system read the record at `offset` from the disk, up to the size of most records.
     pub fn read_ahead(&self, offset: u32) {
         let at = offset as usize;
         self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
@@ -285,13 +286,13 @@ pub enum LogError {
         /// Which file.
         path: PathBuf,
     },
-    /// It has records that no index reaches.
+    /// The log has records at offsets that no index can hold.
     #[error("{path}: {TOO_LONG}")]
     TooLong {
         /// Which file.
         path: PathBuf,
     },
-    /// A damaged frame that others follow, or that had been synced.
+    /// A frame is damaged that had been synced, or that others follow.
     #[error("{path} is damaged at byte {offset}, in what had been synced")]
     Damaged {
         /// Which file.
@@ -301,7 +302,7 @@ pub enum LogError {
     },
 }
 
-/// How a log ended.
+/// Where a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// Where the last whole batch starts.
@@ -312,9 +313,9 @@ pub struct End {
     pub len: u64,
 }
 
-/// Reads a log from front to back and hands out every frame of every whole batch with its offset. A
-/// torn batch at the end is left out; damage anywhere else is an error, and so is a log of more than
-/// [`BYTES_MAX`].
+/// Reads a log from front to back and passes every frame of every whole batch, with its offset, to
+/// `each`. A torn batch at the end is left out; damage anywhere else is an error, and so is a log
+/// of more than [`BYTES_MAX`].
 pub fn replay(
     disk: &dyn Disk,
     path: &Path,
@@ -332,7 +333,7 @@ pub fn replay(
     Ok(end)
 }
 
-/// The same for a log of any length.
+/// Does the same as [`replay`], for a log of any length.
 pub(crate) fn replay_any(
     disk: &dyn Disk,
     path: &Path,
@@ -340,10 +341,9 @@ pub(crate) fn replay_any(
     each: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<End, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
-    // A map of its own: the one that answers are read from expects random access and reads nothing
-    // ahead.
+    // A separate map: the one that queries read from expects random access and reads nothing ahead.
     let bytes = disk.map_sequential(path).map_err(io)?;
-    // What could not be read is no torn end, which would be cut off.
+    // An unreadable end is an error: a torn one would be cut off.
     let readable = || if bytes.is_unreadable() { Err(io(unreadable())) } else { Ok(()) };
     let Some(salt) = salt(&bytes, number, generation) else {
         readable()?;
@@ -365,7 +365,7 @@ pub(crate) fn replay_any(
     Ok(end)
 }
 
-/// Like [`replay`], for a log that is written no more: a torn end is damage too.
+/// Does the same as [`replay`], for a log that is no longer written: a torn end is damage too.
 pub fn replay_whole(
     disk: &dyn Disk,
     path: &Path,
@@ -379,8 +379,8 @@ pub fn replay_whole(
     Ok(end)
 }
 
-/// Hands out the frames of the batch that begins at `at`, and says where it ends; `None`, and no frame
-/// of it, if it is not whole.
+/// Passes the frames of the batch at `at` to `each` and returns where the batch ends. Returns
+/// `None`, and passes no frame, if the batch is not whole.
 pub(crate) fn replay_batch(
     bytes: &[u8],
     at: usize,
@@ -400,7 +400,8 @@ pub(crate) fn replay_batch(
     Some(at + whole)
 }
 
-/// Size of the batch at the start of `bytes`, if it is whole, and the sizes of its frames.
+/// Returns the size of the batch at the start of `bytes`, if it is whole; `frames` gets the sizes
+/// of its frames.
 fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
     frames.clear();
     let (Frame::Batch(inner), start) = frame(bytes, salt)? else { return None };
@@ -414,8 +415,8 @@ fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
     Some(whole)
 }
 
-/// Whether behind the damaged batch that starts `bytes` another one follows: then the damaged one had
-/// been synced. Only one batch is ever under way, so a crash alone cannot leave this.
+/// Whether another batch follows the damaged one at the start of `bytes`. If so, the damaged batch
+/// had been synced: only one batch is ever being written, so a crash alone cannot leave this.
 fn later_batch(bytes: &[u8], salt: u32) -> bool {
     let start = 4u32.to_le_bytes();
     let mut starts = bytes.windows(4).enumerate().skip(1).filter(|(_, four)| *four == start);

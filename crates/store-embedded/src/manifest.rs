@@ -1,5 +1,5 @@
-//! MANIFEST: which logs and segments make up the shelf. A few lines of text and their checksum,
-//! replaced as a whole: written aside, synced, renamed, folder synced.
+//! MANIFEST: the logs and segments that make up the shelf. A few lines of text and their checksum,
+//! replaced as a whole: MANIFEST.new is written, synced and renamed, and the folder is synced.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -21,13 +21,14 @@ const ASIDE: &str = "MANIFEST.new";
 /// A log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its number; logs are in the order of their numbers, the last one is being written.
+    /// The log's number. Logs are ordered by number; the last one is being written.
     pub number: u32,
-    /// How often it was rewritten.
+    /// How many times the log was rewritten.
     pub generation: u32,
-    /// Deletes in logs below this number are carried out in this file: what they name is gone.
+    /// Deletes in logs below this number have been carried out in this file: the records that they
+    /// name are not in it.
     pub purged: u32,
-    /// Bytes of dead records in it when the manifest was written, to know when a rewrite pays.
+    /// Bytes of dead records in the log when the manifest was written, to know when a rewrite pays.
     pub dead_bytes: u64,
 }
 
@@ -46,12 +47,12 @@ pub struct SegmentEntry {
     pub dead: u32,
 }
 
-/// All of it.
+/// The content of MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The shelf's secret, for hashes.
     pub secret: [u8; SECRET],
-    /// Ascending.
+    /// Ascending by number.
     pub logs: Vec<LogEntry>,
     /// Ascending by the logs they cover.
     pub segments: Vec<SegmentEntry>,
@@ -76,7 +77,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Reads it; `None` if there is none.
+    /// Reads the manifest of a shelf; `None` if there is none.
     pub fn read(disk: &dyn Disk, shelf: &Path) -> Result<Option<Self>, ManifestError> {
         let mut text = Vec::new();
         match disk.read(&shelf.join(NAME)) {
@@ -87,7 +88,7 @@ impl Manifest {
         Self::parse(&text).map(Some)
     }
 
-    /// Puts it in place; on return it is durable.
+    /// Replaces the manifest of a shelf by this one; on return it is durable.
     pub fn write(&self, disk: &dyn Disk, shelf: &Path) -> io::Result<()> {
         let aside = shelf.join(ASIDE);
         let write = || {
@@ -96,7 +97,7 @@ impl Manifest {
             file.sync()
         };
         write().inspect_err(|_| {
-            // Where this fails as well, the next one that is written takes its place.
+            // If this fails as well, the next write of a manifest replaces the file.
             let _ = disk.remove(&aside);
         })?;
         disk.rename(&aside, &shelf.join(NAME))?;
@@ -181,7 +182,7 @@ impl Manifest {
         numbers.next().is_none().then_some(())
     }
 
-    /// The files that it names.
+    /// The files that the manifest names.
     pub fn files(&self, shelf: &Path) -> impl Iterator<Item = PathBuf> {
         let logs = self.logs.iter().map(move |l| log::path(shelf, l.number, l.generation));
         let segments = self.segments.iter().flat_map(move |s| {
@@ -192,7 +193,7 @@ impl Manifest {
         logs.chain(segments)
     }
 
-    /// Notes of these logs how many bytes of them are dead.
+    /// Notes how many bytes of each of these logs are dead.
     pub fn note_dead_bytes<'a>(&mut self, logs: impl Iterator<Item = &'a Arc<Log>>) {
         for known in logs {
             if let Some(entry) = self.logs.iter_mut().find(|entry| entry.number == known.number) {

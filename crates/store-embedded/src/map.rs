@@ -1,28 +1,29 @@
-//! Files mapped into memory for reading. The only place of this crate with `unsafe`.
+//! Files mapped into memory for reading. This is the only module of the crate with `unsafe`.
 //!
-//! What is mapped does not change: segments are written once, and of a log only bytes that are
-//! already written are looked at. Nobody but Hark may shorten a file of a shelf while it is open.
+//! Mapped bytes do not change: segments are written once, and of a log only bytes that are already
+//! written are read. Only Hark may shorten a file of a shelf while it is open.
 //!
 //! # Pages that cannot be read
 //!
-//! Where somebody has done so all the same, or the disk cannot read a sector, there are no bytes to
-//! give: the system sends SIGBUS, which ends the process. To read by calls instead of maps would make
-//! an error of it, but such a call for each record, and for each step of a search in an index, is many
-//! times slower, and whether a page can be read is known only when it is read. So the signal is
-//! caught ([`on_bus_error`]): it puts a page of zeros in the place of the one that is missing, counts
-//! that ([`faults`], [`Map::is_unreadable`]), and the read goes on. Nothing believes the zeros:
+//! If another program shortens a file all the same, or the disk cannot read a sector, the page has
+//! no bytes: the system sends SIGBUS, which ends the process. Reading by system calls instead of
+//! maps would return an error, but a call for each record, and for each step of a search in an
+//! index, is many times slower, and whether a page can be read is known only when it is read. So
+//! the signal is caught (`bus::handle`): the handler replaces the missing page with zeros and
+//! counts the fault ([`faults`], [`Map::is_unreadable`]), and the read continues. The zeros are
+//! never trusted:
 //!
-//! - who answers a question compares [`faults`] before and after; if it has grown by a file of the
-//!   shelf, the answer is an error (`suspect.rs`);
-//! - a segment of which a page is missing is asked no more: questions that would need it are errors,
-//!   until it is made anew from the log;
-//! - a record in a log of which a page is missing is checked by its checksum each time it is read;
+//! - a query compares [`faults`] before and after; if a file of the shelf has new faults, the
+//!   result is an error (`suspect.rs`);
+//! - a segment with a missing page is not read any more: queries that need it are errors until it
+//!   is rebuilt from the log;
+//! - a record in a log with a missing page is checked by its checksum each time it is read;
 //! - replaying, merging and rewriting end with an error.
 //!
-//! Maps are few and live long; those that are open are in a list that the handler can walk
-//! ([`crate::mapped`]). A fault anywhere else goes to whom SIGBUS belonged to before, as if this were not
-//! here. A map that loses many pages is replaced as a whole, since the system bounds how many pieces
-//! memory may be in.
+//! Maps are few and live long; the open ones are in a list that the handler can walk
+//! ([`crate::mapped`]). A fault anywhere else is left to the previous SIGBUS action, as if this
+//! handler did not exist. A map that loses many pages is replaced as a whole, since the system
+//! limits the number of mappings of a process.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -35,11 +36,12 @@ use memmap2::{Advice, Mmap, MmapOptions};
 
 use crate::mapped::Registered;
 
-/// A mapped file. Reads in no particular order are expected.
+/// A mapped file. Random access is expected, unless [`Map::open_sequential`] has opened it.
 #[derive(Default)]
 pub struct Map(Option<Mapped>);
 
-/// In this order they go: an address that is not mapped any more must not be taken for one that is.
+/// A map and its entry in the list. The entry is dropped first: no address in the list may be
+/// unmapped.
 struct Mapped {
     registered: Registered,
     bytes: Mmap,
@@ -62,17 +64,17 @@ impl Map {
         if file.metadata()?.len() == 0 {
             return Ok(Self(None));
         }
-        // SAFETY: as below; the length is that of the file now.
+        // SAFETY: as in `open`; the length is the current length of the file.
         let map = unsafe { MmapOptions::new().map(&file)? };
         Ok(Self(Some(Mapped::new(map, Advice::Sequential)?)))
     }
 
-    /// Maps a file, `reserve` bytes of it even if it is shorter now: the bytes behind its end may be
-    /// looked at once it has grown.
+    /// Maps a file, or the first `reserve` bytes of it even if it is shorter now: the bytes behind
+    /// its end may be read once the file has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
         let file = File::open(path)?;
         let written = file.metadata()?.len() as usize;
-        // Not even the first page of an empty file may be looked at.
+        // Not even the first page of an empty file may be read.
         if written == 0 {
             return Ok(Self(None));
         }
@@ -83,13 +85,13 @@ impl Map {
         Ok(Self(Some(Mapped::new(map, Advice::Random)?)))
     }
 
-    /// Whether a part of the file could not be read when it was looked at; there are zeros then.
+    /// Whether a read of a part of the file has failed; zeros were read in its place.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
 
-    /// Reads of it that found no bytes.
+    /// Number of reads of the map that found no bytes.
     #[inline]
     pub fn faults(&self) -> u32 {
         if faults() == 0 {
@@ -98,8 +100,8 @@ impl Map {
         self.0.as_ref().map_or(0, |map| map.registered.slot().faults())
     }
 
-    /// Has a part of the file read from the disk, in large pieces and without waiting for them: for what is
-    /// about to be looked at whole.
+    /// Has the system read a part of the file from the disk, in large pieces and without waiting
+    /// for them. For a part that is about to be read whole.
     pub fn read_ahead(&self, part: Range<usize>) {
         if let Some(Mapped { bytes, .. }) =
             self.0.as_ref().filter(|map| part.end <= map.bytes.len())
@@ -109,8 +111,8 @@ impl Map {
         }
     }
 
-    /// Has the first bytes at `at` brought closer, about as many as a record has as a rule, without
-    /// waiting for them.
+    /// Prefetches the bytes at `at` into the processor's cache without waiting for them: about as
+    /// many as a typical record has.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -137,19 +139,19 @@ impl Deref for Map {
     }
 }
 
-/// Reads of all maps that found no bytes.
+/// Number of reads of all maps that found no bytes.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// How many reads of maps have found no bytes, and got zeros, since the process began. What was read
-/// before this is called has been counted.
+/// Returns how many reads of maps have found no bytes, and got zeros, since the process began.
+/// Reads made before the call are counted.
 #[inline]
 pub(crate) fn faults() -> u64 {
-    // Reads before it must not be moved behind it.
+    // Earlier reads must not be reordered behind this load.
     fence(Ordering::Acquire);
     FAULTS.load(Ordering::Acquire)
 }
 
-/// What is said of a file that could not be read.
+/// The error for a file of which a part could not be read.
 pub(crate) fn unreadable() -> io::Error {
     io::Error::other("a part of it could not be read: it was shortened, or the disk fails")
 }
@@ -164,13 +166,13 @@ mod bus {
     use super::FAULTS;
     use crate::mapped;
 
-    /// Pages of one map that are replaced one by one.
+    /// Most pages of one map that are replaced one by one.
     const PAGES_EACH: u32 = 16;
-    /// Pages of all maps that are.
+    /// Most pages of all maps together that are replaced one by one.
     const PAGES: u64 = 4096;
 
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
-    /// To whom the signal belonged before.
+    /// The previous action of the signal.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
     /// Catches the signal from now on.
@@ -181,7 +183,7 @@ mod bus {
     }
 
     fn install() -> io::Result<()> {
-        // SAFETY: asks for a number.
+        // SAFETY: only reads a number.
         if let Ok(bytes @ 1..) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) {
             PAGE_BYTES.store(bytes, Ordering::Relaxed);
         }
@@ -190,14 +192,14 @@ mod bus {
             unsafe { (mem::zeroed(), mem::zeroed()) };
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
         ours.sa_sigaction = handler as usize;
-        // On the stack for signals, where the thread has one.
+        // The handler runs on the thread's signal stack, if it has one.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: both point to structs of this function; the handler does only what one may do.
+        // SAFETY: both point to structs of this function; `handle` does only what a handler may do.
         unsafe {
             if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // Before ours is in place, which looks at it.
+            // Set before our handler is installed, since it reads this.
             let _ = BEFORE.set(before);
             if libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
@@ -206,7 +208,7 @@ mod bus {
         Ok(())
     }
 
-    /// Takes no lock and allocates nothing; all that it calls are atomics and system calls.
+    /// Handles SIGBUS. It takes no lock, allocates nothing, and uses only atomics and system calls.
     extern "C" fn handle(
         signal: libc::c_int,
         info: *mut libc::siginfo_t,
@@ -218,7 +220,7 @@ mod bus {
         if is_fault && replace(address) {
             return;
         }
-        // SAFETY: gives the signal back; a fault comes again at once, what was sent is sent again.
+        // SAFETY: restores the previous action. A fault recurs at once; other signals are resent.
         unsafe {
             let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
             libc::sigaction(signal, before, ptr::null_mut());
@@ -228,19 +230,19 @@ mod bus {
         }
     }
 
-    /// Puts zeros in the place of what could not be read; false if that is no map's.
+    /// Replaces the unreadable page at `address` with zeros; false if it belongs to no map.
     fn replace(address: usize) -> bool {
         let Some((slot, whole)) = mapped::find(address) else { return false };
-        // Counted before anybody can see a zero.
+        // Counted before any thread can read a zero.
         let (here, all) = (slot.note_fault(), FAULTS.fetch_add(1, Ordering::SeqCst));
         let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
         let page = address & !(page_bytes - 1);
         let few = here < PAGES_EACH && all < PAGES;
         let part = if few { page..page + page_bytes } else { whole };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the part lies within a map that its reader, which this interrupts, keeps open, and
-        // begins with a page of it. Whoever else reads there sees bytes change as they do when the
-        // file changes, and counts on no more than on that.
+        // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins
+        // with a page of it. Other threads that read there see bytes change as they do when the
+        // file changes, and rely on no more than that.
         let made = unsafe {
             let at = ptr::with_exposed_provenance_mut(part.start);
             libc::mmap(at, part.len(), libc::PROT_READ, flags, -1, 0)

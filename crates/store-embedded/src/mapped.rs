@@ -1,25 +1,25 @@
-//! Which parts of memory are maps of files, for a signal handler to look up: that neither takes a lock
-//! nor allocates.
+//! The list of mapped files, in which a signal handler looks up addresses. A lookup neither takes a
+//! lock nor allocates.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// Maps in one piece of the list.
+/// Maps in one chunk of the list.
 const CHUNK: usize = 128;
 
-/// What is known of a map.
+/// An entry of the list: the memory and the faults of one map.
 pub(crate) struct Slot {
-    /// Odd while the rest is changed.
+    /// Odd while the other fields are being changed.
     version: AtomicUsize,
-    /// 0 if it is free.
+    /// 0 if the slot is free.
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Reads of it that found no bytes.
+    /// Number of reads of the map that found no bytes.
     faults: AtomicU32,
 }
 
-/// A list that only grows: a signal may come at any moment, and finds each part of it whole.
+/// A part of the list. The list only grows, so a signal handler finds each part whole at any time.
 struct Chunk {
     slots: [Slot; CHUNK],
     next: OnceLock<Box<Chunk>>,
@@ -37,7 +37,7 @@ impl Slot {
         }
     }
 
-    /// Takes it for a map if it is free.
+    /// Takes the slot for a map; false if it is not free.
     fn take(&self, part: &Range<usize>) -> bool {
         let version = self.version.load(Ordering::SeqCst);
         let is_free = version.is_multiple_of(2) && self.start.load(Ordering::SeqCst) == 0;
@@ -52,7 +52,7 @@ impl Slot {
         true
     }
 
-    /// The part of memory, unless it changes at this moment.
+    /// Returns the map's part of memory, unless the slot is free or being changed.
     fn part(&self) -> Option<Range<usize>> {
         let version = self.version.load(Ordering::SeqCst);
         let part = self.start.load(Ordering::SeqCst)..self.end.load(Ordering::SeqCst);
@@ -61,12 +61,12 @@ impl Slot {
         (is_stable && part.start != 0).then_some(part)
     }
 
-    /// Counts a read that found no bytes; says how many did before.
+    /// Counts a read that found no bytes and returns how many were counted before.
     pub(crate) fn note_fault(&self) -> u32 {
         self.faults.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Reads that found no bytes.
+    /// Number of reads of the map that found no bytes.
     pub(crate) fn faults(&self) -> u32 {
         self.faults.load(Ordering::Acquire)
     }
@@ -78,7 +78,7 @@ impl Chunk {
     }
 }
 
-/// A map that can be looked up as long as this lives.
+/// The registration of a map, which can be looked up until this is dropped.
 pub(crate) struct Registered(&'static Slot);
 
 impl Registered {
@@ -93,7 +93,7 @@ impl Registered {
         }
     }
 
-    /// What is known of it.
+    /// The map's entry in the list.
     pub(crate) fn slot(&self) -> &Slot {
         self.0
     }
@@ -108,8 +108,8 @@ impl Drop for Registered {
     }
 }
 
-/// The map that an address lies in, and its part of memory. The reader whose fault this is keeps its map
-/// open, so a map that comes or goes at this moment is not the one that is looked for.
+/// Returns the map that an address lies in, and its part of memory. The reader that faulted keeps
+/// its map open, so a map that is registered or removed at this moment is not the one looked for.
 pub(crate) fn find(address: usize) -> Option<(&'static Slot, Range<usize>)> {
     let mut chunk = Some(&FIRST);
     while let Some(here) = chunk {

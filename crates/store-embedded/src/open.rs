@@ -1,4 +1,4 @@
-//! Opening a shelf: what is there, what a crash left behind, what has to be made again.
+//! Opening a shelf: reads its files, removes what a crash left behind, rebuilds what is damaged.
 
 use std::collections::HashSet;
 use std::io;
@@ -32,7 +32,7 @@ use crate::upkeep::{self, Signal};
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no archive here, and it was to be read only.
+    /// There is no archive in the directory, and none was to be created.
     #[error(
         "there is no archive in {0}: start `hark serve` or `hark import` with this --data first"
     )]
@@ -51,7 +51,7 @@ pub enum OpenError {
          from a backup, or run `hark rebuild`, which makes a new one from the logs"
     )]
     NoManifest(PathBuf),
-    /// A log is damaged where a crash cannot have done it.
+    /// A log is damaged where no crash can have damaged it.
     #[error(
         "{0}. Nothing was changed. Records behind the damage would be lost by cutting there, so Hark \
          does not: restore the file from a backup"
@@ -72,8 +72,8 @@ impl OpenError {
         move |cause| Self::Io { path: path.into(), cause }
     }
 
-    /// Whether a file of the manifest was not there: beside a writing process that means that the
-    /// manifest has been replaced meanwhile.
+    /// Whether a file that the manifest names is missing. If another process writes, it has
+    /// replaced the manifest meanwhile.
     fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {
@@ -85,8 +85,8 @@ impl OpenError {
 }
 
 impl Embedded {
-    /// Opens a shelf for reading and writing, making it if there is none. Only one process may do
-    /// so: see [`crate::Lock`].
+    /// Opens a shelf for reading and writing, and creates it if it does not exist. Only one process
+    /// may have it open so: see [`crate::Lock`].
     pub fn open(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -99,8 +99,8 @@ impl Embedded {
         }
         let manifest = match read_manifest(&*disk, dir)? {
             Some(manifest) => {
-                // It may have been put in place by a process that ended before that was durable: it
-                // is written again before files go that the one before it names.
+                // The process that put this manifest in place may have ended before it was durable:
+                // it is written again before files of the previous manifest are removed.
                 manifest.write(&*disk, dir).map_err(OpenError::io(dir))?;
                 manifest
             }
@@ -111,7 +111,7 @@ impl Embedded {
         let mut notes = Vec::new();
         let loaded = Self::load(dir, rules, options, manifest, Some(&mut notes));
         if loaded.is_err() || !notes.is_empty() {
-            // Segments may have been made again, or begun. What stays now goes at the next start.
+            // Segments may have been rebuilt, or begun. The next start removes orphans that stay.
             let tidied = read_manifest(&*disk, dir)
                 .and_then(|now| now.map_or(Ok(()), |now| remove_orphans(&*disk, dir, &now)));
             if loaded.is_ok() {
@@ -122,14 +122,14 @@ impl Embedded {
         let thread = background.then(|| upkeep::start(&shelf)).transpose();
         let thread = thread.map_err(OpenError::io(dir))?;
         if thread.is_none() {
-            // What a crash left to seal is sealed by the next commit that needs room.
+            // The next commit that begins a new head seals the heads that a crash left unsealed.
             lock(&shelf.signal).work = true;
         }
         Ok(Self { shelf, notes, thread })
     }
 
-    /// Opens a shelf that another process has [released](Embedded::release), and writes nothing to
-    /// it before [`Embedded::take`]: that process may still go on with it.
+    /// Opens a shelf that another process has [released](Embedded::release). Nothing is written to
+    /// it before [`Embedded::take`], since that process may still resume writing.
     pub fn open_released(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -168,7 +168,7 @@ impl Embedded {
         }
     }
 
-    /// Puts the shelf together; for writing where there is room for notes on what was mended.
+    /// Loads the shelf: for writing if `notes` is given, which receives notes on what was repaired.
     fn load(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -245,9 +245,9 @@ impl Embedded {
 }
 
 impl Shelf {
-    /// Reads the logs that no segment covers into heads; the last of them goes on. False where it is
-    /// opened for writing and `bounded`, and they would take more memory than they may: then nothing
-    /// was changed.
+    /// Reads the logs that no segment covers into heads; the last head becomes the active one.
+    /// Returns false, with nothing changed, if the shelf is opened for writing, `bounded` is set
+    /// and the heads would take more memory than allowed.
     fn replay(
         &mut self,
         manifest: &Manifest,
@@ -321,7 +321,7 @@ impl Shelf {
     }
 }
 
-/// Kills the rows of `id` that were put in the log numbered `log`.
+/// Marks as dead the rows of `id` that were put in the log numbered `log`.
 fn kill<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
@@ -333,7 +333,7 @@ fn kill<'a>(
     found.iter().for_each(Target::kill);
 }
 
-/// Adds the rows of `id` that were put in the log numbered `log`.
+/// Adds to `found` the rows of `id` that were put in the log numbered `log`.
 pub(crate) fn named<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
@@ -360,11 +360,11 @@ pub(crate) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Manife
     Manifest::read(disk, dir).map_err(|cause| OpenError::Manifest { path, cause })
 }
 
-/// Begins a new shelf: one empty log, and the manifest that names it.
+/// Creates a shelf: one empty log, and the manifest that names it.
 fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     let log_dir = dir.join("log");
     let io = OpenError::io(&log_dir);
-    // A crash before the first manifest leaves an empty log and no promise to anyone.
+    // A crash before the first manifest leaves an empty log, and no write was acknowledged.
     let kept = disk.list(&log_dir).map_err(&io)?;
     if kept.iter().any(|(_, len)| *len > log::HEADER) {
         return Err(OpenError::NoManifest(dir.into()));
@@ -372,7 +372,7 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
     let begin = || {
-        // A new file, not an old one emptied: whether an old one's name is durable is not known.
+        // A new file, not an old one truncated: the old file's name may not be durable.
         for (name, _) in &kept {
             disk.remove(&log_dir.join(name))?;
         }
@@ -396,7 +396,7 @@ fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     begin().map_err(&io)
 }
 
-/// Takes away what the manifest does not name: files of work that a crash or a failure cut short.
+/// Removes files that the manifest does not name: those of jobs cut short by a crash or a failure.
 pub(crate) fn remove_orphans(
     disk: &dyn Disk,
     dir: &Path,
@@ -408,7 +408,7 @@ pub(crate) fn remove_orphans(
     Ok(())
 }
 
-/// Files of a shelf's folders that the manifest does not name.
+/// Returns the files in a shelf's folders that the manifest does not name.
 pub(crate) fn orphans(
     disk: &dyn Disk,
     dir: &Path,
@@ -431,7 +431,7 @@ pub(crate) fn orphans(
     Ok(orphans)
 }
 
-/// Opens a segment and what belongs to it. `dead` is given where it is open already.
+/// Opens a segment, its addresses, dead rows and logs. `dead` is given if already loaded.
 pub(crate) fn open_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -476,7 +476,7 @@ fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, Ope
     Ok(log)
 }
 
-/// Makes a missing or damaged segment again from its logs.
+/// Rebuilds a missing or damaged segment from its logs.
 fn remake(
     disk: &dyn Disk,
     dir: &Path,

@@ -1,18 +1,18 @@
-//! Files and folders for their owner alone: what an archive holds may be private. Made by root, they
-//! belong to whom their folder belongs to, so that a command run as root locks no service out of its
-//! archive.
+//! Files and folders that only their owner can open, since an archive may hold private messages.
+//! Those made by root belong to the owner of the folder they are in, so that a command run as root
+//! does not lock a service out of its archive.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Makes a new, empty file, in place of the content of an old one.
+/// Creates an empty file; an existing file is emptied.
 pub fn create_file(path: &Path) -> io::Result<File> {
     open_file(path, OpenOptions::new().write(true).create(true).truncate(true))
 }
 
-/// Opens a file as `options` say; one that is made is private.
+/// Opens a file as `options` say; a file that this creates is private.
 pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let is_new = !path.try_exists()?;
     let file = options.mode(0o600).open(path)?;
@@ -22,7 +22,7 @@ pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a folder and those above it that are missing.
+/// Creates a folder and the missing folders above it.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Says how to keep others out of a folder that they can look into; `None` if they can not.
+/// Returns how to keep other users out of a folder that they can look into; `None` if they cannot.
 pub fn warning(folder: &Path) -> io::Result<Option<String>> {
     let mode = fs::metadata(folder)?.mode() & 0o7777;
     Ok((mode & 0o005 != 0).then(|| {
@@ -49,7 +49,7 @@ pub fn warning(folder: &Path) -> io::Result<Option<String>> {
     }))
 }
 
-/// Has what root has made belong to the owner of the folder it is in.
+/// Gives a file or folder that root has made to the owner of the folder it is in.
 fn give(path: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

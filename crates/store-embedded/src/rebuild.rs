@@ -1,4 +1,4 @@
-//! Making segments again from the log, which alone is enough.
+//! Rebuilding segments from the logs alone.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,26 +16,26 @@ use crate::segment::seal::write;
 use crate::term::{SECRET, Terms};
 use crate::{OnProgress, Options, Progress};
 
-/// Where each deleted record was last deleted: (id, log it was put in) to the place of the deletion.
+/// The last deletion of each record: (id, log it was put in) to the address of the deletion.
 pub(crate) struct Deletes(HashMap<(Id, u32), Address>);
 
 impl Deletes {
-    /// None at all.
+    /// No deletions.
     pub fn none() -> Self {
         Self(HashMap::new())
     }
 
-    /// Adds one, at `at`.
+    /// Adds a deletion, whose address is `at`.
     pub fn add(&mut self, id: Id, log: u32, at: Address) {
         self.0.insert((id, log), at);
     }
 
-    /// How many stand in logs from the one numbered `first` on.
+    /// Number of deletions in logs from the one numbered `first` on.
     pub fn since(&self, first: u32) -> u64 {
         self.0.values().filter(|at| at.log >= first).count() as u64
     }
 
-    /// Reads them from all logs from the one numbered `first` on.
+    /// Reads the deletions in all logs from the one numbered `first` on.
     pub fn read(
         disk: &dyn Disk,
         dir: &Path,
@@ -65,7 +65,7 @@ impl Deletes {
     }
 }
 
-/// Writes the segment that `entry` describes.
+/// Writes the segment that `entry` describes and returns its number of records.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -118,9 +118,9 @@ pub struct Rebuilt {
     pub manifest: bool,
 }
 
-/// Makes all segments of a shelf anew, and the manifest if it is missing; logs that are longer than
-/// indices reach are divided first. The caller holds the data
-/// directory's lock, and no process has the shelf open.
+/// Rebuilds all segments of a shelf, and the manifest if it is missing. Logs that are longer than
+/// indices reach are divided first. The caller holds the data directory's lock, and no process has
+/// the shelf open.
 pub fn rebuild(
     dir: &Path,
     options: &Options,
@@ -139,7 +139,7 @@ pub fn rebuild(
         && let Ok(Some(now)) = Manifest::read(disk, dir)
         && now == before
     {
-        // What was made is of no use. If it can not be taken away, the next start does it.
+        // The new files are of no use. If they cannot be removed, the next start removes them.
         let _ = remove_orphans(disk, dir, &before);
     }
     result?;
@@ -180,8 +180,8 @@ fn rebuild_all(
     Ok(())
 }
 
-/// A manifest for the logs that are there: of each the latest generation that can be read to its end,
-/// a segment for all but the last.
+/// Makes a manifest for the stored logs: the latest generation of each log that can be read to its
+/// end, and a segment for each log but the last.
 fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     let log_dir = dir.join("log");
     let io = OpenError::io(&log_dir);
@@ -216,7 +216,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError
             let path = log::path(dir, number, generation);
             log::replay_whole(disk, &path, (number, generation), &mut |_, _| {}).is_ok()
         };
-        // One that cannot be read is taken all the same: reading it below says what is wrong with it.
+        // A log that cannot be read is taken all the same: reading it later reports what is wrong.
         let best = same.iter().rev().find(whole).or(same.last());
         logs.extend(best.map(|&(number, generation, _)| LogEntry {
             number,

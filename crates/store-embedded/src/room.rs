@@ -1,5 +1,5 @@
-//! Room on the disk for upkeep. A job begins only where it fits, and stops before it takes what the
-//! writer needs: a disk that is full to its last byte stops the writer until a restart.
+//! Disk space for maintenance. A job begins only if it fits, and stops before it takes the space
+//! that the writer needs: a disk that is full to its last byte stops the writer until a restart.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -11,8 +11,8 @@ use crate::map::Map;
 
 /// Bytes that stay free beside a merge, which can wait: as many as the largest sync has.
 pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
-/// Bytes that stay free beside sealing and rewriting, which give memory and room back and so may go
-/// further: twice what the writer reserves ahead.
+/// Bytes that stay free beside sealing and rewriting, which give back memory and disk space and so
+/// may use more of the disk: twice what the writer reserves ahead.
 pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
 
 /// A job does not fit on the disk.
@@ -43,7 +43,7 @@ impl fmt::Display for Size<'_> {
     }
 }
 
-/// What a job may take of the disk.
+/// The disk space that a job may use.
 #[derive(Clone)]
 pub(crate) struct Room {
     pub disk: Arc<dyn Disk>,
@@ -54,7 +54,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// An error unless so many bytes fit.
+    /// Returns an error unless `needs` bytes fit.
     pub(crate) fn check(&self, needs: u64) -> io::Result<()> {
         let (free, beside) = (self.disk.free(&self.dir)?, self.beside);
         if free >= needs.saturating_add(beside) {
@@ -70,8 +70,8 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The disk as a job sees it: full before the room of others is touched, whatever was estimated and
-/// whatever else is written meanwhile.
+/// The disk as a job sees it: full before the space kept for others is used, whatever was estimated
+/// and whatever else is written meanwhile.
 impl Disk for Room {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;

@@ -37,10 +37,10 @@ use crate::upkeep::{Dead, Known, Signal, merge_due_records};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
-/// Bytes for which room is kept behind the end of the log: a quarter of what it has, within these.
+/// Bytes of disk space reserved behind the log: a quarter of its length, within these bounds.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
-/// Heads that may wait to be sealed before the writer waits for them.
+/// Number of heads waiting to be sealed at which the writer waits for sealing.
 pub(crate) const FROZEN_MAX: usize = 4;
 
 /// What readers see: sealed segments, heads being sealed, the head being written. Replaced as a
@@ -51,9 +51,9 @@ pub(crate) struct View {
     /// Oldest first.
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
-    /// All but the active head, as readers see them.
+    /// All parts except the active head, as readers see them.
     parts: Parts,
-    /// All but the active head, as the writer sees them.
+    /// All parts except the active head, as the writer sees them.
     writing: Parts,
 }
 
@@ -79,7 +79,7 @@ impl View {
         Self { segments, frozen, active, parts, writing }
     }
 
-    /// Files of which a part could not be read, and how many reads found no bytes.
+    /// Returns the files that could not be read in part, each with its number of failed reads.
     pub fn unreadable(&self, dir: &Path) -> Vec<(PathBuf, u32)> {
         let index = |s: &Arc<Segment>| (segment::path(dir, s.entry.number), s.faults());
         let sealed = self.segments.iter().flat_map(|segment| &segment.logs).flatten();
@@ -89,15 +89,15 @@ impl View {
         all.filter(|(_, faults)| *faults > 0).collect()
     }
 
-    /// The active head as readers see it now, and the sequence number up to which they do.
+    /// Returns the active head as readers see it now, and the last sequence number that they see.
     fn now(&self) -> (Arc<dyn Part>, u64) {
         let head = HeadView::published(&self.active);
         let seq = self.active.base + head.rows();
         (Arc::new(head), seq)
     }
 
-    /// Why what the segments and the log of the head say is not to be believed, if so: what is to be
-    /// stored, refused or replaced would be judged by it.
+    /// Returns why the segments or the head's log cannot be trusted; `None` if they can. A commit
+    /// decides by them what to store, refuse or replace.
     fn trouble(&self) -> Option<String> {
         let log = &self.active.log;
         let lost =
@@ -109,7 +109,7 @@ impl View {
         std::iter::once(&self.active).chain(self.frozen.iter().rev())
     }
 
-    /// Where a live record is, as the writer sees it (`writing`) or the readers do.
+    /// Finds a live record by its id, as the writer (`writing`) or as readers see it.
     fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<Target> {
         for head in self.heads() {
             let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
@@ -132,7 +132,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The log that its record was put in.
+    /// The number of the log that the row's record was put in.
     fn log(&self) -> u32 {
         match self {
             Self::Head(head, _) => head.log.number,
@@ -164,12 +164,12 @@ pub(crate) struct Tail {
     file: Box<dyn DiskFile>,
     salt: u32,
     len: u64,
-    /// Up to where room is kept on the disk.
+    /// Offset up to which disk space is reserved.
     reserved: u64,
 }
 
 impl Tail {
-    /// Of a file of `len` bytes.
+    /// The tail of a file of `len` bytes.
     pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
         Self { file, salt, len, reserved: len }
     }
@@ -184,7 +184,7 @@ impl Tail {
         let end = self.len + batch.len() as u64;
         if end > self.reserved {
             self.reserved = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
-            // A disk that cannot keep room may still have it; if not, the write says so.
+            // A disk that cannot reserve space may still have some; if not, the write fails.
             let _ = self.file.reserve(self.len, self.reserved);
         }
         self.file.write_all(batch)?;
@@ -195,26 +195,26 @@ impl Tail {
         Ok(())
     }
 
-    /// Gives back the room that is left.
+    /// Gives back the reserved disk space that is left.
     fn finish(mut self) {
-        // It is given back when the log is opened again, if not now.
+        // If this fails, the space is given back when the log is opened again.
         let _ = self.file.reserve(self.len, self.len);
     }
 }
 
-/// What only the thread that commits touches.
+/// State that only the committing thread touches.
 pub(crate) struct Writing {
     /// `None` in a process that only reads.
     pub tail: Option<Tail>,
-    /// The tail while another process is about to go on with it.
+    /// The tail, kept while another process may continue the log.
     pub released: Option<Released>,
-    /// Records taken in from another process.
+    /// Number of records taken in from another process.
     pub followed: u64,
-    /// Why no more is written, once a write or sync has failed.
+    /// Why writing has stopped, once a write or sync has failed.
     pub stopped: Option<String>,
-    /// The batch that is gathered; its own frame, in front, is filled in last.
+    /// The batch being gathered. Its first frame, the batch frame, is filled in last.
     pub frames: Vec<u8>,
-    /// That frame, while it is made.
+    /// Buffer in which the batch frame is encoded.
     pub start: Vec<u8>,
     pub terms: Vec<u64>,
     pub effects: Effects,
@@ -222,13 +222,13 @@ pub(crate) struct Writing {
     pub step: Step,
 }
 
-/// What a commit may still delete.
+/// The deletions of one step of a commit.
 #[derive(Default)]
 pub(crate) struct Step {
     left: usize,
-    /// There is more to be deleted than is left.
+    /// Whether more records are to be deleted than `left` allows.
     unfinished: bool,
-    /// By the write at hand.
+    /// Ids deleted by the current write.
     erased: Vec<Id>,
 }
 
@@ -248,7 +248,7 @@ impl Writing {
         }
     }
 
-    /// Adds a frame to the batch and gives its offset from the batch's start.
+    /// Adds a frame to the batch and returns its offset from the batch's start.
     fn gather(&mut self, frame: Frame<'_>, salt: u32) -> usize {
         if self.frames.is_empty() {
             self.frames.resize(Frame::BATCH_BYTES, 0);
@@ -259,28 +259,28 @@ impl Writing {
     }
 }
 
-/// What threads of a shelf share.
+/// State that the threads of a shelf share.
 pub(crate) struct Shelf {
     pub dir: PathBuf,
     pub options: Options,
     pub rules: Box<dyn Rules>,
     pub terms: Terms,
     pub view: ArcSwap<View>,
-    /// Taken before `manifest` where both are needed.
+    /// Locked before `manifest` where both are needed.
     pub writing: Mutex<Writing>,
     pub manifest: Mutex<Manifest>,
-    /// One sealing, merging or rewriting at a time.
+    /// Held during maintenance: one sealing, merging or rewriting at a time.
     pub upkeep: Mutex<()>,
-    /// What upkeep knows from one round to the next.
+    /// What maintenance remembers from one round to the next.
     pub known: Mutex<Known>,
-    /// How often it was noticed that a part of a file could not be read.
+    /// How many times an unreadable part of a file was noticed.
     pub losses: AtomicU64,
     pub signal: Mutex<Signal>,
     pub signalled: Condvar,
     pub written_bytes: AtomicU64,
-    /// Syncs of the log.
+    /// Durations of the log's syncs.
     pub syncs: Histogram,
-    /// What upkeep has done.
+    /// The work that maintenance has done.
     pub done: Mutex<Upkeep>,
 }
 
@@ -288,17 +288,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The embedded archive of one network. Dropping it ends its thread; nothing else is needed to close
-/// it, since what was acknowledged is durable.
+/// The embedded archive of one network. Dropping it ends its maintenance thread. No other closing
+/// is needed, since acknowledged writes are durable.
 pub struct Embedded {
     pub(crate) shelf: Arc<Shelf>,
-    /// What was found and mended when it was opened.
+    /// What was found and repaired when the shelf was opened.
     pub(crate) notes: Vec<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
 }
 
 impl Embedded {
-    /// What was found and mended when the shelf was opened, in sentences for its operator.
+    /// What was found and repaired when the shelf was opened, in sentences for its operator.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -309,14 +309,14 @@ impl Drop for Embedded {
         lock(&self.shelf.signal).stop = true;
         self.shelf.signalled.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic there has already been printed.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
 impl Shelf {
-    /// The header of a new log file, durable, and its tail.
+    /// Creates a log file with a durable header and returns its tail.
     pub fn new_log(&self, number: u32) -> io::Result<Tail> {
         let salt = random_u32()?;
         let mut file = self.options.disk.create(&log::path(&self.dir, number, 0))?;
@@ -326,13 +326,13 @@ impl Shelf {
         Ok(Tail::new(file, salt, log::HEADER))
     }
 
-    /// Opens a log for reading that is being written.
+    /// Opens, for reading, a log that is being written.
     pub fn open_growing(&self, number: u32, generation: u32, len: u64) -> io::Result<Arc<Log>> {
         let disk = &*self.options.disk;
         Log::open(disk, &self.dir, (number, generation), len, true).map(Arc::new)
     }
 
-    /// An empty head for a log.
+    /// Makes an empty head for a log.
     pub fn new_head(&self, log: Arc<Log>, base: u64) -> Arc<Head> {
         Arc::new(Head::new(log, self.terms, base, self.options.rows_expected()))
     }
@@ -358,7 +358,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Puts a new head in place; the old one is left for sealing.
+    /// Makes `head` the active head; the previous one is left for sealing.
     pub fn begin_head(&self, head: &Arc<Head>) {
         self.update_view(|view| {
             let mut frozen = view.frozen.clone();
@@ -367,12 +367,12 @@ impl Shelf {
         });
     }
 
-    /// Replaces the view. Both threads that do so hold `writing`.
+    /// Replaces the view. Both threads that replace it hold `writing`.
     pub fn update_view(&self, change: impl Fn(&View) -> View) {
         self.view.rcu(|view| Arc::new(change(view)));
     }
 
-    /// Begins a new head if this one is full, and leaves the old one to upkeep.
+    /// Begins a new head if the active one is full, and leaves the full one to maintenance.
     fn make_room<'a>(&'a self, mut writing: MutexGuard<'a, Writing>) -> Result<(), CommitError> {
         let view = self.view.load();
         let note = |error: &CommitError| {
@@ -400,7 +400,7 @@ impl Shelf {
         self.after_rotation().inspect_err(note)
     }
 
-    /// Commits writes of which the records are sound and fit into one sync, up to the end of a step.
+    /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
     fn commit_piece(&self, writes: &[Write], done: &mut Committed) -> Result<(), CommitError> {
         let writing = lock(&self.writing);
         if let Some(reason) = &writing.stopped {
@@ -413,7 +413,7 @@ impl Shelf {
         let mut writing = lock(&self.writing);
         let view = self.view.load_full();
         if let Some(trouble) = view.trouble() {
-            // Upkeep makes a segment anew.
+            // Maintenance rebuilds an unreadable segment.
             self.note_unreadable(&view);
             return Err(CommitError::Unavailable(trouble));
         }
@@ -453,13 +453,13 @@ impl Shelf {
         done.bytes += self.written_bytes.load(Ordering::Relaxed) - before;
         drop(writing);
         if self.options.background && writes.iter().any(|write| matches!(write, Write::Erase(_))) {
-            // A log may have become one to rewrite, and nothing else may come for long.
+            // A log may now be due for a rewrite, and the next commit may be far off.
             self.call_upkeep();
         }
         Ok(())
     }
 
-    /// Makes what was gathered durable, then visible.
+    /// Makes the gathered batch durable, then visible to readers.
     fn flush(&self, writing: &mut Writing, view: &View) -> Result<(), CommitError> {
         if let Err(error) = self.append(writing, &view.active.log) {
             let reason = format!("the log could not be written: {error}");
@@ -471,7 +471,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Writes and syncs the frames gathered.
+    /// Writes and syncs the gathered frames.
     fn append(&self, writing: &mut Writing, log: &Log) -> io::Result<()> {
         let Writing { tail, frames, start, .. } = writing;
         if frames.is_empty() {
@@ -480,8 +480,8 @@ impl Shelf {
         let Some(tail) = tail else { return Err(io::Error::other("not open for writing")) };
         let end = tail.len + frames.len() as u64;
         if end > log.room() {
-            // Not reached but by a record that deletes tens of millions of others. What was read back of
-            // it would not be what was written.
+            // Only a record that deletes tens of millions of others gets here. Its batch could not
+            // be read back as it was written.
             return Err(io::Error::other(format!("a batch would make it {end} bytes long")));
         }
         start.clear();
@@ -497,8 +497,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// What matches, as the writer sees it. Where that is something put by this very batch, its
-    /// record is in no log yet: what was gathered is made durable first.
+    /// Finds the records that match, as the writer sees them. A record put by the current batch is
+    /// in no log yet: if the search needs one, the gathered batch is made durable first.
     fn find(
         &self,
         writing: &mut Writing,
@@ -551,8 +551,8 @@ impl Shelf {
                 return Ok(Outcome::Refused(forbidding.refusal));
             }
         }
-        // All are found before the first is deleted: finding may flush, and the put must stand in the
-        // same batch as the deletes it causes.
+        // All records are found before the first is deleted: `find` may flush, and the put must be
+        // in the same batch as the deletes it causes.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
@@ -564,13 +564,13 @@ impl Shelf {
         }
         let holders = erased.len();
         for query in &effects.erases {
-            // One more than may go tells that there is more.
+            // One record more than may be deleted shows that this step cannot delete all.
             let more = (writing.step.left + 1).saturating_sub(erased.len() - holders);
             erased.extend(self.find(writing, view, query, query.limit.min(more))?);
         }
         let others = erased.len() - holders;
         if others > writing.step.left {
-            // What holds the place goes with the put, which comes last.
+            // The records that hold the slot are deleted with the put, which comes last.
             let step = &erased[holders..holders + writing.step.left];
             self.delete(writing, view, step);
             writing.step.unfinished = true;
@@ -596,7 +596,7 @@ impl Shelf {
         Ok(found.len() as u64)
     }
 
-    /// Gathers the deletion of what was found.
+    /// Gathers the deletions of the records found.
     fn delete(&self, writing: &mut Writing, view: &View, found: &[Position]) {
         let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return };
         for Position { id, .. } in found {
@@ -610,7 +610,7 @@ impl Shelf {
     }
 }
 
-/// What matches, as the writer sees it.
+/// Finds the records that match, as the writer sees them.
 fn find(
     view: &View,
     query: &Query,
@@ -618,7 +618,7 @@ fn find(
     terms: &Terms,
 ) -> Result<Vec<Position>, SearchError> {
     let mut found = Vec::new();
-    // Most rules find nothing; that is told without making a search ready.
+    // Most rules match nothing, which is found out here without preparing a search.
     let (kinds, term) = (query.kinds.as_deref(), cheapest_term(query, terms));
     if query.ids.is_none() && !may_match(view, kinds, term) {
         return Ok(found);
@@ -635,12 +635,12 @@ fn find(
     Ok(found)
 }
 
-/// False if surely nothing has the term and is of these kinds, as the writer sees it.
+/// Whether a record of these kinds may have the term, as the writer sees it. False is certain.
 fn may_match(view: &View, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
     HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }
 
-/// A term that all that matches has, if there is one.
+/// Returns a term that every matching record has, if there is one.
 fn cheapest_term(query: &Query, terms: &Terms) -> Option<u64> {
     let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
         [one] => Some(terms.label(label.name, one)),

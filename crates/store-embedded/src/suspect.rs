@@ -1,5 +1,5 @@
-//! What was read from maps while a page could not be read is not told to anybody: [`crate::map`] says
-//! how such a page comes to be zeros.
+//! Queries fail if a page of a map could not be read while they ran: [`crate::map`] says how such a
+//! page is replaced with zeros.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use hark_archive::{Progress, Record, Search, SearchError};
 use crate::map;
 use crate::shelf::{Shelf, View, lock};
 
-/// A search that is an error where something that it needed could not be read.
+/// A search that fails if a part of a file that it needed could not be read.
 pub(crate) struct Watched {
     pub search: Merged,
     pub view: Arc<View>,
     pub shelf: Arc<Shelf>,
 }
 
-/// What was known before a question was asked.
+/// The failed reads that were known before a query or a job.
 pub(crate) struct Before {
     faults: u64,
     losses: u64,
@@ -52,22 +52,23 @@ impl Search for Watched {
 }
 
 impl Shelf {
-    /// What is known now of pages that could not be read.
+    /// Returns the failed reads that are known now.
     pub(crate) fn before(&self) -> Before {
         Before { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }
     }
 
-    /// Whether a part of a file of the view could not be read since then.
+    /// Whether a part of a file of the view could not be read since `before`.
     pub(crate) fn has_lost(&self, view: &View, before: &Before) -> bool {
         if map::faults() == before.faults {
             return false;
         }
-        // Another thread may have noticed it first: then there are more losses all the same.
+        // If another thread has noticed the failed read first, `losses` has grown all the same.
         self.note_unreadable(view);
         self.losses.load(Ordering::Acquire) != before.losses
     }
 
-    /// An error if a part of a file could not be read since then, or if what was asked is in `trouble`.
+    /// Returns an error if a part of a file could not be read since `before`, or if `trouble` gives
+    /// a reason not to trust the result.
     pub(crate) fn believe(
         &self,
         view: &View,
@@ -84,8 +85,8 @@ impl Shelf {
         trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))
     }
 
-    /// Notes the files of a view of which a part could not be read: says so once of each, and has
-    /// upkeep see to it.
+    /// Notes the files of a view of which a part could not be read, logs each file once, and calls
+    /// maintenance.
     pub(crate) fn note_unreadable(&self, view: &View) {
         let mut known = lock(&self.known);
         let mut is_new = false;
@@ -108,7 +109,7 @@ impl Shelf {
         }
     }
 
-    /// Files that are damaged, or of which a part could not be read, by name.
+    /// Returns the files that are damaged, or of which a part could not be read, sorted by name.
     pub(crate) fn damaged_files(&self, view: &View) -> Vec<String> {
         let damaged: Vec<PathBuf> = lock(&self.known).damaged.keys().cloned().collect();
         let unreadable = if map::faults() > 0 { view.unreadable(&self.dir) } else { Vec::new() };

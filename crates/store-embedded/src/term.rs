@@ -1,7 +1,7 @@
 //! Terms: what a row can be found by, as keyed 64-bit hashes.
 //!
-//! The key is the shelf's own secret, so nobody can make two terms collide on purpose; and since
-//! every hit is checked against its record, a collision by chance shows nothing.
+//! The key is the shelf's own secret, so nobody can make two terms collide on purpose. Since every
+//! hit is checked against its record, a collision by chance never shows a wrong record.
 
 use std::hash::Hasher;
 
@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher13;
 /// Bytes of a shelf's secret.
 pub const SECRET: usize = 16;
 
-/// The hashes of one shelf.
+/// The hash functions of one shelf.
 #[derive(Clone, Copy)]
 pub struct Terms {
     hasher: SipHasher13,
@@ -20,18 +20,18 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// From the shelf's secret.
+    /// Makes the hash functions from the shelf's secret.
     pub fn new(secret: &[u8; SECRET]) -> Self {
         let hasher = SipHasher13::new_with_key(secret);
         Self { hasher, every: hash(hasher, 0, 0, &[]) }
     }
 
-    /// The term that every row has: its lists by kind are the kinds.
+    /// The term that every row has. Its posting list of a kind has all rows of that kind.
     pub fn every(&self) -> u64 {
         self.every
     }
 
-    /// All terms of a record, in no order, doubles taken out.
+    /// Sets `terms` to all terms of a record, in no particular order, deduplicated.
     pub fn of(&self, record: &Record<'_>, terms: &mut Vec<u64>) {
         terms.clear();
         terms.push(self.every);

@@ -1,5 +1,5 @@
-//! What no setting may do: lose a record, hide it, panic, or take memory without bound. How long a log
-//! and how large a head can be is lowered for these tests (`log::BYTES_MAX`, `head::ROWS_MAX`).
+//! Tests that no setting loses or hides a record, panics, or takes memory without bound. The limits
+//! of a log and of a head are lowered for these tests (`log::BYTES_MAX`, `head::ROWS_MAX`).
 
 use std::alloc::System;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::{Embedded, Options, rebuild};
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
 
-/// A shelf's directory, which goes with it.
+/// A shelf's directory, which is removed when this is dropped.
 struct Shelf(PathBuf);
 
 impl Drop for Shelf {
@@ -46,7 +46,7 @@ fn id(number: u32) -> Id {
     id
 }
 
-/// A record with `labels` labels that no other has, and `bytes` bytes of content.
+/// Makes a record with `labels` labels that no other record has, and `bytes` bytes of content.
 fn record_of(number: u32, kind: u32, labels: u32, bytes: usize) -> Box<[u8]> {
     let time = u64::from(number);
     let head = record::Head { id: id(number), time, author: Some([1; 32]), kind, expires: None };
@@ -63,7 +63,7 @@ fn put(numbers: std::ops::Range<u32>, labels: u32, bytes: usize) -> Vec<Write> {
     numbers.map(|number| Write::Put(record_of(number, 1, labels, bytes))).collect()
 }
 
-/// Asserts that exactly these are found, by their ids and all together.
+/// Asserts that exactly the records of these numbers are found: by their ids, and by one query.
 fn assert_found(store: &Embedded, numbers: std::ops::Range<u32>) {
     let missing: Vec<u32> =
         numbers.clone().filter(|&number| !store.knows(&id(number)).expect("answers")).collect();
@@ -93,7 +93,7 @@ fn logs_end_where_indices_reach_whatever_is_set() {
     let shelf = Shelf::new("long");
     let options = Options { log_bytes_max: u64::MAX, ..quiet() };
     let store = shelf.open(&options);
-    // Three times what one log may have.
+    // Three times the bytes that one log may have.
     for at in 0..30 {
         store.commit(&put(at * 10..at * 10 + 10, 1, 10_000)).expect("commits");
     }
@@ -129,7 +129,7 @@ fn a_log_is_read_whole_though_less_is_set_than_when_it_was_written() {
 #[test]
 fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
     let shelf = Shelf::new("erase");
-    // More deletions than one log has room for.
+    // More deletions than fit into one log.
     let rows = (log::BYTES_MAX / 45) as u32 + 1_000;
     let store = shelf.open(&quiet());
     for from in (0..rows).step_by(4_000) {
@@ -144,8 +144,8 @@ fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
     assert_eq!(faults(&shelf.0, &quiet()), "");
 }
 
-/// A shelf as an earlier version could leave it: log 1 with records 0..10, log 2 too long with
-/// 10..`end`, and log 3 with one more and the deletions of 5, 50 and 51, of which 50 comes again.
+/// Leaves a shelf as an earlier version could: log 1 with records 0..10; log 2, too long, with
+/// 10..`end`; and log 3 with record `end` and the deletions of 5, 50 and 51, where 50 is put again.
 fn leave_long_log(shelf: &Shelf, end: u32, sealed: bool) {
     let store = shelf.open(&Options { seal_records: 10, ..quiet() });
     store.commit(&put(0..10, 1, 10_000)).expect("commits");
@@ -229,7 +229,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
         for bytes in &records {
             head.insert(&Record::new(bytes).expect("sound"), 0, &mut scratch);
         }
-        // What is made at once for many lists to come is not in question.
+        // The tables that an empty head reserves for later lists are not counted.
         let taken = (bytes_of_this_thread() - empty) as u64;
         assert!(empty - before < 200_000, "an empty head has {} bytes", empty - before);
         let said = head.bytes();
@@ -243,7 +243,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
     }
 }
 
-/// Memory of all heads of a store.
+/// Bytes of memory of all heads of a store.
 fn heads_bytes(store: &Embedded) -> u64 {
     let view = store.shelf.view.load();
     view.frozen.iter().chain([&view.active]).map(|head| head.bytes()).sum()
@@ -267,7 +267,7 @@ fn heads_of_records_with_many_labels_are_sealed_by_their_memory() {
         let store = shelf.open(&options);
         assert!(heads_bytes(&store) <= max * 4, "at the start");
     }
-    // A batch of many is committed in pieces.
+    // A large batch is committed in pieces.
     let options = Options { head_bytes_max: max, ..quiet() };
     let store = shelf.open(&options);
     store.commit(&put(200..260, 1_500, 0)).expect("commits");
@@ -315,7 +315,7 @@ fn merged_segments_are_bounded_by_their_lists_as_well() {
     assert_found(&store, 0..40);
     let entries: Vec<usize> =
         store.shelf.view.load().segments.iter().map(|segment| segment.file.entries()).collect();
-    // Two a row.
+    // Two entries count as one of the 4,000 records.
     assert!(entries.iter().all(|&entries| entries <= 8_000), "{entries:?}");
     assert!(entries.len() < 8, "{entries:?}");
 }
@@ -327,7 +327,7 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
     let store = shelf.open(&options);
     let mut writes = put(0..640, 1, 0);
     for number in (0..640).step_by(64) {
-        // Of one kind with many labels, and of one with few.
+        // One record of a kind with many labels, and one of a kind with few.
         writes[number as usize] = Write::Put(record_of(number, 7, 1_000, 0));
         writes[number as usize + 1] = Write::Put(record_of(number + 1, 5, 2, 0));
     }

@@ -1,6 +1,6 @@
-//! Upkeep: sealing full heads, merging segments, rewriting logs that are mostly dead. One job at a
-//! time, beside readers and the writer; what it makes is put in place in one step. What a job wrote
-//! that failed is taken away, and the numbers it gave to files are free again.
+//! Maintenance (upkeep): sealing full heads, merging segments, rewriting logs that are mostly dead.
+//! One job runs at a time, beside readers and the writer; its result is installed in one step. The
+//! files of a failed job are removed, and the numbers it gave to them are used again.
 
 use std::collections::HashSet;
 use std::io;
@@ -34,23 +34,23 @@ mod round;
 pub(crate) use self::round::Known;
 use self::round::Round;
 
-/// Bytes of frames that a rewritten log has a batch.
+/// Bytes of frames per batch of a rewritten log.
 const BATCH_BYTES: usize = 1 << 20;
-/// How long upkeep rests after a failure.
+/// How long maintenance pauses after a failure.
 const REST: Duration = Duration::from_secs(5);
 
-/// What the upkeep thread is told.
+/// Requests to the maintenance thread, and its last failures.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     pub stop: bool,
     pub work: bool,
-    /// Whether another process has the shelf, or may be about to.
+    /// Whether maintenance pauses: another process has the shelf, or may be about to take it.
     pub resting: bool,
     /// Logs from this number on are not rewritten, as another process reads them.
     pub followed_from: Option<u32>,
     /// Why the last round failed.
     pub failed: Option<Failed>,
-    /// Why the oldest full head could not be sealed, while so.
+    /// Why the oldest full head could not be sealed; `None` once sealing succeeds.
     pub unsealed: Option<Failed>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Signal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub why: String,
-    /// Whether that was for want of room on the disk, which may come back.
+    /// Whether the disk had too little space, which may become free again.
     wants_room: bool,
 }
 
@@ -67,19 +67,20 @@ impl Failed {
         Self { why: error.to_string(), wants_room: error.wants_room() }
     }
 
-    /// Whether this is known from before. How much is free changes every time.
+    /// Whether this is the same failure as `before`. If both lack disk space they are the same,
+    /// although their texts name different amounts of free space.
     fn is_like(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| before == self || (before.wants_room && self.wants_room))
     }
 }
 
-/// Why upkeep could not be done. The archive is as it was before.
+/// Why maintenance failed. The archive is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum UpkeepError {
-    /// A file could not be written, put in place or taken away.
+    /// A file could not be written, renamed or removed.
     #[error("upkeep of the archive failed: {0}")]
     Io(#[from] io::Error),
-    /// What was written could not be opened again.
+    /// A file that was written could not be opened again.
     #[error("upkeep of the archive failed: {0}")]
     Open(#[from] OpenError),
     /// Another process has the shelf.
@@ -88,7 +89,7 @@ pub enum UpkeepError {
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
-    /// A segment is damaged, and what it could be made of as well.
+    /// A segment is damaged, and so are the files that it could be rebuilt from.
     #[error("{0} is damaged and is not merged; with the server stopped `hark rebuild` mends it")]
     Damaged(PathBuf),
 }
@@ -104,7 +105,7 @@ impl UpkeepError {
         }
     }
 
-    /// Whether the same may succeed later with the same files.
+    /// Whether the same job may succeed later with the same files.
     fn may_pass(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Open(OpenError::Io { .. }) | Self::Resting)
     }
@@ -128,14 +129,14 @@ pub struct Compacted {
 pub(crate) struct Dead {
     /// In all logs.
     pub all: u64,
-    /// In logs that are rewritten for it, now or once their head is sealed.
+    /// In logs whose dead share calls for a rewrite, now or once their head is sealed.
     pub due: u64,
     /// In other sealed logs.
     pub spread: u64,
 }
 
 impl Dead {
-    /// Counts them.
+    /// Counts the dead bytes of a view.
     pub(crate) fn of(view: &View, options: &crate::Options) -> Self {
         let mut dead = Self::default();
         let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
@@ -153,16 +154,16 @@ impl Dead {
         dead
     }
 
-    /// Those that are given back without another delete.
+    /// Dead bytes that rewrites give back without another delete.
     pub(crate) fn reclaimable(&self, options: &crate::Options) -> u64 {
         self.due + self.spread.saturating_sub(options.dead_bytes_max)
     }
 }
 
-/// When a job was begun.
+/// When a job began.
 struct Started {
     wall: Instant,
-    /// Processor time of this thread until then.
+    /// Processor time that the thread had used by then.
     cpu: Duration,
 }
 
@@ -176,7 +177,7 @@ fn thread_cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Starts the thread.
+/// Starts the maintenance thread.
 pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
     lock(&shelf.signal).work = true;
@@ -203,7 +204,7 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Notes how a round ended, and logs it where it is not what was logged before.
+/// Notes how a round ended, and logs it unless the same failure was logged before.
 fn report(signal: &mut Signal, error: Option<&UpkeepError>) {
     let rest_s = REST.as_secs();
     let failed = error.map(Failed::new);
@@ -237,8 +238,8 @@ fn wait<'a>(
 }
 
 impl Shelf {
-    /// After a new head was begun: lets upkeep know, and waits where too many heads wait for it. Where
-    /// the disk has no room for what they are sealed into, this head is filled none the less.
+    /// Calls maintenance after a new head was begun, and waits if too many heads wait to be sealed.
+    /// If the disk has no space for sealing them, the new head is filled all the same.
     pub(crate) fn after_rotation(&self) -> Result<(), CommitError> {
         self.wait_for_sealing().or_else(|error| match error {
             CommitError::Unavailable(_) => Ok(()),
@@ -246,12 +247,12 @@ impl Shelf {
         })
     }
 
-    /// Waits where too many heads wait to be sealed. An error while they can not be: one that may
-    /// pass, if all they need is room on the disk.
+    /// Waits while too many heads wait to be sealed. Returns an error if they cannot be sealed: a
+    /// temporary one if they only need disk space.
     pub(crate) fn wait_for_sealing(&self) -> Result<(), CommitError> {
         if !self.options.background {
             // After a failure the head stays in memory and its log on disk; the next rotation tries
-            // again, as long as there is room.
+            // again, as long as there is memory for more heads.
             let result = self.upkeep_all();
             report(&mut lock(&self.signal), result.err().as_ref());
         }
@@ -275,20 +276,20 @@ impl Shelf {
         Ok(())
     }
 
-    /// Whether so many heads wait to be sealed, or such large ones, that writing waits for that.
+    /// Whether the heads that wait to be sealed are so many or so large that the writer must wait.
     pub(crate) fn must_seal_first(&self) -> bool {
         let view = self.view.load();
         let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
         view.frozen.len() >= FROZEN_MAX || self.options.must_seal_first(bytes)
     }
 
-    /// Has upkeep look whether there is work.
+    /// Wakes the maintenance thread to look for work.
     pub(crate) fn call_upkeep(&self) {
         lock(&self.signal).work = true;
         self.signalled.notify_all();
     }
 
-    /// All that is due.
+    /// Runs all maintenance jobs that are due.
     pub(crate) fn upkeep_all(&self) -> Result<(), UpkeepError> {
         let _one_at_a_time = lock(&self.upkeep);
         let stop = || {
@@ -305,14 +306,14 @@ impl Shelf {
         round.end()
     }
 
-    /// The number of the next segment. It counts as taken once MANIFEST names it: a job that fails
-    /// leaves it to the next one.
+    /// The number of the next segment. It counts as used once MANIFEST names it: if a job fails,
+    /// the next job uses the same number.
     fn segment_number(&self) -> u32 {
         lock(&self.manifest).next_segment
     }
 
-    /// The disk for a job that writes so many bytes at most and leaves so many `beside` free; an error
-    /// if they are not.
+    /// Returns the disk for a job that writes at most `needs` bytes and leaves `beside` bytes free;
+    /// an error if less than both together is free.
     fn room(&self, job: &'static str, beside: u64, needs: u64) -> io::Result<Room> {
         let disk = Arc::clone(&self.options.disk);
         let room = Room { disk, dir: self.dir.clone(), job, beside };
@@ -320,7 +321,7 @@ impl Shelf {
         Ok(room)
     }
 
-    /// Bytes of a `.dead` file of every segment, which a job may have to write.
+    /// Total bytes of the `.dead` files of all segments, which a job may have to write.
     fn dead_files_max(&self) -> u64 {
         let view = self.view.load();
         let bytes =
@@ -363,13 +364,13 @@ impl Shelf {
         Ok(true)
     }
 
-    /// Merges neighbouring segments into one, unless one of them is damaged, which it gives then.
+    /// Merges neighbouring segments into one. If one is damaged, returns it and merges none.
     fn merge(&self, olds: &[Arc<Segment>]) -> Result<Option<Arc<Segment>>, UpkeepError> {
         let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
         let (started, before) = (Started::now(), self.before());
         let needs = merge::bytes_max(olds) + self.dead_files_max();
         let room = self.room("merging segments", BESIDE_MERGES, needs)?;
-        // Damage must not be carried into a new file with a right checksum.
+        // Damage must not be copied into a new file with a valid checksum.
         if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
             return Ok(Some(Arc::clone(bad)));
         }
@@ -411,8 +412,9 @@ impl Shelf {
         Ok(None)
     }
 
-    /// Puts new segments in place: rows that `died` in each while it was written are dead in it, the
-    /// dead rows of all segments are saved, `change` is made to the manifest, then readers see it.
+    /// Installs new segments: marks the rows that `died` while each was written as dead in it,
+    /// saves the dead rows of all segments, applies `change` to the manifest, then shows readers
+    /// the new segments.
     fn install(
         &self,
         disk: &dyn Disk,
@@ -426,7 +428,7 @@ impl Shelf {
             let used = entries.iter().map(|entry| entry.number + 1);
             manifest.next_segment = used.chain([manifest.next_segment]).max().unwrap_or_default();
         };
-        // Opening reads no more than the trailer and the addresses, but need not hold the writer up.
+        // Opening reads only the trailer and the addresses, but need not block the writer.
         let mut next = lock(&self.manifest).clone();
         change(&mut next);
         let open = |entry| open_segment(disk, &self.dir, entry, &next, self.terms, None);
@@ -441,7 +443,7 @@ impl Shelf {
                 fresh.kill_row(row);
             }
         }
-        // More may have died since the logs were opened.
+        // More records may have died since the logs were opened.
         for fresh in &fresh {
             fresh.set_dead_bytes(&next.logs);
         }
@@ -472,8 +474,9 @@ impl Shelf {
         Ok(())
     }
 
-    /// Writes the dead rows of a segment if there are more than the manifest's file has; the segment
-    /// with its new manifest line. They count as saved once the manifest names the file.
+    /// Writes the dead rows of a segment if they are more than its `.dead` file has, and returns
+    /// the segment with its new manifest line. The rows count as saved once the manifest names the
+    /// file.
     fn save_dead(
         &self,
         disk: &dyn Disk,
@@ -493,8 +496,8 @@ impl Shelf {
         Ok(Arc::new(segment.with_entry(line.clone())))
     }
 
-    /// The log with the largest dead share above `share`, and its segment; none of those that are
-    /// passed over.
+    /// Returns the log with the largest dead share above `share`, and its segment.
+    /// `passed_segments` and `passed_logs` are skipped.
     fn worst_log(
         &self,
         share: f64,
@@ -519,7 +522,7 @@ impl Shelf {
         worst.map(|(_, segment, number)| (Arc::clone(segment), number))
     }
 
-    /// Writes a log anew without its dead records, and its segment's addresses.
+    /// Rewrites a log without its dead records, and its segment's addresses.
     fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), UpkeepError> {
         let (started, before) = (Started::now(), self.before());
         let log = segment.logs.iter().flatten().find(|log| log.number == number);
@@ -577,14 +580,14 @@ impl Shelf {
             return Ok(());
         };
         line.addresses += 1;
-        // Rows whose records are gone must be known to be dead without asking the log.
+        // Rows whose records are gone must be known to be dead without reading the log.
         self.save_dead(disk, segment, line)?;
         let line = line.clone();
         disk.sync_dir(&self.dir.join("seg"))?;
         let dead = Some(Arc::clone(&segment.dead));
         let renewed = open_segment(disk, &self.dir, &line, &next, self.terms, dead)?;
         renewed.keep_dead_bytes(segment, number);
-        // What died while the log was copied is still in the copy.
+        // Records that died while the log was copied are still in the copy.
         for row in moved_and_dead(&renewed, number) {
             renewed.note_dead_bytes(row);
         }
@@ -622,7 +625,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Takes away a segment of which nothing is left, with its last log.
+    /// Removes a segment whose last log has nothing left in it, and that log.
     fn let_go(&self, segment: &Segment, log: u32) -> Result<(), UpkeepError> {
         let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
         let mut manifest = lock(&self.manifest);
@@ -643,8 +646,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Copies the frames of a log that still count into its next generation; gives the new offsets
-    /// of the records, and the file's length.
+    /// Copies the frames of a log that are still needed into its next generation. Returns the new
+    /// offset of each record by its old one, and the file's length.
     fn copy_live(
         &self,
         disk: &dyn Disk,
@@ -659,13 +662,14 @@ impl Shelf {
             .filter(|address| address.log == old.number)
             .map(|address| address.offset)
             .collect();
-        // A deletion counts as long as what it names may still be in its log.
+        // A deletion is needed as long as the record that it names may still be in its log.
         let needed = |target: u32| {
             target != old.number
                 && manifest.logs.iter().any(|log| log.number == target && old.number >= log.purged)
         };
         let salt = random_u32()?;
-        // Under its own name only when it is whole: `hark rebuild` may have to choose without MANIFEST.
+        // The file gets its name only when it is whole: `hark rebuild` may have to choose without
+        // MANIFEST.
         let whole = log::path(&self.dir, fresh.number, fresh.generation);
         let aside = whole.with_extension("new");
         let mut file = disk.create(&aside)?;
@@ -710,8 +714,8 @@ impl Shelf {
         Ok((moved, end))
     }
 
-    /// An error if a part of a file could not be read since then: what was made from it may be wrong.
-    /// What is damaged by it is found in the next round.
+    /// Returns an error if a part of a file could not be read since `before`: the files made from
+    /// it may be wrong. The next round finds the damaged file.
     fn all_was_read(&self, before: &Before) -> io::Result<()> {
         if self.has_lost(&self.view.load(), before) { Err(unreadable()) } else { Ok(()) }
     }
@@ -734,8 +738,8 @@ impl Shelf {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes away files that only the old manifest names. Readers that have them open keep them. What
-    /// can not be taken away now is left to the next round.
+    /// Removes files that only the old manifest names. Readers that have them open can still read
+    /// them. Files that cannot be removed now are left to the next round.
     fn remove_unnamed(&self, old: &Manifest, new: &Manifest) {
         let kept: HashSet<PathBuf> = new.files(&self.dir).collect();
         for path in old.files(&self.dir).filter(|path| !kept.contains(path)) {
@@ -754,8 +758,8 @@ fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
 }
 
-/// The oldest neighbours of one tier that are as many as are merged at once, with smaller ones that lie
-/// between them.
+/// Returns the oldest neighbouring segments of one tier that are enough for a merge, with the
+/// smaller segments between them.
 fn due_merge(
     segments: &[Arc<Segment>],
     options: &crate::Options,
@@ -768,27 +772,27 @@ fn due(rows: &[u32], options: &crate::Options) -> Option<std::ops::Range<usize>>
     let fan_in = options.merge_fan_in.max(2);
     let tier = |rows: &u32| {
         let ratio = f64::from(*rows.max(&1)) / f64::from(options.seal_records.max(1));
-        // Heads end a little above or below the mark, so tiers begin at half of it.
+        // Heads are sealed a little above or below `seal_records`, so tiers begin at half of it.
         (ratio * 2.0).max(1.0).log(fan_in as f64).floor() as u32
     };
     (0..rows.len()).find_map(|start| {
         let here = tier(&rows[start]);
         let run = rows[start..].iter().map(tier).take_while(|tier| *tier <= here);
-        // Smaller ones at the end wait until they are as many: else a large one would be written anew
-        // for every few of them.
+        // Smaller segments at the end wait until they are enough: otherwise a large segment would
+        // be rewritten for every few of them.
         let (last, _) = run.enumerate().filter(|(_, tier)| *tier == here).nth(fan_in - 1)?;
         let range = start..start + last + 1;
         fits(&rows[range.clone()], options).then_some(range)
     })
 }
 
-/// Whether segments of so many rows may become one.
+/// Whether segments of these numbers of rows may be merged into one.
 fn fits(rows: &[u32], options: &crate::Options) -> bool {
     let rows = rows.iter().map(|rows| u64::from(*rows)).sum::<u64>();
     rows <= options.segment_records_max.min(WEIGHT_MAX)
 }
 
-/// Neighbours that fit into one segment together, from the oldest on; none if no two do.
+/// Returns the oldest neighbouring segments that fit into one; `None` if no two do.
 fn next_to_fit(
     segments: &[Arc<Segment>],
     options: &crate::Options,
@@ -806,14 +810,14 @@ fn next_to_fit(
     None
 }
 
-/// Records in the segments that are merged next.
+/// Number of records in the segments that are due to be merged next.
 pub(crate) fn merge_due_records(segments: &[Arc<Segment>], options: &crate::Options) -> u64 {
     let due = due_merge(segments, options).and_then(|range| segments.get(range));
     due.into_iter().flatten().map(|segment| u64::from(segment.file.rows)).sum()
 }
 
 impl Embedded {
-    /// Merges all segments into as few as may be and rewrites every log with dead records in it, beside
+    /// Merges all segments into as few as possible and rewrites every log with dead records, beside
     /// readers and the writer.
     pub fn compact(&self, progress: OnProgress<'_>) -> Result<Compacted, UpkeepError> {
         use hark_archive::Store;
@@ -843,7 +847,7 @@ impl Embedded {
         })
     }
 
-    /// Waits until all upkeep that is due is done; for tests and benches.
+    /// Waits until all maintenance that is due is done; for tests and benches.
     pub fn settle(&self) -> Result<(), UpkeepError> {
         self.shelf.upkeep_all()
     }
@@ -863,7 +867,8 @@ mod tests {
     use crate::disk::{Disk, DiskFile, RealDisk};
     use crate::map::Map;
 
-    /// Seals heads of one size and merges what is due: what is left, and rows that were merged.
+    /// Seals heads of one size and merges what is due. Returns the rows of each segment that is
+    /// left, and the number of rows merged.
     fn grow(seals: u32, options: &Options) -> (Vec<u32>, u64) {
         let (mut rows, mut merged) = (Vec::new(), 0);
         for _ in 0..seals {
@@ -897,7 +902,7 @@ mod tests {
         assert_eq!(due(&[], &options), None);
     }
 
-    /// A disk that has something done before a file is mapped.
+    /// A disk that calls a function before an address file is mapped.
     struct Meddling(Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
 
     impl Disk for Meddling {
@@ -933,8 +938,8 @@ mod tests {
         }
     }
 
-    /// What is deleted while a segment is opened counts like all else: or its log would never be
-    /// rewritten, and other records would go in its place.
+    /// Records deleted while a segment is opened must count as dead: otherwise their log would
+    /// never be rewritten, and other records would be deleted in its place.
     #[test]
     fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
         let dir = hark_testkit::disk::scratch("deleted-meanwhile");

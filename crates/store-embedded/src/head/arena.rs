@@ -3,14 +3,14 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Items a chunk, and chunks a directory, and directories: more than a log has bytes for.
+/// Items per chunk, chunks per directory, and directories: together more items than fit in a log.
 const ITEMS: usize = 1024;
 
 type Chunk<T> = OnceLock<Box<[T]>>;
 type Directory<T> = OnceLock<Box<[Chunk<T>]>>;
 
-/// See the module. One thread makes items, any number reads them; what an item says is the items' own
-/// affair (atomics).
+/// Items that never move. One thread adds items, any number of threads read them. An item's content
+/// must be synchronised by the item itself (atomics).
 pub(super) struct Arena<T> {
     directories: Box<[Directory<T>]>,
     len: AtomicU32,
@@ -25,7 +25,7 @@ impl<T: Default> Arena<T> {
         Self { directories: empty(), len: AtomicU32::new(0) }
     }
 
-    /// How many there are.
+    /// Number of items.
     pub(super) fn len(&self) -> u32 {
         self.len.load(Ordering::Acquire)
     }
@@ -37,7 +37,7 @@ impl<T: Default> Arena<T> {
         chunks[at / ITEMS % ITEMS].get().map(|chunk| &chunk[at % ITEMS])
     }
 
-    /// Makes one more, and says its number.
+    /// Adds an item and returns it with its number.
     pub(super) fn add(&self) -> (u32, &T) {
         let number = self.len();
         let at = number as usize;

@@ -1,38 +1,38 @@
-//! The ids of a head.
+//! The id index of a head.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::ROWS_MAX;
 
-/// Tables of ids: together they take all rows that a head can have.
+/// Number of tables: together they hold all rows that a head can have.
 const ID_TABLES: usize = 14;
 
-/// Bits of a slot that say the row, one too high; 0 is none.
+/// Bits of a slot that hold the row plus one; 0 is none.
 const ROW_BITS: u32 = ROWS_MAX.trailing_zeros() + 1;
 
-/// Rows by the hash of their id: open addressing, in tables of which only the last one is filled. The
-/// bits of a slot that the row leaves are the hash's highest ones, so that a slot of another id is
-/// nearly always told without a look at its row.
+/// Rows by the hash of their id: open addressing, in tables of which only the last is being filled.
+/// The bits of a slot that the row leaves free hold the hash's highest bits, so that a slot of
+/// another id is nearly always recognised without a look at its row.
 pub(super) struct Ids {
-    /// Slots of the first table, a power of two; each next one has twice as many.
+    /// Slots of the first table, a power of two; each further table has twice as many.
     slots: usize,
     tables: [OnceLock<Box<[AtomicU32]>>; ID_TABLES],
 }
 
 impl Ids {
-    /// For so many rows, or more.
+    /// Makes an empty index, sized for about `rows` rows; it can grow.
     pub(super) fn new(rows: u32) -> Self {
         let slots = (rows.clamp(512, ROWS_MAX as u32) * 2).next_power_of_two() as usize;
         Self { slots, tables: [const { OnceLock::new() }; ID_TABLES] }
     }
 
-    /// Memory of the first table.
+    /// Bytes of memory of the first table.
     pub(super) fn table_bytes(&self) -> u64 {
         self.slots as u64 * 4
     }
 
-    /// Rows that may have this hash, the latest table's first.
+    /// Rows whose id may have this hash, those of the latest table first.
     pub(super) fn rows(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let tables = self.tables.iter().rev().filter_map(OnceLock::get);
         tables.flat_map(move |slots| {
@@ -44,7 +44,7 @@ impl Ids {
         })
     }
 
-    /// Notes a row; `row` rows are there before it.
+    /// Adds a row; the rows below `row` have been added before.
     pub(super) fn insert(&self, hash: u64, row: u32) {
         let full = |at: usize| row as usize >= ((self.slots << (at + 1)) - self.slots) / 8 * 5;
         let at = (0..ID_TABLES - 1).take_while(|&at| full(at)).count();
@@ -61,7 +61,7 @@ fn pack(hash: u64, row: u32) -> u32 {
     ((hash >> (32 + ROW_BITS)) as u32) << ROW_BITS | row
 }
 
-/// All slots, from the one on where a hash belongs.
+/// Returns all slots, beginning with the slot where a hash belongs.
 fn from(slots: &[AtomicU32], hash: u64) -> impl Iterator<Item = &AtomicU32> {
     let last = slots.len() - 1;
     (0..slots.len()).map(move |at| &slots[(hash as usize).wrapping_add(at) & last])

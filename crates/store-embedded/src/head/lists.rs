@@ -1,8 +1,8 @@
-//! The lists of a head: which rows carry a term, by kind, in order.
+//! The posting lists of a head: the rows that have a term, by kind, in order.
 //!
-//! A hash table of chains, made so that an insert touches little memory that is not at hand: the
-//! chain's start, the entry (a cache line, which has the newest time and the first few rows in it),
-//! and only for a longer list that itself.
+//! They are in a hash table of chains, laid out so that an insert touches little memory outside the
+//! cache: the chain's start, the entry (a cache line, with the newest time and the first few rows),
+//! and, for a longer list only, the list itself.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -12,16 +12,16 @@ use super::arena::Arena;
 use super::long::{Long, Rows};
 use super::table::Table;
 
-/// Rows that an entry has itself.
+/// Most rows that an entry itself holds.
 const INLINE: usize = 7;
-/// So many kinds of a term are found one behind another. Those that come later are in chains of
-/// their own as well.
+/// Kinds of a term that are found from its first entry, one behind another. Later kinds are in
+/// chains of their own as well.
 const FEW_KINDS: usize = 16;
-/// Tables of chains: each has four times as many as the one before, and takes over once that one's
-/// chains are an entry long on average.
+/// Number of tables of chains. Each has four times as many chains as the table before, and takes
+/// new entries once the chains of the tables before are one entry long on average.
 const TABLES: usize = 12;
 
-/// The list of a term and kind. Numbers of other entries are one too high, so that 0 is none.
+/// The posting list of a term and kind. Numbers of other entries are stored plus one; 0 is none.
 #[derive(Default)]
 #[repr(align(64))]
 struct Entry {
@@ -33,23 +33,23 @@ struct Entry {
     next: AtomicU32,
     /// The next entry of the term.
     sibling: AtomicU32,
-    /// The long list that has all its rows, once they are more than it has room for itself or did
-    /// not come in order.
+    /// The long list that holds all rows, once they are too many for the entry or did not come in
+    /// order.
     long: AtomicU32,
-    /// Whether it is in the chain of its term and kind, and not of its term.
+    /// Whether the entry is in the chain of its term and kind, not in that of its term.
     is_far: AtomicBool,
     len: AtomicU8,
-    /// In the first entry of a term: a bit for each of its kinds ([`bit`]), so that a kind which it
-    /// has not is nearly always known without a look at the others.
+    /// In the first entry of a term: a bit for each of the term's kinds ([`bit`]). A kind that the
+    /// term does not have is nearly always recognised without a look at the other entries.
     kinds: AtomicU16,
     rows: [AtomicU32; INLINE],
 }
 
-/// Memory of an entry, about, with its place in the chains.
+/// Approximate bytes of memory of an entry, with its slot in the chains.
 pub(super) const ENTRY_BYTES: u64 = 80;
-/// Memory of a long list without its rows, about.
+/// Approximate bytes of memory of a long list without its rows.
 const LONG_BYTES: u64 = 200;
-/// Memory of a row in a list, about: where it is in a long one.
+/// Approximate bytes of memory of a row in a long list.
 pub(super) const POSTING_BYTES: u64 = 4;
 
 impl Entry {
@@ -70,24 +70,24 @@ fn bit(kind: u32) -> u16 {
     1 << (kind.wrapping_mul(0x9e37_79b9) >> 28)
 }
 
-/// See the module.
+/// The posting lists of a head; see the module.
 pub(super) struct Lists {
     entries: Arena<Entry>,
     long: Arena<Long>,
-    /// Chains of the first table, a power of two.
+    /// Number of chains of the first table, a power of two.
     chains: usize,
     tables: [OnceLock<Box<[AtomicU32]>>; TABLES],
     /// The list of all rows.
     every: Entry,
 }
 
-/// The chain that the list of a term and kind is in, if the term has many.
+/// The hash that gives the chain of a term and kind, if the term has many kinds.
 fn far(term: u64, kind: u32) -> u64 {
     term ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Lists {
-    /// For so many rows, or more.
+    /// Makes empty lists, sized for about `rows` rows; they can grow.
     pub(super) fn new(rows: u32) -> Self {
         let chains = (rows.clamp(512, ROWS_MAX as u32) * 4).next_power_of_two() as usize;
         Self {
@@ -99,12 +99,12 @@ impl Lists {
         }
     }
 
-    /// Memory that the lists take, about, but for their rows and the first table of chains.
+    /// Approximate bytes of memory of the lists, without their rows and the first table of chains.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
     }
 
-    /// Memory of the first table of chains.
+    /// Bytes of memory of the first table of chains.
     pub(super) fn table_bytes(&self) -> u64 {
         self.chains as u64 * 4
     }
@@ -128,7 +128,7 @@ impl Lists {
         })
     }
 
-    /// The entry of a term that was made first.
+    /// Returns the first entry that was made for a term.
     fn find_first(&self, term: u64) -> Option<&Entry> {
         self.find(term, |entry| entry.is(term) && !entry.is_far())
     }
@@ -138,7 +138,7 @@ impl Lists {
         self.find(far(term, kind), is_it)
     }
 
-    /// Makes an entry, in which the next of its term is `sibling`; nobody finds it yet.
+    /// Makes an entry whose next entry of the term is `sibling`. Readers do not find it yet.
     fn make(&self, term: u64, kind: u32, sibling: u32) -> (u32, &Entry) {
         let (number, entry) = self.entries.add();
         entry.term.store(term, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Lists {
         (number, entry)
     }
 
-    /// The list of a term and kind, made if there is none.
+    /// Returns the list of a term and kind, and makes it if there is none.
     fn list(&self, term: u64, kind: u32) -> &Entry {
         let Some(first) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
@@ -198,8 +198,8 @@ impl Lists {
         entry
     }
 
-    /// Has what finds the lists of these terms, a few dozen, come nearer all at once; each look would
-    /// be waited for on its own else.
+    /// Loads the entries of these terms, a few dozen, into the processor's cache all at once;
+    /// otherwise each lookup would wait for memory on its own.
     pub(super) fn warm(&self, terms: &[u64]) {
         let Some(chains) = self.tables[0].get() else { return };
         let first = |term: &u64| &chains[*term as usize & (chains.len() - 1)];
@@ -211,13 +211,13 @@ impl Lists {
         std::hint::black_box(terms.iter().filter_map(second).fold(0, u32::max));
     }
 
-    /// Inserts a row of a term.
+    /// Inserts a row into the list of a term and its kind.
     pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &Table) {
         self.grow(self.list(term, kind), row, time, table);
     }
 
-    /// Inserts a row into the list of all, and into that of its kind; `every` is the term that all
-    /// have. Its kinds, of which there may be thousands, are each found by themselves.
+    /// Inserts a row into the list of all rows, and into that of its kind; `every` is the term that
+    /// all rows have. This term may have thousands of kinds, so each kind is in a chain of its own.
     pub(super) fn insert_every(
         &self,
         every: u64,
@@ -267,7 +267,8 @@ impl Lists {
         }
     }
 
-    /// Goes through the lists of a term, of these kinds or of all, until `each` is true.
+    /// Passes the lists of a term, of these kinds or of all, to `each` until it returns true.
+    /// Returns whether it did.
     fn any(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(&Entry) -> bool) -> bool {
         let mut at = self.find_first(term);
         if let (Some(first), Some(kinds)) = (at, kinds) {
@@ -303,7 +304,7 @@ impl Lists {
         self.any(term, kinds, &mut |_| true)
     }
 
-    /// The lists of a term, of these kinds or of all.
+    /// Passes the lists of a term, of these kinds or of all, to `each`.
     pub(super) fn runs(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(Run)) {
         self.any(term, kinds, &mut |entry| {
             self.runs_of(entry, each);
@@ -316,19 +317,19 @@ impl Lists {
         self.find_far(every, kind).is_some()
     }
 
-    /// The list of a kind.
+    /// Passes the list of a kind to `each`.
     pub(super) fn kind(&self, every: u64, kind: u32, each: &mut impl FnMut(Run)) {
         if let Some(list) = self.find_far(every, kind) {
             self.runs_of(list, each);
         }
     }
 
-    /// The list of all rows.
+    /// Passes the list of all rows to `each`.
     pub(super) fn every(&self, each: &mut impl FnMut(Run)) {
         self.runs_of(&self.every, each);
     }
 
-    /// All lists but that of all rows, numbered: the term and kind of each.
+    /// The term, kind and number of every list except that of all rows.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
         (0..self.entries.len()).filter_map(|number| {
             let entry = self.entries.get(number)?;
@@ -336,7 +337,7 @@ impl Lists {
         })
     }
 
-    /// The rows of a list, by its number.
+    /// Passes the rows of the list with this number to `each`.
     pub(super) fn nth(&self, number: u32, each: &mut impl FnMut(Run)) {
         if let Some(entry) = self.entries.get(number) {
             self.runs_of(entry, each);
@@ -344,16 +345,16 @@ impl Lists {
     }
 }
 
-/// The rows that an entry has itself, and how many they are.
+/// Returns the rows that an entry itself holds, and their number.
 fn few(entry: &Entry) -> ([u32; INLINE], u8) {
     let len = entry.len.load(Ordering::Acquire);
     (std::array::from_fn(|at| entry.rows[at].load(Ordering::Relaxed)), len)
 }
 
-/// A run of a head, oldest first.
+/// A posting list of a head, or a part of one, oldest row first.
 #[derive(Clone)]
 pub enum Run {
-    /// A short list, and how many rows it had.
+    /// A short list, and the number of its rows.
     Few([u32; INLINE], u8),
     /// A part of a longer list.
     Many(Rows),

@@ -1,4 +1,4 @@
-//! A long list of rows in order, that grows at a cost that hardly depends on its length.
+//! A long posting list. The cost of an insert hardly depends on its length.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -8,27 +8,27 @@ use arc_swap::ArcSwapOption;
 use super::table::Table;
 use crate::segment::file::partition;
 
-/// Rows that are put where they belong in place.
+/// Most rows of the tail, in which rows are inserted in place.
 const TAIL: usize = 28;
 /// Rows at which the middle is merged into the rest.
 const MIDDLE: usize = 1024;
 
-/// Rows in order, oldest first, that change no more.
+/// Immutable rows in order, oldest first.
 pub type Rows = Arc<[u32]>;
 
-/// See the module. One thread inserts; readers copy the tail, and do so again if it was moved
-/// meanwhile.
+/// A long posting list. One thread inserts; readers copy the tail, and copy it again if its rows
+/// moved meanwhile.
 #[derive(Default)]
 pub(super) struct Long {
     /// Odd while rows of the tail move.
     turn: AtomicU32,
     len: AtomicU32,
     tail: [AtomicU32; TAIL],
-    /// The middle and the rest.
+    /// The middle, into which the tail is merged, and the rest.
     older: ArcSwapOption<[Rows; 2]>,
 }
 
-/// Where a row belongs among `len` others, of which it is the newest or nearly so as a rule.
+/// Returns a row's position among `len` others. Usually the row is the newest or nearly so.
 fn place_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &Table) -> usize {
     let place = table.place(row);
     let is_newer = |index: usize| table.place(nth(index)) < place;
@@ -44,7 +44,7 @@ fn merge(newer: &[u32], older: &[u32], table: &Table) -> Rows {
     let mut out = Vec::with_capacity(newer.len() + older.len());
     let mut older = older;
     for &row in newer {
-        // What came later is newer as a rule: few of the older ones come behind it.
+        // A row that came later is usually newer: few of the older rows belong behind it.
         let (before, behind) = older.split_at(place_of(row, older.len(), |at| older[at], table));
         out.extend_from_slice(before);
         out.push(row);
@@ -59,7 +59,7 @@ impl Long {
         self.tail[..len].iter().map(|row| row.load(Ordering::Relaxed))
     }
 
-    /// Inserts a row; `is_newest` if it surely belongs behind all others.
+    /// Inserts a row; with `is_newest` it is known to belong behind all others.
     pub(super) fn insert(&self, row: u32, is_newest: bool, table: &Table) {
         let mut len = self.len.load(Ordering::Relaxed) as usize;
         if len == TAIL {
@@ -99,7 +99,7 @@ impl Long {
         });
     }
 
-    /// Lets no reader keep what it reads while `change` is under way.
+    /// Makes readers discard what they read while `change` runs.
     fn moving(&self, change: impl FnOnce()) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Long {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
-    /// All rows, in up to three runs.
+    /// Passes all rows to `each`, in up to three sorted parts.
     pub(super) fn runs(&self, mut each: impl FnMut(Rows)) {
         let (tail, older) = loop {
             let turn = self.turn.load(Ordering::Acquire);

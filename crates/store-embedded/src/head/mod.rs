@@ -1,8 +1,8 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
-//! One thread inserts, any number read, none takes a lock. Rows are numbered in the order of arrival.
-//! A reader holds the number of rows that were published when it came and passes over later ones, so
-//! it does not matter to it that lists grow meanwhile.
+//! One thread inserts, any number of threads read, none takes a lock. Rows are numbered in the
+//! order of arrival. A reader keeps the number of rows that were published when it began and skips
+//! later rows, so posting lists may grow while it reads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -32,22 +32,23 @@ mod view;
 /// Most rows a head can have, however large a single batch is. Fewer in the tests of this crate.
 pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
 
-/// Memory of a row, about: in the table, among the ids, in the lists of all rows and of its kind.
+/// Approximate bytes of memory of a row: in the table, in the id index, and in the posting lists of
+/// all rows and of its kind.
 pub(crate) const ROW_BYTES: u64 = 80;
 
-/// Memory that the record of these bytes takes in a head, about and at most: as if nobody else had its
-/// labels.
+/// Most bytes of memory, approximately, that a record takes in a head: as if no other record had
+/// its labels.
 pub(crate) fn bytes_of_record(bytes: &[u8]) -> u64 {
     let labels = Record::new(bytes).map_or(0, |record| record.labels_max());
-    // One more is its author.
+    // Plus one for its author.
     ROW_BYTES + (labels as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
 }
 
-/// See the module.
+/// The newest records of a shelf, indexed in memory; see the module.
 pub struct Head {
     /// The log that its records are in.
     pub log: Arc<Log>,
-    /// Rows put since the shelf was opened before this head began.
+    /// Number of rows put since the shelf was opened and before this head began.
     pub base: u64,
     terms: Terms,
     table: Table,
@@ -57,9 +58,9 @@ pub struct Head {
     ids: Ids,
     inserted: AtomicU32,
     published: AtomicU32,
-    /// Rows in all lists but those of all rows and of kinds.
+    /// Rows in all posting lists except those of all rows and of kinds.
     postings: AtomicU64,
-    /// Whether a record was asked for that is not in the log yet.
+    /// Whether a record was requested that is not in the log yet.
     missed: AtomicBool,
     dead: DeadRows,
     oldest: AtomicU64,
@@ -69,8 +70,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// An empty head for `log`, with room for about so many rows before its tables grow, which costs
-    /// the one that inserts.
+    /// Makes an empty head for `log`. Its tables hold about `rows` rows before they grow, which
+    /// delays the inserting thread.
     pub fn new(log: Arc<Log>, terms: Terms, base: u64, rows: u32) -> Self {
         Self {
             log,
@@ -97,8 +98,8 @@ impl Head {
         self.inserted.load(Ordering::Acquire)
     }
 
-    /// Memory that it takes, about. It grows with the lists more than with the rows: a record with many
-    /// labels that no other has is in as many lists.
+    /// Approximate bytes of memory of the head. They grow with the posting lists more than with the
+    /// rows: a record with many labels that no other record has adds as many lists.
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
@@ -150,7 +151,7 @@ impl Head {
         self.table.get(row)
     }
 
-    /// A row's record; `None`, and noted, if it is not written yet.
+    /// Returns a row's record. If it is not written yet, returns `None` and notes the request.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         self.record_at(self.row(row)?.offset)
     }
@@ -164,34 +165,35 @@ impl Head {
         record
     }
 
-    /// Whether, since it was asked last, a record was asked for that is not written yet. Only the
-    /// writer ever does.
+    /// Whether a record that is not written yet was requested since the last call. Only the writer
+    /// requests such records.
     pub fn take_missed(&self) -> bool {
         self.missed.swap(false, Ordering::AcqRel)
     }
 
-    /// All lists by term and kind, in no order: `rows` of a number gives those of a list.
+    /// The term, kind and number of every posting list, in no order. [`Head::rows_of_list`] takes
+    /// the number.
     pub fn lists(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
         self.lists.all()
     }
 
-    /// Adds the rows of a list to `rows`, in no order.
+    /// Adds the rows of a posting list to `rows`, in no order.
     pub fn rows_of_list(&self, number: u32, rows: &mut Vec<u32>) {
         self.lists.nth(number, &mut |run| rows.extend((0..run.len()).map(|at| run.row(at))));
     }
 
-    /// What expires when: times and rows, ascending by time.
+    /// Expiry times and their rows, ascending by time.
     pub fn expiries(&self) -> Vec<(u64, u32)> {
         let expiring = self.expiring();
         expiring.iter().flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
     }
 
-    /// Marks a row as deleted by the batch under way; false if it was.
+    /// Marks a row as deleted by the current batch; false if it was marked already.
     pub fn doom(&self, row: u32) -> bool {
         self.chunk(row).is_some_and(|chunk| chunk.doomed.set(row % CHUNK as u32))
     }
 
-    /// Marks a row as deleted for everyone. Its frame counts as dead bytes of the log.
+    /// Marks a row as deleted for readers and the writer. Its frame counts as dead bytes.
     pub fn kill(&self, row: u32) {
         let (Some(chunk), Some(found)) = (self.chunk(row), self.row(row)) else { return };
         chunk.doomed.set(row % CHUNK as u32);

@@ -7,13 +7,13 @@ use hark_archive::Id;
 use super::ROWS_MAX;
 use crate::bits::Bits;
 
-/// Rows a chunk of the row table.
+/// Rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
-/// What orders rows: newest first, then by id, of which the first 16 bytes decide; it would take 2^64
-/// tries to make two that agree in them.
+/// The sort key of a row: newest first, then by the first 16 bytes of the id. To make two ids that
+/// agree in these would take 2^64 tries.
 pub(super) type Rank = (u64, [u64; 2]);
 
-/// The first bytes of an id, as they order.
+/// The first 16 bytes of an id, in a form that sorts as the bytes do.
 pub fn id_prefix(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| id[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight)))
 }
@@ -68,7 +68,7 @@ impl Table {
         self.chunk(row)?.rows[row as usize % CHUNK].get()
     }
 
-    /// A row's place in every list it is in.
+    /// The key by which a row is sorted in every list that has it.
     #[inline]
     pub(super) fn place(&self, row: u32) -> (Rank, u32) {
         (self.rank(row), row)

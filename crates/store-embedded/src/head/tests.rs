@@ -1,4 +1,4 @@
-//! A head under many readers, and its lists, against a model.
+//! Compares a head and its posting lists with a model, while rows are inserted.
 
 use hark_archive::Id;
 use hark_archive::query::prepared::Terms as _;
@@ -10,8 +10,8 @@ use super::*;
 
 const SECRET: [u8; 16] = [7; 16];
 
-/// Few times, ids that agree in their first bytes, few kinds and labels: all that makes lists
-/// grow at any place.
+/// Makes records with few times, kinds and labels, and with ids that agree in their first bytes, so
+/// that lists grow at any position.
 fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut random = Random::new(seed);
     let one = |at: usize| {
@@ -33,7 +33,7 @@ fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
     (0..count).map(one).collect()
 }
 
-/// Rows of all runs in one list, after a look at each run's own order.
+/// Collects the rows of all posting lists of these terms, and checks the order of each list.
 fn gather(view: &HeadView, terms: &[u64], kinds: Option<&[u32]>) -> Vec<u32> {
     let mut rows = Vec::new();
     view.terms(terms, kinds, &mut |_, run| {
@@ -75,7 +75,7 @@ fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &Terms, random: &mut Rando
 fn readers_find_every_published_row_in_order_while_rows_are_inserted() {
     let records = records(6_000, 3);
     let terms = Terms::new(&SECRET);
-    // Room for fewer, so that tables grow.
+    // Capacity for fewer rows, so that tables grow.
     let head = Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 500));
     std::thread::scope(|threads| {
         threads.spawn(|| {

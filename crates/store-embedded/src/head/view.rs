@@ -1,4 +1,4 @@
-//! A head as a source of answers.
+//! A head as a source of query results.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::segment::file::partition;
 /// A head as seen at one moment.
 pub struct HeadView {
     head: Arc<Head>,
-    /// Rows seen.
+    /// Number of rows that the view shows; later rows are hidden.
     pub(super) rows: u32,
-    /// Whether rows doomed by the batch under way are gone already.
+    /// Whether rows deleted by the current batch count as dead already.
     writing: bool,
 }
 
 impl HeadView {
-    /// What readers see now.
+    /// The head as readers see it now.
     pub fn published(head: &Arc<Head>) -> Self {
         Self { head: Arc::clone(head), rows: head.published(), writing: false }
     }
 
-    /// What the writer sees: its own batch included.
+    /// The head as the writer sees it, its current batch included.
     pub fn writing(head: &Arc<Head>) -> Self {
         Self { head: Arc::clone(head), rows: u32::MAX, writing: true }
     }
@@ -38,10 +38,10 @@ impl HeadView {
     }
 }
 
-/// What of a query's window a head needs.
+/// The part of a query's window that a head needs.
 pub struct Window {
     from: u64,
-    /// Rows up to this place, newest first, lie before the window.
+    /// Rows up to this rank, newest first, lie before the window.
     before: Rank,
 }
 
@@ -130,7 +130,7 @@ impl Source for HeadView {
     }
 
     fn window(&self, query: &Query) -> Window {
-        // The last place before all of `to`: newer by one, with the highest id.
+        // The last rank before all rows of time `to`: newer by one, with the highest id.
         let newer = query.to.checked_add(1).map_or((0, [0; 2]), |time| (!time, [u64::MAX; 2]));
         match (query.after, query.order) {
             (Some(after), Order::NewestFirst) => {

@@ -44,7 +44,7 @@ impl Builder {
         Ok(builder)
     }
 
-    /// The rows' times, newest first.
+    /// Writes the rows' times, newest first.
     pub fn times(
         &mut self,
         times: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + Clone,
@@ -60,7 +60,7 @@ impl Builder {
         }
     }
 
-    /// The ids' hashes and rows, ascending by hash.
+    /// Writes the ids' hashes and rows, ascending by hash, and the id filter.
     pub fn ids(&mut self, ids: impl Iterator<Item = (u64, u32)>) -> io::Result<()> {
         let mut rows = Vec::with_capacity(self.rows as usize);
         let mut filter = vec![0; filter::words(self.rows)];
@@ -77,7 +77,8 @@ impl Builder {
         self.u64s(Section::IdFilter, filter.into_iter())
     }
 
-    /// The lists: `next` fills the rows of the next one and says its term and kind, ascending.
+    /// Writes the posting lists and their dictionary. `next` adds the rows of the next list and
+    /// returns its term and kind, ascending.
     pub fn lists(
         &mut self,
         mut entries: Spool<'_>,
@@ -92,7 +93,7 @@ impl Builder {
             }
             for row in rows.drain(..) {
                 self.put(&row.to_le_bytes())?;
-                // What is merged was chosen so that they fit.
+                // The segments to merge were chosen so that their postings fit.
                 end = end.checked_add(1).ok_or_else(|| io::Error::other("too many postings"))?;
             }
             entries.push((term, kind, end))?;
@@ -111,13 +112,13 @@ impl Builder {
         entries.remove()
     }
 
-    /// What expires when: times and rows, ascending.
+    /// Writes the expiry times and their rows, ascending.
     pub fn expiries(&mut self, expiries: &[(u64, u32)]) -> io::Result<()> {
         self.u64s(Section::ExpiryTimes, expiries.iter().map(|(time, _)| *time))?;
         self.u32s(Section::ExpiryRows, expiries.iter().map(|(_, row)| *row))
     }
 
-    /// Writes the trailer; on return the file is durable (its name is not). Gives its size.
+    /// Writes the trailer and returns the file's size. The file is durable then, its name is not.
     pub fn finish(mut self) -> io::Result<u64> {
         let mut trailer = Vec::new();
         for (offset, len, sum) in self.table {

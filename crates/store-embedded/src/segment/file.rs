@@ -1,5 +1,5 @@
 //! Reading a segment file in place. Opening checks the trailer and that every section lies within
-//! the file; every access is bounded, so that damage can hide rows, not crash.
+//! the file; every access is bounded, so that damage can hide rows but not crash the process.
 
 use std::io;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub struct SegmentFile {
     map: Map,
     sections: [Range<usize>; SECTIONS.len()],
     sums: [u32; SECTIONS.len()],
-    /// Rows in it.
+    /// Number of rows.
     pub rows: u32,
     /// Its oldest time.
     pub oldest: u64,
@@ -46,7 +46,7 @@ impl SegmentFile {
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
         let mut sums = [0; SECTIONS.len()];
-        // They lie one behind the other, padded with zeros: no byte of the file is left unchecked.
+        // Sections follow one another, padded with zeros: no byte of the file is left unchecked.
         let mut next = MAGIC.len();
         for (at, entry) in table.chunks_exact(20).take(SECTIONS.len()).enumerate() {
             let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
@@ -104,12 +104,12 @@ impl SegmentFile {
         self.map.len() as u64
     }
 
-    /// Reads of the file that found no bytes.
+    /// Number of reads of the file that found no bytes.
     pub fn faults(&self) -> u32 {
         self.map.faults()
     }
 
-    /// The sections whose bytes are not those that were written.
+    /// The sections whose checksum is wrong.
     pub fn damaged_sections(&self) -> Vec<Section> {
         let damaged = |section: &Section| {
             crc32c::crc32c(self.section(*section)) != self.sums[*section as usize]
@@ -128,9 +128,9 @@ impl SegmentFile {
         above.map_or(0, |above| self.oldest.wrapping_add(above))
     }
 
-    /// First row that is not newer than `time`.
+    /// Returns the first row at or before `time`.
     pub fn first_at_or_before(&self, time: u64) -> u32 {
-        // As many come in one hour as in another, as a rule.
+        // Rows are usually spread evenly over time.
         let newer = self.newest.saturating_sub(time).min(self.newest - self.oldest);
         let span = u128::from(self.newest - self.oldest).max(1);
         let guess = u128::from(newer) * u128::from(self.rows) / span;
@@ -151,22 +151,22 @@ impl SegmentFile {
         Some((self.u64(Section::IdHashes, at)?, self.u32(Section::IdRows, at)?))
     }
 
-    /// Has the kinds of the whole dictionary read from the disk.
+    /// Has the system read the kinds of the whole dictionary from the disk.
     pub fn read_ahead_kinds(&self) {
         self.map.read_ahead(self.sections[Section::Kinds as usize].clone());
     }
 
-    /// Entries of the dictionary.
+    /// Number of entries of the dictionary.
     pub fn entries(&self) -> usize {
         self.sections[Section::Kinds as usize].len() / 4
     }
 
-    /// Entries of a term, one a kind.
+    /// The dictionary entries of a term, one per kind.
     pub fn term(&self, term: u64) -> Range<usize> {
         self.equal(Section::Terms, self.entries(), term)
     }
 
-    /// Rows of all lists together.
+    /// Number of rows in all posting lists together.
     pub fn posting_count(&self) -> usize {
         self.sections[Section::Postings as usize].len() / 4
     }
@@ -181,7 +181,7 @@ impl SegmentFile {
         self.u32(Section::Kinds, entry).unwrap_or(u32::MAX)
     }
 
-    /// Where in the postings an entry's list lies.
+    /// The position of an entry's list in the postings.
     pub fn list(&self, entry: usize) -> Range<u32> {
         let start = self.u32(Section::Starts, entry).unwrap_or(0);
         let end = self.u32(Section::Starts, entry + 1).unwrap_or(0);
@@ -189,20 +189,20 @@ impl SegmentFile {
         start.min(all)..end.min(all).max(start.min(all))
     }
 
-    /// A row out of the postings.
+    /// The row at a position in the postings.
     #[inline]
     pub fn posting(&self, at: u32) -> u32 {
         self.u32(Section::Postings, at as usize).unwrap_or(u32::MAX)
     }
 
-    /// Rows of a part of the postings.
+    /// The rows in a part of the postings.
     pub fn postings(&self, range: Range<u32>) -> impl Iterator<Item = u32> + '_ {
         let bytes = self.section(Section::Postings);
         let bytes = bytes.get(range.start as usize * 4..range.end as usize * 4).unwrap_or_default();
         bytes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four))
     }
 
-    /// (time, row) of what expires, ascending.
+    /// (time, row) of all rows that expire, ascending.
     pub fn expiries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let count = self.sections[Section::ExpiryRows as usize].len() / 4;
         (0..count).filter_map(|at| {
@@ -210,13 +210,13 @@ impl SegmentFile {
         })
     }
 
-    /// Indices of an ascending array of hashes that equal `value`: interpolation, then a short walk,
-    /// since hashes are spread evenly.
+    /// Returns the indices at which an ascending array of hashes equals `value`. Since hashes are
+    /// spread evenly, they are found by interpolation and a short walk.
     fn equal(&self, section: Section, len: usize, value: u64) -> Range<usize> {
         let at = |index: usize| self.u64(section, index).unwrap_or(u64::MAX);
         let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
         let guess = share(value);
-        // The second guess is off by how far the first one's neighbourhood is.
+        // The second guess corrects the first by the difference between the hash there and `value`.
         let there = at(guess);
         let guess = if there > value {
             guess.saturating_sub(share(there - value))
@@ -246,7 +246,7 @@ impl SegmentFile {
     }
 }
 
-/// First of `0..len` for which `before` does not hold; it must hold for a prefix only.
+/// Returns the first of `0..len` for which `before` is false; it must be true for a prefix only.
 pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
     while low < high {
@@ -260,8 +260,8 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// The same, where the answer is likely to be near `guess`. If it holds for more than a prefix (the
-/// file is damaged), some place where it begins to fail.
+/// Does the same as [`partition`] where the result is likely to be near `guess`. If `before` is
+/// true for more than a prefix (the file is damaged), returns some position where it becomes false.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

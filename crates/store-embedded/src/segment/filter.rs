@@ -1,14 +1,14 @@
-//! A segment's id filter: whether an id may be in it, told by one word. A Bloom filter whose bits lie
-//! close together: each id sets four bits of one 64-bit word, and a word is shared by eight ids, so
-//! that one in thirty or so of the ids that are not there are looked up in vain.
+//! A segment's id filter: one word shows whether an id may be in the segment. It is a Bloom filter
+//! whose bits lie close together: each id sets four bits of one 64-bit word, and eight ids share a
+//! word. About one in thirty of the ids that are not in the segment is looked up in vain.
 
-/// Words that a filter for so many rows has.
+/// Number of words of a filter for `rows` rows.
 pub fn words(rows: u32) -> usize {
     rows.div_ceil(8) as usize
 }
 
-/// Which word of a filter tells of an id with this hash, and the bits that are set in it if it is
-/// there.
+/// Returns the index of the word for an id with this hash, and the bits that are set in the word if
+/// the segment has the id.
 #[inline]
 pub fn place(hash: u64, words: usize) -> (usize, u64) {
     let at = ((u128::from(hash) * words as u128) >> 64) as usize;

@@ -1,4 +1,4 @@
-//! Merging: several segments become one, without reading a record but where times tie.
+//! Merging several segments into one. Records are read only where times are equal.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,8 +25,8 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// Bytes that a merge writes at most: what there is, times twice as wide where they span more, and
-/// entries that are put aside.
+/// Most bytes that a merge writes: those of the old files, times twice as wide if they span more,
+/// and spilled dictionary entries.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;
@@ -73,7 +73,7 @@ fn kept(map: &[u32], row: u32) -> Option<u32> {
     map.get(row as usize).copied().filter(|&new| new != DROPPED)
 }
 
-/// All live rows, (segment, row), newest first and by id.
+/// Returns all live rows as (segment, row), newest first, then by id.
 fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
     let next = |at: usize, from: u32| {
         let segment = &segments[at];
@@ -107,7 +107,7 @@ fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
     order
 }
 
-/// The id indices, interleaved.
+/// Returns the merged entries of the id indices.
 fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u64, u32)> {
     let next = move |at: usize, mut entry: usize| loop {
         let (hash, row) = segments[at].file.id_entry(entry)?;
@@ -124,7 +124,7 @@ fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u6
     })
 }
 
-/// The dictionaries and their lists, interleaved.
+/// Merges the dictionaries and their posting lists.
 fn lists(
     builder: &mut Builder,
     aside: Spool<'_>,

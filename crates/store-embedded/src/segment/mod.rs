@@ -1,5 +1,5 @@
-//! Segments: sealed, immutable indices over the records of one or more logs. Derived from the log,
-//! so that they can be thrown away and made again. docs/format.md draws the files.
+//! Segments: sealed, immutable indices over the records of one or more logs. They are derived from
+//! the logs, so that they can be removed and rebuilt. docs/format.md draws the files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,31 +12,31 @@ pub mod sidecar;
 pub mod spool;
 pub mod view;
 
-/// First and last bytes of a segment file: what it is, and the format's version.
+/// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg1";
 
-/// The sections of a segment file, in the order of their places in the trailer.
+/// The sections of a segment file, in the order of the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// A row's time, less the segment's oldest: u32 or u64 a row.
+    /// Times of the rows less the segment's oldest time: u32 or u64 per row.
     Times,
     /// Keyed hashes of the ids, u64, ascending.
     IdHashes,
-    /// Their rows, u32.
+    /// The rows of these ids, u32.
     IdRows,
     /// The id filter's words, u64 (see [`filter`]).
     IdFilter,
-    /// Rows, u32, of one list after the other.
+    /// The rows of all posting lists, u32, one list after the other.
     Postings,
-    /// Terms, u64, ascending; one entry a term and kind.
+    /// The dictionary's terms, u64, ascending; one entry per term and kind.
     Terms,
     /// The entries' kinds, u32, ascending within a term.
     Kinds,
-    /// Where in the postings the entries' lists start, u32; one more says where the last one ends.
+    /// Start of each entry's list in the postings, u32; one more value is the end of the last list.
     Starts,
     /// Expiry times, u64, ascending.
     ExpiryTimes,
-    /// Their rows, u32.
+    /// The rows that expire at these times, u32.
     ExpiryRows,
 }
 
@@ -54,13 +54,13 @@ pub const SECTIONS: [Section; 10] = [
     Section::ExpiryRows,
 ];
 
-/// Name of a segment's file within its shelf.
+/// The path of a segment file of a shelf.
 pub fn path(shelf: &Path, number: u32) -> PathBuf {
     shelf.join("seg").join(format!("{number:08}.seg"))
 }
 
-/// Where a row's record is: the log's number and the frame's offset in it. Rows whose record has
-/// been thrown away have [`Address::GONE`].
+/// The address of a row's record: the log's number and the frame's offset in it. Rows whose record
+/// was removed have [`Address::GONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The log's number.
@@ -70,15 +70,15 @@ pub struct Address {
 }
 
 impl Address {
-    /// Nowhere.
+    /// The address of a record that was removed.
     pub const GONE: Self = Self { log: 0, offset: 0 };
 
-    /// As it is stored.
+    /// Encodes the address as it is stored.
     pub fn pack(self) -> u64 {
         u64::from(self.log) << 32 | u64::from(self.offset)
     }
 
-    /// From what was stored.
+    /// Decodes a stored address.
     pub fn unpack(packed: u64) -> Self {
         Self { log: (packed >> 32) as u32, offset: packed as u32 }
     }

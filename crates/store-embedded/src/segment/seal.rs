@@ -1,4 +1,4 @@
-//! Sealing: a head that grows no more becomes a segment.
+//! Sealing: a head that no longer grows becomes a segment.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::disk::Disk;
 use crate::head::{Head, Row, id_prefix};
 use crate::term::Terms;
 
-/// A row that was left out.
+/// The new row of an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment that has been written.
@@ -29,20 +29,20 @@ pub struct Written {
 
 /// A record that goes into a segment.
 pub struct Item {
-    /// The row it had.
+    /// The old row of the record.
     pub row: u32,
     /// Its time.
     pub time: u64,
-    /// The first bytes of its id, which tell it from others.
+    /// The first bytes of its id, which distinguish it from other ids.
     pub id: [u64; 2],
     /// Its id's hash.
     pub hash: u64,
-    /// Where it is.
+    /// Its address.
     pub address: Address,
 }
 
-/// Bytes that sealing a head writes at most: its rows, each with time, id, filter, address and expiry;
-/// its lists' rows; and their entries, put aside and in the dictionary.
+/// Most bytes that sealing a head writes: its rows, each with time, id, filter, address and expiry;
+/// the rows of its posting lists; and their entries, spilled and in the dictionary.
 pub fn bytes_max(head: &Head) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
@@ -81,8 +81,8 @@ pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Resu
     Ok(sorted.written(bytes))
 }
 
-/// Writes the segment `number` from these records and what each is; `old_rows` is above all their
-/// rows.
+/// Writes the segment `number` and its addresses (generation 0) from records, each with its old row
+/// and address. All old rows are below `old_rows`.
 pub fn write(
     disk: &dyn Disk,
     shelf: &Path,
@@ -135,8 +135,8 @@ impl Sorted {
         Self { items, rows }
     }
 
-    /// Writes the segment and its addresses: the lists as for [`Builder::lists`], and what expires when,
-    /// by the old rows. Gives their bytes.
+    /// Writes the segment and its addresses, and returns their bytes. `next` is as for
+    /// [`Builder::lists`]; `expiries` has old rows.
     fn write(
         &self,
         disk: &dyn Disk,

@@ -1,5 +1,5 @@
-//! The two small files beside a segment that are replaced while the segment stays: where its records
-//! are (`.addr`), and which of its rows are dead (`.dead`). A number a generation.
+//! The two small files beside a segment that are replaced while the segment stays: the addresses of
+//! its records (`.addr`), and its dead rows (`.dead`). Each new file has the next generation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::map::Map;
 /// Bytes gathered before they are handed to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// What a sidecar holds.
+/// The content of a sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A packed [`super::Address`] a row.
+    /// A packed [`super::Address`] per row.
     Addresses,
-    /// A bit a row, 64 a word.
+    /// One bit per row, 64 per word.
     Dead,
 }
 
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// Name within the shelf.
+    /// The path of the file in the shelf.
     pub fn path(self, shelf: &Path, segment: u32, generation: u32) -> PathBuf {
         let ending = match self {
             Self::Addresses => "addr",
@@ -36,12 +36,12 @@ impl Kind {
         shelf.join("seg").join(format!("{segment:08}-{generation}.{ending}"))
     }
 
-    /// Size of a file with so many words.
+    /// Size of a file of `words` words.
     pub fn bytes(self, words: usize) -> u64 {
         (self.magic().len() + words * 8 + 4) as u64
     }
 
-    /// Writes words; on return the file is durable (its name is not). Gives its size.
+    /// Writes a file of words and returns its size. The file is durable then, its name is not.
     pub fn write(
         self,
         disk: &dyn Disk,
@@ -67,7 +67,7 @@ impl Kind {
         Ok(written + bytes.len() as u64)
     }
 
-    /// Opens words; their number and checksum must be right.
+    /// Opens a file of `len` words; another number of words or a wrong checksum is an error.
     pub fn open(
         self,
         disk: &dyn Disk,
@@ -93,19 +93,19 @@ impl Kind {
 pub struct Words(Map);
 
 impl Words {
-    /// A word.
+    /// The word at `index`.
     #[inline]
     pub fn get(&self, index: usize) -> Option<u64> {
         let end = self.0.len().checked_sub(4)?;
         self.0[..end].get(8 + index * 8..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
     }
 
-    /// All of them.
+    /// All words.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         (0..(self.0.len().saturating_sub(12)) / 8).filter_map(|index| self.get(index))
     }
 
-    /// Reads of the file that found no bytes.
+    /// Number of reads of the file that found no bytes.
     pub fn faults(&self) -> u32 {
         self.0.faults()
     }

@@ -1,22 +1,22 @@
-//! The entries of a dictionary, put aside until their lists are written: there may be as many as there
-//! are labels, so they wait on the disk and not in memory. MANIFEST never names this file (`.new`): who opens
-//! a shelf takes away what a killed process left of it.
+//! The entries of a dictionary, spilled until their posting lists are written: there may be as many
+//! as there are labels, so they are kept on the disk and not in memory. MANIFEST never names this
+//! file (`.new`): opening a shelf removes what a killed process left of it.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes gathered before they are handed to the disk, and read at once; a multiple of an entry's.
+/// Bytes gathered before they are written, and bytes read at once; a multiple of [`ENTRY_BYTES`].
 const BUFFER: usize = 64 << 10;
 
-/// A term, its kind, and where in the postings its list ends.
+/// A term, its kind, and the end of its list in the postings.
 pub type Entry = (u64, u32, u32);
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u64 = 16;
 
-/// A file of entries in the order in which they came.
+/// A file of entries in the order in which they were added.
 pub struct Spool<'a> {
     disk: &'a dyn Disk,
     path: PathBuf,
@@ -26,14 +26,14 @@ pub struct Spool<'a> {
 }
 
 impl<'a> Spool<'a> {
-    /// Of segment `number`.
+    /// Creates the file for segment `number`.
     pub fn new(disk: &'a dyn Disk, shelf: &Path, number: u32) -> io::Result<Self> {
         let path = shelf.join("seg").join(format!("{number:08}.new"));
         let file = disk.create(&path)?;
         Ok(Self { disk, path, file, buffer: Vec::with_capacity(BUFFER), sum: 0 })
     }
 
-    /// Puts one aside.
+    /// Adds an entry.
     pub fn push(&mut self, (term, kind, end): Entry) -> io::Result<()> {
         if self.buffer.len() == BUFFER {
             self.flush()?;
@@ -43,7 +43,7 @@ impl<'a> Spool<'a> {
         Ok(())
     }
 
-    /// All that were put aside before, in their order.
+    /// Passes all entries to `give`, in their order; an error if the file has changed.
     pub fn for_each(&mut self, mut give: impl FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
         self.flush()?;
         let mut file = self.disk.read(&self.path)?;
@@ -56,7 +56,7 @@ impl<'a> Spool<'a> {
             }
             piece.clear();
         }
-        // What is read here gets a right checksum in the segment.
+        // Checked here, since even damaged entries would get a valid checksum in the segment.
         if sum == self.sum {
             Ok(())
         } else {
@@ -64,7 +64,7 @@ impl<'a> Spool<'a> {
         }
     }
 
-    /// Takes the file away.
+    /// Removes the file.
     pub fn remove(self) -> io::Result<()> {
         drop(self.file);
         self.disk.remove(&self.path)

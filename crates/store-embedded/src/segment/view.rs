@@ -1,4 +1,4 @@
-//! A segment with what changes around it (addresses, dead rows), as a source of answers.
+//! A segment with its changing parts (addresses, dead rows), as a source of query results.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,42 +17,42 @@ use crate::term::Terms;
 
 /// An open segment.
 pub struct Segment {
-    /// Its line of the manifest when it was opened.
+    /// The segment's line of the manifest when the segment was opened.
     pub entry: SegmentEntry,
     /// Its index.
     pub file: Arc<SegmentFile>,
-    /// Where its records are.
+    /// The addresses of its records.
     pub addresses: Arc<Words>,
-    /// The logs from the first to the last it covers; none where a log is gone.
+    /// The logs from the first to the last that the segment covers; `None` where a log was removed.
     pub logs: Vec<Option<Arc<Log>>>,
     /// Its dead rows.
     pub dead: Arc<Dead>,
-    /// Kinds and where their lists lie, ascending.
+    /// Kinds, ascending, and the positions of their lists in the postings.
     kinds: Arc<[(u32, Range<u32>)]>,
-    /// The terms of its rare kinds, ascending: rules ask with every put whether such a kind names a
-    /// record, and nearly always none does.
+    /// The terms of its rare kinds, ascending. With every put, rules look for records of such a
+    /// kind that name the new record, and nearly always find none.
     rare: Arc<[(u32, Box<[u64]>)]>,
 }
 
-/// Which rows of a segment are dead, and which have been read whole before. Outlives the segment's
-/// addresses.
+/// The dead rows of a segment, and the rows that have been verified. They stay the same when the
+/// segment's addresses are replaced.
 pub struct Dead {
-    /// Deleted, durably.
+    /// Rows that are durably deleted.
     pub dead: Bits,
-    /// Deleted by a batch that is not synced yet; a superset of `dead`.
+    /// Rows deleted by a batch that is not synced yet; a superset of `dead`.
     pub doomed: Bits,
-    /// How many, and by kind.
+    /// The number of dead rows, and the dead rows by kind.
     pub rows: DeadRows,
-    /// Rows whose record's checksum was looked at.
+    /// Rows whose record's checksum was verified.
     pub verified: Bits,
-    /// Records found damaged.
+    /// Number of records found damaged.
     pub damaged: AtomicU64,
-    /// Dead rows that the `.dead` file has.
+    /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
 }
 
 impl Dead {
-    /// From the words of a `.dead` file; all alive without.
+    /// Makes the dead rows from the words of a `.dead` file; without them all rows are alive.
     pub fn new(rows: u32, words: Option<&Words>) -> Self {
         let dead = Bits::from_words(rows as usize, words.into_iter().flat_map(Words::iter));
         let all = dead.words().map(u64::count_ones).sum();
@@ -66,12 +66,12 @@ impl Dead {
         }
     }
 
-    /// Words of a `.dead` file for so many rows.
+    /// Number of words of a `.dead` file for `rows` rows.
     pub fn words_on_disk(rows: u32) -> usize {
         rows.div_ceil(64) as usize
     }
 
-    /// Says that the manifest names a `.dead` file with all that are dead now; the writer is held.
+    /// Notes that the manifest names a `.dead` file with all dead rows; the writer is held.
     pub fn note_saved(&self) {
         self.saved.store(self.rows.count(), Ordering::Relaxed);
     }
@@ -82,9 +82,9 @@ impl Dead {
     }
 }
 
-/// Rare kinds are those that together have no more than this share of the rows.
+/// All rare kinds together have at most one in this many rows.
 const RARE_SHARE: u32 = 32;
-/// Terms for each of its rows that a kind may have to be rare: they are kept in memory.
+/// Most terms per row of a rare kind, since these terms are kept in memory.
 const RARE_TERMS: usize = 16;
 
 fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box<[u64]>)]> {
@@ -108,10 +108,10 @@ fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box
     rare.into_iter().filter_map(|rare| Some((rare.kind, rare.terms?.into()))).collect()
 }
 
-/// A kind that is rare, as it seems so far.
+/// A kind that may be rare: its terms are still being counted.
 struct Rare {
     kind: u32,
-    /// None if they are too many.
+    /// `None` if the kind has too many terms to be rare.
     terms: Option<Vec<u64>>,
     terms_max: usize,
 }
@@ -125,23 +125,23 @@ impl Rare {
     }
 }
 
-/// Entries of the dictionary, and postings, that weigh as much as a row. A segment of some
-/// [`crate::Options::segment_records_max`] has more of neither than fit.
+/// Entries of the dictionary, and postings, that weigh as much as a row. A segment within
+/// [`crate::Options::segment_records_max`] has no more of either than fit.
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
-/// Weight that a segment may have at most, whatever is set: of more, its postings could not be counted.
+/// Most weight of a segment, whatever is set: with more, its postings could not be counted.
 pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
 
 impl Segment {
-    /// Its size, in rows of which each has few terms: what a merge keeps in memory grows with the rows
-    /// and with the entries of the dictionary, and the postings of one segment are counted in 32 bits.
+    /// The size of the segment, in rows with few terms each. The memory of a merge grows with the
+    /// rows and with the dictionary entries, and the postings of a segment are counted in 32 bits.
     pub fn weight(&self) -> u32 {
         let entries = self.file.entries().div_ceil(ENTRIES_PER_ROW);
         let postings = self.file.posting_count().div_ceil(POSTINGS_PER_ROW);
         (self.file.rows as usize).max(entries).max(postings).try_into().unwrap_or(u32::MAX)
     }
 
-    /// The terms of these kinds, if all of them are rare: for who looks many up.
+    /// Returns the terms of these kinds, if all of them are rare. For lookups of many terms.
     fn rare_only(&self, kinds: Option<&[u32]>) -> Option<Vec<&[u64]>> {
         let terms = |kind: &u32| {
             let at = self.rare.binary_search_by_key(kind, |(kind, _)| *kind).ok()?;
@@ -150,8 +150,8 @@ impl Segment {
         kinds?.iter().map(terms).collect()
     }
 
-    /// False if surely no row of these kinds has the term; told without touching the dictionary where
-    /// the kinds are rare.
+    /// Whether a row of these kinds may have the term. False is certain, and is found only for rare
+    /// kinds, without reading the dictionary.
     fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
         kinds.is_none_or(|kinds| {
             kinds.iter().any(|kind| {
@@ -161,13 +161,13 @@ impl Segment {
         })
     }
 
-    /// What is kept of its rare kinds.
+    /// The rare kinds and their terms.
     #[cfg(test)]
     pub(crate) fn rare_kinds(&self) -> impl Iterator<Item = (u32, &[u64])> {
         self.rare.iter().map(|(kind, terms)| (*kind, &**terms))
     }
 
-    /// Puts a segment together.
+    /// Makes a segment from its opened parts.
     pub fn new(
         entry: SegmentEntry,
         file: Arc<SegmentFile>,
@@ -196,7 +196,7 @@ impl Segment {
         }
     }
 
-    /// Sets how much is dead in its logs to what these lines of a manifest say.
+    /// Sets the dead bytes of its logs to those in these lines of a manifest.
     pub fn set_dead_bytes(&self, lines: &[LogEntry]) {
         for log in self.logs.iter().flatten() {
             if let Some(line) = lines.iter().find(|line| line.number == log.number) {
@@ -205,7 +205,7 @@ impl Segment {
         }
     }
 
-    /// Takes over how much is dead in the logs from `other`, but for the one numbered `except`.
+    /// Copies the dead bytes of the logs from `other`, except for the log numbered `except`.
     pub fn keep_dead_bytes(&self, other: &Self, except: u32) {
         for both in self.logs.iter().zip(&other.logs) {
             if let (Some(mine), Some(theirs)) = both
@@ -216,23 +216,23 @@ impl Segment {
         }
     }
 
-    /// Whether a part of its index could not be read, so that what it says is not to be believed.
+    /// Whether a part of its index could not be read, so that the index cannot be trusted.
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
 
-    /// Reads of its index that found no bytes.
+    /// Number of reads of its index that found no bytes.
     pub fn faults(&self) -> u32 {
         self.file.faults() + self.addresses.faults()
     }
 
-    /// The same in words.
+    /// Returns, in words, why the index cannot be trusted; `None` if it can.
     pub fn trouble(&self) -> Option<String> {
         let number = self.entry.number;
         self.is_unreadable().then(|| format!("a part of segment {number} could not be read"))
     }
 
-    /// Where a row's record is.
+    /// The address of a row's record.
     pub fn address(&self, row: u32) -> Address {
         Address::unpack(self.addresses.get(row as usize).unwrap_or(0))
     }
@@ -242,7 +242,7 @@ impl Segment {
         self.logs.get(at as usize)?.as_ref()
     }
 
-    /// A row's record; `None`, and noted, if it is damaged.
+    /// Returns a row's record. If it is damaged, counts that and returns `None`.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         self.record_at(row, self.address(row))
     }
@@ -264,14 +264,14 @@ impl Segment {
         record
     }
 
-    /// Marks a row as deleted for everyone.
+    /// Marks a row as deleted for readers and the writer.
     pub fn kill(&self, row: u32) {
         if self.kill_row(row) {
             self.note_dead_bytes(row);
         }
     }
 
-    /// The same, but its bytes are left out of account; false if it was dead.
+    /// Does the same as [`Segment::kill`], without counting dead bytes; false if the row was dead.
     pub fn kill_row(&self, row: u32) -> bool {
         self.dead.doomed.set(row);
         row < self.file.rows
@@ -295,7 +295,7 @@ impl Segment {
         }
     }
 
-    /// Rows with this id, whose hash this is, dead ones included.
+    /// Rows with this id, dead ones included; `hash` is the hash of the id.
     pub fn rows_of(&self, id: &Id, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let id = *id;
         self.file
@@ -303,26 +303,26 @@ impl Segment {
             .filter(move |&row| self.record_of_any(row).is_some_and(|record| *record.id() == id))
     }
 
-    /// Like [`Segment::record`], but it is no damage if a dead row's record is gone.
+    /// Does the same as [`Segment::record`], but a removed record of a dead row is no damage.
     fn record_of_any(&self, row: u32) -> Option<Record<'_>> {
         if self.address(row) == Address::GONE { None } else { self.record(row) }
     }
 }
 
-/// A segment as the readers, or as the writer sees it.
+/// A segment as readers or as the writer sees it.
 pub struct SegmentView {
     /// The segment.
     pub segment: Arc<Segment>,
-    /// Whether rows doomed by the batch under way are gone already.
+    /// Whether rows deleted by the current batch count as dead already.
     pub writing: bool,
 }
 
-/// A run of a segment.
+/// A posting list of a segment.
 #[derive(Clone)]
 pub enum Run {
     /// All rows.
     Every,
-    /// A list in the postings, of a kind.
+    /// The kind of a list, and its position in the postings.
     List(u32, Range<u32>),
 }
 
@@ -339,14 +339,14 @@ impl SegmentView {
         }
     }
 
-    /// First row behind a place, newest first.
+    /// Returns the first row behind this time and id, newest first.
     fn first_behind(&self, time: u64, id: &Id) -> u32 {
         let start = self.file().first_at_or_before(time);
         let older = time.checked_sub(1);
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
             + partition(end.saturating_sub(start), |row| {
-                // A row whose record is gone is dead; it counts with the next one that is there.
+                // A row whose record was removed is dead; the next row with a record stands for it.
                 let mut rows = start + row..end;
                 rows.find_map(|row| self.segment.record_of_any(row))
                     .is_some_and(|record| record.id() <= id)
@@ -461,7 +461,7 @@ impl Source for SegmentView {
                 if window.start == 0 && window.end == self.file().rows {
                     return 0..len as usize;
                 }
-                // Rows of a list are spread over the segment, evenly as a rule.
+                // Rows of a list are usually spread evenly over the segment.
                 let first = |row: u32| {
                     let share =
                         u64::from(row) * u64::from(len) / u64::from(self.file().rows.max(1));
@@ -519,7 +519,7 @@ impl Source for SegmentView {
     fn alike(&self, all: (&Run, Range<usize>), some: (&Run, Range<usize>)) -> usize {
         let ((Run::Every, all), (Run::List(_, list), some)) = (all, some) else { return 0 };
         let len = all.len().min(some.len()) as u32;
-        // Rows of a list ascend, so those that follow each other without a gap come first.
+        // Rows of a list ascend, so the rows that are the same in both are a prefix.
         let same = |at: u32| {
             self.file().posting(list.start + some.start as u32 + at) == all.start as u32 + at
         };

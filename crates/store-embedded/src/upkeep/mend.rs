@@ -1,11 +1,11 @@
-//! Making a damaged segment anew beside readers and the writer.
+//! Rebuilding a damaged segment beside readers and the writer.
 //!
-//! What is damaged is the segment's index. Where its records are and which of them are dead is known
-//! from other files, whose checksums were looked at when they were opened, and the records lie in the
-//! log, each with a checksum of its own. So a segment is made anew as a head is sealed: one for each
-//! of its logs, which takes no more memory than sealing does however large the damaged one is. They are
-//! merged again later. If a single record can not be read nothing is changed: what is wrong then is
-//! not the index.
+//! Only the segment's index is damaged. Its addresses and dead rows are in other files, whose
+//! checksums were verified when they were opened, and its records are in the log, each with a
+//! checksum of its own. So the segment is rebuilt as a head is sealed: one new segment for each of
+//! its logs, which takes no more memory than sealing, however large the damaged segment is. The new
+//! segments are merged again later. If a single record cannot be read, nothing is changed: then the
+//! damage is not in the index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::segment::view::Segment;
 use crate::shelf::{Shelf, lock};
 
 impl Shelf {
-    /// Puts a segment for each of its logs in the place of a damaged one; says how many.
+    /// Replaces a damaged segment by one segment for each of its logs; returns how many.
     pub(super) fn mend(&self, bad: &Arc<Segment>) -> Result<usize, UpkeepError> {
         let started = Started::now();
         let damaged = || UpkeepError::Damaged(segment::path(&self.dir, bad.entry.number));
@@ -30,12 +30,12 @@ impl Shelf {
         if bad.addresses.faults() > 0 {
             return Err(damaged());
         }
-        // As large as it was, and a trailer for each.
+        // Together the new segments are as large as the damaged one, plus a trailer for each.
         let needs = bad.file.bytes() * 2 + bad.addresses.bytes() + self.dead_files_max();
         let room = self.room("making a damaged segment anew", BESIDE_OTHERS, needs)?;
         let next = lock(&self.manifest).next_segment;
         let mut entries = Vec::new();
-        // Of each the rows of the damaged one that went into it, and what became of them.
+        // For each new segment: its rows in the damaged one, and what was written.
         let mut made: Vec<(Vec<u32>, Written)> = Vec::new();
         for log in bad.logs.iter().flatten() {
             let rows = live.remove(&log.number).unwrap_or_default();

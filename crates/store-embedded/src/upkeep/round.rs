@@ -1,5 +1,5 @@
-//! A round of upkeep: all that is due, one job after the other. A job that fails is passed over until
-//! the next round, so that it holds up no other one, and what it left is taken away.
+//! A round of maintenance: all jobs that are due, one after the other. A job that fails is skipped
+//! until the next round, so that it holds up no other job, and the files that it left are removed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -15,30 +15,30 @@ use crate::segment::view::Segment;
 use crate::shelf::{Shelf, lock};
 use crate::{OnProgress, Options, Progress};
 
-/// What a shelf's upkeep knows from one round to the next.
+/// What a shelf's maintenance remembers from one round to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Damaged files that could not be made again, and why. They are left alone until the next start.
+    /// Damaged files that could not be rebuilt, and why. They are left alone until the next start.
     pub damaged: BTreeMap<PathBuf, String>,
-    /// Reads that found no bytes of each file in which that has been noticed.
+    /// Number of reads that found no bytes, for each file in which such reads were noticed.
     pub unreadable: BTreeMap<PathBuf, u32>,
-    /// Whether files may lie around that MANIFEST does not name.
+    /// Whether there may be files that MANIFEST does not name.
     pub untidy: bool,
-    /// Why they could not be taken away.
+    /// Why such files could not be removed.
     untidied: Option<String>,
 }
 
 /// Finds segments to merge among neighbours.
 type Due = fn(&[Arc<Segment>], &Options) -> Option<Range<usize>>;
 
-/// See the module. Whoever has it holds the shelf's `upkeep`.
+/// A round of maintenance. Its owner holds the shelf's `upkeep` lock.
 pub(crate) struct Round<'a> {
     shelf: &'a Shelf,
-    /// Whether the round is to end after the job under way.
+    /// Whether the round is to end after the current job.
     stop: &'a dyn Fn() -> bool,
-    /// What failed first.
+    /// The first failure of the round.
     failed: Option<UpkeepError>,
-    /// Whether heads are sealed; not after one could not be.
+    /// Whether heads are sealed; false once one could not be sealed.
     seals: bool,
     /// Segments that could not be merged.
     unmerged: HashSet<u32>,
@@ -66,10 +66,10 @@ impl<'a> Round<'a> {
         round
     }
 
-    /// What failed first, if anything did.
+    /// Ends the round and returns its first failure, if there was one.
     pub(crate) fn end(self) -> Result<(), UpkeepError> {
         if !(self.stop)() {
-            // An old file may not have gone at the first try.
+            // An old file may not have been removed at the first attempt.
             self.shelf.tidy();
         }
         self.failed.map_or(Ok(()), Err)
@@ -92,7 +92,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Makes segments anew that are known to be damaged, then merges what is due.
+    /// Rebuilds segments that are known to be damaged, then merges what is due.
     pub(crate) fn merge(&mut self, due: Due) {
         let view = self.shelf.view.load_full();
         for bad in view.segments.iter().filter(|segment| segment.is_unreadable()) {
@@ -113,12 +113,12 @@ impl<'a> Round<'a> {
                     self.note(error);
                 }
             }
-            // Heads wait in memory, and the writer for them.
+            // Full heads wait in memory, and the writer waits for them.
             self.seal();
         }
     }
 
-    /// Rewrites logs with a dead share above `share`, the worst first, as long as that `is_due`.
+    /// Rewrites logs with a dead share above `share`, the worst first, as long as `is_due` is true.
     pub(crate) fn rewrite(
         &mut self,
         share: f64,
@@ -140,7 +140,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Makes a damaged segment anew from its logs, or gives it up.
+    /// Rebuilds a damaged segment from its logs, or gives it up.
     fn mend(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
         if (self.stop)() || !self.bad.insert(number) {
@@ -168,7 +168,7 @@ impl<'a> Round<'a> {
         self.failed.get_or_insert(error);
     }
 
-    /// Says once that a file is damaged for good.
+    /// Notes that a file is damaged for good, and logs it once.
     fn give_up(&mut self, path: PathBuf, reason: String) {
         let mut known = lock(&self.shelf.known);
         known.untidy = true;
@@ -183,7 +183,7 @@ impl<'a> Round<'a> {
         self.shelf.tidy();
     }
 
-    /// Passes over what is known to be damaged.
+    /// Skips the segments and logs that are known to be damaged.
     fn pass_damaged(&mut self) {
         let known = lock(&self.shelf.known);
         if known.damaged.is_empty() {
@@ -202,7 +202,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// The log that is damaged, if the error is not one that may pass.
+/// Returns the log that is damaged, unless the error may be temporary.
 fn damaged_log(error: &LogError) -> Option<PathBuf> {
     match error {
         LogError::Io { cause, .. } if cause.raw_os_error().is_some() => None,
@@ -213,7 +213,7 @@ fn damaged_log(error: &LogError) -> Option<PathBuf> {
     }
 }
 
-/// What is due among neighbours between which no segment lies that is `passed` over.
+/// Returns the first segments that are `due`, among neighbours that no `passed` segment separates.
 fn between(
     segments: &[Arc<Segment>],
     passed: impl Fn(u32) -> bool,
@@ -230,15 +230,15 @@ fn between(
 }
 
 impl Shelf {
-    /// Takes away what jobs that failed have left. What can not be taken away now is tried again in
-    /// the next round.
+    /// Removes the files that failed jobs have left. Files that cannot be removed now are tried
+    /// again in the next round.
     fn tidy(&self) {
         if !lock(&self.known).untidy {
             return;
         }
         let disk = &*self.options.disk;
         let found = {
-            // The writer is held, as a log that it is about to begin is not named yet either.
+            // The writer is held: a log that it is about to begin is not in MANIFEST yet either.
             let _writing = lock(&self.writing);
             let manifest = lock(&self.manifest);
             orphans(disk, &self.dir, &manifest)
