@@ -34,21 +34,21 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Make signed events, the same from the same seed, to load a relay with
+    /// Make signed events to load a relay with; the same seed gives the same events
     Gen(GenArgs),
-    /// Publish events as fast as the relay takes them, or at a rate
+    /// Publish events as fast as the relay accepts them, or at a rate
     Ingest(IngestArgs),
-    /// Ask what clients ask, shape by shape, and see how long it takes to EOSE
+    /// Send the queries that clients send, shape by shape, and measure the time to EOSE
     Query(QueryArgs),
-    /// Publish to many subscriptions, and see how long it takes to get there
+    /// Publish to many subscriptions, and measure the time to delivery
     Fanout(FanoutArgs),
-    /// Open many connections, and see how much memory they take
+    /// Open many connections, and measure how much memory they take
     Idle(IdleArgs),
-    /// Ask nostream's tables and Hark's the same questions, side by side in one PostgreSQL
+    /// Run the same queries on nostream's tables and on Hark's, side by side in one PostgreSQL
     Sql(SqlArgs),
-    /// Ask and insert at the same time, each at a rate, and see how long both take
+    /// Query and insert at the same time, each at a rate, and measure how long both take
     Hammer(HammerArgs),
-    /// Publish to a Waku node, by REST or gossip, and ask for its history at the same time
+    /// Publish to a Waku node, by REST or gossip, and query its history at the same time
     Store(Box<StoreArgs>),
     /// Fill a database as nostream does, to try `hark adopt` on
     Nostream(NostreamArgs),
@@ -70,47 +70,47 @@ pub(crate) struct GenArgs {
     #[arg(value_name = "FILE")]
     pub(crate) out: PathBuf,
 
-    /// How many
+    /// How many events to make
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) events: u64,
 
-    /// Other seeds give other events, of the same authors
+    /// The seed; other seeds give other events of the same authors
     #[arg(long, value_name = "N", default_value_t = 7)]
     pub(crate) seed: u64,
 
-    /// Leave signatures out (their digits are the id's), which is several times as fast: for archives
-    /// that are filled with `hark import --trusted`
+    /// Do not sign, but repeat the id in place of the signature, which is several times as fast:
+    /// for archives that are filled with `hark import --trusted`
     #[arg(long)]
     pub(crate) unsigned: bool,
 }
 
-/// What is measured.
+/// The target to measure.
 #[derive(Debug, Args)]
 pub(crate) struct TargetArgs {
     /// The relay to measure
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:7777")]
     pub(crate) url: Url,
 
-    /// Its process on this machine, for CPU and memory; give it for each if there are several
+    /// The server's process id on this machine, for CPU and memory; repeat it for several processes
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Vec<u32>,
 }
 
-/// What is measured, and another of the kind, in turns with the first.
+/// The target to measure, and optionally another server, measured in turns with it.
 #[derive(Debug, Args)]
 pub(crate) struct AgainstArgs {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// Measure this one too, in turns with the first, and show its figures and the ratios to them
+    /// Measure this server too, in turns with the first, and show its figures and ratios to them
     #[arg(long, value_name = "URL", conflicts_with = "baseline")]
     against: Option<Url>,
 
-    /// The other one's process
+    /// The other server's process id
     #[arg(long, value_name = "PID", requires = "against")]
     against_pid: Vec<u32>,
 
-    /// What to call the other one in tables
+    /// The other server's name in tables
     #[arg(long, value_name = "NAME", default_value = "other", requires = "against")]
     against_name: String,
 }
@@ -118,11 +118,11 @@ pub(crate) struct AgainstArgs {
 /// Where results go.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
-    /// Measure so many times and give the median of each figure
+    /// Measure N times and report the median of each figure
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) runs: usize,
 
-    /// Print JSON; docs/benchmarks.md says what is in it
+    /// Print JSON; docs/benchmarks.md describes it
     #[arg(long)]
     json: bool,
 
@@ -142,7 +142,7 @@ impl TargetArgs {
 }
 
 impl AgainstArgs {
-    /// The first, and the other one if there is one.
+    /// Returns the first target, and the other one if it was given.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
         let mut targets = vec![self.target.target()?];
         if let Some(url) = &self.against {
@@ -157,7 +157,7 @@ impl AgainstArgs {
 }
 
 impl OutputArgs {
-    /// Measures as often as is wanted, and publishes the median.
+    /// Measures `--runs` times and publishes the median.
     pub(crate) fn measure(
         &self,
         mut measure: impl AsyncFnMut() -> anyhow::Result<Report>,
@@ -170,8 +170,8 @@ impl OutputArgs {
         self.publish(Report::median(runs).context("there was no run")?)
     }
 
-    /// Prints the report in the form that is wanted. What is doubtful fails, so that no script takes it
-    /// for a result.
+    /// Prints the report in the requested form. The exit code of a doubtful report is a failure, so
+    /// that no script takes it for a result.
     pub(crate) fn publish(&self, mut report: Report) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.baseline {
             report.compare_file(path)?;
@@ -194,23 +194,23 @@ Rate limits must be off (hark serve --unlimited): refusals are no answers, and t
 are any. Each connection asks its next question when it has the EOSE of the one before, so that times
 are those of a relay at full load; what a question costs the server is its CPU.")]
 pub(crate) struct QueryArgs {
-    /// The events that the relay holds; questions are drawn from them
+    /// The events that the relay holds; queries are drawn from them
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
     #[command(flatten)]
     pub(crate) targets: AgainstArgs,
 
-    /// Connections that ask at the same time
+    /// Connections that query at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// Inboxes that a connection shows to own (NIP-42) before it asks for them, and in "all mixed"; relays
-    /// bound the keys of a connection
+    /// Inboxes that a connection authenticates for (NIP-42), for the inbox shape and "all mixed";
+    /// relays bound the keys of a connection
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     pub(crate) keys: usize,
 
-    /// How long each shape is asked for
+    /// How long each shape is measured, in seconds
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
@@ -249,19 +249,19 @@ pub(crate) struct IngestArgs {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     pub(crate) window: usize,
 
-    /// Events a second, over all connections [default: as fast as they are taken]
+    /// Events a second, over all connections [default: as fast as they are accepted]
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub(crate) rate: Option<f64>,
 
-    /// Send only the first so many
+    /// Send only the first N events
     #[arg(long, value_name = "N")]
     pub(crate) events: Option<u64>,
 
-    /// Stop sending after so long
+    /// Stop sending after S seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
 
-    /// The relay knows all of these: measure what that costs
+    /// Measure the cost of known events; the relay must already have them all
     #[arg(long)]
     pub(crate) duplicates: bool,
 
@@ -283,15 +283,15 @@ pub(crate) struct FanoutArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 
-    /// Subscriptions that are told of events
+    /// Subscriptions that receive events
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
     pub(crate) subscriptions: usize,
 
-    /// Connections that they are spread over
+    /// Connections that the subscriptions are spread over
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// Subscriptions that each event is for [default: all]
+    /// Subscriptions that each event matches [default: all]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) matches: Option<usize>,
 
@@ -303,19 +303,19 @@ pub(crate) struct FanoutArgs {
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = seconds)]
     pub(crate) rate: f64,
 
-    /// How long events are published
+    /// How long events are published, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Further subscriptions that are held meanwhile, each for one author who writes nothing
+    /// Further subscriptions that are open meanwhile, each for one author who writes nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) hold: usize,
 
-    /// Of these, how many a connection has
+    /// How many of these further subscriptions a connection has
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
     pub(crate) per_connection: usize,
 
-    /// Publish events that are passed on and not stored (kind 20001)
+    /// Publish ephemeral events, which are delivered and not stored (kind 20001)
     #[arg(long)]
     pub(crate) ephemeral: bool,
 
@@ -335,7 +335,7 @@ pub(crate) struct IdleArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 
-    /// How many
+    /// How many connections to open
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
@@ -343,7 +343,7 @@ pub(crate) struct IdleArgs {
     #[arg(long)]
     pub(crate) deflate: bool,
 
-    /// Each has asked once and stays subscribed
+    /// Open a subscription on each connection and keep it open
     #[arg(long)]
     pub(crate) subscribed: bool,
 
@@ -365,7 +365,7 @@ column, and joined with event_tags. All answers must hold the same number of eve
 The role must be able to make databases. 1,000,000 events take some 6 GB and ten minutes.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct SqlArgs {
-    /// The events to bring in; questions are drawn from them
+    /// The events to load; queries are drawn from them
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -373,7 +373,7 @@ pub(crate) struct SqlArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) server: String,
 
-    /// Measure with the first so many events, then with more
+    /// Measure with the first N events of the file, then with more; sizes in ascending order
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [250_000, 1_000_000])]
     pub(crate) events: Vec<u64>,
 
@@ -381,19 +381,19 @@ pub(crate) struct SqlArgs {
     #[arg(long, value_name = "STORE")]
     pub(crate) store: Option<String>,
 
-    /// Questions at the same time
+    /// Queries at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// How long each shape is asked for, in each form
+    /// How long each shape is measured in each form, in seconds
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Replace databases of these names that are there
+    /// Replace existing databases with these names
     #[arg(long)]
     pub(crate) replace: bool,
 
-    /// Ask what an earlier run has left with --keep; nothing is brought in or removed
+    /// Query the databases that an earlier run has left with --keep; nothing is loaded or removed
     #[arg(long, conflicts_with_all = ["replace", "store"])]
     pub(crate) again: bool,
 
@@ -401,11 +401,11 @@ pub(crate) struct SqlArgs {
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
-    /// Neither make nor ask nostream's tables
+    /// Measure Hark alone: neither create nor query nostream's tables
     #[arg(long)]
     pub(crate) alone: bool,
 
-    /// Leave the databases there
+    /// Do not remove the databases afterwards
     #[arg(long)]
     pub(crate) keep: bool,
 
@@ -425,7 +425,7 @@ drawn from it, of the shapes of `hark bench sql`, and the rest is inserted meanw
 insertions are due at times that do not wait for those before them, and their times count from then: if
 the target cannot keep up, the figures say so.")]
 pub(crate) struct HammerArgs {
-    /// The events to bring in and ask for
+    /// The events to load, insert and query
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
@@ -433,19 +433,19 @@ pub(crate) struct HammerArgs {
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
 
-    /// Questions at the same time
+    /// Queries at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) questions: usize,
 
-    /// Questions a second, in all
+    /// Queries a second, in all
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = seconds)]
     pub(crate) rate: f64,
 
-    /// Who inserts at the same time
+    /// Insertions at the same time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
     pub(crate) inserters: usize,
 
-    /// Events a second, in all
+    /// Events inserted a second, in all
     #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = seconds)]
     pub(crate) insert_rate: f64,
 
@@ -453,11 +453,11 @@ pub(crate) struct HammerArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     pub(crate) batch: usize,
 
-    /// How long
+    /// How long to run, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// The target has the first so many events already
+    /// The target already has the first N events
     #[arg(long, value_name = "N")]
     pub(crate) loaded: Option<u64>,
 
@@ -479,23 +479,23 @@ Examples:
 Tables and indices are those of nostream's migrations, but for the full-text index; of versions of the
 same, the newest is kept, as nostream does.")]
 pub(crate) struct NostreamArgs {
-    /// The events to bring in
+    /// The events to load
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// The database to make
+    /// The database to create
     #[arg(value_name = "URL")]
     pub(crate) database: String,
 
-    /// Only the first so many events
+    /// Load only the first N events
     #[arg(long, value_name = "N")]
     pub(crate) events: Option<u64>,
 
-    /// As nostream was before 2024: without the table event_tags
+    /// Leave out the table event_tags, which nostream has had since 2024
     #[arg(long)]
     pub(crate) without_event_tags: bool,
 
-    /// Replace a database of this name
+    /// Replace an existing database of this name
     #[arg(long)]
     pub(crate) replace: bool,
 }
@@ -533,12 +533,12 @@ pub(crate) struct StoreArgs {
     #[command(flatten)]
     pub(crate) nodes: AgainstArgs,
 
-    /// How messages get into the node
+    /// How messages are published to the node
     #[arg(long, value_name = "DOOR", value_enum, default_value_t = PublishBy::Rest)]
     pub(crate) publish_by: PublishBy,
 
-    /// The node's address for peers, as in /ip4/127.0.0.1/tcp/60000/p2p/16U... [default: the first for TCP
-    /// that its REST API tells]
+    /// The node's address for peers, as in /ip4/127.0.0.1/tcp/60000/p2p/16U... [default: the first
+    /// for TCP that its REST API reports]
     #[cfg(feature = "libp2p")]
     #[arg(long, value_name = "MULTIADDR", requires = "publish_by")]
     pub(crate) peer: Option<Multiaddr>,
@@ -552,41 +552,41 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = at_least_one)]
     pub(crate) publishers: usize,
 
-    /// Messages to publish, over all of them; 0 only asks
+    /// Messages to publish, over all publishers; with 0, the bench only queries
     #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub(crate) messages: u64,
 
-    /// Bytes of a payload; with several sizes, each has a run of its own
+    /// Bytes of a payload; several sizes are measured one after the other
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1_400],
         value_parser = at_least_one)]
     pub(crate) payload_bytes: Vec<usize>,
 
-    /// Messages a second, over all publishers [default: as fast as they are taken]
+    /// Messages a second, over all publishers [default: as fast as they are accepted]
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub(crate) publish_rate: Option<f64>,
 
-    /// Publish under this pubsub topic, as in /waku/2/rs/1/0; gossip needs one [default: the one that the
-    /// node chooses]
+    /// Publish under this pubsub topic, as in /waku/2/rs/1/0; gossip needs one [default: the one
+    /// that the node chooses]
     #[arg(long, value_name = "TOPIC", required_if_eq("publish_by", "gossip"))]
     pub(crate) pubsub_topic: Option<String>,
 
-    /// How long the node may take in the end to have stored what it has taken
+    /// How long the node may take after the run to store the messages it has accepted, in seconds
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) settle: f64,
 
-    /// Connections that ask at the same time; 0 only publishes
+    /// Connections that query at the same time; with 0, the bench only publishes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) readers: usize,
 
-    /// Pages that are asked for of an answer, at most
+    /// The most pages that are read of an answer
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub(crate) pages: usize,
 
-    /// Pages asked for in a second, over all readers [default: as fast as they are answered]
+    /// Pages requested a second, over all readers [default: as fast as they are answered]
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub(crate) query_rate: Option<f64>,
 
-    /// How long is asked [default: while messages are published; 10 with --messages 0]
+    /// How long to query, in seconds [default: while messages are published; 10 with --messages 0]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
 
@@ -598,19 +598,19 @@ pub(crate) struct StoreArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// How messages get into a node.
+/// How messages are published to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PublishBy {
     /// By its REST API, which answers when a message is stored
     Rest,
-    /// By gossip, each publisher as a peer of its own; nothing is answered
+    /// By gossip, each publisher as a peer of its own; the node does not answer
     #[cfg(feature = "libp2p")]
     Gossip,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Make a history of a week, the same from the same seed, to fill a node with
+    /// Make a week of messages to fill a node with; the same seed gives the same messages
     Gen(StoreGenArgs),
 }
 
@@ -627,7 +627,7 @@ pub(crate) struct StoreGenArgs {
     #[arg(value_name = "FILE")]
     pub(crate) out: PathBuf,
 
-    /// How many
+    /// How many messages to make
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) messages: u64,
 
@@ -640,11 +640,11 @@ pub(crate) struct StoreGenArgs {
         value_parser = at_least_one)]
     pub(crate) topics: usize,
 
-    /// The pubsub topic of them all
+    /// The pubsub topic of all messages
     #[arg(long, value_name = "TOPIC", default_value = "/waku/2/rs/1/0")]
     pub(crate) pubsub_topic: String,
 
-    /// Other seeds give other messages
+    /// The seed; other seeds give other messages
     #[arg(long, value_name = "N", default_value_t = 7)]
     pub(crate) seed: u64,
 
@@ -661,7 +661,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number above zero, with or without a fraction.
+/// Parses a number above zero, with or without a fraction.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number <= 1e6 => Ok(number),

@@ -1,7 +1,7 @@
-//! Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy authors and
-//! many quiet ones, threads, reactions, zaps, follow lists, articles, gift wraps. The same from the
-//! same seed and count. They come unsigned, since signatures cost more than all else and can be made
-//! on all cores; ids are known, since later events refer to them.
+//! Makes Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy
+//! authors and many quiet ones, threads, reactions, zaps, follow lists, articles, gift wraps. The
+//! same seed and count give the same events. Events are made unsigned, since signing costs more
+//! than all else and can be done on all cores. Ids are known, since later events refer to them.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use hark_codec::record::{Id, Key};
 use crate::random::Random;
 use crate::{people, text};
 
-/// When the last event was made: the beginning of 2026.
+/// The time of the last event: the beginning of 2026.
 const END: u64 = 1_767_225_600;
-/// Half a year of events.
+/// The time that the events span: half a year.
 const SPAN_S: u64 = 182 * 86_400;
-/// The busiest author writes every fifth event, and no more than this.
+/// The most events of the busiest author, who otherwise writes every fifth event.
 pub(crate) const BUSIEST_MAX: u64 = 200_000;
-/// Authors there are at most.
+/// The most authors.
 pub(crate) const AUTHORS_MAX: usize = 50_000;
 /// Hashtags, common ones first.
 const TAGS: usize = 3_000;
-/// Most entries of a follow list: it has to fit in 64 KB, which is all that some relays take.
+/// The most entries of a follow list: it has to fit in 64 KB, the most that some relays accept.
 const FOLLOWS_MAX: usize = 850;
-/// A kind that few write.
+/// A kind that few authors write.
 pub(crate) const RARE_KIND: u16 = 31_337;
 /// Gift wraps (NIP-59).
 pub(crate) const WRAP: u16 = 1_059;
-/// Notes that can be answered: the last so many, and the popular ones among them.
+/// How many of the latest notes, and of the latest popular notes, can be answered.
 const RECENT: usize = 20_000;
 const POPULAR: usize = 400;
 
@@ -38,7 +38,7 @@ const POPULAR: usize = 400;
 enum Author {
     /// The author with this rank.
     Ranked(u32),
-    /// A key for this event alone, from this secret.
+    /// A key that is used for this event alone, with this secret.
     Once([u8; 32]),
 }
 
@@ -48,15 +48,15 @@ pub(crate) struct Unsigned {
     author: Author,
     created_at: u64,
     kind: u16,
-    /// As JSON, in the spelling of the codec.
+    /// The tags as JSON, in the codec's spelling. The content is in the same form.
     tags: Vec<u8>,
     content: Vec<u8>,
-    /// Not of those that are signed with a key of their own.
+    /// The id. `None` for events with a key of their own.
     id: Option<Id>,
 }
 
 impl Unsigned {
-    /// Appends what an id is the hash of, which is also all but the id and the signature.
+    /// Appends the bytes whose hash is the id: all fields but the id and the signature.
     fn write_canonical(&self, pubkey: &Key, out: &mut Vec<u8>) {
         out.extend_from_slice(b"[0,\"");
         out.extend_from_slice(&hex::encode_32(pubkey));
@@ -77,7 +77,7 @@ impl Unsigned {
         sha256(&canonical)
     }
 
-    /// Appends the event and a line break; with its signature, or with the id in that place.
+    /// Appends the event and a line break. Unless `signed`, the id's bytes replace the signature.
     pub(crate) fn sign(
         &self,
         people: &[Keys],
@@ -118,12 +118,12 @@ impl Unsigned {
     }
 }
 
-/// As many bytes, which no two events share.
+/// Returns the id's bytes at the length of a signature. They differ for every event.
 fn no_signature(id: &Id) -> Signature {
     std::array::from_fn(|at| id[at % id.len()])
 }
 
-/// A note that others refer to.
+/// A note that later events can refer to.
 #[derive(Clone, Copy)]
 struct Note {
     id: Id,
@@ -145,7 +145,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The `count` events of this seed.
+    /// Creates a generator of the `count` events of a seed.
     pub(crate) fn new(count: u64, seed: u64) -> anyhow::Result<Self> {
         let authors = usize::try_from(count / 10)?.clamp(200, AUTHORS_MAX);
         Ok(Self {
@@ -160,7 +160,7 @@ impl Events {
         })
     }
 
-    /// Those who sign.
+    /// Returns the keys of the authors, by rank.
     pub(crate) fn people(&self) -> &[Keys] {
         &self.people
     }
@@ -169,7 +169,7 @@ impl Events {
         self.people[author].public()
     }
 
-    /// Anyone but the busiest, who is a machine that nobody talks to.
+    /// Draws any author but the busiest, which is a bot that nobody answers.
     fn somebody(&mut self) -> usize {
         1 + self.random.zipf(self.people.len() - 1)
     }
@@ -188,7 +188,7 @@ impl Events {
         self.tag(&[name, &key]);
     }
 
-    /// A note to refer to: mostly one that many refer to, else one of the latest.
+    /// Draws a note to refer to: mostly a popular one, else one of the latest.
     fn note(&mut self) -> Option<Note> {
         let popular = self.random.below(3) < 2 && !self.popular.is_empty();
         let from = if popular { &self.popular } else { &self.recent };
@@ -197,8 +197,8 @@ impl Events {
         from.get(from.len().checked_sub(1 + back)?).copied()
     }
 
-    /// Tags of an answer (NIP-10): the thread's root, often the note answered in between, and those
-    /// who take part.
+    /// Adds the tags of a reply (NIP-10): the thread's root, often also the note that is replied
+    /// to, and the authors of both.
     fn answer(&mut self) {
         let Some(root) = self.note() else { return };
         let relay = text::relay(&mut self.random);
@@ -212,7 +212,7 @@ impl Events {
         self.tag_person("p", root.author);
     }
 
-    /// Tags of what refers to a note without being one.
+    /// Adds the tags of an event that refers to a note without being one, and returns that note.
     fn refer(&mut self) -> Option<Note> {
         let note = self.note()?;
         self.tag(&["e", &text::hex(&note.id)]);
@@ -227,7 +227,7 @@ impl Events {
         }
     }
 
-    /// A note, in one of the forms that notes have.
+    /// Adds the tags of a note, which is a reply, has hashtags or has none, and returns its text.
     fn note_tags(&mut self) -> String {
         match self.random.below(100) {
             0..58 => self.answer(),
@@ -273,7 +273,7 @@ impl Events {
         self.tag(&["p", &key]);
     }
 
-    /// Kind, author and content of the next event, and its tags in `self.tags`.
+    /// Returns kind, author and content of the next event, and puts its tags into `self.tags`.
     fn plan(&mut self) -> (u16, Author, String) {
         let every = self.count.div_ceil(BUSIEST_MAX).max(5);
         if self.made.is_multiple_of(every) {
@@ -295,7 +295,7 @@ impl Events {
                 (6, String::from_utf8_lossy(note).into_owned())
             }
             805..830 => {
-                // Everyone has a profile, the busy no more often than the quiet.
+                // Busy authors write profiles no more often than quiet ones.
                 author = self.random.below(self.people.len());
                 (0, text::profile(&mut self.random, author))
             }
@@ -342,7 +342,7 @@ impl Events {
                 (1_111, text::note(&mut self.random))
             }
             993..997 => {
-                // Names nobody: who asks for it of somebody finds nothing.
+                // No `p` tag: a query for this kind and a person finds nothing.
                 self.tag(&["d", &format!("track-{}", self.made)]);
                 self.hashtags(1);
                 (RARE_KIND, text::title(&mut self.random))
@@ -355,7 +355,7 @@ impl Events {
         (kind, Author::Ranked(author as u32), content)
     }
 
-    /// Mostly now, sometimes late, rarely by days.
+    /// Draws the time of the next event: mostly seconds ago, one in 50 up to a day ago.
     fn time(&mut self) -> u64 {
         let now = END - SPAN_S + self.made * SPAN_S / self.count.max(1);
         let late =
@@ -377,7 +377,7 @@ impl Events {
         }
         let mut json = std::mem::take(&mut self.last_note);
         json.clear();
-        // Nobody looks at the signature of an event within an event, but it has one.
+        // No relay checks the signature of an event within an event, but it must have one.
         event.write(&id, self.public(author), &[b'0'; 128], &mut json);
         self.last_note = json;
     }
@@ -402,7 +402,7 @@ impl Iterator for Events {
             let rank = rank as usize;
             let id = event.hash(self.public(rank));
             event.id = Some(id);
-            // The busiest is not talked to.
+            // Nobody answers the busiest author.
             if kind == 1 && rank > 0 {
                 self.remember(&event, id, rank);
             }

@@ -1,5 +1,5 @@
-//! `hark bench fanout`: subscriptions, publishers, and how long it takes from one to the other. Each
-//! event carries its number, so that every delivery is counted and none is taken for another.
+//! `hark bench fanout`: the time from publishing an event to its delivery to subscriptions. Each
+//! event carries its number, so that every delivery is counted for the right event.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,15 +20,15 @@ use crate::target::{Refusals, Spent, Target};
 use crate::text::hex;
 use crate::websocket::{Connection, Kind, Told, fields, put_text};
 
-/// Deliveries that come later than this after the last event are lost.
+/// Deliveries later than this after the last event count as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long setting up may stand still before it is given up.
+/// How long a connection may wait for an EOSE or an OK before the run fails.
 const SETUP: Duration = Duration::from_mins(1);
-/// Subscriptions asked for before their EOSEs are waited for.
+/// Subscriptions opened at once, before their EOSEs are awaited.
 const ASKED_AT_ONCE: usize = 50;
-/// What stands before an event's number in its content.
+/// The text before an event's number in its content.
 const MARK: &[u8] = b"hark bench no. ";
-/// Digits of the number.
+/// Digits of an event's number.
 const DIGITS: usize = 8;
 
 const COLUMNS: [Column; 12] = [
@@ -46,14 +46,14 @@ const COLUMNS: [Column; 12] = [
     Column::plain("driver_us", "driver CPU an event", "us"),
 ];
 
-/// Events on their way.
+/// What has become of the run's events so far.
 struct Flight {
-    /// When each was sent, in ns after the beginning; 0 before.
+    /// When each event was sent, in ns after `began`. 0 until then.
     sent_ns: Vec<AtomicU64>,
-    /// How often each was delivered.
+    /// How often each event was delivered.
     delivered: Vec<AtomicU32>,
     began: Instant,
-    /// All have been published and all deliveries that will come have come.
+    /// Whether all events are published and no more deliveries are awaited.
     over: AtomicBool,
     times: Mutex<Latencies>,
     refusals: Mutex<Refusals>,
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &FanoutArgs) -> anyhow::Result<ExitCode> {
     args.output.measure(async || measure(args, &target).await)
 }
 
-/// A run's own author of events, so that no earlier run's events are in the way.
+/// Derives the author of a group. Each run has its own, so that it gets no events of earlier runs.
 fn author(group: usize, run: u64) -> anyhow::Result<Keys> {
     people::keys_of(&format!("fanout {run} {group}"))
 }
@@ -94,7 +94,7 @@ fn author(group: usize, run: u64) -> anyhow::Result<Keys> {
 async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let run = now.as_nanos() as u64;
-    // Subscriptions are dealt out to groups, each of which follows one author.
+    // Subscriptions are divided into groups, each of which follows one author.
     let matches = args.matches.unwrap_or(args.subscriptions).clamp(1, args.subscriptions);
     let groups = (args.subscriptions / matches).max(1);
     let authors = (0..groups).map(|group| author(group, run)).collect::<Result<Vec<_>, _>>()?;
@@ -132,7 +132,7 @@ async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
     let (times, spent) = publish(args, target, events, &flight, groups).await?;
     flight.over.store(true, Ordering::Relaxed);
     for task in held.into_iter().chain(listeners) {
-        // Whoever waits for more has nothing to say; whoever has failed has.
+        // A task that still waits has nothing to report. A finished one may have failed.
         if task.is_finished() {
             task.await??;
         } else {
@@ -192,12 +192,12 @@ fn tell(
     report.curve(times.curve("publish to delivery"));
 }
 
-/// Subscriptions that follow the author of a group.
+/// Returns the number of subscriptions that follow the author of a group.
 fn listeners_of(group: usize, groups: usize, args: &FanoutArgs) -> u64 {
     ((args.subscriptions + groups - 1 - group) / groups) as u64
 }
 
-/// The events as frames, in the order they are published in.
+/// Makes the events as frames, in the order in which they are published.
 fn events(count: usize, authors: &[Keys], now_s: u64, ephemeral: bool) -> Vec<Vec<u8>> {
     let kind = if ephemeral { 20_001 } else { 1 };
     let mark = String::from_utf8_lossy(MARK);
@@ -217,7 +217,7 @@ fn events(count: usize, authors: &[Keys], now_s: u64, ephemeral: bool) -> Vec<Ve
 
 type Task = tokio::task::JoinHandle<anyhow::Result<()>>;
 
-/// Opens the subscriptions that are only there: each for an author who writes nothing.
+/// Opens the subscriptions that get no events: each is for an author who writes nothing.
 async fn hold(
     args: &FanoutArgs,
     target: &Target,
@@ -239,7 +239,7 @@ async fn hold(
     Ok(tasks)
 }
 
-/// Opens the subscriptions that are told, spread over the connections.
+/// Opens the subscriptions that get events, spread over the connections.
 async fn listen(
     args: &FanoutArgs,
     target: &Target,
@@ -263,7 +263,7 @@ async fn listen(
     Ok(tasks)
 }
 
-/// Asks for all of these and waits until every one is open.
+/// Opens a subscription for each filter and waits until all are open.
 async fn subscribe(connection: &mut Connection, filters: &[String]) -> anyhow::Result<()> {
     let mut frames = Vec::new();
     for (chunk, filters) in filters.chunks(ASKED_AT_ONCE).enumerate() {
@@ -290,9 +290,9 @@ async fn subscribe(connection: &mut Connection, filters: &[String]) -> anyhow::R
     Ok(())
 }
 
-/// Takes what comes, until the end.
+/// Counts the deliveries to a connection until the run is over.
 async fn take(mut connection: Connection, flight: Arc<Flight>) -> anyhow::Result<()> {
-    // Events of one run are alike in length, so the number stands where it stood before.
+    // Events of one run have the same length, so their numbers are mostly at the same position.
     let mut place = 0;
     let mut times = Vec::new();
     while !flight.over.load(Ordering::Relaxed) {
@@ -319,7 +319,7 @@ async fn take(mut connection: Connection, flight: Arc<Flight>) -> anyhow::Result
     Ok(())
 }
 
-/// The number of an event, looked for first where the one before had it.
+/// Reads the number of an event. Looks first at `place`, where the previous event had its number.
 fn number(text: &[u8], place: &mut usize) -> Option<usize> {
     let stands_at = |at: usize| text.get(at..).is_some_and(|rest| rest.starts_with(MARK));
     if !stands_at(*place) {
@@ -329,7 +329,7 @@ fn number(text: &[u8], place: &mut usize) -> Option<usize> {
     str::from_utf8(text.get(from..from + DIGITS)?).ok()?.parse().ok()
 }
 
-/// Publishes all events at their rate, waits for their deliveries, and gives the times to their OKs.
+/// Publishes all events at their rate, waits for their deliveries, and returns the times to OK.
 async fn publish(
     args: &FanoutArgs,
     target: &Target,
@@ -392,14 +392,14 @@ async fn publish_own(
     }
 }
 
-/// What a publisher is told.
+/// The OKs that a publisher has received and those it waits for.
 struct Answers {
     times: Latencies,
     waited_for: Vec<(IdDigits, Instant)>,
 }
 
 impl Answers {
-    /// Takes what has been read.
+    /// Handles all messages that have already been read.
     fn take(&mut self, connection: &mut Connection, flight: &Flight) -> anyhow::Result<()> {
         while let Some(told) = connection.next_read()? {
             let Told::Ok(text) = told else {

@@ -1,5 +1,5 @@
-//! `hark bench gen`: writes the events of a seed to a file. One thread makes them up, all cores sign,
-//! one writes, in order; a few batches are under way and no more.
+//! `hark bench gen`: writes the events of a seed to a file. One thread makes the events, all cores
+//! sign them, and one thread writes them in order. Only a few batches are in progress at a time.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -16,14 +16,14 @@ use crate::events::{Events, Unsigned};
 use crate::meter::Meter;
 use crate::words;
 
-/// Events that are signed in one go.
+/// Events of a batch, which one thread signs.
 const BATCH: usize = 500;
-/// Batches under way.
+/// Batches that a queue holds at most.
 const BATCHES: usize = 16;
 
-/// A batch, and where it goes once it is signed.
+/// A batch, and the channel to which its signed bytes are sent.
 type Job = (Vec<Unsigned>, SyncSender<anyhow::Result<Vec<u8>>>);
-/// Batches to be, in order.
+/// The channel from which the writer receives a signed batch.
 type Promise = Receiver<anyhow::Result<Vec<u8>>>;
 
 pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
@@ -32,8 +32,8 @@ pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a file, compressed if its name ends in .zst. `write` says how many bytes it has written; with
-/// them come those on the disk. Only a whole file gets the name.
+/// Creates a file, compressed if its name ends in .zst. Returns the number of bytes that `write`
+/// reports as written, and the size on disk. Only a complete file gets the name.
 pub(crate) fn create(
     path: &Path,
     write: impl FnOnce(&mut Out) -> anyhow::Result<u64>,
@@ -63,13 +63,13 @@ pub(crate) fn create(
     };
     let made = fill();
     if made.is_err() {
-        // The failure before is what counts.
+        // The earlier error is the one to report.
         let _ = fs::remove_file(part);
     }
     made
 }
 
-/// Says what was made.
+/// Prints what was made.
 pub(crate) fn tell(path: &Path, count: u64, of: &str, (text, disk): (u64, u64), seed: u64) {
     let size = if text == disk {
         words::bytes(text)
@@ -79,7 +79,7 @@ pub(crate) fn tell(path: &Path, count: u64, of: &str, (text, disk): (u64, u64), 
     println!("{}: {} {of}, {size}, seed {seed}", path.display(), words::number(count));
 }
 
-/// Where lines go.
+/// The file that lines are written to.
 pub(crate) enum Out {
     Plain(BufWriter<File>),
     Compressed(zstd::Encoder<'static, File>),
@@ -102,7 +102,7 @@ impl Out {
         }
     }
 
-    /// Returns once all is on the disk; bytes of the file.
+    /// Writes everything to disk and returns the size of the file in bytes.
     fn finish(self) -> io::Result<u64> {
         let file = match self {
             Self::Plain(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?,
@@ -113,11 +113,11 @@ impl Out {
     }
 }
 
-/// Gives the bytes of the events.
+/// Makes, signs and writes the events. Returns their bytes before compression.
 fn write(out: &mut Out, args: &GenArgs) -> anyhow::Result<u64> {
     let (count, signed) = (args.events, !args.unsigned);
     let mut events = Events::new(count, args.seed)?;
-    // Keys are cheap to copy, and the signers read theirs while more events are made up.
+    // Keys are cheap to copy, and the signing threads read them while more events are made.
     let people = events.people().to_vec();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (jobs, queue) = sync_channel::<Job>(BATCHES);
@@ -159,7 +159,7 @@ fn sign(queue: &Mutex<Receiver<Job>>, people: &[Keys], signed: bool) {
         let Ok((batch, promise)) = next else { return };
         let mut out = Vec::with_capacity(batch.len() * 1_200);
         let signed = batch.iter().try_for_each(|event| event.sign(people, signed, &mut out));
-        // Whoever waited for it has failed and said so.
+        // Sending fails only if the writer has failed, which it reports itself.
         let _ = promise.send(signed.map(|()| out));
     }
 }
@@ -194,7 +194,7 @@ mod tests {
             let event = Event::parse(line, &mut arena).unwrap();
             *kinds.entry(event.kind()).or_default() += 1;
             let verified = VerifiedEvent::check(event, &mut verifier).unwrap();
-            // In our own spelling, so that what relays send back can be compared.
+            // Events are in Hark's spelling, so that what relays send back can be compared.
             let mut again = Vec::new();
             verified.event().write_json(&mut again);
             assert_eq!(again, line);

@@ -1,5 +1,5 @@
-//! `hark bench hammer`: questions and insertions at the same time, each due at its own time, of a relay
-//! or of a store. What is late for having waited behind others is late in the figures.
+//! `hark bench hammer`: queries and insertions at the same time, on a relay or a store, each due at
+//! a time of its own. Latencies count from that time, and include waiting behind earlier requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::store::{Asker, Inserter, Open, Store};
 use crate::target::Target;
 use crate::websocket::{Connection, Kind, Told, Url, fields, put_text};
 
-/// Events that an inserter reads ahead in all.
+/// The most events that are read from the file before the run, to be inserted.
 const EVENTS_MAX: usize = 2_000_000;
 
 const COLUMNS: [Column; 7] = [
@@ -31,7 +31,7 @@ const COLUMNS: [Column; 7] = [
     Column::plain("max_ms", "longest", "ms"),
 ];
 
-/// A relay, on a connection of its own.
+/// A client of a relay, with a connection of its own.
 struct Relay {
     runtime: Runtime,
     connection: Connection,
@@ -259,7 +259,7 @@ fn hammer<'a>(
         if let Some(reason) = done.refused.first() {
             report.fault(format!("{name}: {} were {reason}", done.refused.len()));
         }
-        // One at the end may be late for having been due just then.
+        // One request may be missing because it was due just at the end.
         if (done.count as f64) < wanted * args.seconds * 0.95 - 1.0 {
             report.note(format!(
                 "{name}: {} of {:.0} were done: the target does not keep up, or the file has ended.",
@@ -285,7 +285,7 @@ fn hammer<'a>(
     Ok(report)
 }
 
-/// An address without a password.
+/// Returns an address without user and password.
 fn shown(target: &str) -> String {
     match (target.split_once("://"), target.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
@@ -293,7 +293,7 @@ fn shown(target: &str) -> String {
     }
 }
 
-/// What is inserted, in order.
+/// Reads the batches to insert, in the order of the file.
 fn batches(args: &HammerArgs, loaded: u64) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
     let mut lines = Lines::open(&args.file)?;
     lines.skip(loaded)?;

@@ -1,4 +1,4 @@
-//! A report as one HTML file that needs nothing else: the table, and plots as SVG.
+//! Renders a report as one self-contained HTML file: the table, and plots as SVG.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ svg .axis{fill:var(--soft)}svg line{stroke:var(--line)}.own{fill:var(--own)}.oth
 path{fill:none;stroke-width:2}dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem}\
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}";
 
-/// The whole page.
+/// Renders the whole page.
 pub(crate) fn page(report: &Report) -> String {
     let title = format!("hark bench {}", report.bench());
     let mut out = format!(
@@ -75,7 +75,7 @@ fn table(out: &mut String, report: &Report) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// A bar a row, and below it the other run's.
+/// Draws a bar for each row, with the other run's bar below it.
 fn bars(out: &mut String, report: &Report, column: usize, kind: Column) {
     const LABELS: f64 = 220.0;
     const WIDTH: f64 = 900.0;
@@ -128,7 +128,8 @@ fn bars(out: &mut String, report: &Report, column: usize, kind: Column) {
     out.push_str("</svg>\n");
 }
 
-/// How latencies are spread: the share of answers across, the time up, by powers of ten.
+/// Plots the latency distributions: the share of answers on the x axis, the time on a logarithmic y
+/// axis.
 fn curves(out: &mut String, report: &Report) {
     const WIDTH: f64 = 900.0;
     const HEIGHT: f64 = 300.0;
@@ -211,7 +212,7 @@ mod tests {
         well_formed(&page);
     }
 
-    /// Every element is closed, in order.
+    /// Asserts that every element is closed, in order.
     fn well_formed(page: &str) {
         let mut open = Vec::new();
         for tag in page.split('<').skip(1) {

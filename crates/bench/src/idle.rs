@@ -1,4 +1,4 @@
-//! `hark bench idle`: what a connection at rest costs the server in memory.
+//! `hark bench idle`: the memory that an idle connection costs the server.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::report::{Column, Report};
 use crate::target::Target;
 use crate::websocket::{Connection, Kind, Told, put_text};
 
-/// Opened before any is counted: what a server makes once is not a connection's.
+/// Connections opened before the measurement, so that what a server allocates once is not counted.
 const FIRST: usize = 100;
-/// Time for the server to put its buffers away.
+/// Time for the server to release its buffers.
 const SETTLE: Duration = Duration::from_secs(2);
 
 const COLUMNS: [Column; 6] = [
@@ -37,7 +37,7 @@ async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {
     target.describe(&mut report).await;
     report.setting("deflate", args.deflate);
     report.setting("subscribed", args.subscribed);
-    // A fifth of few connections, so that small runs are possible.
+    // At most a fifth of the connections, so that small runs are possible.
     let mut first = open(args, target, FIRST.min(args.connections / 5)).await?;
     tokio::time::sleep(SETTLE).await;
     let before = target.memory().context("the server's memory could not be read")?;
@@ -48,7 +48,7 @@ async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {
     let after = target.memory().context("the server's memory could not be read")?;
     let mut broken = 0;
     for connection in connections.iter_mut().chain(&mut first) {
-        // Whatever has come is taken; an end of the connection comes at once.
+        // Reads what has arrived. If the server has closed the connection, the error comes at once.
         let waited = tokio::time::timeout(Duration::ZERO, connection.next()).await;
         broken += u64::from(matches!(waited, Ok(Err(_))));
     }
@@ -71,7 +71,7 @@ async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// So many connections, each having been answered once if they are to be subscribed.
+/// Opens `count` connections. With `--subscribed`, each subscribes and waits for its first answer.
 async fn open(args: &IdleArgs, target: &Target, count: usize) -> anyhow::Result<Vec<Connection>> {
     let mut req = Vec::new();
     put_text(&mut req, &[br#"["REQ","idle",{"kinds":[31338],"limit":1}]"#]);
@@ -86,7 +86,7 @@ async fn open(args: &IdleArgs, target: &Target, count: usize) -> anyhow::Result<
             let answer = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
                     match connection.next().await? {
-                        // Deflated answers cannot be told apart; the first is good enough.
+                        // Deflated answers cannot be told apart, so the first one will do.
                         Told::Eose(_) | Told::Other => return anyhow::Ok(()),
                         Told::Closed(text) | Told::Notice(text) => {
                             bail!("the relay refuses: {}", String::from_utf8_lossy(text))

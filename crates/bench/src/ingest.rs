@@ -1,5 +1,5 @@
-//! `hark bench ingest`: publishes events, each connection with a window of them unanswered, and looks
-//! at how many are accepted, how soon, and at what cost.
+//! `hark bench ingest`: publishes events, each connection with a window of unanswered ones, and
+//! measures how many are accepted, how soon, and at what cost.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,11 +19,11 @@ use crate::report::{Column, Report};
 use crate::target::{Refusals, Target};
 use crate::websocket::{Connection, Told, fields, put_text};
 
-/// Signatures that are checked to find out how fast that can be.
+/// Signatures that are checked to measure how fast checking can be.
 const CHECKED: usize = 20_000;
-/// How long an OK may take before the run is given up.
+/// How long an OK may take before the run fails.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Hex digits by which an OK and its event are brought together: enough for any window.
+/// Hex digits of the id by which an OK is matched to its event: enough for any window.
 const DIGITS: usize = 16;
 
 /// The first digits of an id.
@@ -48,23 +48,23 @@ const COLUMNS: [Column; 16] = [
     Column::plain("anonymous_mb", "... of its own", "MB"),
 ];
 
-/// The events, one after the other, for all connections.
+/// The source from which all connections take events, one after the other.
 struct Source {
     path: PathBuf,
     lines: Lines,
     left: u64,
     taken: u64,
-    /// When the first was due, and how many are due in a second, if they are at all.
+    /// When the first event was due. With a `rate`, that many events are due each second.
     began: Instant,
     rate: Option<f64>,
     until: Option<Instant>,
 }
 
-/// What may be sent now.
+/// What a connection may send now.
 enum Next {
-    /// An event was appended: its first hex digits and when it was due.
+    /// An event was appended: the first hex digits of its id, and when it was due.
     Event(IdDigits, Instant),
-    /// There is one, then.
+    /// The next event is due at this time.
     At(Instant),
     End,
 }
@@ -83,7 +83,7 @@ impl Source {
         })
     }
 
-    /// Appends the next event's frame.
+    /// Appends the next event's frame if the event is due.
     fn next(&mut self, out: &mut Vec<u8>) -> anyhow::Result<Next> {
         let now = Instant::now();
         if self.left == 0 || self.until.is_some_and(|until| now >= until) {
@@ -109,19 +109,20 @@ impl Source {
     }
 }
 
-/// The first hex digits of an event's id. Quotes within strings are escaped, so this can be no other.
+/// Returns the first hex digits of an event's id. Quotes within strings are escaped, so the text
+/// `"id":"` occurs nowhere else.
 pub(crate) fn id_digits(event: &[u8]) -> Option<IdDigits> {
     const NAME: &[u8] = b"\"id\":\"";
     let at = event.windows(NAME.len()).position(|part| part == NAME)? + NAME.len();
     event.get(at..at + DIGITS)?.try_into().ok()
 }
 
-/// The same, of the event that `["OK","<id>",true,""]` is about.
+/// Returns the first hex digits of the id in `["OK","<id>",true,""]`.
 pub(crate) fn ok_digits(ok: &[u8]) -> Option<IdDigits> {
     ok.get(7..7 + DIGITS)?.try_into().ok()
 }
 
-/// What came of the events.
+/// What became of the events sent.
 #[derive(Default)]
 struct Taken {
     sent: u64,
@@ -167,7 +168,7 @@ async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::R
     judge(args, &sum, &mut report);
     let (events, seconds) = (sum.sent as f64, spent.elapsed.as_secs_f64());
     let each_us = |cpu: Duration| cpu.as_secs_f64() * 1e6 / events.max(1.0);
-    // What is known already is not taken in, but it is answered.
+    // Known events are not accepted, but they are answered.
     let done = if args.duplicates { sum.known } else { sum.accepted } as f64 / seconds;
     let memory = target.memory();
     report.row(
@@ -196,7 +197,7 @@ async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::R
     Ok(report)
 }
 
-/// Says what makes the figures doubtful.
+/// Adds to the report what makes the figures doubtful.
 fn judge(args: &IngestArgs, sum: &Taken, report: &mut Report) {
     sum.refusals.tell(report, "events");
     if sum.sent == 0 {
@@ -228,7 +229,7 @@ impl Taken {
         self.refusals.merge(other.refusals);
     }
 
-    /// Counts an answer; its id's digits, if it is an OK.
+    /// Counts an answer. If it is an OK, returns the first digits of its id.
     fn answer(&mut self, told: Told<'_>) -> Option<IdDigits> {
         let Told::Ok(text) = told else {
             self.refusals.add_told(told);
@@ -266,7 +267,7 @@ async fn publish(
     loop {
         let mut later = None;
         while unanswered.len() < window && !ended {
-            // Never held across an await: this is one thread.
+            // The lock is never held across an await, as all connections share one thread.
             let next = source.lock().unwrap_or_else(PoisonError::into_inner).next(&mut frames)?;
             match next {
                 Next::Event(id, due) => {
@@ -288,7 +289,7 @@ async fn publish(
         if unanswered.is_empty() && ended {
             return Ok(taken);
         }
-        // What has been read is answered first; only then is there a wait.
+        // Answers that have been read are handled before waiting for more.
         let mut answered = false;
         while let Some(told) = connection.next_read()? {
             answered = true;
@@ -318,9 +319,9 @@ async fn publish(
 
 /// How fast the signatures of these events can be checked.
 struct Limit {
-    /// One, on one core.
+    /// CPU time of one check, in µs.
     check_us: f64,
-    /// On all cores at once.
+    /// Checks a second on all cores together.
     checks_per_s: f64,
 }
 
@@ -335,7 +336,7 @@ impl Limit {
                 signed.chunks(share).map(|part| scope.spawn(|| check(part))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_default()).sum()
         });
-        // CPU time while all cores check: what else the machine does at that moment is left out.
+        // CPU time while all cores check, which leaves out other work of the machine.
         let check_us = busy.as_secs_f64() * 1e6 / signed.len() as f64;
         Ok(Self { check_us, checks_per_s: cores as f64 * 1e6 / check_us })
     }
@@ -358,13 +359,13 @@ fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<Signed>> {
     Ok(signed)
 }
 
-/// The CPU time that it takes to check these one after the other.
+/// Checks these signatures one after the other and returns the CPU time used.
 fn check(signed: &[Signed]) -> Duration {
-    // As a server does that remembers the keys seen last.
+    // Remembers the keys seen last, as a server does.
     let mut verifier = Verifier::new(1 << 12);
     let before = thread_cpu();
     for (id, key, signature) in signed {
-        // An event of somebody else's file may be forged: to find out costs the same.
+        // An event of the file may be forged. Checking it costs the same.
         let _ = std::hint::black_box(verifier.verify(id, key, signature));
     }
     thread_cpu().saturating_sub(before)

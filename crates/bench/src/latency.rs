@@ -1,15 +1,15 @@
-//! Many times in little room: buckets a hundredth apart, however many times are put in.
+//! A histogram of times in a fixed amount of memory: its buckets are about a hundredth apart.
 
 use std::time::Duration;
 
 use crate::report::Curve;
 
-/// Buckets to a doubling.
+/// Buckets for each doubling of the time.
 const STEPS: usize = 64;
-/// Doublings: up to an hour and more, from a nanosecond.
+/// Doublings covered, from nanoseconds to more than an hour.
 const DOUBLINGS: usize = 42;
 
-/// Times, from which percentiles are read, exact to about a hundredth.
+/// A histogram of times, whose percentiles are exact to about a hundredth.
 #[derive(Clone)]
 pub(crate) struct Latencies {
     buckets: Vec<u64>,
@@ -22,7 +22,7 @@ impl Default for Latencies {
     }
 }
 
-/// The bucket of a time in ns.
+/// Returns the bucket of a time in ns.
 fn bucket(ns: u64) -> usize {
     let ns = ns.max(STEPS as u64);
     let doublings = ns.ilog2() - STEPS.ilog2();
@@ -30,7 +30,7 @@ fn bucket(ns: u64) -> usize {
     ((doublings as usize) * STEPS + step).min(STEPS * DOUBLINGS - 1)
 }
 
-/// The middle of a bucket, in ns.
+/// Returns the middle of a bucket, in ns.
 fn middle(bucket: usize) -> f64 {
     let (doublings, step) = (bucket / STEPS, bucket % STEPS);
     ((STEPS + step) as f64 + 0.5) * (1u64 << doublings) as f64
@@ -50,7 +50,7 @@ impl Latencies {
         self.count += other.count;
     }
 
-    /// The time in ms that a share of all times does not exceed; None without any.
+    /// Returns the time in ms that a `share` of all times does not exceed. `None` without times.
     pub(crate) fn at_ms(&self, share: f64) -> Option<f64> {
         // The rank of the time, counted from 1.
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
@@ -62,7 +62,7 @@ impl Latencies {
         found.filter(|_| self.count > 0).map(|bucket| middle(bucket) / 1e6)
     }
 
-    /// The times at every hundredth, and near the end.
+    /// Returns the times at every percentile from 0 to 100.
     pub(crate) fn curve(&self, name: &str) -> Curve {
         let points = (0..=100).filter_map(|percent| self.at_ms(f64::from(percent) / 100.0));
         Curve { name: name.into(), points: points.collect() }

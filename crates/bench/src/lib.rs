@@ -1,8 +1,8 @@
 //! `hark bench`: loads and measures any relay by its URL, and makes the events to do it with.
 //!
-//! It knows no server and no store: what it measures here it measures of other relays alike, and stores
-//! as the binary lends them. Read `cli` for what can be measured, `events` for what is sent, `report`
-//! for what comes out.
+//! This crate depends on no server and no store: it measures Hark like any other relay, and the
+//! binary passes in the stores. Read `cli` for what can be measured, `events` for what is sent,
+//! `report` for the results.
 
 mod cli;
 pub mod codec;
@@ -38,7 +38,7 @@ use cli::Bench;
 pub use cli::BenchArgs;
 pub use store::{Open, Store};
 
-/// Carries out what was typed. `open` lends stores.
+/// Runs the benchmark that the command line names. `open` opens stores.
 pub fn run(args: &BenchArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Gen(args) => generate::run(args),

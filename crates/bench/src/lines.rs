@@ -1,4 +1,4 @@
-//! The events of a file, read one after the other, and given to a store of Hark.
+//! Reads the events of a file one after the other, and loads them into a store of Hark.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -13,12 +13,12 @@ use crate::store::Store;
 
 /// Bytes read from a file at once.
 const READ_BYTES: usize = 1 << 20;
-/// How zstd begins.
+/// The magic number at the start of zstd data.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Events that a store is given at once.
+/// Events put into a store at once.
 const BATCH: usize = 4_096;
 
-/// The events of a file, one after the other.
+/// A reader of the events of a file, one after the other.
 pub(crate) struct Lines {
     path: PathBuf,
     file: Box<dyn BufRead + Send>,
@@ -33,7 +33,7 @@ impl Lines {
         Ok(Self { path: path.into(), file, line: Vec::new(), arena: Arena::new(), read: 0 })
     }
 
-    /// The next line that holds anything, without the white space around it.
+    /// Returns the next line that is not blank, without the white space around it.
     pub(crate) fn line(&mut self) -> anyhow::Result<Option<&[u8]>> {
         loop {
             self.line.clear();
@@ -48,7 +48,7 @@ impl Lines {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(crate) fn event(&mut self) -> anyhow::Result<Option<Event<'_>>> {
         if self.line()?.is_none() {
             return Ok(None);
@@ -59,13 +59,13 @@ impl Lines {
         Ok(Some(event))
     }
 
-    /// How many there are.
+    /// Counts the events of the file.
     pub(crate) fn count(mut self) -> anyhow::Result<u64> {
         while self.line()?.is_some() {}
         Ok(self.read)
     }
 
-    /// Goes past so many events.
+    /// Skips to the position after the file's first `events` events.
     pub(crate) fn skip(&mut self, events: u64) -> anyhow::Result<()> {
         while self.read < events && self.line()?.is_some() {}
         Ok(())
@@ -91,7 +91,7 @@ fn unreadable(path: &Path) -> String {
     format!("{} could not be read", path.display())
 }
 
-/// Gives these events of the file to a store of Hark.
+/// Puts the file's events in `range` into a store of Hark.
 pub(crate) fn put(store: &dyn Store, path: &Path, range: Range<u64>) -> anyhow::Result<()> {
     let mut lines = Lines::open(path)?;
     lines.skip(range.start)?;

@@ -1,4 +1,4 @@
-//! How far a long step has come: a bar on a terminal, nothing elsewhere.
+//! The progress of a long step: a bar on a terminal, nothing elsewhere.
 
 use std::io::IsTerminal as _;
 
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) struct Meter(Option<ProgressBar>);
 
 impl Meter {
-    /// Begins at nothing of `total`.
+    /// Shows the bar, at 0 of `total`.
     pub(crate) fn start(what: &str, total: u64) -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total);
@@ -26,7 +26,7 @@ impl Meter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(self) {
         if let Some(bar) = self.0 {
             bar.finish_and_clear();

@@ -1,21 +1,21 @@
-//! Who writes the generated events: keys that anyone can derive, so that a later run can sign in as
-//! the reader of an inbox. They are the same for every seed.
+//! The authors of the generated events: keys that anyone can derive, so that a later run can
+//! authenticate as the owner of an inbox. The keys are the same for every seed.
 
 use anyhow::Context as _;
 use hark_codec::crypto::{Keys, sha256};
 
-/// The key of the author with this rank; busy ones come first.
+/// Derives the keys of the author with this rank. Busy authors have low ranks.
 pub(crate) fn keys(rank: usize) -> anyhow::Result<Keys> {
     keys_of(&format!("author {rank}"))
 }
 
-/// The key of whoever has this name.
+/// Derives the keys of the person with this name.
 pub(crate) fn keys_of(name: &str) -> anyhow::Result<Keys> {
     let secret = sha256(format!("hark bench {name}").as_bytes());
     Keys::from_secret(secret).context("a hash that is no secret key, which does not happen")
 }
 
-/// The first `count` authors, made on all cores.
+/// Derives the keys of the first `count` authors, on all cores.
 pub(crate) fn all(count: usize) -> anyhow::Result<Vec<Keys>> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let share = count.div_ceil(cores).max(1);

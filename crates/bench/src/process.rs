@@ -1,4 +1,4 @@
-//! What a process has cost so far, as Linux counts it.
+//! The CPU time and the memory of processes, as Linux counts them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// A tick of /proc/PID/stat: Linux shows 100 a second everywhere.
+/// The tick of /proc/PID/stat: Linux shows 100 a second on every machine.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processes that make up a server; none if the caller has not named any.
+/// The processes that make up a server. Empty if the caller has not named any.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Processes(Vec<u32>);
 
-/// CPU time of the thread that asks.
+/// Returns the CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(first_number(&stat))
@@ -23,33 +23,33 @@ fn first_number(text: &str) -> u64 {
     text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// What they had used at some moment.
+/// The CPU time that processes had used at some moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Used {
-    /// Of each thread, exact to the nanosecond.
+    /// CPU time in ns of each living thread, by thread id.
     threads: HashMap<u64, u64>,
-    /// Of all, those that have ended too, in ticks.
+    /// CPU time of all threads, including those that have ended, in ticks.
     ticks: u64,
 }
 
-/// Memory that they hold, KiB.
+/// The memory of processes, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// Resident in all, mapped files included.
+    /// Resident memory, including mapped files.
     pub(crate) rss: u64,
-    /// Resident and theirs alone.
+    /// Resident anonymous memory, which is not backed by files.
     pub(crate) anonymous: u64,
 }
 
 impl Processes {
-    /// These. Fails if one is not there.
+    /// The processes with these ids. Fails if one does not exist.
     pub(crate) fn new(pids: &[u32]) -> anyhow::Result<Self> {
         let processes = Self(pids.to_vec());
         processes.used()?;
         Ok(processes)
     }
 
-    /// This one.
+    /// The current process.
     pub(crate) fn own() -> Self {
         Self(vec![std::process::id()])
     }
@@ -72,7 +72,7 @@ impl Processes {
                 used.threads.insert(name, first_number(&stat));
             }
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // The name before the brackets' end may hold blanks.
+            // The program's name may contain blanks, so fields are counted after its bracket.
             let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
             used.ticks +=
                 fields.skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum::<u64>();
@@ -80,7 +80,7 @@ impl Processes {
         Ok(used)
     }
 
-    /// CPU time since `before`; None if no process was named.
+    /// Returns the CPU time used since `before`. `None` if no process was named.
     pub(crate) fn since(&self, before: &Used) -> anyhow::Result<Option<Duration>> {
         if self.is_empty() {
             return Ok(None);
@@ -88,7 +88,7 @@ impl Processes {
         Ok(Some(self.used()?.minus(before)))
     }
 
-    /// Memory now; None if no process was named or it may not be read.
+    /// Returns the current memory. `None` if no process was named or its memory may not be read.
     pub(crate) fn memory(&self) -> Option<Memory> {
         let mut sum = Memory::default();
         for pid in &self.0 {
@@ -96,7 +96,7 @@ impl Processes {
             let (text, names) = if let Ok(text) = rollup {
                 (text, ["Rss:", "Anonymous:"])
             } else {
-                // That file is for the same user only; this one knows nearly as much.
+                // Only the same user may read smaps_rollup; status is nearly as exact.
                 (fs::read_to_string(format!("/proc/{pid}/status")).ok()?, ["VmRSS:", "RssAnon:"])
             };
             let value = |name: &str| {
@@ -116,7 +116,7 @@ impl Used {
             ns.saturating_sub(before.threads.get(thread).copied().unwrap_or(0))
         });
         let exact = Duration::from_nanos(ns.sum());
-        // Threads that have ended are in the coarse count alone.
+        // Only the coarse count includes threads that have ended.
         let ticks = self.ticks.saturating_sub(before.ticks);
         let coarse = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
         if coarse > exact + 3 * TICK { coarse } else { exact }

@@ -1,5 +1,5 @@
-//! `hark bench query`: the questions that clients ask, one shape after the other and all mixed, each
-//! connection asking the next once it has the EOSE of the one before.
+//! `hark bench query`: the queries that clients send, one shape after the other and all mixed. Each
+//! connection sends its next query once it has the EOSE of the previous one.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -22,15 +22,15 @@ use crate::target::{Refusals, Spent, Target};
 use crate::websocket::{Connection, Told, fields, put_text};
 use crate::words::{figure, number};
 
-/// Asked and not counted at first, as a share of the measured time.
+/// The length of the warm-up, which is not counted, as a share of the measured time.
 const WARM_UP: f64 = 0.15;
-/// How much longer than meant a shape may take before it is given up.
+/// How much longer than planned a shape may take before the run fails.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long it may take to walk through all pages of the busiest author.
+/// How long reading all pages of the busiest author may take.
 const WALK: Duration = Duration::from_mins(5);
-/// Readers' keys are looked for among so many authors.
+/// The number of authors among whom readers are looked for.
 const READERS: usize = 2_000;
-/// Events of a page, and pages that stand for one depth.
+/// The most events of a page, and the most pages for each depth.
 const PAGE: usize = 500;
 const PAGES: usize = 20;
 const MIXED: &str = "all mixed";
@@ -44,7 +44,7 @@ const COLUMNS: [Column; 6] = [
     Column::compared("p99_ms", "p99", "ms"),
 ];
 
-/// One REQ, made into frames.
+/// One REQ and its CLOSE, as frames.
 #[derive(Clone)]
 struct Request {
     req: Vec<u8>,
@@ -54,16 +54,16 @@ struct Request {
     sub: String,
 }
 
-/// A shape's requests: those of each connection.
+/// The requests of a shape, for each connection.
 struct Load {
     name: String,
     may_be_empty: bool,
     requests: Vec<Arc<Vec<Request>>>,
-    /// Whether readers have to show who they are.
+    /// Whether the connections must be authenticated as readers.
     as_reader: bool,
 }
 
-/// What a connection, or all of them, got.
+/// What one connection, or all of them together, received.
 #[derive(Clone, Default)]
 struct Answers {
     requests: u64,
@@ -90,8 +90,8 @@ pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<ExitCode> {
     args.output.publish(report)
 }
 
-/// One report for each target. Shape by shape they have their turns, so that what else the machine does
-/// meets both alike.
+/// Returns a report for each target. The targets take turns shape by shape, so that other work of
+/// the machine affects both alike.
 async fn measure(
     args: &QueryArgs,
     sample: &Sample,
@@ -115,7 +115,7 @@ async fn measure(
 struct Asked<'a> {
     target: &'a Target,
     plain: Vec<Connection>,
-    /// Each has shown to own the inboxes it asks for.
+    /// Connections, each authenticated as the owners of the inboxes that it queries.
     readers: Vec<Connection>,
     report: Report,
 }
@@ -144,7 +144,7 @@ impl<'a> Asked<'a> {
         Ok(Self { target, plain, readers: with_keys, report })
     }
 
-    /// Asks for so long and adds a row.
+    /// Runs a load for `length`, after a warm-up, and adds a row.
     async fn ask(&mut self, load: &Load, length: Duration) -> anyhow::Result<()> {
         let warm_up = length.mul_f64(WARM_UP);
         self.round(load, warm_up).await?;
@@ -186,7 +186,7 @@ impl<'a> Asked<'a> {
         let mut tasks = Vec::new();
         for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
             let requests = Arc::clone(&load.requests[at % load.requests.len()]);
-            // Each begins elsewhere, so that no two ask the same at the same time.
+            // Each connection begins at another request, so that no two send the same at once.
             let from = at * requests.len() / count;
             tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
         }
@@ -268,10 +268,10 @@ async fn ask_until(
             answers.events += events;
             answers.bytes += connection.bytes - bytes;
         } else {
-            // Whoever is refused for asking too much asks no faster for it.
+            // A pause, so that a refusal for too many requests does not cause more of them.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // As clients do that want what is stored and no more; it goes with the next request.
+        // CLOSE, as from clients that want stored events only. It goes out with the next request.
         frames.extend_from_slice(&request.close);
     }
     connection.send(&frames).await?;
@@ -290,10 +290,10 @@ fn requests(filters: &[String]) -> Arc<Vec<Request>> {
     Arc::new(filters.iter().enumerate().map(|(at, filters)| request(at, filters)).collect())
 }
 
-/// How deep pages are called.
+/// The names of the loads that read an author's pages, at three depths.
 const DEPTHS: [&str; 3] = ["until, first pages", "until, middle pages", "until, last pages"];
 
-/// All that is to be asked, in order.
+/// Makes all loads, in the order in which they are run.
 async fn loads(
     args: &QueryArgs,
     sample: &Sample,
@@ -323,7 +323,7 @@ async fn loads(
     if inboxes.iter().any(|requests| requests.is_empty()) {
         asked.report.note(format!("{INBOX}: too few inboxes with a key that can be derived."));
     } else {
-        // Behind what it stands behind in tables elsewhere.
+        // At the position that the inbox has in tables elsewhere.
         let at = loads.iter().position(|load| load.name == "50 profiles").unwrap_or(loads.len());
         let load =
             Load { name: INBOX.into(), may_be_empty: false, requests: inboxes, as_reader: true };
@@ -344,7 +344,7 @@ async fn loads(
     shapes::choose(loads, |load| &load.name, &args.shapes)
 }
 
-/// All shapes in equal parts, in disorder.
+/// Makes a load of all shapes in equal parts, in random order.
 fn mixed(loads: &[Load], connections: usize) -> Load {
     let of = |connection: usize| {
         let mut random = Random::new(13 + connection as u64);
@@ -368,7 +368,7 @@ fn mixed(loads: &[Load], connections: usize) -> Load {
     }
 }
 
-/// The filters of the busiest author's pages, newest first, found by walking through them once.
+/// Returns the filters of the busiest author's pages, newest first, after reading all pages once.
 async fn pages(sample: &Sample, asked: &mut Asked<'_>) -> anyhow::Result<Vec<String>> {
     let Some((author, notes)) = sample.authors.first() else { return Ok(Vec::new()) };
     let page = (*notes as usize / 10).clamp(1, PAGE);
@@ -397,17 +397,17 @@ async fn pages(sample: &Sample, asked: &mut Asked<'_>) -> anyhow::Result<Vec<Str
             }
         }
         connection.send(&request.close).await?;
-        // The page that is not full is no measure of the others.
+        // The last page is not full and cannot be compared with the others.
         if events < page {
             return Ok(pages);
         }
         pages.push(filters);
-        // Events of the same second are told again, unless they fill a page.
+        // Events of the same second are sent again, unless they fill a page.
         until = if oldest < until { oldest } else { until.saturating_sub(1) };
     }
 }
 
-/// When an event was made, read from its JSON without parsing the rest.
+/// Reads the time of an event from its JSON, without parsing the rest.
 fn created_at(text: &[u8]) -> Option<u64> {
     const NAME: &[u8] = b"\"created_at\":";
     let at = text.windows(NAME.len()).position(|part| part == NAME)? + NAME.len();
@@ -415,7 +415,7 @@ fn created_at(text: &[u8]) -> Option<u64> {
     Some(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'))))
 }
 
-/// The first, the middle and the last of the pages; nothing if they are too few to tell.
+/// Returns the first, the middle and the last pages. Empty if there are too few to compare.
 fn depths(pages: &[String]) -> Vec<&[String]> {
     let part = PAGES.min(pages.len() / 4);
     if part == 0 {
@@ -425,14 +425,14 @@ fn depths(pages: &[String]) -> Vec<&[String]> {
     vec![&pages[..part], &pages[middle..middle + part], &pages[pages.len() - part..]]
 }
 
-/// Somebody with an inbox.
+/// The owner of an inbox.
 #[derive(Clone, Debug)]
 struct Reader {
     key: Key,
     keys: Keys,
 }
 
-/// Those with the fullest inboxes whose keys can be derived.
+/// Returns the readers whose keys can be derived, those with the fullest inboxes first.
 fn readers(sample: &Sample) -> anyhow::Result<Vec<Reader>> {
     let known = people::all(READERS)?;
     let known: HashMap<Key, Keys> = known.into_iter().map(|keys| (*keys.public(), keys)).collect();
@@ -443,19 +443,19 @@ fn readers(sample: &Sample) -> anyhow::Result<Vec<Reader>> {
     Ok(all.collect())
 }
 
-/// Those of one connection.
+/// Returns the readers of one connection.
 fn own(readers: &[Reader], connection: usize, args: &QueryArgs) -> Vec<Reader> {
     readers.iter().skip(connection).step_by(args.connections).take(args.keys).cloned().collect()
 }
 
-/// Shows the relay that the connection is theirs, if it wants to know (NIP-42).
+/// Authenticates a connection as these readers, if the relay sends a challenge (NIP-42).
 async fn prove(
     connection: &mut Connection,
     target: &Target,
     readers: Vec<Reader>,
 ) -> anyhow::Result<()> {
     let Some(first) = readers.first() else { return Ok(()) };
-    // A relay that wants to know has said so by the end of this answer.
+    // A relay that requires AUTH has sent its challenge by the end of this answer.
     let probe = request(0, &shapes::inbox(&first.key));
     connection.send(&probe.req).await?;
     while !matches!(connection.next().await?, Told::Eose(_) | Told::Closed(_) | Told::Notice(_)) {}

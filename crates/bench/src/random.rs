@@ -1,11 +1,11 @@
-//! Chance from a seed: the same on every machine and in every version.
+//! Pseudo-random numbers from a seed: the same on every machine and in every version.
 
 /// A small, fast generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
@@ -33,13 +33,14 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of these; there must be one.
+    /// Picks one of these items. Panics if there are none.
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
     /// A number below `bound`, low ones far more often, about as one over the number (Zipf): each
-    /// doubling of the range is as likely as the one before. In whole numbers, so the same everywhere.
+    /// doubling of the range is as likely as the one before. Uses whole numbers only, so the
+    /// results are the same on every machine.
     pub(crate) fn zipf(&mut self, bound: usize) -> usize {
         let bound = bound.max(1);
         let doublings = bound.ilog2() as usize + 1;

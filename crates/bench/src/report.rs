@@ -1,5 +1,5 @@
-//! What a measurement comes to: rows of figures, printed as a table, as JSON or as a page, and compared
-//! with those of another run.
+//! The results of a measurement: rows of figures, printed as a table, as JSON or as an HTML page,
+//! and compared with those of another run.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,28 +20,28 @@ pub struct Column {
     pub head: &'static str,
     /// Its unit for people: `ms`.
     pub unit: &'static str,
-    /// Whether another run's figure and the ratio to it are worth a column each.
+    /// Whether another run's figure and the ratio to it get a column each.
     pub compared: bool,
 }
 
 impl Column {
-    /// A figure that says how large or how many.
+    /// A figure that is not compared with other runs.
     pub const fn plain(key: &'static str, head: &'static str, unit: &'static str) -> Self {
         Self { key, head, unit, compared: false }
     }
 
-    /// A figure that runs are compared by.
+    /// A figure that is compared with other runs.
     pub const fn compared(key: &'static str, head: &'static str, unit: &'static str) -> Self {
         Self { key, head, unit, compared: true }
     }
 }
 
-/// The figures of one case, one a column; those that were not measured are missing.
+/// The figures of one case, one for each column. `None` if a figure was not measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// What was measured.
     pub name: String,
-    /// In the order of the columns.
+    /// The figures, in the order of the columns.
     pub figures: Vec<Option<f64>>,
 }
 
@@ -52,14 +52,14 @@ struct Baseline {
     rows: Vec<Row>,
 }
 
-/// All that a run has to say.
+/// The complete results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     bench: &'static str,
     columns: Vec<Column>,
     rows: Vec<Row>,
     settings: Vec<(&'static str, Value)>,
-    /// How each row's answers were spread: for the page.
+    /// The latency distributions of rows, for the HTML page.
     curves: Vec<Curve>,
     notes: Vec<String>,
     faults: Vec<String>,
@@ -69,14 +69,14 @@ pub struct Report {
 /// Latencies in ms at evenly spaced shares of 0 to 100 %.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Of which row.
+    /// The name of the row.
     pub name: String,
-    /// At 0 %, 1 %, … 100 %.
+    /// The latencies at 0 %, 1 %, … 100 %.
     pub points: Vec<f64>,
 }
 
 impl Report {
-    /// A report of `hark bench <bench>` without rows yet.
+    /// Creates a report of `hark bench <bench>` without rows.
     pub fn new(bench: &'static str, columns: &[Column]) -> Self {
         Self {
             bench,
@@ -96,7 +96,7 @@ impl Report {
         self.rows.push(Row { name: name.into(), figures: figures.to_vec() });
     }
 
-    /// Says under which circumstances this was measured.
+    /// Adds a setting under which the figures were measured.
     pub fn setting(&mut self, key: &'static str, value: impl Into<Value>) {
         self.settings.push((key, value.into()));
     }
@@ -106,8 +106,8 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// Says what makes the figures doubtful, such as refusals; shown first and in capitals, and the
-    /// exit code tells.
+    /// Adds a reason why the figures are doubtful, such as refusals. Faults are shown first, marked
+    /// in capitals, and make the exit code a failure.
     pub fn fault(&mut self, text: impl Into<String>) {
         self.faults.push(text.into());
     }
@@ -117,7 +117,7 @@ impl Report {
         !self.faults.is_empty()
     }
 
-    /// Adds how a row's latencies were spread.
+    /// Adds the latency distribution of a row.
     pub fn curve(&mut self, curve: Curve) {
         self.curves.push(curve);
     }
@@ -150,13 +150,13 @@ impl Report {
         self.baseline.as_ref().map(|baseline| &*baseline.name)
     }
 
-    /// The other run's figure for a row and a column.
+    /// Returns the other run's figure for a row and a column.
     pub(crate) fn other(&self, row: &Row, column: usize) -> Option<f64> {
         let rows = &self.baseline.as_ref()?.rows;
         *rows.iter().find(|other| other.name == row.name)?.figures.get(column)?
     }
 
-    /// Settings as text, one a line.
+    /// Returns the settings, with their values as text.
     pub(crate) fn settings(&self) -> impl Iterator<Item = (&str, String)> {
         self.settings.iter().map(|(key, value)| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -164,8 +164,8 @@ impl Report {
         })
     }
 
-    /// The median of several runs of the same, figure by figure. Settings and notes are those of the
-    /// last one, faults those of all.
+    /// Returns the median of several runs of the same bench, figure by figure. Settings and notes
+    /// are those of the last run, faults those of all. `None` if there are no runs.
     pub fn median(mut runs: Vec<Self>) -> Option<Self> {
         let mut last = runs.pop()?;
         for at in 0..last.rows.len() {
@@ -224,7 +224,7 @@ impl Report {
         Ok(())
     }
 
-    /// As JSON. Keys are only ever added.
+    /// Renders the report as JSON. Later versions add keys, but never remove one.
     pub fn to_json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
@@ -258,7 +258,7 @@ impl Report {
         })
     }
 
-    /// As text.
+    /// Renders the report as text.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         for fault in &self.faults {
@@ -273,7 +273,7 @@ impl Report {
             column.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
-        // Heads and units are left out where there are none.
+        // The lines of heads and of units are left out if they are empty.
         for line in table.iter().filter(|line| line.iter().any(|cell| !cell.is_empty())) {
             let mut text = format!("{:w$}", line[0], w = widths[0]);
             for (cell, width) in line.iter().zip(&widths).skip(1) {
@@ -290,7 +290,8 @@ impl Report {
         out
     }
 
-    /// A line of heads, one of units, then the rows. Of a single row, each figure has a line.
+    /// Returns a line of heads, a line of units, then the rows. If there is only one row, each of
+    /// its figures has a line.
     pub(crate) fn table(&self) -> Vec<Vec<String>> {
         let other = self.baseline_name();
         let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);
@@ -341,7 +342,7 @@ impl Report {
         table
     }
 
-    /// Prints it, and writes the page if one is wanted.
+    /// Prints the report as text or JSON, and writes the HTML page to `page` if given.
     pub fn publish(&self, json: bool, page: Option<&Path>) -> anyhow::Result<()> {
         use std::io::Write as _;
         if let Some(path) = page {

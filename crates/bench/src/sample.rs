@@ -1,4 +1,4 @@
-//! What a file of events holds, as far as questions are drawn from it: read once, in one pass.
+//! The facts about a file of events from which queries are drawn, collected in one pass.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,37 +14,37 @@ use crate::lines::Lines;
 use crate::meter::Meter;
 use crate::random::Random;
 
-/// Ids that are remembered, of all.
+/// The most ids that are remembered.
 const IDS: usize = 20_000;
-/// Kinds that tell somebody of something.
+/// Kinds that notify the people whom they tag.
 pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];
 
-/// Things with how often they come, most often first.
+/// Things with their counts, the highest count first.
 pub(crate) type Ranked<T> = Vec<(T, u32)>;
 
-/// The facts.
+/// The facts about a file.
 pub(crate) struct Sample {
     pub(crate) events: u64,
     pub(crate) ids: Vec<Id>,
-    /// Authors by notes and reposts.
+    /// Authors, by the number of their notes and reposts.
     pub(crate) authors: Ranked<Key>,
-    /// Their last hashtag.
+    /// The last hashtag of each author.
     pub(crate) hashtag_of: HashMap<Key, String>,
-    /// Times of what anyone may see, ascending.
+    /// Times of the events that anyone may read, ascending.
     pub(crate) times: Vec<u64>,
-    /// Notes by the notes that name them.
+    /// Notes, by the number of notes that tag them.
     pub(crate) threads: Ranked<Id>,
-    /// Events by the events that name them.
+    /// Events, by the number of events that tag them.
     pub(crate) named: Ranked<Id>,
-    /// People by how often they were notified.
+    /// People, by the number of their notifications.
     pub(crate) notified: Ranked<Key>,
-    /// People by gift wraps for them.
+    /// People, by the number of gift wraps for them.
     pub(crate) inboxes: Ranked<Key>,
-    /// Hashtags by notes.
+    /// Hashtags, by the number of notes that have them.
     pub(crate) hashtags: Ranked<String>,
-    /// Authors of profiles.
+    /// Authors, by the number of their profiles.
     pub(crate) profiles: Ranked<Key>,
-    /// Authors of the rare kind.
+    /// Authors, by the number of their events of the rare kind.
     pub(crate) rare: Ranked<Key>,
 }
 
@@ -71,13 +71,13 @@ impl Sample {
         Self::read_first(path, u64::MAX)
     }
 
-    /// Of the first so many events.
+    /// Reads the first `events_max` events of the file.
     pub(crate) fn read_first(path: &Path, events_max: u64) -> anyhow::Result<Self> {
         let mut lines = Lines::open(path)?;
         let mut meter = Meter::start("reading", 0);
         let mut counts = Counts::default();
         let (mut ids, mut times, mut hashtag_of) = (Vec::new(), Vec::new(), HashMap::new());
-        // Which ids are remembered does not depend on how many there are.
+        // The seed is fixed, so that the same events give the same sample.
         let mut random = Random::new(0);
         let (mut events, mut kept) = (0u64, 0);
         while events < events_max
@@ -91,9 +91,9 @@ impl Sample {
             if !is_private(event.kind()) {
                 times.push(event.created_at());
             }
-            // What a later version may have replaced is not asked for by id.
+            // Events that a later version may have replaced are not queried by id.
             if is_kept(event.kind()) {
-                // Every event is as likely to be remembered as every other.
+                // Reservoir sampling: every event is equally likely to be remembered.
                 kept += 1;
                 if ids.len() < IDS {
                     ids.push(*event.id());
@@ -124,12 +124,12 @@ impl Sample {
     }
 }
 
-/// Only its author and those whom it names are told.
+/// Whether only the author and the tagged people may read events of this kind.
 fn is_private(kind: u16) -> bool {
     kind == 4 || kind == WRAP
 }
 
-/// Anyone is told, and no other event takes its place.
+/// Whether anyone may read events of this kind, and no other event replaces them.
 fn is_kept(kind: u16) -> bool {
     !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
 }
@@ -143,7 +143,7 @@ impl Counts {
                 *self.inboxes.entry(key).or_default() += 1;
             }
         }
-        // What only some may see is not asked for in any other way.
+        // Private events are not queried in any other way.
         if is_private(kind) {
             return;
         }

@@ -1,12 +1,12 @@
-//! When things are due: one after the other, at a rate, or as soon as somebody has time for them.
+//! When requests are due: one after the other, at a rate or as soon as a thread is free.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How soon who waits sees that it is over.
+/// How soon a waiting thread notices the end of the schedule.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Shared by the threads that do them.
+/// A schedule of requests, shared by the threads that make them.
 pub(crate) struct Schedule {
     start: Instant,
     per_s: Option<f64>,
@@ -17,7 +17,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Without an end. Without a rate, each is due when it is asked for.
+    /// A schedule without an end. Without a rate, each request is due when a thread takes it.
     pub(crate) fn new(start: Instant, per_s: Option<f64>) -> Self {
         Self {
             start,
@@ -29,23 +29,23 @@ impl Schedule {
         }
     }
 
-    /// Ends it then.
+    /// Ends the schedule at this time.
     pub(crate) fn until(self, until: Instant) -> Self {
         Self { until: Some(until), ..self }
     }
 
-    /// Ends it after so many.
+    /// Ends the schedule after this many requests.
     pub(crate) fn most(self, most: u64) -> Self {
         Self { most, ..self }
     }
 
-    /// Ends it now.
+    /// Ends the schedule now.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the next one that nobody has, and gives its number and when it was due; none when it
-    /// is over.
+    /// Waits for the next request that no thread has taken, and returns its number and due time.
+    /// `None` once the schedule has ended.
     pub(crate) fn next(&self) -> Option<(u64, Instant)> {
         let number = self.given.fetch_add(1, Ordering::Relaxed);
         let due = match self.per_s {

@@ -1,5 +1,5 @@
-//! The questions that clients ask most, drawn from the data so that answers have the sizes they have
-//! in life. Each shape has many parameters, so that no answer is asked for again and again.
+//! The queries that clients send most, drawn from the data so that answers have realistic sizes.
+//! Each shape has many parameters, so that the same answer is not requested again and again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,20 +14,20 @@ use crate::random::Random;
 use crate::sample::{Ranked, Sample};
 use crate::text::hex;
 
-/// Parameters of a shape.
+/// Queries drawn for each shape, with different parameters.
 pub(crate) const PARAMETERS: usize = 256;
 
-/// One kind of question.
+/// One kind of query.
 pub(crate) struct Shape {
     /// Its name, in tables and for `--shape`.
     pub(crate) name: &'static str,
-    /// Whether answers without events are what is meant.
+    /// Whether answers without events are expected.
     pub(crate) may_be_empty: bool,
     make: fn(&mut Draw<'_>) -> Option<String>,
 }
 
-/// Keeps the shapes with one of the `wanted` parts of names, all if there are none, and says which
-/// shapes there are if none has such a name.
+/// Keeps the shapes whose names contain one of the `wanted` parts, or all if `wanted` is empty.
+/// Fails with a list of all shapes if no name contains one of the parts.
 pub(crate) fn choose<T>(
     shapes: impl IntoIterator<Item = T>,
     name: impl Fn(&T) -> &str,
@@ -47,7 +47,7 @@ pub(crate) fn choose<T>(
     Ok(shapes)
 }
 
-/// The inbox: only its owner is told, so it is drawn for each connection by itself.
+/// The inbox: only its owner may read it, so its queries are made for each connection separately.
 pub(crate) const INBOX: &str = "inbox #p 1059";
 
 /// All shapes but the inbox, in the order of the tables.
@@ -119,7 +119,7 @@ pub(crate) const SHAPES: [Shape; 17] = [
     shape("latest 100", |_| Some(r#"{"limit":100}"#.into())),
 ];
 
-/// What SQL relays fall over, asked of stores themselves.
+/// The queries that overload SQL relays, for `hark bench sql` and `hark bench hammer`.
 pub(crate) const STORE_SHAPES: [Shape; 10] = [
     MANY_E,
     shape("75 #e values, kind 7", |draw| Some(many_e(draw)? + r#","kinds":[7],"limit":100}"#)),
@@ -162,7 +162,7 @@ pub(crate) const STORE_SHAPES: [Shape; 10] = [
 
 const MANY_E: Shape = shape("75 #e values", |draw| Some(many_e(draw)? + r#","limit":500}"#));
 
-/// The beginning of a filter for 75 notes that are named some 203 times.
+/// Makes the beginning of a filter for 75 notes, to which some 203 events refer.
 fn many_e(draw: &mut Draw<'_>) -> Option<String> {
     let mut notes = String::new();
     for at in 0..75 {
@@ -172,7 +172,7 @@ fn many_e(draw: &mut Draw<'_>) -> Option<String> {
     Some(format!(r##"{{"#e":[{notes}]"##))
 }
 
-/// Who has written no more than this is quiet.
+/// The most notes of a quiet author.
 const QUIET: u32 = 6;
 
 const fn shape(name: &'static str, make: fn(&mut Draw<'_>) -> Option<String>) -> Shape {
@@ -180,36 +180,36 @@ const fn shape(name: &'static str, make: fn(&mut Draw<'_>) -> Option<String>) ->
 }
 
 impl Shape {
-    /// The filters of so many REQs, each as JSON; the same for the same sample. Empty if the sample
-    /// has nothing to draw from.
+    /// Draws the filters of [`PARAMETERS`] REQs, as JSON. They are the same for the same sample,
+    /// and empty if the sample has nothing to draw from.
     pub(crate) fn filters(&self, sample: &Sample) -> Vec<String> {
         let mut draw = Draw { sample, random: Random::new(11), told: 0, drawn: 0 };
         (0..PARAMETERS).map_while(|_| (self.make)(&mut draw)).collect()
     }
 }
 
-/// The filter for a person's gift wraps.
+/// Makes the filter for a person's gift wraps.
 pub(crate) fn inbox(person: &Key) -> String {
     format!(r##"{{"#p":["{}"],"kinds":[{WRAP}],"limit":100}}"##, hex(person))
 }
 
-/// A page of an author's notes, `page` long, not newer than `until`.
+/// Makes the filter for a page of an author's notes, at most `page` of them, at or before `until`.
 pub(crate) fn page(author: &Key, until: u64, page: usize) -> String {
     format!(r#"{{"authors":["{}"],"kinds":[1],"until":{until},"limit":{page}}}"#, hex(author))
 }
 
-/// As a JSON string.
+/// Returns text as a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = Vec::new();
     json::write_string(&mut out, text);
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Draws parameters.
+/// Draws the parameters of queries from a sample.
 struct Draw<'a> {
     sample: &'a Sample,
     random: Random,
-    /// How often the things drawn by `around` come together, and how many they are.
+    /// The sum of the counts of all things drawn by `around`, and the number of these things.
     told: u64,
     drawn: u64,
 }
@@ -217,7 +217,7 @@ struct Draw<'a> {
 impl<'a> Draw<'a> {
     fn ids(&mut self, count: usize) -> Option<String> {
         let mut ids = BTreeSet::new();
-        // With few events, few ids.
+        // The tries are bounded, since a small sample may have too few ids.
         for _ in 0..2 * count {
             if ids.len() < count && !self.sample.ids.is_empty() {
                 ids.insert(hex(self.random.pick(&self.sample.ids)));
@@ -227,13 +227,13 @@ impl<'a> Draw<'a> {
         (!list.is_empty()).then(|| format!(r#"{{"ids":[{}]}}"#, list.join(",")))
     }
 
-    /// Any of the first `bound`.
+    /// Draws any of the first `bound` things.
     fn any_of<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
         let (thing, _) = from.get(self.random.below(from.len().min(bound)))?;
         Some(thing.clone())
     }
 
-    /// So many different ones of those ranked so, fewer if there are fewer.
+    /// Draws `count` different things with these ranks, or fewer if there are fewer.
     fn distinct<T: Clone + Ord>(
         &mut self,
         from: &Ranked<T>,
@@ -250,19 +250,19 @@ impl<'a> Draw<'a> {
         (!found.is_empty()).then(|| found.into_iter().collect())
     }
 
-    /// One of the first `bound`, the first ones more often.
+    /// Draws one of the first `bound` things, the first ones more often.
     fn ranked<T: Clone>(&mut self, from: &Ranked<T>, bound: usize) -> Option<T> {
         let rank = self.random.zipf(from.len().min(bound));
         from.get(rank).map(|(thing, _)| thing.clone())
     }
 
-    /// An author, the busy ones more often, but not the busiest: nobody reads that one at home.
+    /// Draws an author, busy ones more often, but never the busiest, whom nobody follows.
     fn author(&mut self, bound: usize) -> Option<Key> {
         let rank = 1 + self.random.zipf((self.sample.authors.len().checked_sub(1)?).min(bound));
         self.sample.authors.get(rank).map(|(key, _)| *key)
     }
 
-    /// Things that come `target` times on average, however few or many times each of them does.
+    /// Draws a thing so that all things drawn so far have a count of `target` on average.
     fn around<T: Clone>(&mut self, from: &'a Ranked<T>, target: f64) -> Option<T> {
         let common = from.partition_point(|(_, count)| f64::from(*count) >= target);
         let more = self.told as f64 <= target * self.drawn as f64;
@@ -279,7 +279,7 @@ impl<'a> Draw<'a> {
         (!list.is_empty()).then(|| list.join(","))
     }
 
-    /// So many authors, as somebody follows them: some busy, most quiet.
+    /// Lists `count` authors as a person follows them: some busy, most quiet.
     fn crowd(&mut self, count: usize) -> Option<String> {
         let mut keys = BTreeSet::new();
         for _ in 0..4 * count {
@@ -290,7 +290,7 @@ impl<'a> Draw<'a> {
         Self::list(&keys)
     }
 
-    /// So many of these people, any of them, filled up with authors.
+    /// Lists `count` of these people, and further authors if they are too few.
     fn people(&mut self, from: &'a Ranked<Key>, count: usize) -> Option<String> {
         let mut keys = BTreeSet::new();
         from.first()?;

@@ -1,38 +1,38 @@
-//! A store that is asked in process, lent by the binary: this crate knows none. And whatever else
-//! answers questions or takes events, one at a time.
+//! The interface to a store that is queried in process, which the binary passes in, and to anything
+//! else that answers queries or takes events, one call at a time.
 
-/// A store of Hark, opened. Shared by the threads that ask and those that insert.
+/// An open store of Hark, shared by the threads that query it and those that insert into it.
 pub trait Store: Send + Sync {
-    /// Keeps events, each given as JSON, without checking their signatures. Durable on return.
+    /// Stores events, each given as JSON, without checking signatures. They are durable on return.
     fn put(&self, events: &[Vec<u8>]) -> anyhow::Result<()>;
 
-    /// Reads all that a filter asks for and says how many events that are.
+    /// Reads all events that match a filter and returns their number.
     fn ask(&self, filter: &str) -> anyhow::Result<u64>;
 }
 
-/// Opens the store at an address: a directory or a `postgres://` URL. It is made if it is not there.
+/// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.
 pub type Open<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn Store>>;
 
-/// Whatever answers questions, one at a time.
+/// Runs queries, one at a time.
 pub(crate) trait Asker: Send {
-    /// Reads the whole answer and says how many events it holds.
+    /// Runs a query, reads the whole answer and returns the number of events in it.
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64>;
 }
 
-/// Whatever takes events, some at a time.
+/// Inserts events, one batch at a time.
 pub(crate) trait Inserter: Send {
-    /// Returns once they are durable.
+    /// Inserts events and returns once they are durable.
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()>;
 }
 
-/// One of several threads that ask a store.
+/// The reference of one of several threads that query a store.
 impl Asker for &dyn Store {
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
         Store::ask(*self, filter)
     }
 }
 
-/// One of several threads that insert.
+/// The reference of one of several threads that insert into a store.
 impl Inserter for &dyn Store {
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()> {
         self.put(events)

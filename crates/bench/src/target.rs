@@ -1,4 +1,5 @@
-//! The relay or node that is measured: its address, its processes, what it says it is; and what it refuses.
+//! The relay or node that is measured: its address, its processes, the software that it reports,
+//! and what it refuses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,17 +20,17 @@ pub(crate) struct Target {
     driver: Processes,
 }
 
-/// When a measurement began, and what had been used by then.
+/// When a measurement began, and the CPU time used by then.
 pub(crate) struct Start {
     server: Used,
     driver: Used,
     at: std::time::Instant,
 }
 
-/// What a measurement has used.
+/// The CPU time and the elapsed time of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent {
-    /// By the server, if its processes are known.
+    /// CPU time of the server, if its processes are known.
     pub(crate) server: Option<Duration>,
     pub(crate) driver: Option<Duration>,
     pub(crate) elapsed: Duration,
@@ -45,7 +46,7 @@ impl Target {
         Connection::open(&self.url, kind).await
     }
 
-    /// So many connections for load.
+    /// Opens `count` connections for load.
     pub(crate) async fn connect_all(&self, count: usize) -> anyhow::Result<Vec<Connection>> {
         let mut all = Vec::with_capacity(count);
         for _ in 0..count {
@@ -67,12 +68,12 @@ impl Target {
         })
     }
 
-    /// The server's memory now.
+    /// Returns the server's current memory.
     pub(crate) fn memory(&self) -> Option<Memory> {
         self.processes.memory()
     }
 
-    /// Says in the report what was measured and on what.
+    /// Adds the target and the machine to the settings of the report.
     pub(crate) async fn describe(&self, report: &mut Report) {
         report.setting("url", self.url.text.clone());
         let software = tokio::time::timeout(Duration::from_secs(5), self.software()).await;
@@ -80,7 +81,7 @@ impl Target {
         describe_machine(report);
     }
 
-    /// Software and version as the relay's own document says (NIP-11).
+    /// Reads software and version from the relay's information document (NIP-11).
     async fn software(&self) -> Option<String> {
         let mut stream = TcpStream::connect(&self.url.authority).await.ok()?;
         let request = format!(
@@ -91,7 +92,7 @@ impl Target {
         let mut answer = Vec::new();
         stream.take(1 << 20).read_to_end(&mut answer).await.ok()?;
         let answer = String::from_utf8_lossy(&answer);
-        // The body may come in pieces with their lengths between; the document is one JSON object.
+        // The body may be chunked. The document is the JSON object within it.
         let json = answer.get(answer.find("\r\n\r\n")?..)?;
         let json = json.get(json.find('{')?..=json.rfind('}')?)?;
         let document: Value = serde_json::from_str(json).ok()?;
@@ -100,7 +101,7 @@ impl Target {
     }
 }
 
-/// Says in the report on what it was measured.
+/// Adds the machine to the settings of the report.
 pub(crate) fn describe_machine(report: &mut Report) {
     report.setting("cpu", cpu_model());
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
@@ -115,14 +116,14 @@ fn cpu_model() -> String {
     line.map_or("unknown", |line| line.trim_start_matches([' ', '\t', ':'])).to_owned()
 }
 
-/// What a relay has refused, by reason.
+/// The number of a relay's refusals, by reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(BTreeMap<String, u64>);
 
 impl Refusals {
-    /// Counts one, with the reason as the relay gave it.
+    /// Counts a refusal, with the reason that the relay gave.
     pub(crate) fn add(&mut self, what: &str, reason: &str) {
-        // A hundred reasons are as many as anyone reads; a relay that names ids in them has more.
+        // Nobody reads more than a hundred reasons. A relay that puts ids into them gives more.
         let key = format!("{what}: {reason}");
         let key = if self.0.contains_key(&key) || self.0.len() < 100 {
             key
@@ -149,7 +150,7 @@ impl Refusals {
         }
     }
 
-    /// Makes the report say them loudly.
+    /// Adds the refusals to the report as faults.
     pub(crate) fn tell(&self, report: &mut Report, of: &str) {
         for (reason, count) in &self.0 {
             let advice = if reason.contains("rate-limited") {

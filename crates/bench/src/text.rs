@@ -1,5 +1,5 @@
-//! Words for generated events: what people, wallets and wraps write, in several alphabets, with all
-//! that JSON has to escape.
+//! Text for generated events, like that of people, wallets and gift wraps: in several alphabets,
+//! and with characters that JSON has to escape.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ const WORDS: [&str; 48] = [
     "☕",
 ];
 
-/// Lowercase hex.
+/// Encodes 32 bytes as lowercase hex.
 pub(crate) fn hex(bytes: &[u8; 32]) -> String {
     String::from_utf8_lossy(&hark_codec::hex::encode_32(bytes)).into_owned()
 }
@@ -75,7 +75,7 @@ fn words(random: &mut Random, bytes: usize) -> String {
     out
 }
 
-/// A note: most are short, a few long, some with a link.
+/// Makes the text of a note: most are short, a few are long, some have a link.
 pub(crate) fn note(random: &mut Random) -> String {
     let least = 28 << random.below(6);
     let length = random.between(least, 2 * least);
@@ -87,12 +87,12 @@ pub(crate) fn note(random: &mut Random) -> String {
     out
 }
 
-/// A few words.
+/// Makes a title of a few words.
 pub(crate) fn title(random: &mut Random) -> String {
     words(random, 40)
 }
 
-/// Some 8 KB of Markdown.
+/// Makes some 8 KB of Markdown.
 pub(crate) fn article(random: &mut Random) -> String {
     let mut out = String::new();
     for part in 1..=8 {
@@ -101,7 +101,7 @@ pub(crate) fn article(random: &mut Random) -> String {
     out
 }
 
-/// A profile: JSON that is a string within JSON.
+/// Makes a profile: JSON that becomes a string in the event's JSON.
 pub(crate) fn profile(random: &mut Random, author: usize) -> String {
     let about = words(random, 150).replace('"', "\\\"").replace('\n', "\\n");
     format!(
@@ -112,7 +112,7 @@ pub(crate) fn profile(random: &mut Random, author: usize) -> String {
     )
 }
 
-/// What looks encrypted: base64.
+/// Makes text that looks encrypted: at least `bytes` of base64.
 pub(crate) fn sealed(random: &mut Random, bytes: usize) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes + 8);
@@ -126,12 +126,12 @@ pub(crate) fn sealed(random: &mut Random, bytes: usize) -> String {
     out
 }
 
-/// A Lightning invoice, by its looks.
+/// Makes text that looks like a Lightning invoice.
 pub(crate) fn invoice(random: &mut Random, msats: usize) -> String {
     format!("lnbc{}n1p{}", msats / 100, sealed(random, 240).to_lowercase().replace(['+', '/'], "q"))
 }
 
-/// The request that a zap answers (NIP-57), as JSON.
+/// Makes the request that a zap answers (NIP-57), as JSON.
 pub(crate) fn zap_request(sender: &str, person: &str, note: &str, msats: usize) -> String {
     format!(
         "{{\"id\":\"{note}\",\"pubkey\":\"{sender}\",\"created_at\":1750000000,\"kind\":9734,\"tags\":[\
@@ -140,12 +140,12 @@ pub(crate) fn zap_request(sender: &str, person: &str, note: &str, msats: usize) 
     )
 }
 
-/// A relay's URL, from a small world of them.
+/// Picks one of 60 relay URLs, the first ones more often.
 pub(crate) fn relay(random: &mut Random) -> String {
     format!("wss://relay{}.example", 1 + random.zipf(60))
 }
 
-/// The hashtag of this rank; some are not in ASCII.
+/// Returns the hashtag with this rank. Some hashtags are not ASCII.
 pub(crate) fn hashtag(rank: usize) -> String {
     let word = WORDS[rank % WORDS.len()];
     if rank < WORDS.len() { word.to_owned() } else { format!("{word}{}", rank / WORDS.len()) }

@@ -1,7 +1,7 @@
-//! As much of a WebSocket client as a load driver needs. It shares the machine with the server that it
-//! measures, so it must cost little: requests are made into frames beforehand, and answers are not
-//! parsed but walked, frame by frame, with a look at how each begins. Small and of our own for that
-//! reason alone; it trusts the server, checks no `Sec-WebSocket-Accept`, and speaks no TLS.
+//! As much of a WebSocket client as a load generator needs. The client runs on the same machine as
+//! the server that it measures, so it must use little CPU: requests are framed beforehand, and
+//! answers are not parsed but scanned frame by frame, by how each begins. That is the only reason
+//! for a client of our own. It trusts the server, checks no `Sec-WebSocket-Accept`, and has no TLS.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use anyhow::{Context as _, bail};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// A message longer than this is taken for a mistake.
+/// The longest frame accepted. A longer one is treated as an error of the relay.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Room for what is read at once.
+/// Initial read buffer of busy connections.
 const READ_BYTES: usize = 256 << 10;
-/// Room of connections that get hardly anything.
+/// Initial read buffer of connections that receive little.
 const SMALL_BYTES: usize = 4 << 10;
 /// How long a server may take to answer a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -27,10 +27,10 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// Where a relay or a node is.
+/// The address of a relay or a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Url {
-    /// As it was typed.
+    /// The URL as it was typed.
     pub(crate) text: String,
     /// Host and port.
     pub(crate) authority: String,
@@ -50,7 +50,7 @@ impl std::str::FromStr for Url {
 }
 
 impl Url {
-    /// The address of a node's REST API.
+    /// Parses the address of a node's REST API.
     pub(crate) fn http(text: &str) -> Result<Self, String> {
         if text.starts_with("https://") {
             return Err("TLS is not measured here: give the node's own http:// address".into());
@@ -59,7 +59,7 @@ impl Url {
         Self::new(text, rest).ok_or("there is no host, as in http://127.0.0.1:8645".into())
     }
 
-    /// What stands behind the scheme, if there is a host in it.
+    /// Splits `rest`, the part after the scheme. `None` if it has no host.
     fn new(text: &str, rest: &str) -> Option<Self> {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.is_empty() {
@@ -103,7 +103,7 @@ fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
     }
 }
 
-/// What stands before a frame's payload.
+/// The head of a frame, before its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     opcode: u8,
@@ -113,10 +113,10 @@ struct Head {
     payload: usize,
 }
 
-/// The head of the frame that `bytes` begin with, if all of the head is there.
+/// Parses the head of the frame at the start of `bytes`. `None` if the head is incomplete.
 fn head(bytes: &[u8]) -> Option<Head> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
-    // A server does not mask; if it does, its key is stepped over and the payload means nothing.
+    // Servers do not mask. If one does, its key is skipped and the payload is meaningless.
     let mask = if second & 0x80 == 0 { 0 } else { 4 };
     let (len, payload) = match second & 0x7f {
         126 => {
@@ -133,7 +133,7 @@ fn head(bytes: &[u8]) -> Option<Head> {
     Some(Head { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
 }
 
-/// A relay's message, told by how it begins.
+/// A relay's message, identified by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told<'a> {
     /// `["EVENT",`
@@ -148,7 +148,7 @@ pub(crate) enum Told<'a> {
     Notice(&'a [u8]),
     /// `["AUTH",`
     Auth(&'a [u8]),
-    /// Anything else; the rest of a message in pieces, too.
+    /// Anything else, including the later frames of a fragmented message.
     Other,
 }
 
@@ -164,7 +164,8 @@ fn told(text: &[u8]) -> Told<'_> {
     }
 }
 
-/// The strings of a short message like CLOSED or OK, unescaped; booleans come as `true` and `false`.
+/// Returns the fields of a short message like CLOSED or OK: strings unescaped, booleans as `true`
+/// and `false`. Empty if the message is not a JSON array.
 pub(crate) fn fields(text: &[u8]) -> Vec<String> {
     let parsed: Option<Vec<serde_json::Value>> = serde_json::from_slice(text).ok();
     let text = |value: &serde_json::Value| match value.as_str() {
@@ -178,22 +179,22 @@ pub(crate) fn fields(text: &[u8]) -> Vec<String> {
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// What was read and not walked yet.
+    /// The part of the buffer that was read and not scanned yet.
     unread: Range<usize>,
-    /// Answers to pings that wait to be sent.
+    /// Answers to pings that are still to be sent.
     pongs: Vec<u8>,
-    /// Bytes of all frames walked so far.
+    /// Bytes of all frames scanned so far.
     pub(crate) bytes: u64,
     /// The challenge of the last AUTH message (NIP-42).
     pub(crate) challenge: Option<String>,
 }
 
-/// What is asked of a connection.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// For load.
+    /// A connection that carries load.
     Busy,
-    /// One of many that get hardly anything; `deflate` offers permessage-deflate.
+    /// One of many connections that receive little. `deflate` offers permessage-deflate.
     Quiet { deflate: bool },
 }
 
@@ -264,7 +265,7 @@ impl Connection {
         sent.context("the relay has closed the connection")
     }
 
-    /// The next message that is not about the connection itself.
+    /// Waits for the next message. Control frames are handled and not returned.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Told<'_>> {
         let payload = loop {
             if let Some(payload) = self.walk()? {
@@ -275,12 +276,12 @@ impl Connection {
         Ok(told(&self.buffer[payload]))
     }
 
-    /// The next message if it has been read already.
+    /// Returns the next message if it has already been read.
     pub(crate) fn next_read(&mut self) -> anyhow::Result<Option<Told<'_>>> {
         Ok(self.walk()?.map(|payload| told(&self.buffer[payload])))
     }
 
-    /// Steps over the next whole frame, up to one with a text.
+    /// Scans complete frames up to the next message and returns the range of its payload.
     fn walk(&mut self) -> anyhow::Result<Option<Range<usize>>> {
         loop {
             let unread = &self.buffer[self.unread.clone()];
@@ -308,7 +309,7 @@ impl Connection {
                     let reason = String::from_utf8_lossy(text.get(2..).unwrap_or_default());
                     bail!("the relay has closed the connection: {code} {reason}");
                 }
-                // What is deflated cannot be told from here; it counts.
+                // A deflated message is not inflated, so it is returned as an empty one.
                 _ if head.deflated => return Ok(Some(payload.start..payload.start)),
                 _ => {
                     if self.buffer[payload.clone()].starts_with(b"[\"AUTH\"") {
@@ -320,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Reads what there is, at least one byte.
+    /// Sends pending pongs, then reads what has arrived, waiting for at least one byte.
     pub(crate) async fn fill(&mut self) -> anyhow::Result<()> {
         if !self.pongs.is_empty() {
             let pongs = std::mem::take(&mut self.pongs);
@@ -359,7 +360,7 @@ mod tests {
             assert_eq!((found.opcode, found.payload), (TEXT, len));
             assert_eq!(found.len + found.payload, frame.len());
             assert_eq!(&frame[found.len..], text);
-            // A head that is not all there says nothing.
+            // An incomplete head is not parsed.
             assert!((0..found.len - 4).all(|cut| head(&frame[..cut]).is_none()));
         }
         let from_server = [0x81, 2, b'h', b'i'];

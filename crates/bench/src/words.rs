@@ -1,6 +1,6 @@
 //! Numbers and sizes as people read them.
 
-/// 1234567 as `1,234,567`.
+/// Formats a number with commas: 1234567 as `1,234,567`.
 pub(crate) fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,7 +13,8 @@ pub(crate) fn number(value: u64) -> String {
     out
 }
 
-/// Three digits that count, or all before the point: 0.0712, 4.63, 98.1, 1,234. Whole numbers as such.
+/// Formats a figure with three significant digits, or with all digits before the point: 0.0712,
+/// 4.63, 98.1, 1,234. Whole numbers have no fraction.
 pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -31,7 +32,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// 1073741824 as `1.1 GB`: decimal, as files are counted.
+/// Formats a size with a decimal unit, as is usual for files: 1073741824 as `1.1 GB`.
 pub(crate) fn bytes(value: u64) -> String {
     let (mut size, mut unit) = (value as f64, "B");
     for larger in ["KB", "MB", "GB", "TB"] {

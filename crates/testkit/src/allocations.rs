@@ -1,4 +1,4 @@
-//! An allocator that counts what each thread asks of it.
+//! An allocator that counts the allocations of each thread.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -9,21 +9,21 @@ thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated or made something grow.
+/// Returns how often this thread has allocated or reallocated memory.
 pub fn of_this_thread() -> usize {
     COUNT.with(Cell::get)
 }
 
-/// Bytes that this thread has allocated, less those that it has given back.
+/// Returns the bytes that this thread has allocated, less those that it has freed.
 pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Counts, and leaves the work to another allocator. To be put under `#[global_allocator]`.
+/// Counts calls and passes them to another allocator. For use as `#[global_allocator]`.
 pub struct Counting<A>(pub A);
 
 fn count(bytes: isize) {
-    // At the end of a thread there may be no counter left.
+    // At the end of a thread its counter may already be gone.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
     add(bytes);
 }
@@ -32,7 +32,7 @@ fn add(bytes: isize) {
     let _ = BYTES.try_with(|all| all.set(all.get().wrapping_add(bytes)));
 }
 
-// SAFETY: everything is handed to the other allocator as it is.
+// SAFETY: every call is passed unchanged to the other allocator.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());

@@ -1,4 +1,4 @@
-//! The contract of a store: the same answers as the model store, for random data and questions.
+//! The contract of a store: the same answers as the model store, for random data and queries.
 
 use std::ops::ControlFlow;
 
@@ -13,25 +13,25 @@ use crate::random::{Flavour, Random, World};
 pub trait Subject {
     /// The store.
     fn store(&self) -> &dyn Store;
-    /// Something that must not change any answer: seal, merge, compact, reopen, rebuild ...
+    /// Does something that must not change any answer: seal, merge, compact, reopen, rebuild ...
     fn disturb(&mut self, random: &mut Random);
 }
 
-/// How much to do.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Records to put.
     pub records: usize,
-    /// Questions to ask, spread evenly.
+    /// Queries to run, spread evenly.
     pub queries: usize,
     /// Disturbances, spread evenly.
     pub disturbances: usize,
 }
 
-/// What was compared.
+/// How much was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Questions asked.
+    /// Queries run.
     pub queries: usize,
     /// Records in the answers.
     pub answers: usize,
@@ -47,7 +47,7 @@ pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
     }
 }
 
-/// Drives a subject and the model side by side and panics, saying the seed, where they differ.
+/// Runs a subject and the model side by side. Panics if they differ, with the seed in the message.
 pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -> Compared {
     let model = match flavour {
         Flavour::Nostr => MemoryStore::new(NostrRules),
@@ -94,7 +94,7 @@ fn batch(world: &mut World) -> Vec<Write> {
     (0..count).map(|_| write(world)).collect()
 }
 
-/// Sequence numbers may differ from the model's; all else may not.
+/// Panics if the outcomes differ from the model's. Only sequence numbers may differ.
 pub fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: usize) {
     let plain = |outcome: &Outcome| match outcome {
         Outcome::Stored { .. } => Outcome::Stored { seq: 0 },
@@ -105,10 +105,10 @@ pub fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: u
     assert_eq!(theirs, ours, "outcomes differ, seed {seed}, after {made} records");
 }
 
-/// An answer: ids in order, and whether there is more.
+/// Reads an answer: its ids in order, and whether there are more.
 fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<Id>, bool) {
     let mut ids = Vec::new();
-    // Sometimes in small slices with pauses, sometimes in one go.
+    // Sometimes in small slices with pauses, sometimes in a single slice.
     let work = if random.once_in(3) { 1 + random.below(20) as u64 } else { u64::MAX };
     let pause_at = random.below(40);
     loop {
@@ -124,8 +124,8 @@ fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<I
     }
 }
 
-/// Asks both and panics with `context` where the answers, counts or knowledge differ; gives the length
-/// of the answer.
+/// Runs a query on the store and on the model, and returns the length of the answer. Panics with
+/// `context` if answers or counts differ, or if only the store knows an id.
 pub fn compare(
     store: &dyn Store,
     model: &MemoryStore,

@@ -1,5 +1,5 @@
-//! Messages as clients compress them (permessage-deflate, RFC 7692), with zlib's algorithm and all of its
-//! settings, and what such messages hold.
+//! Compresses messages as clients do (permessage-deflate, RFC 7692), with zlib's algorithm and all
+//! of its settings, and makes the contents of such messages.
 
 use zlib_rs::{Deflate, DeflateFlush, Inflate, InflateFlush};
 
@@ -10,7 +10,7 @@ pub const LEVELS: std::ops::RangeInclusive<i32> = 0..=9;
 /// Sizes of the window, as powers of two.
 pub const WINDOW_BITS: std::ops::RangeInclusive<u8> = 9..=15;
 
-/// What every compressed message ends with, and is sent without.
+/// The end of every compressed message, which is not sent.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// Compresses one message.
@@ -25,7 +25,7 @@ pub fn deflate(message: &[u8], level: i32, window_bits: u8) -> Vec<u8> {
     out
 }
 
-/// Brings one message back to its length, which is at most `len_max`.
+/// Decompresses one message, which is at most `len_max` bytes long.
 pub fn inflate(payload: &[u8], len_max: usize) -> Vec<u8> {
     let mut out = vec![0; len_max];
     let mut inflate = Inflate::new(false, 15);
@@ -35,7 +35,7 @@ pub fn inflate(payload: &[u8], len_max: usize) -> Vec<u8> {
     out
 }
 
-/// What a message can hold, from what shrinks most to what does not shrink at all.
+/// The content of a message, from the most compressible to the incompressible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// One letter, again and again.
@@ -51,10 +51,10 @@ pub enum Content {
 }
 
 impl Content {
-    /// All of them.
+    /// All contents.
     pub const ALL: [Self; 5] = [Self::Letter, Self::Events, Self::Words, Self::Hex, Self::Noise];
 
-    /// So many bytes of it. All but noise is plain text.
+    /// Makes `len` bytes of this content. All but noise is plain text.
     pub fn make(self, random: &mut Random, len: usize) -> Vec<u8> {
         const WORDS: [&str; 16] = [
             "the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "hark",
@@ -85,7 +85,7 @@ impl Content {
     }
 }
 
-/// A length from 2 bytes to 300 kB. Each order of magnitude is as likely as the others.
+/// Draws a length from 2 bytes to 300 kB. Each order of magnitude is equally likely.
 pub fn length(random: &mut Random) -> usize {
     let bits = 1 + random.below(18);
     ((1 << bits) + random.below(1 << bits)).min(300_000)

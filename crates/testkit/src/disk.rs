@@ -1,8 +1,9 @@
-//! A disk that loses what was not synced, and fails when it is told to.
+//! A disk that loses what was not synced, and fails on demand.
 //!
-//! Operations go through to real files, so that maps work, and are noted: what a file was given since
-//! its last sync, what names a folder was given since its. [`FaultyDisk::crash`] makes the disk that
-//! a power cut may leave: everything synced, and of the rest any part, torn and in any order.
+//! Operations go through to real files, so that memory maps work, and are recorded: the bytes
+//! written to a file since its last sync, the names changed in a directory since its last sync.
+//! [`FaultyDisk::crash`] makes a disk that a power cut may leave: everything that was synced, and
+//! any part of the rest, torn and in any order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,24 +16,24 @@ use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
 
 use crate::random::Random;
 
-/// What goes wrong.
+/// The ways in which the disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// One operation fails, half done perhaps; later ones work. What a sync that failed should have
-    /// made durable is never durable, whatever later syncs say.
+    /// One operation fails, perhaps half done. Later ones work. What a failed sync should have made
+    /// durable never becomes durable, even if later syncs succeed.
     Once,
-    /// Nothing more can be made or written, for want of room. Syncs, renames and removals work.
+    /// The disk is full: nothing can be created or written. Syncs, renames and removals work.
     Full,
-    /// The power goes: every operation fails from here on.
+    /// The power fails: every operation from then on fails.
     Power,
 }
 
-/// What is known of a change.
+/// Whether a change is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Not synced: there after a crash, or not.
+    /// Not synced: a crash may keep or lose the change.
     Open,
-    /// Its sync failed: like open, but no later sync helps.
+    /// The sync failed: as with `Open`, but no later sync makes the change durable.
     Suspect,
     Durable,
 }
@@ -49,7 +50,7 @@ enum Node {
     Dir,
 }
 
-/// What one operation did to the names of a folder.
+/// The names that one operation added to a directory or removed from it.
 struct Naming {
     names: Vec<(PathBuf, Option<Node>)>,
     fate: Fate,
@@ -71,11 +72,11 @@ struct State {
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// Bytes that all files together may have; no bound but the machine's if `None`.
+    /// The most bytes that all files together may have. `None` sets no bound but the machine's.
     room: Option<u64>,
 }
 
-/// The disk. Clones are the same disk; its files go with the last of them.
+/// A disk that can fail. Clones are the same disk. Its files are removed with the last clone.
 #[derive(Clone)]
 pub struct FaultyDisk(Arc<Inner>);
 
@@ -86,12 +87,12 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // What is left behind in the temporary directory harms nobody.
+        // Files left behind in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.root);
     }
 }
 
-/// A directory for temporary files, in memory if the machine has one there.
+/// Returns a new path for a temporary directory, in memory if the machine has /dev/shm.
 pub fn scratch(name: &str) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let memory = Path::new("/dev/shm");
@@ -101,7 +102,7 @@ pub fn scratch(name: &str) -> PathBuf {
 }
 
 impl FaultyDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new(seed: u64) -> io::Result<Self> {
         let root = scratch("disk");
         fs::create_dir_all(&root)?;
@@ -118,7 +119,7 @@ impl FaultyDisk {
         Ok(Self(Arc::new(Inner { root, state: Mutex::new(state) })))
     }
 
-    /// Where its files are.
+    /// The directory of the disk's files.
     pub fn root(&self) -> &Path {
         &self.0.root
     }
@@ -127,7 +128,7 @@ impl FaultyDisk {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `trouble` come after so many more operations.
+    /// Lets `trouble` happen after this many more operations.
     pub fn arm(&self, trouble: Trouble, after: u64) {
         let mut state = self.state();
         (state.armed, state.struck) = (Some((trouble, after)), false);
@@ -138,31 +139,31 @@ impl FaultyDisk {
         self.state().room = room;
     }
 
-    /// Bytes that all files together have.
+    /// Returns the bytes that all files together have.
     pub fn used(&self) -> u64 {
         self.state().used(self.root())
     }
 
-    /// No trouble any more.
+    /// Ends the trouble.
     pub fn calm(&self) {
         self.state().armed = None;
     }
 
-    /// Whether the trouble has come.
+    /// Whether the trouble has happened.
     pub fn struck(&self) -> bool {
         self.state().struck
     }
 
-    /// Operations so far that change something or make it durable.
+    /// Returns the number of operations so far that changed something or made it durable.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// What a power cut at this moment may leave, as a disk of its own.
+    /// Makes a new disk of what a power cut at this moment may leave.
     pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
         let fresh = Self::new(random.bits())?;
         let state = self.state();
-        // Now and then all is lost, or all is kept: both are what happens mostly.
+        // One time in five nothing is kept, and one time in five everything, as mostly in practice.
         let keep = [0, 4, 1, 2, 3][random.below(5)];
         let kept = |random: &mut Random| random.below(4) < keep;
         let mut names: BTreeMap<&Path, Node> = BTreeMap::new();
@@ -207,7 +208,7 @@ impl FaultyDisk {
     }
 }
 
-/// The bytes of a file of which what was not synced is kept, lost or torn.
+/// Returns the bytes of a file after a crash: changes not synced are kept, lost or torn.
 fn content(
     changes: &[(Change, Fate)],
     random: &mut Random,
@@ -227,7 +228,7 @@ fn content(
                 2 => {
                     let torn = random.below(new.len() + 1);
                     put(&mut bytes, *at, &new[..torn]);
-                    // The length may have come through where the data has not.
+                    // The new length may be kept even if the data is lost.
                     if random.once_in(2) && bytes.len() < at + new.len() {
                         bytes.resize(at + new.len(), 0);
                     }
@@ -259,7 +260,7 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
 }
 
 impl State {
-    /// Whether this operation fails.
+    /// Counts an operation, and returns its error if it is to fail.
     fn strike(&mut self, operation: Operation) -> Option<io::Error> {
         self.operations += 1;
         let (trouble, left) = self.armed.as_mut()?;
@@ -329,7 +330,7 @@ impl DiskFile for FaultyFile {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Nothing that anybody can see.
+    /// Does nothing: reserving space has no visible effect.
     fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
     }
@@ -438,7 +439,7 @@ impl Disk for FaultyDisk {
         let dir = self.relative(path);
         for naming in &mut state.namings {
             let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
-            // A folder cannot be made again, so its name is left to the next sync.
+            // A directory cannot be created again, so its name is left for the next sync.
             let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
             if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
                 naming.fate = fate;

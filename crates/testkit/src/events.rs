@@ -1,6 +1,6 @@
-//! Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy authors
-//! and many quiet ones, threads, hashtags, follow lists, wraps. The same from the same seed. Ids and
-//! signatures are random bytes: for archives, which do not look at them.
+//! Makes Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy
+//! authors and many quiet ones, threads, hashtags, follow lists, gift wraps. The same seed gives
+//! the same events. Ids and signatures are random bytes, as archives do not check them.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use hark_codec::record::{Id, Key};
 
 use crate::random::Random;
 
-/// Keys that write.
+/// The number of authors.
 const AUTHORS: usize = 50_000;
 /// Events a day.
 const PER_DAY: u64 = 22_000;
@@ -17,7 +17,7 @@ const PER_DAY: u64 = 22_000;
 const TAGS: usize = 3_000;
 /// The rare kind of benches (NIP-56 reports).
 pub const RARE_KIND: u32 = 1984;
-/// When the first event was made.
+/// The time of the first event.
 pub const START: u64 = 1_750_000_000;
 
 /// Makes events, one after the other.
@@ -25,7 +25,7 @@ pub struct Events {
     random: Random,
     authors: Vec<Key>,
     recent: Vec<(Id, Key)>,
-    /// Notes that many answer.
+    /// Notes that get many replies.
     roots: Vec<(Id, Key)>,
     made: u64,
     json: String,
@@ -38,7 +38,7 @@ pub struct Events {
     pub labels: u64,
 }
 
-/// What an event says besides its content.
+/// The kind and the author of an event, and the length of its content.
 struct Plan {
     kind: u32,
     author: Key,
@@ -54,7 +54,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Events {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let authors = (0..AUTHORS).map(|_| random.bytes()).collect();
@@ -78,12 +78,12 @@ impl Events {
         &self.authors
     }
 
-    /// The time up to which events were made.
+    /// Returns the time up to which events have been made.
     pub fn now(&self) -> u64 {
         START + self.made * 86_400 / PER_DAY
     }
 
-    /// A number below `bound`, low ones far more often: its logarithm is evenly spread.
+    /// A number below `bound`, low ones far more often: its logarithm is evenly distributed.
     pub fn zipf(random: &mut Random, bound: usize) -> usize {
         let share = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         ((bound as f64 + 1.0).powf(share) as usize - 1).min(bound - 1)
@@ -185,7 +185,7 @@ impl Events {
         Plan { kind, author, content }
     }
 
-    /// Appends the next event's record to `out` and gives its id.
+    /// Appends the next event's record to `out` and returns its id.
     pub fn record(&mut self, out: &mut Vec<u8>) -> Id {
         self.tags.clear();
         let Plan { kind, author, content } = self.plan();

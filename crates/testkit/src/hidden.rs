@@ -1,5 +1,5 @@
-//! What a question costs must not say how much there is that its asker may not see: two stores of which
-//! one has such records and the other has not are to answer, count and charge alike.
+//! Checks that the cost of a query does not reveal how many records are hidden from its reader. Two
+//! stores, one with such records and one without, must answer, count and charge alike.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use hark_archive::{Gate, Head, Id, Key, LabelSet, Outcome, Progress, Query, Stor
 
 use crate::random::{Random, encode};
 
-/// Kinds that are kept back.
+/// Kinds that not every reader may see.
 const PRIVATE: [u32; 2] = [4, 1_059];
-/// Public ones lie below, between and above them.
+/// Public kinds: below, between and above the private ones.
 const PUBLIC: [u32; 6] = [1, 1, 1, 7, 1_000, 9_735];
-/// Those who may be asking, and those who never do.
+/// The number of people who may query, and of those who never do.
 const READERS: u8 = 3;
 const OTHERS: u8 = 3;
 
-/// Records of a stage that both stores get, and more of it that only one does.
+/// Records of a stage that both stores get.
 pub const SEEN: usize = 200;
-/// See [`SEEN`].
+/// Further records of a stage that only one store gets.
 pub const HIDDEN: usize = 300;
 
-/// Makes the records and the questions.
+/// Makes the records and the queries.
 pub struct Secrets {
     random: Random,
     stage: u64,
@@ -37,7 +37,7 @@ fn hex(of: u8) -> Vec<u8> {
 }
 
 impl Secrets {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self { random: Random::new(seed), stage: 0, ids: Vec::new() }
     }
@@ -50,7 +50,7 @@ impl Secrets {
         READERS + self.random.below(usize::from(OTHERS)) as u8
     }
 
-    /// A record of these times. A hidden one is between those who never ask.
+    /// Makes a record with this time. A hidden one is between people who never query.
     fn record(&mut self, time: u64, hidden: bool) -> Box<[u8]> {
         let private = hidden || self.random.once_in(5);
         let kind = *self.random.pick(if private { &PRIVATE[..] } else { &PUBLIC[..] });
@@ -68,8 +68,8 @@ impl Secrets {
         encode(&Head { id, time, author: Some(key(author)), kind, expires: None }, &labels)
     }
 
-    /// What both stores are to put next, and what only the second one does, as writes of each. Those of
-    /// both have the first and the last time of all.
+    /// Makes the next writes of each store. Those of the second store include the hidden records.
+    /// The first and the last time belong to records that both stores get.
     pub fn stage(&mut self) -> [Vec<Write>; 2] {
         let start = 1_000_000 + self.stage * 100;
         self.stage += 1;
@@ -80,7 +80,7 @@ impl Secrets {
             let time = [start, start + 150].get(at).copied().unwrap_or(inner);
             both.push((hidden, self.record(time, hidden)));
         }
-        // Some of it piece by piece, some of it mixed.
+        // Half of the records are swapped, so that some hidden ones are mixed with the others.
         for at in (1..both.len()).rev() {
             if self.random.once_in(2) {
                 both.swap(at, self.random.below(at + 1));
@@ -91,7 +91,7 @@ impl Secrets {
         [seen, both.iter().map(put).collect()]
     }
 
-    /// A question, mostly for what is hidden, by a stranger or some of those who ask.
+    /// Makes a query, often for hidden records, by some of the readers or by a stranger.
     pub fn question(&mut self) -> Query {
         let mut readers: Vec<Key> = Vec::new();
         if !self.random.once_in(3) {
@@ -143,14 +143,14 @@ impl Secrets {
     }
 }
 
-/// Puts a stage's writes; each of them is kept.
+/// Commits the writes of a stage. Panics unless each record is stored.
 pub fn put(store: &dyn Store, writes: &[Write]) {
     let committed = store.commit(writes).expect("the store commits");
     assert!(committed.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
 }
 
-/// What an asker gets of a store, and what that costs: after each slice the ids so far, the rows so far
-/// and how it stands; and what a count says.
+/// What a reader gets from a store, and at what cost: for each slice its ids, the rows visited so
+/// far and the progress; and the result of a count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     slices: Vec<(Vec<Id>, u64, Progress)>,
@@ -158,7 +158,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Asks.
+    /// Runs a query in slices of at most `work`, and counts its matches.
     pub fn of(store: &dyn Store, query: &Query, work: u64) -> Self {
         let mut search = store.search(query).expect("the store searches");
         let mut slices = Vec::new();
@@ -178,18 +178,19 @@ impl Seen {
         Self { slices, count }
     }
 
-    /// Rows visited in all.
+    /// Returns the number of rows visited in all.
     pub fn rows(&self) -> u64 {
         self.slices.last().map_or(0, |(_, rows, _)| *rows)
     }
 
-    /// Records told.
+    /// Returns the number of records in the answer.
     pub fn told(&self) -> usize {
         self.slices.iter().map(|(ids, ..)| ids.len()).sum()
     }
 }
 
-/// Asks both stores the same and says what was told. Panics where what they show differs.
+/// Runs the same queries on both stores and returns the number of records in one store's answers.
+/// Panics if the stores show a difference.
 pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize) -> usize {
     let mut told = 0;
     for _ in 0..questions {

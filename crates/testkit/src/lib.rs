@@ -10,5 +10,5 @@ pub mod hidden;
 pub mod postgres;
 pub mod random;
 #[cfg(feature = "toy")]
-#[allow(missing_docs)] // the length of all of it is what it shows
+#[allow(missing_docs)] // the file is to show how short a network can be
 pub mod toy;

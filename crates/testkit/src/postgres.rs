@@ -1,9 +1,10 @@
 //! A throwaway PostgreSQL: a cluster in a temporary directory on a free loopback port, with a
 //! database of its own for each test. It can be stopped, killed and started again.
 //!
-//! It goes with the process that started it, however that ends: a shell waits for the end of a pipe
-//! that only this process holds, ends the server and removes its directory. So neither a panic nor a
-//! `kill -9` leaves anything behind, although a cluster shared by all tests is never dropped.
+//! The cluster ends with the process that started it, however that process ends: a shell waits for
+//! the end of a pipe that only this process holds, ends the server and removes its directory. So
+//! neither a panic nor a `kill -9` leaves anything behind, although a cluster shared by all tests
+//! is never dropped.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,11 +18,12 @@ use std::time::{Duration, Instant};
 
 /// The oldest version that Hark works with.
 const VERSION_MIN: u32 = 15;
-/// How long a start may take; machines that test are busy ones.
+/// How long a start may take. Machines that run tests are busy.
 const START: Duration = Duration::from_mins(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Waits for the end of its input, which is that of whoever started it. The process must be the
-/// server of this directory before it is ended, as numbers are given anew.
+/// The shell script that waits for the end of its input, which is the end of the process that
+/// started it, and then ends the server. As process ids are reused, the script first checks that
+/// the process is the server of this directory.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 read -r _
@@ -41,7 +43,7 @@ pub struct Cluster {
     programs: PathBuf,
     dir: PathBuf,
     port: u16,
-    /// Whom the server runs as: it refuses root.
+    /// User and group of the server. Set if this process is root, as the server refuses root.
     user: Option<(u32, u32)>,
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
@@ -49,9 +51,9 @@ pub struct Cluster {
     databases: AtomicU32,
 }
 
-/// A database of one test, dropped with it.
+/// A database for one test. Dropping this value removes the database.
 pub struct Database<'a> {
-    /// Where it is: `postgres://…`.
+    /// The address of the database: `postgres://…`.
     pub url: String,
     /// Its name in the cluster.
     pub name: String,
@@ -60,19 +62,19 @@ pub struct Database<'a> {
 }
 
 impl Cluster {
-    /// The cluster that all tests of this process share. It keeps running; it does not sync to disk,
-    /// which nothing short of a power cut can tell.
+    /// Returns the cluster that all tests of this process share. It keeps running. It does not sync
+    /// to disk, which only a power cut would reveal.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::new);
         &SHARED
     }
 
-    /// One of its own, for a test that stops it.
+    /// Starts a separate cluster, for a test that stops it.
     pub fn new() -> Self {
         Self::with(&["fsync=off"])
     }
 
-    /// One with these settings, each as `name=value`.
+    /// Starts a cluster with these settings, each as `name=value`.
     pub fn with(settings: &[&str]) -> Self {
         let cluster = Self::prepare(settings.iter().map(|setting| (*setting).to_owned()).collect());
         let mut initdb = cluster.program("initdb");
@@ -83,7 +85,7 @@ impl Cluster {
         cluster
     }
 
-    /// A streaming replica of this one.
+    /// Starts a streaming replica of this cluster.
     #[must_use]
     pub fn replica(&self) -> Self {
         let cluster = Self::prepare(self.settings.clone());
@@ -95,13 +97,13 @@ impl Cluster {
         cluster
     }
 
-    /// All but its files and the server.
+    /// Prepares a cluster, without its files and its server.
     fn prepare(settings: Vec<String>) -> Self {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("hark-postgres-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
-        // Left by a process that had this number before, if at all.
+        // An earlier process with the same id may have left a directory.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).expect("a directory for a cluster");
         let guard = Command::new("sh")
@@ -110,7 +112,7 @@ impl Cluster {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // An interrupt from the keyboard shall not end it before its work is done.
+            // An interrupt from the keyboard must not end the shell before its work is done.
             .process_group(0)
             .spawn()
             .expect("a shell");
@@ -130,7 +132,7 @@ impl Cluster {
         }
     }
 
-    /// Makes its files and starts it.
+    /// Runs the command that makes the cluster's files, and starts the server.
     fn make(&self, command: &mut Command) {
         let made = command.output().expect("PostgreSQL's programs run");
         let said = String::from_utf8_lossy(&made.stderr);
@@ -138,7 +140,7 @@ impl Cluster {
         self.start();
     }
 
-    /// Starts the server and returns once it takes connections. Does nothing if it runs.
+    /// Starts the server and returns once it accepts connections. Does nothing if it already runs.
     pub fn start(&self) {
         let until = Instant::now() + START;
         while self.server().is_none() {
@@ -162,7 +164,7 @@ impl Cluster {
                 if self.is_ready(child.id()) {
                     break true;
                 }
-                // After a kill, it does not start before the last of its processes is gone.
+                // After a kill, the server does not start before all its old processes are gone.
                 if child.try_wait().expect("is ours").is_some() {
                     break false;
                 }
@@ -177,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// Stops the server in order, cutting all connections, and waits for its end.
+    /// Shuts the server down, which closes all connections, and waits for its end.
     pub fn stop(&self) {
         if let Some(mut server) = self.server().take() {
             signal("INT", &[server.id()]);
@@ -188,7 +190,7 @@ impl Cluster {
     /// Kills the server and all of its processes with -9.
     pub fn kill(&self) {
         if let Some(mut server) = self.server().take() {
-            // The first one before the others, or it would start them anew.
+            // The main process is killed first, or it would restart the others.
             let others = children(server.id());
             signal("KILL", &[server.id()]);
             server.wait().expect("is ours");
@@ -196,23 +198,22 @@ impl Cluster {
         }
     }
 
-    /// Stops all processes of the server where they are (SIGSTOP), so that nothing answers and no
-    /// connection ends.
+    /// Suspends all server processes (SIGSTOP), so that nothing answers and no connection ends.
     pub fn pause(&self) {
         self.signal_all("STOP");
     }
 
-    /// Lets them go on (SIGCONT).
+    /// Resumes all processes of the server (SIGCONT).
     pub fn resume(&self) {
         self.signal_all("CONT");
     }
 
-    /// What the server has logged.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
     }
 
-    /// The address of a database.
+    /// Returns the address of a database.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
@@ -222,7 +223,7 @@ impl Cluster {
         self.port
     }
 
-    /// Makes a database for a test of this name.
+    /// Creates a database for a test with this name.
     pub fn database(&self, test: &str) -> Database<'_> {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
@@ -231,7 +232,7 @@ impl Cluster {
         Database { url: self.url(&name), name, cluster: self }
     }
 
-    /// Puts a file beside the server's own, that only it may read, and has it read its settings again.
+    /// Puts a file that only the server may read into its data directory, and reloads its settings.
     pub fn file(&self, name: &str, text: &str) {
         let file = self.data().join(name);
         fs::write(&file, text).expect("a file of the server's");
@@ -242,7 +243,7 @@ impl Cluster {
         self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
-    /// What one of PostgreSQL's programs needs to be run beside this server, as its user.
+    /// Returns the command for one of PostgreSQL's programs, as the server's user.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         for (variable, _) in std::env::vars_os() {
@@ -253,7 +254,7 @@ impl Cluster {
         if let Some((user, group)) = self.user {
             command.uid(user).gid(group);
         }
-        // Whoever it runs as may have no way into the directory that tests run in.
+        // That user may have no access to the directory that tests run in.
         command.env("LC_ALL", "C").env("HOME", &self.dir).current_dir(&self.dir);
         command
     }
@@ -270,7 +271,7 @@ impl Cluster {
         Ok(String::from_utf8(output.stdout).expect("is text").trim_end().to_owned())
     }
 
-    /// Runs SQL in a database; the answer comes as lines of values separated by `|`.
+    /// Runs SQL in a database. Returns lines of values separated by `|`.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
@@ -293,7 +294,7 @@ impl Cluster {
         self.dir.join("log")
     }
 
-    /// Whether this process has written into its file that it takes connections.
+    /// Whether this process has written to its file that it accepts connections.
     fn is_ready(&self, process: u32) -> bool {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         let mut lines = text.lines();
@@ -311,14 +312,14 @@ impl Default for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
-        // Its input ends: it removes the directory.
+        // The end of its input makes the guard remove the directory.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
     }
 }
 
 impl Database<'_> {
-    /// Runs SQL; the answer comes as lines of values separated by `|`.
+    /// Runs SQL. Returns lines of values separated by `|`.
     pub fn sql(&self, sql: &str) -> String {
         self.cluster.sql(&self.name, sql)
     }
@@ -326,13 +327,13 @@ impl Database<'_> {
 
 impl Drop for Database<'_> {
     fn drop(&mut self) {
-        // Where the server does not run, the whole cluster goes soon.
+        // If the server does not run, the whole cluster is removed soon.
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         let _ = self.cluster.try_sql("postgres", &sql);
     }
 }
 
-/// The folder with the programs of the newest version found.
+/// Returns the directory with the programs of the newest version found.
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -350,14 +351,14 @@ fn programs() -> PathBuf {
     }
 }
 
-/// The major version of the server in this folder.
+/// Returns the major version of the server in this directory.
 fn version(folder: &Path) -> Option<u32> {
     let output = Command::new(folder.join("postgres")).arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     text.split_whitespace().nth(2)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// User and group of somebody without rights, if we are root.
+/// Returns an unprivileged user and its group, if this process is root and so the owner of `ours`.
 fn unprivileged(ours: &Path) -> Option<(u32, u32)> {
     if fs::metadata(ours).expect("was made").uid() != 0 {
         return None;
@@ -383,7 +384,7 @@ fn children(process: u32) -> Vec<u32> {
     list.unwrap_or_default().split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Those that are gone already need none.
+/// Sends a signal to processes. Those that have already ended are ignored.
 fn signal(name: &str, processes: &[u32]) {
     if !processes.is_empty() {
         let numbers = processes.iter().map(u32::to_string);

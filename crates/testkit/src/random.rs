@@ -1,15 +1,15 @@
-//! Random records and queries from a seed, dense in what goes wrong: ties, odd strings, replaced and
+//! Random records and queries from a seed, with many hard cases: ties, odd strings, replaced and
 //! deleted records, expiries, extreme times.
 
 use hark_archive::{Gate, Head, Id, Key, LabelSet, Order, Place, Position, Query, Record};
 use hark_networks::nostr::rules::{Class, SLOT, VANISH, class};
 
-/// A small, fast generator: the same numbers from the same seed, everywhere.
+/// A small, fast generator: the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
@@ -32,12 +32,12 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// Picks one of these items. Panics if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
-    /// A low number more often than a high one, below `bound`.
+    /// A number below `bound`, low ones more often.
     pub fn skewed(&mut self, bound: usize) -> usize {
         let low = self.below(bound).min(self.below(bound));
         low.min(self.below(bound))
@@ -55,16 +55,16 @@ impl Random {
 pub enum Flavour {
     /// Authors, kinds, labels, Nostr's rules, seconds.
     Nostr,
-    /// Labels only, nanoseconds, no authors, kinds or rules, as Waku and Whisper have it.
+    /// Labels only, nanoseconds, no authors, kinds or rules, as in Waku and Whisper.
     Labels,
 }
 
 const KINDS: [u32; 14] = [1, 1, 1, 1, 0, 3, 5, 7, 7, 62, 1059, 10_002, 30_023, 30_000];
 const ODD: [&str; 10] = ["", "a", "\"", "\\", "nostr", "\u{7f}", "\u{2028}", "é", "🦀🦀", "a b:c"];
 
-/// A world of few authors and values, so that questions meet answers.
+/// A generator of records with few authors and values, so that queries find matches.
 pub struct World {
-    /// Where its chances come from.
+    /// The source of randomness.
     pub random: Random,
     flavour: Flavour,
     authors: Vec<Key>,
@@ -79,7 +79,7 @@ fn hex(bytes: &[u8; 32]) -> Vec<u8> {
 }
 
 impl World {
-    /// A new world.
+    /// Creates a world without records.
     pub fn new(seed: u64, flavour: Flavour) -> Self {
         let mut random = Random::new(seed);
         let authors = (0..60).map(|_| random.bytes()).collect();
@@ -90,7 +90,7 @@ impl World {
         Self { random, flavour, authors, made: Vec::new(), now }
     }
 
-    /// Records made so far.
+    /// Returns the number of records made so far.
     pub fn made(&self) -> usize {
         self.made.len()
     }
@@ -112,7 +112,7 @@ impl World {
         self.authors[self.random.skewed(self.authors.len())]
     }
 
-    /// A record from before, more likely a late one.
+    /// Picks an earlier record, recent ones more often.
     fn earlier(&mut self) -> (Id, u64, Key) {
         if self.made.is_empty() {
             return (self.random.bytes(), self.now, self.author());
@@ -149,11 +149,11 @@ impl World {
         }
     }
 
-    /// A new record's bytes; now and then one that was made before.
+    /// Makes the bytes of a record. One in 40 repeats the id of an earlier record.
     pub fn record(&mut self) -> Box<[u8]> {
         self.now += u64::from(self.random.once_in(3)) * self.unit();
         let author = self.author();
-        // An id is a hash of what its record says, so it never comes with another time.
+        // An id is a hash of its record's content, so it never comes with another time.
         let (id, time) = if self.random.once_in(40) {
             let (id, time, _) = self.earlier();
             (id, time)
@@ -186,7 +186,7 @@ impl World {
             .random
             .once_in(12)
             .then(|| self.now - 20 * self.unit() + self.random.below(200) as u64 * self.unit());
-        // A deletion reaches further if it comes from the author it names.
+        // A deletion has more effect if it comes from the author of the record that it names.
         let author = match labels.iter().find(|(name, _)| kind == 5 && *name == b'e') {
             Some((_, e)) if !self.random.once_in(4) => {
                 let named = |made: &&(Id, u64, Key)| hex(&made.0) == *e;
@@ -200,7 +200,7 @@ impl World {
         encode(&head, &labels)
     }
 
-    /// A question.
+    /// Makes a query.
     pub fn query(&mut self) -> Query {
         let mut query = Query { now: self.now, ..Query::default() };
         if self.random.once_in(6) {
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// For up to three readers; some questions are for what is theirs.
+    /// Makes a gate for up to three readers. Some queries then match the readers' own records.
     fn gate(&mut self, query: &mut Query) -> Gate {
         let mut readers: Vec<Key> = (0..self.random.below(4)).map(|_| self.author()).collect();
         readers.sort_unstable();
@@ -274,7 +274,7 @@ impl World {
     }
 }
 
-/// A record's bytes: some values stand in the wire, others beside it.
+/// Encodes a record. Some label values are part of its wire bytes, others are stored separately.
 pub fn encode(head: &Head, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
     let mut wire = format!("wire of {} ", head.time).into_bytes();
     let mut places: Vec<(u8, Place<'_>)> = Vec::new();

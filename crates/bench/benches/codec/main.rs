@@ -1,5 +1,5 @@
-//! `hark bench codec` with what is not shipped: the `nostr` crate beside Hark and serde_json, and a
-//! counter of allocations.
+//! `hark bench codec` with the parts that are not shipped: the `nostr` crate besides Hark and
+//! serde_json, and a counter of allocations.
 //!
 //!     cargo bench -p hark-bench --bench codec
 
@@ -12,7 +12,7 @@ use hark_bench::codec::{self, CodecArgs};
 use hark_testkit::allocations::{self, Counting};
 use mimalloc::MiMalloc;
 
-/// The allocator that Hark is shipped with, so that libraries that allocate are not worse off.
+/// The allocator that Hark ships with, so that libraries that allocate have no disadvantage.
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting(MiMalloc);
 
@@ -20,7 +20,7 @@ static ALLOCATOR: Counting<MiMalloc> = Counting(MiMalloc);
 struct Cli {
     #[command(flatten)]
     args: CodecArgs,
-    /// What cargo says to every bench.
+    /// The flag that cargo passes to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -1,4 +1,4 @@
-//! The `nostr` crate, by its public functions.
+//! Measures the `nostr` crate through its public functions.
 
 use std::hint::black_box;
 
@@ -25,7 +25,7 @@ fn measure(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
     }
 }
 
-/// As its `EventId::new` makes it before it hashes.
+/// Makes the canonical form as the crate's `EventId::new` does before it hashes.
 fn canonical(event: &Event) -> String {
     let Event { pubkey, created_at, kind, tags, content, .. } = event;
     serde_json::json!([0, pubkey, created_at, kind, tags, content]).to_string()

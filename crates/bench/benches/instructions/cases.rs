@@ -1,4 +1,4 @@
-//! What is counted: each case once made ready, then done again and again.
+//! The cases whose instructions are counted. Each is prepared once and then run many times.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use hark_codec::nostr::{Arena, Encoder, Event, EventRecord, canonical};
 use hark_codec::record::{self, Head, Key, Place};
 use hark_store_embedded::term::Terms;
 
-/// Does it once.
+/// Runs a prepared case once.
 pub(crate) type Work = Box<dyn FnMut()>;
 
-/// Something to count.
+/// A case to count.
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// What is not counted.
+    /// Prepares the case. This part is not counted.
     pub(crate) prepare: Box<dyn Fn() -> anyhow::Result<Work>>,
 }
 
@@ -27,7 +27,7 @@ fn case(name: &str, prepare: impl Fn() -> anyhow::Result<Work> + 'static) -> Cas
     Case { name: name.into(), prepare: Box::new(prepare) }
 }
 
-/// All of them.
+/// Returns all cases.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for message in [note, follow_list] {
@@ -46,12 +46,12 @@ pub(crate) fn cases() -> Vec<Case> {
 
 type Operation = fn(Message) -> anyhow::Result<Work>;
 
-/// What is done to an event.
+/// The operations on an event.
 const OPERATIONS: [(&str, Operation); 6] = [
     ("parse", |message| {
         let mut arena = Arena::new();
         Ok(Box::new(move || {
-            // Its error would have shown when the others parsed the same.
+            // The other cases parse the same message and report an error.
             let _ = black_box(Event::parse(black_box(&message.json), &mut arena));
         }))
     }),
@@ -100,7 +100,7 @@ const OPERATIONS: [(&str, Operation); 6] = [
     }),
 ];
 
-/// An event that stays for as long as the process does.
+/// Parses an event that lives as long as the process.
 fn parsed(message: Message) -> anyhow::Result<Event<'static>> {
     let (json, arena) = (message.json.leak(), Box::leak(Box::new(Arena::new())));
     Ok(Event::parse(json, arena)?)
@@ -110,7 +110,7 @@ fn key(n: u32) -> Key {
     hark_codec::crypto::sha256(&n.to_le_bytes())
 }
 
-/// A question made ready and planned, once for a segment of a million rows.
+/// Returns the work of preparing a query and planning it once, for a segment of a million rows.
 fn planned(authors: u32, values: u32) -> Work {
     let label = |n| Box::from(hark_codec::hex::encode_32(&key(n)).as_slice());
     let named = |count: u32| LabelSet { name: b'e', values: (0..count).map(label).collect() };
@@ -136,7 +136,7 @@ fn planned(authors: u32, values: u32) -> Work {
     })
 }
 
-/// Hears and forgets.
+/// A sink that discards what it receives.
 struct Deaf;
 
 impl Sink for Deaf {
@@ -149,7 +149,7 @@ impl Sink for Deaf {
     fn overflow(&self) {}
 }
 
-/// An event is told to the one subscription that asks for its author, of so many.
+/// Returns the work of delivering an event to the one of `subscriptions` that matches its author.
 fn live(subscriptions: u32) -> anyhow::Result<Work> {
     let live = Arc::new(Live::default());
     let mut handles = Vec::new();
@@ -159,7 +159,7 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
         handle.release(Vec::new());
         handles.push(handle);
     }
-    // As many as there are rounds, from all over the index.
+    // As many records as rounds, for subscriptions spread over the whole index.
     let wire = note().json;
     let mut records = Vec::new();
     for n in (0..subscriptions).step_by(subscriptions as usize / 1_000) {

@@ -1,13 +1,13 @@
-//! How many instructions the codec, the planner and the live index take, as valgrind's callgrind counts
-//! them: the same on a busy machine as on an idle one, so that a change of a few percent is seen.
+//! Counts the instructions of the codec, the planner and the live index with valgrind's callgrind.
+//! Counts are the same on a busy machine as on an idle one, so a change of a few percent shows.
 //!
 //!     cargo bench -p hark-bench --bench instructions
 //!     cargo bench -p hark-bench --bench instructions -- --accept
 //!
-//! The first compares with `reference.txt` beside this file and fails if a count is more than 3 % above
-//! it. The second takes what it counts for the new reference: on purpose, with the reason in the commit.
-//! Counts depend on the compiler, so that nothing is compared after another one; and on valgrind, which
-//! shows programs a processor without instructions for SHA-256.
+//! The first command compares with `reference.txt` next to this file and fails if a count is more
+//! than 3 % above it. The second makes its counts the new reference, which the commit must justify.
+//! Counts depend on the compiler and on valgrind, so counts of other versions are not compared.
+//! valgrind shows programs a CPU without instructions for SHA-256.
 
 mod cases;
 
@@ -25,25 +25,25 @@ use crate::cases::{Case, Work, cases};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// How much more than its reference a count may be, in percent.
+/// How far a count may be above its reference, in percent.
 const MORE_MAX: f64 = 3.0;
-/// How many times as much a match may cost with the second of these subscriptions held as with the first.
+/// Two cases of a live match, and how many times as much as the first the second may cost.
 const LIVE: ([&str; 2], f64) =
     (["live match: 1,000 subscriptions", "live match: 100,000 subscriptions"], 2.0);
-/// How often each is done while it is counted.
+/// How often a case is run while it is counted.
 const ROUNDS: u32 = 1_000;
-/// What takes much longer under valgrind is done less often.
+/// How often a case is run that takes much longer under valgrind.
 const LIST_ROUNDS: u32 = 50;
 
 #[derive(Parser)]
 struct Cli {
-    /// Take what is counted for the new reference
+    /// Make the counts the new reference
     #[arg(long)]
     accept: bool,
-    /// Do this case, to be counted from outside
+    /// Run this case, for valgrind to count
     #[arg(long, hide = true)]
     case: Option<String>,
-    /// What cargo says to every bench
+    /// The flag that cargo passes to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if let Some(name) = cli.case {
         let case = cases().into_iter().find(|case| case.name == name).context("no such case")?;
         let mut work = (case.prepare)()?;
-        // Buffers grow before.
+        // The first run, in which buffers grow, is not counted.
         work();
         counted_rounds(&mut work, rounds(&name));
         return Ok(ExitCode::SUCCESS);
@@ -88,7 +88,7 @@ fn rounds(name: &str) -> u32 {
     if name.contains("500-tag") { LIST_ROUNDS } else { ROUNDS }
 }
 
-/// Only what happens within this function is counted; it is known by its name.
+/// Runs the rounds. valgrind finds this function by its name and counts only what runs within it.
 #[inline(never)]
 fn counted_rounds(work: &mut Work, rounds: u32) {
     for _ in 0..rounds {
@@ -96,7 +96,7 @@ fn counted_rounds(work: &mut Work, rounds: u32) {
     }
 }
 
-/// Instructions of a case, each time it is done.
+/// Counts the instructions of one run of a case.
 fn count(name: &str) -> anyhow::Result<u64> {
     let run = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
@@ -113,7 +113,7 @@ fn count(name: &str) -> anyhow::Result<u64> {
     Ok(sum / u64::from(rounds(name)))
 }
 
-/// What the counts depend on.
+/// Returns the versions and the architecture that the counts depend on.
 fn compiler() -> anyhow::Result<String> {
     let version = |program: &str| -> anyhow::Result<String> {
         let run = Command::new(program).arg("--version").output().context(program.to_owned())?;
@@ -123,7 +123,7 @@ fn compiler() -> anyhow::Result<String> {
     Ok(format!("{} for {target}, {}", version("rustc")?, version("valgrind")?))
 }
 
-/// The reference: a plain file in the repository.
+/// The reference counts, from a plain file in the repository.
 struct Reference {
     with: String,
     counts: Vec<(String, u64)>,
@@ -156,7 +156,7 @@ fn parse(text: &str) -> anyhow::Result<Reference> {
     Ok(Reference { with, counts: lines.map(count).collect::<anyhow::Result<_>>()? })
 }
 
-/// Prints the table and says whether all is well.
+/// Prints the table. The exit code is a failure if a count or the live match is above its bound.
 fn compare(reference: &Reference, counts: &[(String, u64)]) -> anyhow::Result<ExitCode> {
     println!("{:<42} {:>9} {:>9} {:>8}", "instructions", "reference", "now", "change");
     let mut bad = Vec::new();

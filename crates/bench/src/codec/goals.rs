@@ -1,8 +1,8 @@
-//! What Hark's codec is to reach. Each is told below the table, met or missed.
+//! The performance goals of Hark's codec. The report says below its table which are met or missed.
 
 use crate::report::Report;
 
-/// Row, column, and what its figure is to be at most.
+/// The goals: the row, the column, and the upper bound of the figure there.
 const GOALS: [(&str, &str, f64); 9] = [
     ("small note: parse", "serde_json_ratio", 0.3),
     ("small note: parse", "nostr_ratio", 0.25),
@@ -15,7 +15,7 @@ const GOALS: [(&str, &str, f64); 9] = [
     ("4 KB event, 20 tags: JSON write, respelled", "ns", 1_500.0),
 ];
 
-/// Adds what was reached.
+/// Adds a note for each goal: met or missed.
 pub(super) fn judge(report: &mut Report) {
     let column = |key| report.columns().iter().position(|column| column.key == key);
     let figure = |row: &str, key| {
@@ -24,7 +24,7 @@ pub(super) fn judge(report: &mut Report) {
     };
     let mut notes = Vec::new();
     for (row, key, most) in GOALS {
-        // A library that is not in this run says nothing.
+        // Goals for libraries and messages that are not part of this run are skipped.
         if let Some(figure) = figure(row, key) {
             let verdict = if figure <= most { "met" } else { "MISSED" };
             notes.push(format!("{verdict}: {row}: {key} {figure:.3} <= {most}"));

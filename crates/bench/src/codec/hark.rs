@@ -1,4 +1,4 @@
-//! Hark's own codec, as the server uses it: on buffers that it keeps.
+//! Measures Hark's own codec as the server uses it: with buffers that are reused.
 
 use std::hint::black_box;
 
@@ -96,7 +96,7 @@ fn event(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every fixed field, read and copied.
+/// Reads and copies every fixed field.
 fn read_fields(bytes: &[u8]) -> Option<EventRecord<'_>> {
     let record = EventRecord::new(Record::new(bytes).ok()?)?;
     black_box((*record.id(), *record.pubkey(), record.created_at()));

@@ -6,17 +6,17 @@ use hark_codec::nostr::Draft;
 
 /// One message.
 pub struct Message {
-    /// As the table calls it.
+    /// The name in the table.
     pub name: &'static str,
     /// Event or filter.
     pub what: What,
-    /// As JSON, in the spelling that Hark itself writes.
+    /// The message as JSON, in the spelling that Hark writes.
     pub json: Vec<u8>,
-    /// The same in another spelling, so that nothing of it can be copied as it is. Events only.
+    /// The event in another spelling, so that no part can be copied unchanged. Empty for filters.
     pub respelled: Vec<u8>,
 }
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A signed event.
@@ -25,7 +25,7 @@ pub enum What {
     Filter,
 }
 
-/// All of them, the small note first.
+/// Returns all messages, the small note first.
 pub(super) fn all() -> Vec<Message> {
     let mut all = vec![note(), profile(), follow_list(), article(), tagged()];
     let authors: Vec<String> = (0..200).map(|n| format!("\"{}\"", key(n))).collect();
@@ -36,7 +36,7 @@ pub(super) fn all() -> Vec<Message> {
     all
 }
 
-/// A reply to a thread.
+/// Makes the small note, a reply in a thread.
 pub fn note() -> Message {
     let (root, reply, author) = (key(1), key(2), key(3));
     let tags: &[&[&str]] = &[
@@ -48,13 +48,13 @@ pub fn note() -> Message {
     event("small note", 1, tags, text)
 }
 
-/// Its content is JSON, so half of its quotes are escaped.
+/// Makes a profile. Its content is JSON, so half of the event's quotes are escaped.
 fn profile() -> Message {
     let content = r#"{"name":"hark","about":"listens now,\nharks back later","picture":"https://example.org/a.png","nip05":"_@example.org","lud16":"a@example.org","website":"https://example.org/"}"#;
     event("escaped profile", 0, &[], content)
 }
 
-/// Whom somebody follows.
+/// Makes a follow list of 500 people.
 pub fn follow_list() -> Message {
     let people: Vec<String> = (0..500).map(key).collect();
     let tags: Vec<[&str; 2]> = people.iter().map(|person| ["p", person.as_str()]).collect();
@@ -69,7 +69,7 @@ fn article() -> Message {
     event("8 KB article", 30_023, tags, &format!("# On listening\n\n{}", line.repeat(89)))
 }
 
-/// An event with many tags, each with a relay's address.
+/// Makes an event with many tags, each with a relay's address.
 fn tagged() -> Message {
     let people: Vec<String> = (0..20).map(key).collect();
     let tags: Vec<[&str; 3]> =
@@ -79,7 +79,7 @@ fn tagged() -> Message {
     event("4 KB event, 20 tags", 1, &tags, &text.repeat(25))
 }
 
-/// 64 hex digits that look random.
+/// Makes 64 hex digits that look random.
 fn key(n: u32) -> String {
     let digits = hex::encode_32(&sha256(&n.to_le_bytes()));
     String::from_utf8_lossy(&digits).into_owned()
@@ -93,11 +93,11 @@ fn event(name: &'static str, kind: u16, tags: &[&[&str]], content: &str) -> Mess
     Message { name, what: What::Event, json, respelled }
 }
 
-/// White space among the tags, and the content's first `o` as an escape that it does not need.
+/// Adds white space to the tags, and writes the content's first `o` as an unnecessary escape.
 fn respell(json: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(json).replace(r#""tags":["#, r#""tags":[ "#);
     let (front, content) = text.split_once(r#""content":"#).unwrap_or((&text, ""));
-    // No escape of JSON has an o in it, and no field behind the content has one.
+    // No JSON escape contains an o, and neither does any field after the content.
     let content = content.replacen('o', r"\u006f", 1);
     format!(r#"{front}"content":{content}"#).into_bytes()
 }

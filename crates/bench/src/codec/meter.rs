@@ -1,14 +1,14 @@
-//! How long something takes, and how often it allocates.
+//! Measures how long an operation takes, and how often it allocates.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Rounds of one operation: their median counts.
+/// Timed rounds of one operation. Their median is the result.
 const ROUNDS: usize = 31;
-/// How long a round takes at least.
+/// The least time that a round takes, in µs.
 const ROUND_US: u128 = 1_000;
 
-/// Takes the figures of one library for one message.
+/// Collects the figures of one library for one message.
 pub struct Meter {
     allocations: Option<fn() -> usize>,
     figures: Vec<Figure>,
@@ -17,11 +17,11 @@ pub struct Meter {
 /// What one operation costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Which.
+    /// The name of the operation.
     pub operation: &'static str,
-    /// Of one run: the median of many rounds.
+    /// The time of one run, in ns: the median of many rounds.
     pub ns: f64,
-    /// Of one run on buffers that have grown, if anybody counted.
+    /// The allocations of one run with buffers that have grown. `None` if they were not counted.
     pub allocations: Option<f64>,
 }
 
@@ -30,7 +30,7 @@ impl Meter {
         Self { allocations, figures: Vec::new() }
     }
 
-    /// Measures `run`.
+    /// Measures `run` and adds its figure.
     pub fn measure(&mut self, operation: &'static str, mut run: impl FnMut()) {
         // The first run makes buffers grow.
         run();

@@ -1,8 +1,8 @@
-//! `hark bench codec`: what it costs to read, write, hash, verify and store one message, beside
-//! other libraries that do the same in the same run.
+//! `hark bench codec`: the cost of reading, writing, hashing, verifying and encoding one message,
+//! compared with other libraries in the same run.
 //!
-//! The command knows Hark and serde_json. What is not shipped is measured by
-//! `cargo bench -p hark-bench --bench codec`, which adds the `nostr` crate and counts allocations.
+//! The command measures Hark and serde_json. `cargo bench -p hark-bench --bench codec` adds what is
+//! not shipped: it also measures the `nostr` crate, and counts allocations.
 
 mod goals;
 mod hark;
@@ -23,50 +23,50 @@ use operation::{FIELDS, LABELS, MATCH, VERIFY};
 use crate::cli::OutputArgs;
 use crate::report::{Column, Report};
 
-/// What is measured, named alike for all libraries.
+/// The names of the measured operations, the same for all libraries.
 pub mod operation {
-    /// JSON to whatever the library works with.
+    /// Parses JSON into the library's own type.
     pub const PARSE: &str = "parse";
-    /// That to JSON, from a message that came as it is to be written.
+    /// Writes a message as JSON, in the spelling that it was parsed from.
     pub const WRITE: &str = "JSON write";
-    /// That to JSON, from a message that came in another spelling.
+    /// Writes a message as JSON, in another spelling than it was parsed from.
     pub const REWRITE: &str = "JSON write, respelled";
-    /// The bytes whose hash is the id.
+    /// Writes the bytes whose hash is the id.
     pub const CANONICAL: &str = "canonical";
-    /// The hash of these.
+    /// Computes the id, the hash of those bytes.
     pub const ID: &str = "id";
-    /// The check of the signature, id and key given.
+    /// Checks the signature, given the id and the key.
     pub const VERIFY: &str = "verify";
-    /// To the binary form.
+    /// Encodes the message in the binary form.
     pub const ENCODE: &str = "binary encode";
-    /// From bytes to every fixed field of the binary form.
+    /// Reads every fixed field of the binary form from its bytes.
     pub const FIELDS: &str = "binary fields";
-    /// Over every label of the binary form.
+    /// Iterates over every label of the binary form.
     pub const LABELS: &str = "binary labels";
-    /// Parse, then write.
+    /// Parses, then writes.
     pub const JSON_TRIP: &str = "JSON to JSON";
-    /// Parse, encode, read the fields, copy the JSON out.
+    /// Parses, encodes, reads the fields and copies the JSON out.
     pub const BINARY_TRIP: &str = "JSON to binary to JSON";
-    /// Whether an event matches a filter.
+    /// Checks whether an event matches a filter.
     pub const MATCH: &str = "match";
 }
 
-/// A library to measure: each operation that it has, on one message.
+/// A library to measure.
 pub struct Library {
-    /// As the report calls it.
+    /// The column of its times.
     pub ns: Column,
-    /// Likewise, of allocations.
+    /// The column of its allocations.
     pub allocations: Column,
-    /// Likewise, of how much of this library's time Hark takes.
+    /// The column of the ratio of Hark's time to this library's.
     pub ratio: Column,
-    /// Measures.
+    /// Measures each operation that the library has, on one message.
     pub measure: fn(&Message, &mut Meter) -> anyhow::Result<()>,
 }
 
 /// `hark bench codec`
 #[derive(Debug, Args)]
 pub struct CodecArgs {
-    /// Only messages with this in their names
+    /// Measure only messages whose names contain this
     #[arg(long = "message", value_name = "NAME", default_value = "")]
     message: String,
 
@@ -74,8 +74,8 @@ pub struct CodecArgs {
     output: OutputArgs,
 }
 
-/// Measures and reports. `others` come beside Hark and serde_json; `allocations` says how many this
-/// thread has made so far, if anybody counts.
+/// Measures and reports. `others` are measured besides Hark and serde_json. `allocations` returns
+/// how many allocations this thread has made so far; `None` if they are not counted.
 pub fn run(
     args: &CodecArgs,
     others: &[Library],
@@ -140,7 +140,7 @@ fn measure(
     Ok(report)
 }
 
-/// The message as JSON.
+/// The size of the message as JSON.
 const BYTES: Column = Column::plain("bytes", "JSON", "bytes");
-/// JSON in that time; not for what does not touch all of it.
+/// The size divided by Hark's time. Left out for operations that do not touch the whole message.
 const SPEED: Column = Column::plain("mb_per_s", "speed", "MB/s");

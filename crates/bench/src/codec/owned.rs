@@ -1,4 +1,4 @@
-//! serde_json, with a struct that owns its strings: what most programs do.
+//! Measures serde_json with a struct that owns its strings, as most programs use it.
 
 use std::hint::black_box;
 
@@ -28,7 +28,7 @@ struct Event {
 }
 
 impl Event {
-    /// What is written to a vector cannot fail.
+    /// Writes the event as JSON. Writing to a vector cannot fail.
     fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         let _ = serde_json::to_writer(out, self);

@@ -1,4 +1,4 @@
-//! Brings events of a file into nostream's tables.
+//! Loads the events of a file into nostream's tables.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -16,7 +16,7 @@ use crate::lines::Lines;
 use crate::meter::Meter;
 use crate::text::hex;
 
-/// Events between two looks at the meter.
+/// Events between two updates of the meter.
 const LOOK_EVERY: u64 = 1_024;
 
 const COPY: &str = "COPY events (event_id, event_pubkey, event_kind, event_created_at, event_content, \
@@ -32,13 +32,13 @@ const TYPES: [Type; 8] = [
     Type::JSONB,
 ];
 
-/// JSON on its way into a jsonb column.
+/// JSON to be copied into a jsonb column.
 #[derive(Debug)]
 struct Jsonb<'a>(&'a [u8]);
 
 impl ToSql for Jsonb<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        // The version of the format stands first.
+        // The version of the format comes first.
         out.extend_from_slice(&[1]);
         out.extend_from_slice(self.0);
         Ok(IsNull::No)
@@ -51,7 +51,7 @@ impl ToSql for Jsonb<'_> {
     to_sql_checked!();
 }
 
-/// What only the newest version of is kept.
+/// The key of a replaceable event, of which only the newest version is kept: author, kind and `d`.
 type Slot = (Key, u16, String);
 
 fn slot(event: &Event<'_>) -> Option<Slot> {
@@ -63,7 +63,7 @@ fn slot(event: &Event<'_>) -> Option<Slot> {
     Some((*event.pubkey(), event.kind(), d.to_owned()))
 }
 
-/// Ids among the first `events` of which a newer version is there, too.
+/// Returns the ids of those among the first `events` that have a newer version among them.
 fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
     let mut newest: HashMap<Slot, (u64, Id)> = HashMap::new();
     let mut superseded = HashSet::new();
@@ -76,7 +76,7 @@ fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
         if kept.1 == found.1 {
             continue;
         }
-        // Of the same second, the lower id stays.
+        // Of versions from the same second, the one with the lower id is kept.
         let is_newer = found.0 > kept.0 || found.0 == kept.0 && found.1 < kept.1;
         let older = if is_newer { std::mem::replace(kept, found) } else { found };
         superseded.insert(older.1);
@@ -84,8 +84,8 @@ fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
     Ok(superseded)
 }
 
-/// Brings these events of the file into `events` and leaves the newest of versions, as nostream would
-/// have it. Says how many came.
+/// Copies the file's events in `range` into the table `events`, which keeps only the newest
+/// versions, as in nostream. Returns the number of rows copied.
 pub(super) async fn fill(client: &Client, path: &Path, range: Range<u64>) -> anyhow::Result<u64> {
     let superseded = superseded(path, range.end)?;
     let older: Vec<&[u8]> = superseded.iter().map(|id| &id[..]).collect();
@@ -137,7 +137,7 @@ fn put_tags(event: &Event<'_>, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-/// What nostream tells versions of the same by.
+/// Writes nostream's deduplication key, which all versions of an event share.
 fn deduplication<'o>((author, kind, d): &Slot, out: &'o mut Vec<u8>) -> &'o [u8] {
     out.clear();
     out.push(b'[');

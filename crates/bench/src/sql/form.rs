@@ -1,5 +1,5 @@
-//! The two ways in which nostream turns a filter into SQL: tags as jsonb, in its first years, and
-//! joined with `event_tags` since. What names no tag is asked alike.
+//! The two ways in which nostream turns a filter into SQL: with tags as jsonb in its first years,
+//! and joined with `event_tags` since. Filters without tags become the same SQL in both.
 
 use std::fmt::Write as _;
 
@@ -8,17 +8,17 @@ use hark_codec::nostr::{Filter, json};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-/// How many events it gives where the filter does not say.
+/// nostream's limit for filters that have none.
 const LIMIT_DEFAULT: i64 = 500;
 
-/// How tags are asked for.
+/// How tags are queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Jsonb,
     EventTags,
 }
 
-/// A value that is bound.
+/// A value that is bound to a statement.
 enum Value {
     Bytes(Vec<u8>),
     Int(i32),
@@ -37,7 +37,7 @@ impl Value {
     }
 }
 
-/// SQL as it grows, and its values.
+/// A statement under construction, and the values bound to it.
 #[derive(Default)]
 struct Statement {
     sql: String,
@@ -49,7 +49,7 @@ impl Statement {
         self.sql.push_str(sql);
     }
 
-    /// Binds a value and names it.
+    /// Binds a value and appends its placeholder.
     fn bind(&mut self, value: Value) {
         self.values.push(value);
         // Writing to a String cannot fail.
@@ -68,8 +68,8 @@ impl Statement {
 }
 
 impl Form {
-    /// Asks as node's driver does, with values bound to a statement without a name, and reads all
-    /// columns of the answer. Says how many events it held.
+    /// Runs a filter as node's driver does, with values bound to an unnamed statement. Reads all
+    /// columns of the answer and returns the number of events in it.
     pub(super) async fn ask(self, client: &Client, filter: &str) -> anyhow::Result<u64> {
         let mut parsed = Filter::default();
         parsed.parse(filter.as_bytes()).context("a filter of ours that is none")?;

@@ -1,5 +1,5 @@
-//! `hark bench sql`: the same events in the tables of nostream and in a store of Hark, asked the same
-//! questions at the same time from so many connections, at one size after the other.
+//! `hark bench sql`: runs the same queries on the same events in nostream's tables and in a store
+//! of Hark, over several connections at once, at one size after the other.
 
 mod fill;
 mod form;
@@ -22,10 +22,10 @@ use crate::sql::form::Form;
 use crate::store::{Asker, Open, Store};
 use crate::words::number;
 
-/// Databases of ours on the server that is measured.
+/// The databases that this bench creates on the measured server.
 const NOSTREAM: &str = "hark_bench_nostream";
 const HARK: &str = "hark_bench_hark";
-/// Questions whose answers are compared before any time is taken; they warm up as well.
+/// Queries whose answers are compared before any time is measured. They also warm up the server.
 const COMPARED: usize = 8;
 
 const COLUMNS: [Column; 10] = [
@@ -54,7 +54,7 @@ impl Asker for Connection {
     }
 }
 
-/// What the databases on a server are reached by.
+/// A PostgreSQL server, by the configuration for connecting to its databases.
 struct Server(Config);
 
 impl Server {
@@ -72,7 +72,7 @@ impl Server {
         let (client, connection) = runtime
             .block_on(config.connect(NoTls))
             .with_context(|| format!("PostgreSQL's database {database} could not be reached"))?;
-        // Its end is told by the client's next question.
+        // If the connection ends, the client's next query fails.
         runtime.spawn(connection);
         Ok((runtime, client))
     }
@@ -81,7 +81,7 @@ impl Server {
         self.0.get_dbname().unwrap_or("postgres")
     }
 
-    /// Makes an empty database.
+    /// Creates an empty database. With `replace`, removes an existing one first.
     fn create(&self, database: &str, replace: bool) -> anyhow::Result<()> {
         let (runtime, client) = self.connect("postgres")?;
         if replace {
@@ -103,16 +103,16 @@ impl Server {
             .with_context(|| format!("the database {database} could not be removed"))
     }
 
-    /// Does now what PostgreSQL would do by itself within minutes, beside the questions.
+    /// Does the maintenance that PostgreSQL would otherwise do within minutes, during the queries.
     fn settle(&self, database: &str) -> anyhow::Result<()> {
         let (runtime, client) = self.connect(database)?;
         runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
-        // Not everybody may ask for it.
+        // The role may lack the right to run this.
         let _ = runtime.block_on(client.batch_execute("CHECKPOINT"));
         Ok(())
     }
 
-    /// The address of another database on the server, for a store.
+    /// Returns the URL of another database on the same server, for a store.
     fn url_of(url: &str, database: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
         let (place, parameters) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
@@ -122,7 +122,7 @@ impl Server {
     }
 }
 
-/// `hark bench nostream`: the same tables, to try an adoption on.
+/// `hark bench nostream`: fills a database with the same tables, to try `hark adopt` on.
 pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
     let server = Server::new(&args.database)?;
     let database = server.database_of_url();
@@ -225,7 +225,7 @@ fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<
     Ok(report)
 }
 
-/// Asks all forms for so long each, adds a row, and gives our median.
+/// Measures a shape on Hark and on each form of nostream, adds a row, and returns Hark's median.
 fn ask_all(
     args: &SqlArgs,
     server: &Server,
@@ -249,7 +249,7 @@ fn ask_all(
     let growth = p50.zip(first.copied().flatten()).map(|(p50, first)| p50 / first);
     figures.extend([ours.events_each(), p50, ours.times.at_ms(0.99), growth]);
     for form in [Form::Jsonb, Form::EventTags] {
-        // What names no tag is asked alike.
+        // Filters without tags become the same SQL in both forms.
         if args.alone || form == Form::EventTags && !filters[0].contains('#') {
             figures.extend([None; 3]);
             continue;
@@ -272,7 +272,7 @@ fn ask_all(
     Ok(p50)
 }
 
-/// What all askers got.
+/// The sum of what all connections received.
 #[derive(Default)]
 struct Answers {
     questions: u64,
@@ -286,8 +286,9 @@ impl Answers {
     }
 }
 
-/// Asks the first questions once for their answers, then all in turn, from all askers at once, each
-/// waiting for one answer before the next question.
+/// Runs the first queries once and returns the sizes of their answers. Then runs all queries in
+/// turn for `seconds`, over all connections at once. Each connection waits for an answer before its
+/// next query.
 fn ask_until(
     mut askers: Vec<Box<dyn Asker + '_>>,
     filters: &[String],

@@ -1,6 +1,6 @@
-//! nostream's tables and indices, as its migrations leave them: names and columns are those of its
-//! documentation, the rest is written for this bench. Indices are made once the rows are there, which
-//! makes them smaller and faster than those of a relay that has grown.
+//! nostream's tables and indices, as its migrations leave them. Names and columns are those of its
+//! documentation, the rest is written for this bench. Indices are created after the rows are
+//! loaded, which makes them smaller and faster than those of a relay that has grown.
 
 use tokio_postgres::Client;
 
@@ -27,7 +27,7 @@ CREATE TABLE event_tags (
     tag_name text NOT NULL,
     tag_value text NOT NULL
 )";
-/// Two on event_id alone: so it is there.
+/// The indices of the table `events`. nostream has two on event_id alone.
 const INDICES: [(&str, &str); 11] = [
     ("events_event_id_unique", "UNIQUE INDEX events_event_id_unique ON events (event_id)"),
     ("events_event_id_index", "INDEX events_event_id_index ON events (event_id)"),
@@ -67,7 +67,7 @@ const TAG_INDICES: [(&str, &str); 2] = [
     ),
 ];
 
-/// Makes the tables.
+/// Creates the tables.
 pub(super) async fn tables(client: &Client, event_tags: bool) -> anyhow::Result<()> {
     client.batch_execute("CREATE EXTENSION IF NOT EXISTS btree_gin").await?;
     client.batch_execute(EVENTS).await?;
@@ -81,8 +81,8 @@ pub(super) async fn version(client: &Client) -> anyhow::Result<String> {
     Ok(client.query_one("SHOW server_version", &[]).await?.get(0))
 }
 
-/// Fills `event_tags` with what its trigger would have put there, for events that are not there yet:
-/// JSON text without its outer quotes, as it comes.
+/// Rebuilds `event_tags` with the rows that its trigger would have inserted: JSON text without its
+/// outer quotes, with its escapes left in.
 pub(super) async fn event_tags(client: &Client) -> anyhow::Result<()> {
     client
         .batch_execute(
@@ -96,10 +96,10 @@ pub(super) async fn event_tags(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the indices, and lets the planner know what is there.
+/// Creates the indices, and updates the planner's statistics.
 pub(super) async fn indices(client: &Client, event_tags: bool) -> anyhow::Result<()> {
     let more = if event_tags { &TAG_INDICES[..] } else { &[] };
-    // For the building alone.
+    // Only for building the indices.
     client.batch_execute("SET maintenance_work_mem = '256MB'").await?;
     for (_, index) in INDICES.iter().chain(more) {
         client.batch_execute(&format!("CREATE {index}")).await?;
@@ -107,7 +107,7 @@ pub(super) async fn indices(client: &Client, event_tags: bool) -> anyhow::Result
     Ok(client.batch_execute("VACUUM ANALYZE").await?)
 }
 
-/// Takes them away before more rows come.
+/// Drops the indices before more rows are loaded.
 pub(super) async fn no_indices(client: &Client) -> anyhow::Result<()> {
     for (name, _) in INDICES.iter().chain(&TAG_INDICES) {
         client.batch_execute(&format!("DROP INDEX IF EXISTS {name}")).await?;

@@ -1,5 +1,5 @@
-//! Publishing as the peers of a node do, by gossip (RFC 11/WAKU2-RELAY): each publisher has a key and a
-//! connection of its own. It gets nothing back, as it listens to no topic.
+//! Publishes by gossip, as the peers of a node do (RFC 11/WAKU2-RELAY). Each publisher has a key
+//! and a connection of its own. It receives no messages, as it subscribes to no topic.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -27,44 +27,45 @@ use super::rest::{Client, Refused};
 use crate::cli::StoreArgs;
 use crate::websocket::Url;
 
-/// Its name.
+/// The protocol by which messages are relayed.
 const RELAY: &str = "/vac/waku/relay/2.0.0";
-/// Which shards a peer serves (RFC 66/WAKU2-METADATA): nwaku leaves peers that do not say.
+/// The protocol by which a peer says which shards it serves (RFC 66/WAKU2-METADATA). nwaku
+/// disconnects peers that do not say.
 const METADATA: &str = "/vac/waku/metadata/1.0.0";
-/// Room for what gossip has around a payload.
+/// The most bytes that gossip adds to a payload.
 const FRAME: usize = 64 << 10;
-/// Messages of a peer that wait for their turn on the connection: few, so that none grows old there.
+/// The most messages that wait for a peer's connection: few, so that none waits long.
 const QUEUE_MAX: usize = 64;
-/// How long a node may take to say what it listens to, and a connection to have room.
+/// How long a node may take to announce its topics, and a connection to accept a message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How soon it is tried again.
+/// The pause before a message is tried again.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longer than any run: connections rest between messages.
+/// The idle timeout of connections: longer than any run, as they are idle between messages.
 const IDLE_MAX: Duration = Duration::from_hours(24);
 
-/// The way to a node.
+/// The way to publish to a node.
 pub(super) struct Door {
     pub(super) addr: Multiaddr,
     topic: String,
-    /// Bytes of a payload, at most.
+    /// The most bytes of a payload.
     payload_max: usize,
 }
 
 /// A publisher.
 pub(super) struct Peer {
     orders: mpsc::Sender<Order>,
-    /// Drives the connections of all of them.
+    /// Drives the connections of all peers.
     _runtime: Arc<Runtime>,
 }
 
-/// A message, and what came of it.
+/// A message to publish, and the channel for the result.
 type Order = (Vec<u8>, oneshot::Sender<Result<(), Failure>>);
 
-/// Why a message did not go.
+/// Why a message was not sent.
 enum Failure {
-    /// There is no room now.
+    /// The connection has no capacity now, so the message may be tried again.
     Busy(String),
-    /// There will be none.
+    /// The message cannot be sent, even if it is tried again.
     Gone(String),
 }
 
@@ -77,7 +78,7 @@ struct Behaviour {
 }
 
 impl Door {
-    /// To the node with this REST API, at the address that was given or at its own word.
+    /// The door to the node with this REST API, at the given address or at the one it reports.
     pub(super) fn new(
         args: &StoreArgs,
         url: &Url,
@@ -90,14 +91,14 @@ impl Door {
         })
     }
 
-    /// Connects so many. Each knows that the node listens to the topic.
+    /// Connects `count` peers. Each has learned that the node subscribes to the topic.
     pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<Peer>> {
         let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
         let mut peers = Vec::with_capacity(count);
         for _ in 0..count {
             let swarm = runtime.block_on(self.connect());
             let swarm = swarm.with_context(|| format!("the node at {}", self.addr))?;
-            // One at a time, as its publisher waits for what came of it.
+            // One order at a time, as the publisher waits for the result of each.
             let (orders, given) = mpsc::channel(1);
             runtime.spawn(drive(swarm, IdentTopic::new(&self.topic), given));
             peers.push(Peer { orders, _runtime: Arc::clone(&runtime) });
@@ -128,7 +129,8 @@ impl Door {
         }
     }
 
-    /// Until the node says that it listens to the topic; says to which `others` it does.
+    /// Waits until the node announces that it subscribes to the topic. Adds its other topics to
+    /// `others`.
     async fn heard(
         &self,
         swarm: &mut Swarm<Behaviour>,
@@ -159,12 +161,13 @@ impl Door {
 }
 
 impl Peer {
-    /// Publishes a message as one that was made just now, as soon as there is room for it. Gives that
-    /// time.
+    /// Publishes a message with the current time, as soon as the connection has capacity. Returns
+    /// that time, in ns since 1970.
     pub(super) fn publish(&self, draft: &Draft) -> anyhow::Result<Result<i64, Refused>> {
         let until = Instant::now() + PATIENCE;
         loop {
-            // Of a new time each: gossip takes no message twice, not even one that it had no room for.
+            // Each try has a new time: gossip accepts no message twice, not even one that it had no
+            // capacity for.
             let (time_ns, mut message) = (now_ns()?, Vec::new());
             draft.message(time_ns).write(&mut message);
             let (tell, told) = oneshot::channel();
@@ -182,7 +185,7 @@ impl Peer {
     }
 }
 
-/// Keeps a connection going, until its publisher is dropped.
+/// Drives a connection until its publisher is dropped.
 async fn drive(mut swarm: Swarm<Behaviour>, topic: IdentTopic, mut orders: mpsc::Receiver<Order>) {
     let mut gone = None;
     loop {
@@ -193,7 +196,7 @@ async fn drive(mut swarm: Swarm<Behaviour>, topic: IdentTopic, mut orders: mpsc:
                     Some(why) => Err(Failure::Gone(String::clone(why))),
                     None => publish(&mut swarm, &topic, message),
                 };
-                // It waits for this.
+                // The publisher waits for the result.
                 let _ = tell.send(went);
             }
             event = swarm.select_next_some() => {
@@ -224,7 +227,7 @@ fn closed(cause: Option<impl std::fmt::Display>) -> String {
     format!("the node has closed the connection{cause}")
 }
 
-/// A peer with a new key, that does as peers of a Waku network do.
+/// Creates a peer with a new key, which behaves like the peers of a Waku network.
 fn swarm(payload_max: usize) -> anyhow::Result<Swarm<Behaviour>> {
     let gossip = gossipsub::ConfigBuilder::default()
         .protocol_id(RELAY, gossipsub::Version::V1_1)
@@ -233,7 +236,8 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<Behaviour>> {
         .max_transmit_size(payload_max + FRAME)
         .connection_handler_queue_len(QUEUE_MAX)
         .publish_queue_duration(PATIENCE)
-        // Nobody asks a publisher for what it has sent; and what there was no room for is kept as well.
+        // A short history: no peer requests a publisher's old messages, and the history would also
+        // keep messages that there was no capacity to send.
         .history_gossip(1)
         .history_length(1)
         .build()?;
@@ -257,14 +261,14 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<Behaviour>> {
     Ok(swarm)
 }
 
-/// Says to a node that asks that this peer serves the same shard.
+/// Answers the node's metadata requests: this peer serves the same shard.
 fn tell(swarm: &Swarm<Behaviour>, shard: Shard) -> anyhow::Result<()> {
     let mut control = swarm.behaviour().streams.new_control();
     let mut asking = control.accept(StreamProtocol::new(METADATA))?;
     let answer = metadata(shard);
     tokio::spawn(async move {
         while let Some((_, stream)) = asking.next().await {
-            // A node that does not take it may close the connection, which is told then.
+            // A node that rejects the answer may close the connection, which is reported then.
             let _ = answer_with(&answer, stream).await;
         }
     });
@@ -272,14 +276,15 @@ fn tell(swarm: &Swarm<Behaviour>, shard: Shard) -> anyhow::Result<()> {
 }
 
 async fn answer_with(answer: &[u8], mut stream: Stream) -> std::io::Result<()> {
-    // All requests are answered alike.
+    // All requests get the same answer.
     if stream.read(&mut [0; 1_024]).await? > 0 {
         stream.write_all(answer).await?;
     }
     stream.close().await
 }
 
-/// Behind its length: the cluster, and the shard packed in field 3, where nwaku reads it.
+/// Encodes the metadata after its length: the cluster, and the shard packed in field 3, where nwaku
+/// reads it.
 fn metadata(shard: Shard) -> Vec<u8> {
     let (mut out, mut said, mut packed) = (Vec::new(), Vec::new(), Vec::new());
     put_number(&mut said, 1, shard.cluster.into());
@@ -290,14 +295,14 @@ fn metadata(shard: Shard) -> Vec<u8> {
     out
 }
 
-/// What a node says of itself.
+/// The information that a node gives about itself.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Info {
     listen_addresses: Vec<String>,
 }
 
-/// Where a node says that peers reach it by TCP.
+/// Requests the address at which peers reach a node by TCP.
 fn address(url: &Url) -> anyhow::Result<Multiaddr> {
     let advice = "give the node's address as --peer, or --against-peer if it is the other node's";
     let body = match Client::open(url)?.get("/debug/v1/info")? {
@@ -306,14 +311,14 @@ fn address(url: &Url) -> anyhow::Result<Multiaddr> {
     };
     let info: Info = serde_json::from_slice(&body)
         .with_context(|| format!("/debug/v1/info tells no listenAddresses; {advice}"))?;
-    // Where it listens on all addresses, the one of its REST API is among them.
+    // If the node listens on all addresses, that of its REST API is one of them.
     let host = url.authority.to_socket_addrs()?.next();
     let host = host.with_context(|| format!("{} has no address", url.authority))?.ip();
     first_by_tcp(&info.listen_addresses, host)
         .with_context(|| format!("the node tells no address for TCP; {advice}"))
 }
 
-/// The first address for plain TCP, at this host if it is one that stands for all.
+/// Returns the first address for plain TCP. `host` replaces an address that stands for all.
 fn first_by_tcp(listening: &[String], host: IpAddr) -> Option<Multiaddr> {
     listening.iter().filter_map(|addr| addr.parse::<Multiaddr>().ok()).find_map(|addr| {
         let parts: Vec<Protocol<'_>> = addr.iter().collect();

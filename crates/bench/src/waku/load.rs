@@ -1,4 +1,4 @@
-//! The load: threads that publish, each with a connection of its own, and threads that ask.
+//! The load: threads that publish, each with a connection of its own, and threads that query.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -19,12 +19,12 @@ use crate::schedule::Schedule;
 use crate::target::Refusals;
 use crate::websocket::Url;
 
-/// How long is asked where nothing is published and nobody says.
+/// How long to query if nothing is published and `--seconds` is not given.
 const SECONDS: f64 = 10.0;
-/// Whoever is refused tries no faster for it.
+/// The pause after a refusal, so that refusals do not speed up the requests.
 pub(super) const REST: Duration = Duration::from_millis(50);
 
-/// A shape with what is asked, and how long its first answer took.
+/// A shape with its queries, and how long its first answer took.
 pub(super) struct Question {
     pub(super) name: &'static str,
     pub(super) may_be_empty: bool,
@@ -32,15 +32,15 @@ pub(super) struct Question {
     pub(super) first: Option<Duration>,
 }
 
-/// A message that a node has taken.
+/// A message that a node has accepted.
 pub(super) struct Taken {
-    /// What its draft is drawn from.
+    /// The seed that its draft is drawn from.
     seed: u64,
     pub(super) time_ns: i64,
 }
 
 impl Taken {
-    /// The message again.
+    /// Draws the message again.
     pub(super) fn draft(&self, bytes: usize) -> Draft {
         draft(self.seed, bytes)
     }
@@ -50,19 +50,19 @@ fn draft(seed: u64, bytes: usize) -> Draft {
     Draft::draw(&mut Random::new(seed), TOPICS, bytes)
 }
 
-/// Requests of a kind.
+/// The results of one kind of request.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) count: u64,
     pub(super) messages: u64,
     pub(super) times: Latencies,
     pub(super) refusals: Refusals,
-    /// When the last was answered.
+    /// When the last request was answered.
     pub(super) ended: Option<Instant>,
 }
 
 impl Done {
-    /// Counts one that ended now; gives that time.
+    /// Counts a request that ends now, and returns the current time.
     fn ended(&mut self) -> Instant {
         let now = Instant::now();
         self.count += 1;
@@ -88,19 +88,19 @@ impl Done {
     }
 }
 
-/// What came of it.
+/// The results of a load.
 pub(super) struct Driven {
-    /// Of publications. Without times where somebody watches.
+    /// The publications. Without times if messages are watched.
     pub(super) published: Done,
     pub(super) taken: Vec<Taken>,
-    /// Of each question.
+    /// The results of each [`Question`].
     pub(super) answers: Vec<Done>,
-    /// See [`watch`].
+    /// The watched messages, see [`watch`].
     pub(super) watched: Option<Done>,
 }
 
-/// Publishes and asks at the same time. Through a door that answers nothing, a client to watch with says
-/// how long it took.
+/// Publishes and queries at the same time. If publications are not answered, `watcher` measures how
+/// long they take.
 pub(super) fn drive(
     args: &StoreArgs,
     bytes: usize,
@@ -133,7 +133,7 @@ pub(super) fn drive(
                 scope.spawn(move || publish(publisher, publishing, choice.as_ref(), at, bytes))
             })
             .collect();
-        // It is over for who watches when it is for all who publish.
+        // The watcher ends once all publishers have ended and dropped their clones.
         drop(choice);
         let readers: Vec<_> = readers
             .into_iter()
@@ -173,8 +173,8 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// So many. At a rate each has a thread, as it waits until it is time; without, one thread is enough
-    /// for all, and leaves more of the processor to a node beside it.
+    /// Opens `count` readers. With a rate, each has a thread, as it blocks until a request is due.
+    /// Without one, a single thread is enough, and leaves more CPU to a node on the same machine.
     pub(super) fn open(url: &Url, count: usize, rate: Option<f64>) -> anyhow::Result<Vec<Self>> {
         let threads = if rate.is_some() { vec![1; count] } else { vec![count] };
         let open = |count| {
@@ -185,7 +185,7 @@ impl Readers {
         threads.into_iter().filter(|count| *count > 0).map(open).collect()
     }
 
-    /// What each comes to.
+    /// Runs `ask` on every connection at once and returns the results.
     fn ask<T, F>(self, ask: impl Fn(Connection) -> F) -> anyhow::Result<Vec<T>>
     where
         F: Future<Output = anyhow::Result<T>>,
@@ -201,7 +201,7 @@ fn join<'scope, T: 'scope>(
     threads.into_iter().map(|thread| thread.join().ok().context("a thread has panicked")?).collect()
 }
 
-/// One publisher of several, with all that was taken from it.
+/// Runs one of several publishers. Returns its results and the messages that the node accepted.
 fn publish(
     publisher: &mut Publisher,
     schedule: &Schedule,
@@ -237,9 +237,9 @@ fn publish(
     Ok((done, taken))
 }
 
-/// One reader of several, with what it got of each question. It goes on with the next page of an answer
-/// until there is none, or it has asked for as many as it may; then it takes the next question that
-/// nobody has `begun`.
+/// Runs one of several readers. Returns its results for each question. The reader requests the
+/// pages of an answer until there is no next page or it has `pages_max` of them. Then it takes the
+/// next query that no reader has `begun`.
 async fn ask(
     mut reader: Connection,
     schedule: &Schedule,
@@ -248,14 +248,14 @@ async fn ask(
     pages_max: usize,
 ) -> anyhow::Result<Vec<Done>> {
     let mut all: Vec<Done> = questions.iter().map(|_| Done::default()).collect();
-    // The answer that it is in: which question, pages so far, and where the next begins.
+    // The answer being read: its question, its query, the pages so far, and the next page's cursor.
     let mut following: Option<(usize, &str, usize, String)> = None;
     while let Some((_, due)) = schedule.next() {
         let (at, query, pages, cursor) = following.take().unwrap_or_else(|| {
             let number = begun.fetch_add(1, Ordering::Relaxed);
             let at = number % questions.len();
             let queries = &questions[at].queries;
-            // The first one has been asked.
+            // The first query was run before the load.
             (at, &queries[(number / questions.len() + 1) % queries.len()], 0, String::new())
         });
         let done = &mut all[at];

@@ -1,4 +1,4 @@
-//! The messages that a node is given: published one by one, or as the lines of a file.
+//! The messages for a node: published one by one, or written as the lines of a file.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -13,12 +13,12 @@ use crate::generate;
 use crate::meter::Meter;
 use crate::random::Random;
 
-/// Content topics that there are messages of.
+/// The number of content topics of the messages.
 pub(crate) const TOPICS: usize = 1_000;
-/// How long a history is.
+/// The time that a generated history spans.
 const SPAN: Duration = Duration::from_hours(7 * 24);
 
-/// A message but for its time.
+/// A message without its time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Draft {
     pub(crate) topic: String,
@@ -26,7 +26,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// One with so many bytes of payload, about one of so many things.
+    /// Draws a message with `bytes` of payload, under one of `topics` content topics.
     pub(crate) fn draw(random: &mut Random, topics: usize, bytes: usize) -> Self {
         let topic = format!("/bench/1/t{:04}/proto", random.zipf(topics));
         let mut payload = Vec::with_capacity(bytes + 32);
@@ -37,19 +37,19 @@ impl Draft {
         Self { topic, payload }
     }
 
-    /// Appends it as JSON.
+    /// Appends the message as JSON, with this time in ns since 1970.
     pub(crate) fn write_json(&self, time_ns: i64, out: &mut Vec<u8>) {
         let payload = base64_simd::STANDARD.encode_to_string(&self.payload);
-        // Nothing in it has to be escaped.
+        // Neither payload nor topic contains anything to escape.
         out.extend_from_slice(b"{\"payload\":\"");
         out.extend_from_slice(payload.as_bytes());
         out.extend_from_slice(b"\",\"contentTopic\":\"");
         out.extend_from_slice(self.topic.as_bytes());
-        // Into memory: does not fail.
+        // Writing to memory does not fail.
         let _ = write!(out, "\",\"version\":0,\"timestamp\":{time_ns},\"ephemeral\":false}}");
     }
 
-    /// From this time, in ns since 1970.
+    /// Returns the message with this time, in ns since 1970.
     pub(crate) fn message(&self, time_ns: i64) -> Message<'_> {
         Message {
             payload: &self.payload,
@@ -59,14 +59,14 @@ impl Draft {
         }
     }
 
-    /// Its hash, as nodes write it.
+    /// Returns the hash of the message, as nodes write it.
     pub(crate) fn hash(&self, time_ns: i64, pubsub_topic: &str) -> String {
         let hash = hex::encode_32(&self.message(time_ns).hash(pubsub_topic));
         format!("0x{}", String::from_utf8_lossy(&hash))
     }
 }
 
-/// ns since 1970.
+/// Returns the current time, in ns since 1970.
 pub(crate) fn now_ns() -> anyhow::Result<i64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     i64::try_from(now.as_nanos()).context("the clock is wrong")
@@ -100,7 +100,7 @@ pub(crate) fn write(args: &StoreGenArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last of so many is from the time `to`, the others lie evenly before.
+/// Returns the time of a message: `to` for the last of `of`, and evenly spaced times before it.
 fn time_of(number: u64, of: u64, to: i64) -> i64 {
     let before = SPAN.as_nanos() * u128::from(of - 1 - number) / u128::from(of);
     to - before as i64

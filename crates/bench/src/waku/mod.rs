@@ -1,5 +1,5 @@
-//! `hark bench store`: publishes to a Waku node, through its REST API or by gossip, and asks for its
-//! history at the same time; then it looks whether all that was published is there.
+//! `hark bench store`: publishes to a Waku node, through its REST API or by gossip, and queries its
+//! history at the same time. Then it checks whether all published messages are stored.
 
 #[cfg(feature = "libp2p")]
 mod gossip;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
     for _ in 0..args.output.runs.max(1) {
         let mut reports =
             sides.iter().map(|side| begin(args, side)).collect::<anyhow::Result<Vec<_>>>()?;
-        // In turns, so that what else the machine does meets both alike.
+        // In turns, so that other work of the machine affects both alike.
         for bytes in &args.payload_bytes {
             for (side, report) in sides.iter().zip(&mut reports) {
                 measure(args, &shapes, side, *bytes, report)
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
 /// One of the nodes that are compared.
 struct Side {
     target: Target,
-    /// By which messages get into it.
+    /// The way in which messages are published to the node.
     door: Door,
 }
 
@@ -122,7 +122,7 @@ fn begin(args: &StoreArgs, side: &Side) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Publishes payloads of one size and asks meanwhile; adds the rows.
+/// Publishes payloads of one size, queries at the same time, and adds the rows.
 fn measure(
     args: &StoreArgs,
     shapes: &[&Shape],
@@ -138,7 +138,7 @@ fn measure(
     let mut client = Client::open(&target.url)?;
     let questions =
         if args.readers > 0 { questions(&mut client, shapes, bytes)? } else { Vec::new() };
-    // Connected to the end: what was handed to gossip may still be on its way.
+    // Publishers stay connected to the end, as gossip may still be sending their messages.
     let mut publishers = door.open(if publishes { args.publishers } else { 0 })?;
     let watcher = open(usize::from(publishes && !door.answers()))?.pop();
     let readers = Readers::open(&target.url, args.readers, args.query_rate)?;
@@ -209,7 +209,7 @@ fn measure(
     Ok(())
 }
 
-/// Adds a row, and the reasons for which some of it was refused.
+/// Adds a row, and its refusals as faults.
 fn row(report: &mut Report, name: &str, done: &Done, start: Instant, first: Option<Duration>) {
     done.refusals.tell(report, name);
     if done.count == 0 {
@@ -234,7 +234,7 @@ fn per_s(done: &Done, start: Instant) -> Option<f64> {
     Some(done.count as f64 / (done.ended? - start).as_secs_f64())
 }
 
-/// Says if fewer were done in a second than were due.
+/// Adds a note if fewer requests a second were made than were due.
 fn keeps_up(report: &mut Report, name: &str, done: &Done, start: Instant, rate: Option<f64>) {
     if let (Some(rate), Some(per_s)) = (rate, per_s(done, start))
         && per_s < rate * 0.95
@@ -247,9 +247,9 @@ fn keeps_up(report: &mut Report, name: &str, done: &Done, start: Instant, rate: 
     }
 }
 
-/// Draws questions, and asks the first of each shape before there is any load.
+/// Draws the queries of each shape, and runs the first one before there is any load.
 fn questions(client: &mut Client, shapes: &[&Shape], seed: usize) -> anyhow::Result<Vec<Question>> {
-    // Another draw for each size of payload, so that its first questions are new ones.
+    // Each payload size has another seed, so that its first queries are new to the node.
     let mut random = Random::new(seed as u64);
     let sample = Sample::take(client, &mut random)?;
     let mut questions = Vec::new();
@@ -260,7 +260,7 @@ fn questions(client: &mut Client, shapes: &[&Shape], seed: usize) -> anyhow::Res
         })?;
         let sent = Instant::now();
         let answer = client.messages(first)?;
-        // One that is refused now will be refused, and counted, below.
+        // A query that is refused now will also be refused, and counted, under load.
         let first = answer.is_ok().then(|| sent.elapsed());
         let Shape { name, may_be_empty, .. } = **shape;
         questions.push(Question { name, may_be_empty, queries, first });

@@ -1,4 +1,4 @@
-//! The doors by which messages get into a node, and who publishes through them.
+//! The ways to publish messages to a node, and the publishers that use them.
 
 #[cfg(feature = "libp2p")]
 use super::gossip;
@@ -8,16 +8,16 @@ use crate::cli::{PublishBy, StoreArgs};
 use crate::target::Target;
 use crate::websocket::Url;
 
-/// A way into a node.
+/// A way to publish messages to a node.
 pub(super) enum Door {
-    /// Its REST API, and the path there.
+    /// The node's REST API, and the path to post to.
     Rest { url: Url, path: String },
     /// A connection between peers.
     #[cfg(feature = "libp2p")]
     Gossip(gossip::Door),
 }
 
-/// Who publishes, over a connection of its own.
+/// A publisher, with a connection of its own.
 pub(super) enum Publisher {
     Rest {
         client: Client,
@@ -28,7 +28,7 @@ pub(super) enum Publisher {
 }
 
 impl Door {
-    /// That of each node, as is wanted.
+    /// Returns the door of each node, of the kind that `--publish-by` names.
     pub(super) fn all(args: &StoreArgs, targets: &[Target]) -> anyhow::Result<Vec<Self>> {
         match args.publish_by {
             PublishBy::Rest => {
@@ -51,12 +51,12 @@ impl Door {
         }
     }
 
-    /// Whether it says when a message is stored.
+    /// Whether an answer says when a message is stored.
     pub(super) fn answers(&self) -> bool {
         matches!(self, Self::Rest { .. })
     }
 
-    /// Where it is.
+    /// Returns the address to which messages are published.
     pub(super) fn addr(&self) -> String {
         match self {
             Self::Rest { url, .. } => url.text.clone(),
@@ -65,7 +65,7 @@ impl Door {
         }
     }
 
-    /// Connects so many publishers.
+    /// Connects `count` publishers.
     pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<Publisher>> {
         match self {
             Self::Rest { url, path } => (0..count)
@@ -83,7 +83,8 @@ impl Door {
 }
 
 impl Publisher {
-    /// Publishes a message as one that was made just now. Gives that time if it was taken.
+    /// Publishes a message with the current time. Returns that time, in ns since 1970, if the
+    /// message was accepted.
     pub(super) fn publish(&mut self, draft: &Draft) -> anyhow::Result<Result<i64, Refused>> {
         match self {
             Self::Rest { client, path } => {

@@ -1,4 +1,4 @@
-//! What clients ask a Waku store for, drawn from what the node itself has shown of its history.
+//! The queries that clients send to a Waku store, drawn from the node's own history.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use anyhow::Context as _;
 use super::rest::{Client, Stored, encoded};
 use crate::random::Random;
 
-/// Pages, from all times, that topics and hashes are learned from.
+/// Pages, from random times, that topics and hashes are collected from.
 const PAGES: usize = 32;
-/// Parameters of a shape.
+/// Queries drawn for each shape, with different parameters.
 const PARAMETERS: usize = 256;
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -20,16 +20,16 @@ const DAY: Duration = Duration::from_hours(24);
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     pubsub_topic: String,
-    /// ns since 1970.
+    /// Times of the oldest and the newest message, in ns since 1970.
     oldest: i64,
     newest: i64,
-    /// As often as they were seen.
+    /// Content topics, each as often as it was seen.
     topics: Vec<String>,
     hashes: Vec<String>,
 }
 
 impl Sample {
-    /// Learns it. Topics are those below the pubsub topic of the newest message.
+    /// Reads a sample from the node. Its topics are those under the newest message's pubsub topic.
     pub(crate) fn take(client: &mut Client, random: &mut Random) -> anyhow::Result<Self> {
         let mut sample = Self::default();
         let newest = client.page("includeData=true&pageSize=100&ascending=false")?;
@@ -55,7 +55,7 @@ impl Sample {
     fn add(&mut self, messages: Vec<Stored>) {
         for stored in messages {
             let topic = stored.message.content_topic;
-            // A list of topics has commas between them.
+            // In a query, topics are separated by commas.
             if stored.pubsub_topic == self.pubsub_topic && !topic.contains(',') {
                 self.topics.push(topic);
                 self.hashes.push(stored.message_hash);
@@ -63,7 +63,7 @@ impl Sample {
         }
     }
 
-    /// A random part of the history, so long.
+    /// Draws a random window of this length in the history.
     fn window(&self, random: &mut Random, length: Duration) -> (i64, i64) {
         let length = length.as_nanos() as i64;
         let room = (self.newest - self.oldest - length).max(0);
@@ -71,7 +71,7 @@ impl Sample {
         (start, start + length)
     }
 
-    /// So many different ones of these, fewer if there are fewer.
+    /// Lists `count` different items, or fewer if there are fewer.
     fn list(random: &mut Random, from: &[String], count: usize) -> Option<String> {
         let mut found = BTreeSet::new();
         for _ in 0..8 * count {
@@ -89,16 +89,16 @@ impl Sample {
     }
 }
 
-/// One kind of question.
+/// One kind of query.
 pub(crate) struct Shape {
     /// Its name, in tables and for `--shape`.
     pub(crate) name: &'static str,
-    /// Whether answers without messages are what is meant.
+    /// Whether answers without messages are expected.
     pub(crate) may_be_empty: bool,
     make: fn(&Sample, &mut Random) -> Option<String>,
 }
 
-/// All of them. Pages go from the newest message back, as clients that have been away ask.
+/// All shapes. Pages go from the newest message back, as for clients that have been offline.
 pub(crate) const SHAPES: [Shape; 5] = [
     Shape {
         name: "1 topic in a day, page 100",
@@ -140,8 +140,8 @@ pub(crate) const SHAPES: [Shape; 5] = [
 ];
 
 impl Shape {
-    /// Queries of this shape; the same for the same sample and chance. Empty if the sample has nothing
-    /// to draw from.
+    /// Draws queries of this shape, the same for the same sample and `random`. Empty if the sample
+    /// has nothing to draw from.
     pub(crate) fn queries(&self, sample: &Sample, random: &mut Random) -> Vec<String> {
         let queries = (0..PARAMETERS).map_while(|_| (self.make)(sample, random));
         queries.map(|query| format!("includeData=true&{query}&ascending=false")).collect()
@@ -167,7 +167,7 @@ mod tests {
             let (start, end) = sample.window(&mut random, HOUR);
             assert!(start >= sample.oldest && end <= sample.newest && end - start == hour);
         }
-        // A day is longer than all of it.
+        // A day is longer than the whole history.
         assert_eq!(sample.window(&mut random, DAY).0, sample.oldest);
 
         let queries = SHAPES.map(|shape| shape.queries(&sample, &mut random).remove(0));

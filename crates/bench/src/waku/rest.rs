@@ -1,4 +1,5 @@
-//! As much of a Waku node's REST API as is measured: a connection that is kept, and pages of history.
+//! A client for the measured part of a Waku node's REST API: a persistent connection, and pages of
+//! history.
 
 use std::time::Duration;
 
@@ -20,41 +21,41 @@ use crate::websocket::Url;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Bytes of a reason that are told.
+/// The most characters that are reported of a reason.
 const REASON_MAX: usize = 200;
 
-/// A connection to a node, for one request at a time; made again if the node has closed it.
+/// A connection to a node, for one request at a time. It is reopened if the node has closed it.
 pub(crate) struct Connection {
     url: Url,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// One that a thread has for itself.
+/// A connection that belongs to one thread, with its runtime.
 pub(crate) struct Client {
     runtime: Runtime,
     connection: Connection,
 }
 
-/// What became of a request: what came with status 200, or why nothing did.
+/// The result of a request: the body that came with status 200, or why none came.
 pub(crate) type Answer = Result<Bytes, Refused>;
 
-/// Another status, or an answer that has no end; and what is known of the reason.
+/// A failed request: another status, a timeout or a broken connection, and the known reason.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) what: String,
     pub(crate) reason: String,
 }
 
-/// Messages of an answer, as far as `T` tells of them.
+/// A page of messages. `T` has the fields that are read of each message.
 #[derive(Deserialize)]
 pub(crate) struct Page<T> {
     pub(crate) messages: Vec<T>,
-    /// Where the next page begins.
+    /// The cursor of the next page, if there is one.
     #[serde(rename = "paginationCursor")]
     pub(crate) cursor: Option<String>,
 }
 
-/// What is read of a message.
+/// The fields that are read of a stored message.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Stored {
@@ -72,12 +73,12 @@ pub(crate) struct Body {
     pub(crate) timestamp: i64,
 }
 
-/// As a part of a path or of a query.
+/// Percent-encodes text for a part of a path or of a query.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// What drives the connections of one thread.
+/// Creates the runtime that drives the connections of one thread.
 pub(crate) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
@@ -102,7 +103,7 @@ impl Client {
         self.runtime.block_on(self.connection.messages(query))
     }
 
-    /// The same, where nothing but an answer will do.
+    /// Requests and parses a page of history. A refusal is an error here.
     pub(crate) fn page<T: DeserializeOwned>(&mut self, query: &str) -> anyhow::Result<Page<T>> {
         match self.messages(query)? {
             Ok(body) => page(&body),
@@ -129,7 +130,7 @@ impl Connection {
         self.send(request).await
     }
 
-    /// Asks for a page of history; `query` is what stands behind the question mark.
+    /// Requests a page of history. `query` is the part of the URL after the question mark.
     pub(crate) async fn messages(&mut self, query: &str) -> anyhow::Result<Answer> {
         self.get(&format!("/store/v3/messages?{query}")).await
     }
@@ -176,16 +177,16 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
             .context("is the node running, and is this the address of its REST API?")?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // Whoever has sent a request is told how the connection ended.
+        // The sender of a request gets the error that ended the connection.
         tokio::spawn(async { drop(connection.await) });
         anyhow::Ok(sender)
     };
     connect.await.with_context(|| format!("no connection to {}", url.text))
 }
 
-/// How many messages an answer has, and where the next page begins: all that a load needs to know, for
-/// little of the processor that the node runs on. Names in JSON have quotes around them, which its
-/// strings cannot hold.
+/// Returns the number of messages in an answer and the cursor of the next page. That is all a load
+/// needs, and it takes little CPU from the node on the same machine. Names are searched with their
+/// quotes, which are escaped within JSON strings.
 pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
     const CURSOR: &[u8] = b"\"paginationCursor\"";
     if !(body.starts_with(b"{") && body.ends_with(b"}")) {
@@ -201,7 +202,7 @@ pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
     Ok((count, cursor.filter(|cursor| !cursor.is_empty())))
 }
 
-/// Reads an answer.
+/// Parses an answer.
 pub(crate) fn page<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<Page<T>> {
     let mut page: Page<T> =
         serde_json::from_slice(body).context("the node's answer is no page of messages")?;

@@ -1,4 +1,4 @@
-//! Whether what a node has taken is stored: asked by its hash.
+//! Checks by hash whether the messages that a node has accepted are stored.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use super::load::Taken;
 use super::rest::{Client, Stored, encoded};
 use crate::cli::StoreArgs;
 
-/// Hashes that are looked for at once: a page.
+/// Hashes that are queried at once: a page.
 pub(super) const HASHES: usize = 100;
-/// How soon it is looked again.
+/// The pause before the next check.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A message of which no more than its hash is told.
+/// A message in an answer that has only hashes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Named {
@@ -22,18 +22,18 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// As [`Draft::hash`](super::messages::Draft::hash) has it.
+    /// Returns the hash in the form of [`Draft::hash`](super::messages::Draft::hash).
     pub(super) fn hash(&self) -> String {
         self.message_hash.to_ascii_lowercase()
     }
 }
 
-/// Asks which of these are stored.
+/// Makes the query for which of these messages are stored.
 pub(super) fn by_hash(hashes: &[String]) -> String {
     format!("includeData=false&hashes={}&pageSize={HASHES}", hashes.join(","))
 }
 
-/// Hashes of what was taken and is not stored, even after a while.
+/// Returns the hashes of accepted messages that are still not stored after `--settle` seconds.
 pub(super) fn missing(
     args: &StoreArgs,
     client: &mut Client,
@@ -41,12 +41,12 @@ pub(super) fn missing(
     bytes: usize,
 ) -> anyhow::Result<Vec<String>> {
     let until = Instant::now() + Duration::from_secs_f64(args.settle);
-    // All topics here are of one application, so a node that chooses puts all into one shard.
+    // All topics are of one application, so a node that chooses a shard puts them all into one.
     let chosen = match &args.pubsub_topic {
         Some(topic) => Some(topic.clone()),
         None => pubsub_topic(client, taken, bytes, until)?,
     };
-    // If none is stored, under whichever topic, any will do to name them.
+    // If no message is stored, any pubsub topic will do for their hashes.
     let pubsub_topic = chosen.unwrap_or_default();
     let hash = |one: &Taken| one.draft(bytes).hash(one.time_ns, &pubsub_topic);
     let mut missing: Vec<String> = taken.iter().map(hash).collect();
@@ -64,14 +64,14 @@ pub(super) fn missing(
     }
 }
 
-/// The pubsub topic that a node has chosen: that of the first of these that is there.
+/// Returns the pubsub topic that a node has chosen: that of the first message found in its store.
 fn pubsub_topic(
     client: &mut Client,
     taken: &[Taken],
     bytes: usize,
     until: Instant,
 ) -> anyhow::Result<Option<String>> {
-    // One may be lost, but hardly ten.
+    // One message may be lost, but hardly ten.
     for one in taken.iter().take(10).cycle() {
         let topic = encoded(&one.draft(bytes).topic);
         let time = one.time_ns;

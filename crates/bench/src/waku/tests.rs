@@ -1,4 +1,4 @@
-//! The whole of it, beside a node that keeps what it is given in a list.
+//! Tests of the whole bench, against a node that keeps its messages in a list.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ use crate::websocket::Url;
 
 const PUBSUB: &str = "/waku/2/rs/1/5";
 
-/// What it has, in order, and of how many messages it loses one.
+/// A test node: its messages, ordered by time, and of how many messages it loses one.
 #[derive(Default)]
 struct Node {
     stored: Mutex<Vec<Value>>,
@@ -32,7 +32,7 @@ struct Node {
 }
 
 impl Node {
-    /// Serves as long as the test runs; gives the address.
+    /// Serves as long as the test runs, and returns the node's URL.
     fn serve(self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -155,7 +155,7 @@ fn parse(args: &[&str]) -> Result<StoreArgs, String> {
     }
 }
 
-/// A run of all sizes at the first node.
+/// Measures all payload sizes at the first node.
 fn report(args: &[&str]) -> Report {
     let args = parse(args).unwrap();
     let shapes = choose(&SHAPES, |shape| shape.name, &args.shapes).unwrap();
@@ -225,7 +225,7 @@ fn what_is_watched_is_found_or_given_up() {
     let start = Instant::now();
     let (choice, chosen) = watch::Choice::new(PUBSUB.into(), start);
     let mut random = Random::new(1);
-    // Due at such times, in ms: the second is too close to the first. The last one is lost.
+    // Messages due at these times, in ms. The second is too close to the first; the last is lost.
     for (due_ms, is_lost) in [(0, false), (5, false), (20, false), (40, true)] {
         let draft = messages::Draft::draw(&mut random, 10, 50);
         let time_ns = if is_lost {
@@ -256,7 +256,7 @@ fn what_is_lost_or_refused_is_a_fault() {
     let [fault] = lossy.faults() else { panic!("{:?}", lossy.faults()) };
     assert!(fault.starts_with("publish: 2 of 100 messages are not stored: 0x"), "{fault}");
 
-    // No node, but a server.
+    // A server that is not a node.
     let elsewhere = format!("{url}elsewhere");
     let args = parse(&["--url", &elsewhere, "--messages", "1", "--readers", "0"]).unwrap();
     let side = Side::all(&args).unwrap().remove(0);

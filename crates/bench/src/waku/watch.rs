@@ -1,5 +1,5 @@
-//! How long it takes until a message can be read, where nobody says when it is stored: some of those
-//! that are published are asked for by their hashes until the node gives them back.
+//! Measures how long it takes until a message can be read, where no answer says when it is stored:
+//! some of the published messages are queried by their hashes until the node returns them.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -11,22 +11,22 @@ use super::messages::Draft;
 use super::rest::{Client, page};
 use super::stored::{HASHES, Named, by_hash};
 
-/// Between messages that are watched: a hundred a second, at most.
+/// The least time between watched messages: at most a hundred a second are watched.
 const SPACING: Duration = Duration::from_millis(10);
-/// How soon it is asked again: times are exact to this and a request.
+/// The pause before the next query: times are exact to this and a request.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A message that is looked for, and when it was due.
+/// A message that is watched, and when it was due.
 pub(super) struct Watched {
     hash: String,
     due: Instant,
 }
 
-/// Chooses what is watched; shared by all who publish.
+/// Chooses the messages to watch. All publishers share it.
 #[derive(Clone)]
 pub(super) struct Choice {
     pubsub_topic: String,
-    /// What is due before is not chosen.
+    /// Messages due before this time are not chosen.
     next: Arc<Mutex<Instant>>,
     chosen: Sender<Watched>,
 }
@@ -37,8 +37,8 @@ impl Choice {
         (Self { pubsub_topic, next: Arc::new(Mutex::new(start)), chosen }, watched)
     }
 
-    /// Whether the message that is due then is one to watch. By when it is due and before it is sent, so
-    /// that those that are late have as many among them as others.
+    /// Whether to watch the message that is due then. This depends on its due time alone and is
+    /// decided before it is sent, so that late messages are watched as often as others.
     pub(super) fn takes(&self, due: Instant) -> bool {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let takes = due >= *next;
@@ -48,16 +48,17 @@ impl Choice {
         takes
     }
 
-    /// Has a message watched that was published.
+    /// Hands a published message to the watcher.
     pub(super) fn watch(&self, draft: &Draft, time_ns: i64, due: Instant) {
         let hash = draft.hash(time_ns, &self.pubsub_topic);
-        // Who watches ends before the others only by an error, which is told.
+        // The watcher ends before the publishers only on an error, which is reported.
         let _ = self.chosen.send(Watched { hash, due });
     }
 }
 
-/// Asks for what was chosen until all is found, or for so long after the last message; what is not
-/// found is among the refusals. Gives the requests, the messages found, and how long after they were due.
+/// Queries the chosen messages until all are found, or until `settle` after the last one. Messages
+/// that are not found count as refusals. Returns the number of requests, the number of messages
+/// found, and how long after their due times they were found.
 pub(super) fn watch(
     mut client: Client,
     chosen: &Receiver<Watched>,
