@@ -1,5 +1,5 @@
-//! The command line as typed: which commands there are, and which archive they are about. The flags of a
-//! command, and the examples it teaches with, stand beside what it does, in `commands`.
+//! The command line as typed: the commands, and the flags that name an archive. The flags and
+//! examples of each command are in `commands`, beside its code.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub(crate) struct PlaceArgs {
     /// [default: archive.store of the configuration, which is embedded]
     #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// Whose shelf a command is about; the first is meant where none is named
+    /// The network that the command works on [default: the first]
     #[arg(long, value_name = "NAME", value_parser = networks(), global = true)]
     pub(crate) network: Option<String>,
     /// A configuration file; none is needed (see `hark config`)
@@ -87,11 +87,11 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the archive's size and state
     Stats(StatsArgs),
-    /// Merge segments and give back the room of deleted events, also while the server runs
+    /// Merge segments and free the space of deleted events, also while the server runs
     Compact(StatsArgs),
     /// Read the whole archive and compare every checksum, list and rank with the records
     Check(StatsArgs),
-    /// Make all indices anew from the log; the server must be stopped
+    /// Rebuild all indices from the log; the server must be stopped
     Rebuild(StatsArgs),
     /// Bring the tables of an archive in PostgreSQL up to date, or show whether they are
     Migrate(MigrateArgs),
@@ -102,7 +102,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Why it makes no sense to name a network for it, if that is so.
+    /// Returns the reason why this command takes no --network; `None` if it takes one.
     pub(crate) fn of_no_network(&self) -> Option<&'static str> {
         match self {
             Self::Serve(_) => {

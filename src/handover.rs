@@ -40,8 +40,8 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// Leaves the lock to the system, which takes it back when all threads of this process have ended:
-    /// one may still be at a write that did not end in time.
+    /// Leaves the lock to the system, which releases it when all threads of this process have
+    /// ended. A thread may still be in a write that did not end in time.
     fn drop(&mut self) {
         std::mem::forget(self.held().take());
     }

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Exit code of a command that was interrupted.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Listens on a thread of its own. The flag is up once somebody asked for an end.
+/// Listens for signals on a thread of its own. The returned flag is set by the first signal.
 pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -48,7 +48,7 @@ pub fn run(networks: &'static [Room]) -> ExitCode {
     allow_files();
     match carry_out(cli) {
         Ok(code) => code,
-        // Whoever read our output has had enough of it.
+        // The reader of the output has closed it.
         Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hark: {error:#}");

@@ -1,5 +1,5 @@
-//! What systemd is told where it has started us (`Type=notify`, see deploy/hark.service). Elsewhere
-//! none of this does anything.
+//! Notifications to systemd, if it has started this process (`Type=notify`, see
+//! deploy/hark.service). Otherwise these functions do nothing.
 
 use sd_notify::NotifyState;
 
@@ -26,8 +26,8 @@ pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
 }
 
-/// Gives signs of life as often as systemd wants them, for as long as the runtime has turns for them:
-/// a process that hangs is started again.
+/// Notifies systemd's watchdog three times per watchdog interval. If the runtime hangs, systemd
+/// restarts the process.
 pub(crate) async fn signs_of_life() {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     loop {

@@ -1,5 +1,5 @@
-//! Where the archive is and how a command gets at it: reading beside a running server, writing
-//! with the lock in hand, or handing the server what is to be written.
+//! Where the archive is and how a command opens it. A command reads beside a running server. It
+//! writes while it holds the archive's lock, or sends its writes to the running server.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,26 +15,27 @@ use hark_store_postgres::{PostgresStore, is_database, shown};
 use crate::cli::PlaceArgs;
 use crate::config::{Config, ShelfConfig, room, rooms};
 
-/// What to do if a database cannot be had.
+/// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
     "look at the address, and whether the database runs and lets you in";
 
-/// Logs of an archive that is bounded in bytes, at least, and bytes of one, whichever makes fewer.
+/// An archive that is bounded in bytes is split into at least this many logs, unless a log would
+/// then be smaller than [`LOG_BYTES_MIN`].
 const LOGS_MIN: u64 = 40;
 const LOG_BYTES_MIN: u64 = 256 << 10;
-/// The part of a bound of bytes that deleted records may take up for good.
+/// Deleted records may permanently occupy one part in this many of a bound in bytes.
 const DEAD_SHARE: u64 = 20;
 
-/// Where a shelf of an archive is, and the settings in force.
+/// The location of a shelf (one network's part of an archive), and the settings in force.
 pub(crate) struct Place {
     pub(crate) network: &'static dyn Network,
     pub(crate) data: PathBuf,
-    /// URL of the database, where it is in one.
+    /// URL of the database; `None` if the archive is in files.
     pub(crate) database: Option<String>,
     pub(crate) config: Config,
 }
 
-/// The address of a database; none for the word that means files.
+/// Returns the URL of a database, or `None` for `embedded`, which means files.
 fn database(store: &str) -> anyhow::Result<Option<String>> {
     match store {
         "embedded" => Ok(None),
@@ -48,17 +49,17 @@ fn database(store: &str) -> anyhow::Result<Option<String>> {
 }
 
 impl Place {
-    /// Loads the configuration; the flag wins over it.
+    /// Loads the configuration. Flags override it.
     pub(crate) fn new(args: PlaceArgs) -> anyhow::Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
-        // The command line takes no other names.
+        // The command line accepts only names of known networks.
         let named = args.network.as_deref().and_then(room);
         Ok(Self { network: named.unwrap_or(&rooms()[0]).network, data, database, config })
     }
 
-    /// Another network's shelf in the same archive.
+    /// Returns the place of another network's shelf in the same archive.
     pub(crate) fn of(&self, network: &'static dyn Network) -> Self {
         let (data, database) = (self.data.clone(), self.database.clone());
         Self { network, data, database, config: self.config.clone() }
@@ -69,7 +70,7 @@ impl Place {
         self.data.join(self.network.name())
     }
 
-    /// The socket on which a running server takes writes.
+    /// The socket on which a running server accepts writes.
     pub(crate) fn control_socket(&self) -> PathBuf {
         self.data.join("control.sock")
     }
@@ -80,27 +81,27 @@ impl Place {
         (room.shelf)(&self.config)
     }
 
-    /// How the store is opened.
+    /// The options with which the embedded store is opened.
     pub(crate) fn options(&self) -> Options {
         let bytes_max = self.shelf_config().retention.bytes_max;
-        // A log is given back as a whole, so a bound of bytes is met to within one.
+        // Disk space is freed one whole log at a time, so the archive may exceed its bound by one.
         let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
         Options {
             seal_records: self.config.seal_records,
             log_bytes_max: self.config.log_bytes_max.min(share),
             head_bytes_max: self.config.head_bytes_max,
-            // Room that deleted records take is room that others cannot have.
+            // Space that deleted records occupy is not available to other records.
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
             ..Options::default()
         }
     }
 
-    /// Whether anything was ever kept here.
+    /// Whether the archive exists. One in a database counts as existing.
     pub(crate) fn exists(&self) -> bool {
         self.database.is_some() || self.shelf().is_dir()
     }
 
-    /// How the database is used.
+    /// The options with which the database is opened.
     pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
         let config = &self.config.postgres;
         let nature = self.network.nature();
@@ -125,7 +126,7 @@ impl Place {
         })
     }
 
-    /// Says that what is asked for makes sense for files only.
+    /// Fails if the archive is in a database; `command` works on files only.
     pub(crate) fn must_be_files(&self, command: &str) -> anyhow::Result<()> {
         if self.database.is_none() {
             return Ok(());
@@ -136,7 +137,7 @@ impl Place {
         )
     }
 
-    /// Fails with advice if nothing was ever kept here.
+    /// Fails, with advice, if the archive does not exist.
     pub(crate) fn must_exist(&self) -> anyhow::Result<()> {
         if self.exists() {
             return Ok(());
@@ -148,7 +149,7 @@ impl Place {
         )
     }
 
-    /// Opens the archive for reading, whether a server runs or not.
+    /// Opens the archive for reading, whether or not a server runs on it.
     pub(crate) fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.must_exist()?;
         if let Some(url) = &self.database {
@@ -171,7 +172,7 @@ impl Place {
         Ok(Owned { store: Arc::new(self.open_store()?), _lock: lock })
     }
 
-    /// Opens the store for writing. Its lock must be held.
+    /// Opens the store for writing. The caller must hold the archive's lock.
     pub(crate) fn open_store(&self) -> anyhow::Result<Embedded> {
         let shelf = self.shelf();
         Embedded::open(&shelf, self.network.rules(), self.options()).with_context(|| {
@@ -183,7 +184,7 @@ impl Place {
         })
     }
 
-    /// Another archive, with the settings of this one.
+    /// Returns the place of another archive, with the settings of this one.
     pub(crate) fn other(&self, address: &str) -> anyhow::Result<Self> {
         let (data, database) = if address.contains("://") || is_database(address) {
             (self.data.clone(), database(address)?)
@@ -191,13 +192,14 @@ impl Place {
             (address.into(), None)
         };
         let mut config = self.config.clone();
-        // The replica is this one's.
+        // The replica belongs to this archive, not to the other.
         config.postgres.read_url = None;
         Ok(Self { network: self.network, data, database, config })
     }
 
-    /// Opens another archive's shelf as this one's mirror, whenever it can be had. `lock` is that of the
-    /// other archive, which its shelves share.
+    /// Returns a function that opens another archive's shelf as this shelf's mirror. The function
+    /// can be retried until the other archive is available. `lock` is that archive's lock,
+    /// which its shelves share.
     pub(crate) fn mirror(
         &self,
         address: &str,
@@ -224,8 +226,9 @@ impl Place {
         }))
     }
 
-    /// Takes the archive's lock, to serve these shelves in the place of the server that runs on it, which
-    /// goes on if this process does not come to serve. Where none runs, as [`Place::lock`].
+    /// Takes over the archive's lock from the running server, to serve these shelves in its stead.
+    /// If this process fails to start serving, the old server continues. If no server runs, the
+    /// lock is taken as by [`Place::lock`].
     pub(crate) fn take_over(&self, shelves: &[&str]) -> anyhow::Result<(Lock, Option<Taking>)> {
         let mut taking = match Taking::ask(&self.control_socket(), shelves, &mut |line| {
             tracing::info!("the server that runs: {line}");
@@ -248,7 +251,7 @@ impl Place {
         Ok((lock, Some(taking)))
     }
 
-    /// Opens a shelf that the server which is taken over has let go of.
+    /// Opens a shelf that the old server has released to this process in a takeover.
     pub(crate) fn open_released(&self) -> anyhow::Result<Embedded> {
         let shelf = self.shelf();
         let store = Embedded::open_released(&shelf, self.network.rules(), self.options());
@@ -261,7 +264,7 @@ impl Place {
         })
     }
 
-    /// Takes the archive's lock, which one process can hold.
+    /// Takes the archive's lock, which only one process can hold.
     pub(crate) fn lock(&self) -> anyhow::Result<Lock> {
         make_dir(&RealDisk, &self.data).with_context(|| {
             format!(
@@ -283,7 +286,8 @@ impl Place {
         })
     }
 
-    /// A hand that writes: our own if nobody holds the archive, else the running server's.
+    /// Returns a writer: the running server, if one holds the archive, else this process. An
+    /// archive in a database is always written by this process.
     pub(crate) fn write(&self) -> anyhow::Result<Hand> {
         if let Some(url) = &self.database {
             return Ok(Hand::Database(Arc::new(self.postgres(url, true)?)));
@@ -294,7 +298,8 @@ impl Place {
         self.own().map(Hand::Own)
     }
 
-    /// The server that runs on this archive, if there is one, to speak of this shelf.
+    /// Connects to the server that runs on this archive, for this shelf. `None` if no server runs
+    /// or the archive is in a database.
     pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
         if self.database.is_some() {
             return Ok(None);
@@ -315,27 +320,28 @@ fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<Client>> {
     }
 }
 
-/// The archive, and the lock for as long as it is open for writing.
+/// A store that is open for writing, with the archive's lock, held as long as the store is open.
 pub(crate) struct Owned {
     pub(crate) store: Arc<Embedded>,
     // Dropped after the store.
     _lock: Lock,
 }
 
-/// The lock of a mirror, kept from one try to open it to the next, and longer than any store under it.
+/// The lock of a mirror. It is kept between attempts to open the mirror, and outlives every store
+/// that is opened under it.
 pub(crate) type MirrorLock = Arc<Mutex<Option<Lock>>>;
 
-/// What writes.
+/// The writer of an archive: this process, the running server, or a database.
 pub(crate) enum Hand {
     Own(Owned),
     Server(Client),
-    /// A database, on which many may write.
+    /// A database, to which several processes may write.
     Database(Arc<PostgresStore>),
 }
 
 impl Hand {
-    /// What the archive of `place`, which this writes, has by now: in the store itself, or beside the
-    /// server in its files.
+    /// Returns a store that reads the archive of `place`, which this hand writes: the store that is
+    /// written itself, or, beside a running server, one opened on the same files.
     pub(crate) fn read(&self, place: &Place) -> anyhow::Result<Arc<dyn Store>> {
         match self {
             Self::Own(owned) => Ok(Arc::clone(&owned.store) as _),
@@ -344,7 +350,7 @@ impl Hand {
         }
     }
 
-    /// The archive, where it is this process that writes it.
+    /// The store, if this process writes it; `None` if a running server does.
     pub(crate) fn own_store(&self) -> Option<&dyn Store> {
         match self {
             Self::Own(owned) => Some(&*owned.store),
@@ -353,7 +359,8 @@ impl Hand {
         }
     }
 
-    /// Puts records; one outcome each, or why a server could not. Durable on return.
+    /// Puts records, and returns one outcome for each, or the server's reason why it failed. The
+    /// records are durable on return.
     pub(crate) fn put(
         &mut self,
         records: Vec<Box<[u8]>>,
@@ -371,7 +378,7 @@ impl Hand {
         }
     }
 
-    /// Deletes these ids and says how many there were. Durable on return.
+    /// Deletes the records of these ids, and returns how many existed. Durable on return.
     pub(crate) fn erase(&mut self, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {
         match self {
             Self::Own(owned) => erase(&*owned.store, ids),

@@ -1,4 +1,5 @@
-//! Filters as typed, asked as one question: every record that matches any of them, once, in order.
+//! Filters as typed on the command line, run as one query: every record that matches any of the
+//! filters, once, in order.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -6,12 +7,13 @@ use std::ops::ControlFlow;
 use hark_archive::{Id, Order, Position, Progress, Query, Search, Store};
 use hark_networks::{Lines, Network};
 
-/// Rows a search visits before another one is asked.
+/// Rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
-/// Bytes of events that one search holds ready.
+/// Bytes of records that one search buffers, about.
 const READY_BYTES: usize = 256 << 10;
 
-/// A filter that is none. Its own type, so that `main` can tell it from a failure.
+/// The error for an invalid filter. It has its own type so that [`crate::run`] can tell it from
+/// other failures.
 #[derive(Debug)]
 pub(crate) struct FilterFault(String);
 
@@ -23,7 +25,7 @@ impl std::fmt::Display for FilterFault {
 
 impl std::error::Error for FilterFault {}
 
-/// Reads filters of a network. What expires at or before `now` will not be seen.
+/// Parses filters of a network. The queries do not find records that expire at or before `now`.
 pub(crate) fn read(
     network: &dyn Network,
     texts: &[String],
@@ -43,7 +45,7 @@ pub(crate) fn read(
     Ok(queries)
 }
 
-/// How many events match any of `queries`, limits aside.
+/// Counts the records that match any of `queries`, ignoring their limits.
 pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
     if let [query] = queries
         && let Some(count) = store.count(query)?
@@ -60,10 +62,10 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     Ok(count)
 }
 
-/// A record on its way out.
+/// A record that a query found.
 pub(crate) struct Found {
     pub(crate) position: Position,
-    /// Its line; nothing without [`Answer::with_lines`].
+    /// The record's line; empty without [`Answer::with_lines`].
     pub(crate) json: Box<[u8]>,
 }
 
@@ -82,7 +84,7 @@ struct Running {
 }
 
 impl<'a> Answer<'a> {
-    /// Starts the searches. All queries have the same order.
+    /// Starts the searches. All queries must have the same order.
     pub(crate) fn new(store: &dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
         let mut searches = Vec::with_capacity(queries.len());
         for query in queries {
@@ -93,7 +95,8 @@ impl<'a> Answer<'a> {
         Ok(Self { searches, order, last: None, lines: None })
     }
 
-    /// The same with the records as lines of their network, not only where they are.
+    /// Returns the same answer, with each record's line in the format of its network besides its
+    /// position.
     pub(crate) fn with_lines(self, network: &'a dyn Network) -> Self {
         Self { lines: Some(network.lines()), ..self }
     }
@@ -103,7 +106,7 @@ impl<'a> Answer<'a> {
         self.searches.iter().map(|running| running.search.visited()).sum()
     }
 
-    /// The next record.
+    /// Returns the next record; `None` at the end.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Found>> {
         loop {
             for running in &mut self.searches {
@@ -118,7 +121,7 @@ impl<'a> Answer<'a> {
             let Some(found) = first.and_then(|running| running.ready.pop_front()) else {
                 return Ok(None);
             };
-            // The same record from two searches comes twice in a row.
+            // A record that several searches find comes out several times in a row.
             if self.last.replace(found.position.id) != Some(found.position.id) {
                 return Ok(Some(found));
             }
@@ -127,7 +130,7 @@ impl<'a> Answer<'a> {
 }
 
 impl Running {
-    /// Asks on until there is something ready or nothing left.
+    /// Continues the search until a record is ready or the search has ended.
     fn fill(&mut self, lines: Option<&dyn Lines>) -> anyhow::Result<()> {
         let mut line = Vec::new();
         while self.ready.is_empty() && !self.done {

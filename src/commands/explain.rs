@@ -21,7 +21,7 @@ pub(crate) struct ExplainArgs {
     /// Filters of the network, as JSON; each is explained by itself
     #[arg(value_name = "FILTER", required = true)]
     pub(crate) filters: Vec<String>,
-    /// Ask it too, and compare the rows visited with the estimate
+    /// Run the filter too, and compare the rows visited with the estimate
     #[arg(long)]
     pub(crate) run: bool,
     /// Print JSON

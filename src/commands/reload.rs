@@ -1,5 +1,5 @@
-//! A running server's settings, read again when their files change or on SIGHUP. What cannot be used
-//! changes nothing, and the log says why.
+//! A running server's settings, read again when their files change or on SIGHUP. An invalid
+//! configuration changes nothing, and the log says why.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::config::{self, Config, Seen};
 use crate::notify;
 
-/// How often the files are looked at. One that has changed is read when it has come to rest for as
-/// long, so that none is read half written.
+/// How often the files are checked. A changed file is read once it has not changed again for this
+/// long, so that no half-written file is read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches one configuration.
@@ -23,9 +23,9 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `config` is what the server of `reload` runs with, and what puts others in force in its
-    /// networks. From here on SIGHUP does not end the
-    /// process.
+    /// Creates a watch. `config` is the configuration with which the server of `reload` runs;
+    /// `networks` apply changed settings to its networks. From this call on, SIGHUP does not end
+    /// the process.
     pub(crate) fn new(
         config: Config,
         reload: Reload,

@@ -51,7 +51,7 @@ pub(crate) struct ServeArgs {
     /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
-    /// How it is written [default: log.format, text]
+    /// The format of the log [default: log.format, text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
     /// Turn rate limits off, for tests and benchmarks only
@@ -210,7 +210,8 @@ async fn serve(
              address, stop it or choose another port; ports below 1024 need the right to use them",
         ),
     }?;
-    // Ends with the runtime. Before anybody is told that the server is there, who may send it SIGHUP.
+    // The watch ends with the runtime. It starts before the server reports that it is ready, since
+    // SIGHUP may be sent from then on.
     let watch = Watch::new(settings.clone(), server.reload(), reloads)?;
     tokio::spawn(hark_server::vital("what reads the configuration again", watch.run()));
     let addresses = server.addresses();

@@ -4,7 +4,8 @@ use std::fmt;
 
 use hark_store_postgres::shown;
 
-/// A directory, the word for files in the data directory, or a database. Printed without what is secret.
+/// A directory, `embedded` for files in the data directory, or the URL of a database. It is printed
+/// without its secret parts.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreAddress(String);
 
@@ -13,7 +14,7 @@ impl StoreAddress {
         Self(text)
     }
 
-    /// All of it, for who connects.
+    /// The whole address with its password, for connecting.
     pub(crate) fn secret(&self) -> &str {
         &self.0
     }

@@ -1,27 +1,27 @@
-//! What the numbers in the configuration may be. The least and the most of each are such that nothing
-//! overflows, panics, waits without end or is allocated without need; whether a number makes sense
-//! is for the operator to say.
+//! The minimum and maximum of every number in the configuration. The bounds are chosen so that no
+//! value overflows, panics, waits without end or allocates memory without need. Whether a value
+//! makes sense is for the operator to decide.
 
 use hark_store_embedded::{LOG_BYTES_MAX, SEAL_RECORDS_MAX};
 
 use super::Config;
 use super::settings::SECTIONS;
 
-/// Things of which there may be any number.
+/// For counts that need no bound of their own.
 const ANY: u64 = 1_000_000_000_000;
 /// Bytes: a tebibyte.
 const BYTES: u64 = 1 << 40;
-/// Bytes of an event or a message: twice as many, for labels that do not stand in it as they are, and
-/// the store holds it still.
+/// Bytes of an event or a message. A record may be twice as long, for labels that do not occur in
+/// the message literally, and still fits the store.
 const MESSAGE: u64 = 16 << 20;
 /// A hundred years.
 const SECONDS: u64 = 100 * 365 * 86_400;
 const MILLISECONDS: u64 = SECONDS * 1_000;
-/// Of so many days, in nanoseconds, the database's numbers hold the length.
+/// A hundred years, whose length in nanoseconds still fits the database's integers.
 const DAYS: u64 = 36_500;
 const THREADS: u64 = 256;
 
-/// By section: settings with the least and the most that they may be.
+/// A setting, its minimum and its maximum. [`RANGES`] groups them by section.
 type Range = (&'static str, u64, u64);
 static RANGES: &[(&str, &[Range])] = &[
     (
@@ -49,7 +49,7 @@ static RANGES: &[(&str, &[Range])] = &[
         "postgres",
         &[
             ("connections_max", 1, 1_000),
-            // The database counts in 32 bits with a sign.
+            // The database stores the timeout as a signed 32-bit integer.
             ("statement_timeout_ms", 1, 2_147_483_647),
             ("part_days", 1, DAYS),
         ],
@@ -110,14 +110,14 @@ static RANGES: &[(&str, &[Range])] = &[
             ("rows_per_address", 0, ANY),
         ],
     ),
-    // Nobody can do more work than that.
+    // More work than 128 bits is not feasible.
     ("policy", &[("pow_bits_min", 0, 128)]),
     (
         "retention",
         &[
             ("bytes_max", 0, u64::MAX),
             ("every_s", 1, SECONDS),
-            // What one write deletes is found and kept in memory first.
+            // The records that one write deletes are collected in memory first.
             ("batch_max", 1, 65_536),
             ("clock_ahead_max_s", 0, SECONDS),
         ],
@@ -144,19 +144,19 @@ static RANGES: &[(&str, &[Range])] = &[
     ("log", &[("slow_question_ms", 0, MILLISECONDS)]),
 ];
 
-/// What the setting may be, if it is a number.
+/// Returns the minimum and maximum of a setting; `None` if it is not a number.
 fn range(section: &str, key: &str) -> Option<(u64, u64)> {
     let (_, ranges) = RANGES.iter().find(|(known, _)| *known == section)?;
     ranges.iter().find(|(known, ..)| *known == key).map(|&(_, least, most)| (least, most))
 }
 
-/// The numbers of a value: one, or those of a rate.
+/// Returns the numbers in a value: one, or the two of a rate.
 fn numbers(shown: &str) -> Vec<u64> {
     let bare = shown.trim_start_matches('[').trim_end_matches(']');
     bare.split(',').filter_map(|number| number.trim().parse().ok()).collect()
 }
 
-/// Numbers that are too small or too large.
+/// Returns one line for each number that is too small or too large.
 pub(super) fn faults(config: &Config) -> Vec<String> {
     let mut faults = Vec::new();
     for section in SECTIONS {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(found + 1, ranges, "a range without a setting");
     }
 
-    /// The faults where one setting is so.
+    /// Returns the faults of the defaults with one setting changed to `number`.
     fn faults_with(section: &str, key: &str, number: u64) -> Result<Vec<String>, String> {
         let mut config = Config::default();
         let sections = SECTIONS.iter().filter(|known| known.name == section);
@@ -226,7 +226,7 @@ mod tests {
                     assert_eq!(taken, Ok(Vec::new()), "[{section}] {key} = {number}");
                 }
                 for number in [least.checked_sub(1), most.checked_add(1)].into_iter().flatten() {
-                    // Some types refuse it by themselves.
+                    // Some types already refuse the number when it is parsed.
                     if let Ok(refused) = faults_with(section, key, number) {
                         let named = refused.iter().any(|fault| fault.contains(&format!("`{key}`")));
                         assert!(named, "[{section}] {key} = {number} is taken");
@@ -236,13 +236,13 @@ mod tests {
         }
     }
 
-    /// The configuration in which every number is its least, or its most.
+    /// A configuration in which `pick` chooses each number from its minimum and maximum.
     fn extreme(pick: impl Fn(u64, u64) -> u64) -> String {
         let mut text = String::from("# Made from src/config/bounds.rs, which compares it.\n");
         for (section, ranges) in RANGES {
             writeln!(text, "\n[{section}]").unwrap();
             for &(key, least, most) in *ranges {
-                // TOML's numbers have a sign.
+                // TOML's integers are signed 64-bit.
                 let number = pick(least, most).min(i64::MAX as u64);
                 let is_rate = *section == "rates" || key == "queries";
                 let value =

@@ -1,6 +1,6 @@
 //! The configuration: read as typed (`typed`), then checked setting by setting (`settings`) into
-//! [`Config`], which the rest of the binary uses. Defaults, then the file, then the environment;
-//! flags come on top in `commands`.
+//! [`Config`], which the rest of the binary uses. The file overrides the defaults, the environment
+//! overrides the file, and flags (in `commands`) override the environment.
 
 mod address;
 mod bounds;
@@ -43,12 +43,12 @@ pub struct Config {
     pub(crate) postgres: Postgres,
     pub(crate) limits: Limits,
     lists: policy::Lists,
-    /// What the lists come to.
+    /// The addresses in `lists`, parsed, as `policy` is the rest of `lists`.
     pub(crate) addresses: Addresses,
     policy: hark_server::nostr::policy::Policy,
-    /// The file that was given.
+    /// The configuration file, if one was given.
     pub(crate) file: Option<PathBuf>,
-    /// All files that were read, as they were before.
+    /// All files that were read, with their state just before.
     pub(crate) files: Vec<Seen>,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) info: RelayInfo,
@@ -82,10 +82,10 @@ impl Default for Postgres {
     }
 }
 
-/// A second store that gets what the first one accepts.
+/// A second store that receives every write that the first store accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mirror {
-    /// Where it is.
+    /// The address of the second store; `None` for no mirror.
     pub(crate) store: Option<StoreAddress>,
     pub(crate) queue_bytes_max: usize,
 }
@@ -103,7 +103,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Questions slower than this are logged.
+    /// Queries slower than this are logged. `None` disables the log.
     fn slow_question(&self) -> Option<Duration> {
         self.slow_question_ms.map(Duration::from_millis)
     }
@@ -158,7 +158,7 @@ impl Default for Config {
     }
 }
 
-/// What is wrong with a configuration: one line each, with its place.
+/// The faults of a configuration: one line for each, which names its file and line or its variable.
 #[derive(Debug)]
 pub(crate) struct Faults(Vec<String>);
 
@@ -175,11 +175,11 @@ impl std::fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// A file at a look, so that another look tells whether it has changed.
+/// The state of a file at one moment. Comparing two states tells whether the file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     file: PathBuf,
-    /// When it was written last and how long it is; none if it is not there.
+    /// The file's modification time and length; `None` if the file does not exist.
     state: Option<(SystemTime, u64)>,
 }
 
@@ -192,18 +192,18 @@ impl Seen {
         Self { state: state(&file), file }
     }
 
-    /// Another look at it.
+    /// Returns the current state of the same file.
     pub(crate) fn again(&self) -> Self {
         Self::new(self.file.clone())
     }
 }
 
 impl Config {
-    /// Defaults, the file if there is one, the environment.
+    /// Loads the configuration from the defaults, the file if one is given, and the environment.
     pub(crate) fn load(file: Option<&Path>) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let mut typed = Vec::new();
-        // Looked at before it is read: what changes meanwhile is noticed.
+        // The state is taken before the file is read, so that a change meanwhile is noticed.
         let mut files: Vec<Seen> = file.map(|file| Seen::new(file.into())).into_iter().collect();
         if let Some(path) = file {
             let text = std::fs::read_to_string(path).map_err(|error| {
@@ -236,10 +236,10 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
     }
 
-    /// What no setting can be wrong in alone.
+    /// Returns the faults that parsing single settings does not find, such as contradictions.
     fn contradictions(&self) -> Vec<String> {
         let mut faults = bounds::faults(self);
-        // What is out of bounds is told already.
+        // Numbers out of bounds are already reported.
         if faults.is_empty()
             && let Err(fault) = self.limits.check()
         {
@@ -271,7 +271,8 @@ impl Config {
         faults
     }
 
-    /// What of `policy` holds for every shelf: how often it is carried out, and how far.
+    /// Returns `policy` with the values that are common to all shelves: its interval, its batch
+    /// size and its clock tolerance.
     pub fn retention(&self, policy: &Policy) -> Policy {
         Policy {
             every: Duration::from_secs(self.retention_every.0),
@@ -281,7 +282,8 @@ impl Config {
         }
     }
 
-    /// What differs from `before`: `section.key = value`, and whether a running server takes it over.
+    /// Returns the settings that differ from `before`: `section.key = value`, and whether a running
+    /// server applies the change.
     pub(crate) fn changes(&self, before: &Self) -> Vec<(String, bool)> {
         let mut changes = Vec::new();
         for section in settings::SECTIONS {
@@ -296,8 +298,8 @@ impl Config {
         changes
     }
 
-    /// All settings as TOML, with comments. `active` leaves the values in force; else they are
-    /// commented out, as defaults to start from.
+    /// Returns all settings as TOML. If `active`, they are plain settings without comments.
+    /// Otherwise each has its documentation and is commented out, as a file to start from.
     pub(crate) fn to_toml(&self, active: bool) -> String {
         let mut out = String::new();
         for section in settings::SECTIONS {
@@ -365,7 +367,7 @@ mod tests {
             for told in [format!("{changes:?}"), toml, elsewhere, format!("{config:?}")] {
                 assert!(told.contains("***") && !told.contains("secret"), "{told}");
             }
-            // Nor is it forgotten that it has changed.
+            // A change of the password alone is still detected.
             let mut other = config.clone();
             other.store = StoreAddress::new(address.replace("secret", "other"));
             assert_eq!(other.changes(&config).len(), 1);

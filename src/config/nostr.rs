@@ -1,4 +1,4 @@
-//! The Nostr relay that the settings make.
+//! The Nostr relay that is built from the settings.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
     relay.info = config.info.clone();
     relay.threads = config.threads;
     if at.database_is_near.is_some() && relay.threads.read == 0 {
-        // One waits for the database with each connection.
+        // Each connection to the database occupies one thread while it waits.
         relay.threads.read = config.postgres.connections_max;
     }
     relay.policy = policy::shared(config.policy.clone());

@@ -1,5 +1,5 @@
-//! The policy as typed: lists whose entries stand in the setting itself or, after an `@`, in files with
-//! one entry a line.
+//! The policy as typed: lists whose entries stand in the setting itself or in files with one entry
+//! a line, named after an `@`.
 
 use std::fmt::Display;
 use std::fs;
@@ -11,11 +11,11 @@ use hark_server::Addresses;
 use hark_server::network::Network;
 use hark_server::nostr::policy::{Policy, Words};
 
-/// Entries and files of them.
+/// A list as typed: entries, and `@` names of files of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct List(pub(crate) Vec<String>);
 
-/// All lists, and how much work is wanted.
+/// All lists of the policy, and the proof of work that events must show.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) allow_addresses: List,
@@ -30,7 +30,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// All files that are named, beside `folder` where they are not absolute.
+    /// Returns all files that the lists name. Relative names are resolved against `folder`.
     pub(crate) fn files(&self, folder: &Path) -> Vec<PathBuf> {
         let lists = [
             &self.allow_addresses,

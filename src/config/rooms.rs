@@ -1,5 +1,6 @@
-//! The networks that this program serves: what its settings say of each one's shelf, and the doors they
-//! make. A new network is a section of settings, and its line in [`NETWORKS`].
+//! The networks that this program serves: the settings of each network's shelf (its part of the
+//! archive) and its doors (its listeners). A new network needs a section of settings and an entry
+//! in [`NETWORKS`].
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,15 +13,15 @@ use hark_server::shelf;
 
 use super::{Config, nostr, waku};
 
-/// All of them, in the order in which they are served. The first is meant where none is named.
+/// All networks, in the order in which they are served. The first is the default.
 pub static NETWORKS: &[Room] = &[nostr::ROOM, waku::ROOM];
 
-/// Those that this process knows.
+/// The networks that this process knows; [`NETWORKS`] if unset.
 static KNOWN: OnceLock<&'static [Room]> = OnceLock::new();
 
-/// Has this process know these, from its start on.
+/// Sets the networks that this process knows. Called once, at its start.
 pub(crate) fn serve_these(rooms: &'static [Room]) {
-    // It is called once.
+    // It cannot fail, since this function is called once.
     let _ = KNOWN.set(rooms);
 }
 
@@ -29,7 +30,7 @@ pub(crate) fn rooms() -> &'static [Room] {
     KNOWN.get().copied().unwrap_or(NETWORKS)
 }
 
-/// The room of a network.
+/// Returns the [`Room`] of the network with this name.
 pub(crate) fn room(network: &str) -> Option<&'static Room> {
     rooms().iter().find(|room| room.network.name() == network)
 }
@@ -37,46 +38,46 @@ pub(crate) fn room(network: &str) -> Option<&'static Room> {
 /// A network, as this program serves it.
 #[derive(Clone, Copy)]
 pub struct Room {
-    /// What it is.
+    /// The network itself.
     pub network: &'static dyn Network,
-    /// Settings of its shelf.
+    /// Returns the settings of the network's shelf.
     pub shelf: fn(&Config) -> ShelfConfig,
-    /// Whether `hark serve` opens its doors.
+    /// Whether `hark serve` serves the network.
     pub is_served: fn(&Config) -> bool,
-    /// Its doors.
+    /// Builds the network's shelf and doors, which are opened later.
     pub serve: fn(&Config, shelf::Options, &StoreIs<'_>) -> Served,
 }
 
 /// Settings of a network's shelf.
 pub struct ShelfConfig {
-    /// What is not kept for ever.
+    /// Which records are deleted, and when.
     pub retention: Policy,
-    /// Days of a part of its tables.
+    /// Days that one partition of the database tables covers.
     pub part_days: u64,
-    /// Bytes of a record, at most.
+    /// The maximum bytes of a record.
     pub record_bytes_max: usize,
 }
 
-/// What doors have to know of where they are, beside the settings.
+/// What a network's doors must know besides the settings.
 #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // peers alone ask for some of it
 pub struct StoreIs<'a> {
     /// The archive's directory.
     pub data: &'a Path,
-    /// Whether the database is on this machine; None if the archive is in files.
+    /// Whether the database is on this machine; `None` if the archive is in files.
     pub database_is_near: Option<bool>,
-    /// An address that wins over the settings.
+    /// An address to listen on that overrides the settings.
     pub listen: Option<SocketAddr>,
-    /// Rate limits are off.
+    /// Whether rate limits are off.
     pub unlimited: bool,
 }
 
 /// A network that is to be served.
 pub struct Served {
-    /// Its shelf and its doors, to be opened.
+    /// The network's shelf and doors, not opened yet.
     pub network: Box<dyn Serve>,
-    /// Puts settings in force while it runs.
+    /// Applies changed settings while the network is served.
     pub reload: Reload,
 }
 
-/// Puts settings in force while a network is served.
+/// A function that applies changed settings while a network is served.
 pub type Reload = Box<dyn Fn(&Config) + Send + Sync>;

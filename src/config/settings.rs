@@ -1,5 +1,5 @@
-//! Every setting there is: its name, what it does, and the field of [`Config`] it fills. The default
-//! file, the check of a given one and the environment's names all come from this table.
+//! The table of all settings: the name of each, its documentation, and the field of [`Config`] that
+//! it fills. The default file, the check of a file and the names in the environment all use it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub(crate) struct Setting {
     /// The value as TOML.
     pub(crate) show: fn(&Config) -> String,
     pub(crate) set: fn(&mut Config, &Value) -> Result<(), String>,
-    /// Whether it is the same in both, also in what is not shown.
+    /// Whether two configurations have the same value, including its secret parts.
     pub(crate) is_same: fn(&Config, &Config) -> bool,
 }
 
@@ -259,10 +259,10 @@ pub(crate) static SECTIONS: &[Section] = &[
 
 /// Sections that are read again while the server runs.
 const LIVE: [&str; 3] = ["limits", "rates", "policy"];
-/// Settings of these that are not.
+/// Settings of the [`LIVE`] sections that need a restart nevertheless.
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
-/// Settings of other sections that are.
+/// Settings of other sections that are read again while the server runs.
 const LIVE_TOO: [(&str, &str); 4] = [
     ("waku", "protected_shards"),
     ("waku", "window_s"),
@@ -270,7 +270,7 @@ const LIVE_TOO: [(&str, &str); 4] = [
     ("waku", "query_rows_max"),
 ];
 
-/// Whether a change of the setting holds without a restart.
+/// Whether a change of the setting takes effect without a restart.
 pub(crate) fn is_live(section: &Section, setting: &Setting) -> bool {
     LIVE.contains(&section.name) && !NOT_LIVE.contains(&setting.key)
         || LIVE_TOO.contains(&(section.name, setting.key))
@@ -284,7 +284,7 @@ trait Plain: Sized {
 
 fn wanted<T>(what: &str, got: &Value) -> Result<T, String> {
     let got = match got {
-        // Whoever has taken one setting for another may have typed an address with a password.
+        // A value typed for the wrong setting may be an address with a password.
         Value::Text(text) | Value::Bare(text) => format!("{:?}", shown(text)),
         Value::Whole(number) => number.to_string(),
         Value::Switch(switch) => switch.to_string(),
@@ -664,7 +664,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
         };
         read.map_err(|fault| format!("`{key}` of a rule, line {line}: {fault}"))?;
     }
-    // A rule without an age would take everything: it must be said.
+    // A rule without an age would delete records of any age, so the age is mandatory.
     rule.older_than_s = older_than.ok_or("has a rule without `older_than`, e.g. \"90d\"")?;
     Ok(rule)
 }

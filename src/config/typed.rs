@@ -1,5 +1,5 @@
-//! Settings as typed, in a file or in the environment: where each value stands, and whether there
-//! is such a setting at all. What the values mean comes later, in `settings`.
+//! Settings as typed, in a file or in the environment: where each value was found, and whether its
+//! setting exists. `settings` interprets the values later.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(String),
-    /// From the environment, which has nothing but text.
+    /// Text from the environment, which has no other type.
     Bare(String),
     Whole(i64),
     Switch(bool),
@@ -40,8 +40,8 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The entries of a list. In the environment it is written as in a file, `[4, 1059]`, or with nothing but
-    /// commas between its entries.
+    /// Returns the entries of a list; `None` for other values. In the environment a list is written
+    /// as in a file, `[4, 1059]`, or as entries separated by commas.
     pub(crate) fn entries(&self) -> Option<Cow<'_, [Self]>> {
         let text = match self {
             Self::List(entries) => return Some(entries.into()),
@@ -70,7 +70,7 @@ fn list_in_toml(text: &str) -> Option<Vec<Value>> {
     }
 }
 
-/// A value, its setting and its place.
+/// A value, its setting and its origin.
 #[derive(Debug)]
 pub(crate) struct Typed {
     pub(crate) setting: &'static Setting,
@@ -114,11 +114,11 @@ pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<Typed>, Vec<Strin
     if faults.is_empty() { Ok(typed) } else { Err(faults) }
 }
 
-/// Variables of Hark's that are no settings.
+/// Hark's environment variables that are not settings.
 const NOT_SETTINGS: [&str; 2] = ["HARK_DATA", "HARK_CONFIG"];
 
-/// Reads variables named `HARK_SECTION_KEY`. One that names a section but no setting of it is a
-/// fault; others are somebody else's.
+/// Reads variables named `HARK_SECTION_KEY`. A variable that names a section but no setting of
+/// it is a fault. Variables that name no section are ignored.
 pub(crate) fn from_environment(
     variables: impl Iterator<Item = (String, String)>,
 ) -> Result<Vec<Typed>, Vec<String>> {
@@ -182,7 +182,7 @@ fn convert(value: &DeValue<'_>, line_of: &dyn Fn(usize) -> usize) -> Value {
     }
 }
 
-/// `; did you mean ...?`, or what there is, where nothing is near.
+/// Returns `; did you mean ...?`, or a list of all known names if none is similar.
 pub(crate) fn did_you_mean<'a>(
     typed: &str,
     known: impl Iterator<Item = &'a str> + Clone,

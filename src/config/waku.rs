@@ -1,4 +1,4 @@
-//! The Waku node: its settings, and the node they make.
+//! The settings of the Waku node, and the node that is built from them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 #[cfg(feature = "libp2p")]
@@ -38,10 +38,10 @@ fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
     }
 }
 
-/// Its settings.
+/// The node's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waku {
-    /// Whether there is one.
+    /// Whether the node runs.
     pub(crate) serve: bool,
     pub(crate) rest: Option<SocketAddr>,
     pub(crate) access: hark_server::waku::Access,
@@ -80,7 +80,7 @@ impl Default for Waku {
             peers: Vec::new(),
             stores: Vec::new(),
             resume_max_s: 86_400,
-            // nwaku's.
+            // nwaku's defaults for sync.
             sync_every_s: Some(300),
             sync_range_s: 3_600,
             sync_jitter_s: 20,
@@ -103,7 +103,8 @@ impl Default for Waku {
 
 #[cfg(feature = "libp2p")]
 impl Waku {
-    /// How peers reach the node. Addresses were checked when the configuration was.
+    /// Returns the libp2p settings; `None` if the node has no addresses. The addresses were checked
+    /// with the configuration.
     fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::Config> {
         let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
         let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
@@ -125,7 +126,7 @@ impl Waku {
         })
     }
 
-    /// What is wrong with its addresses.
+    /// Returns one line for each invalid address.
     pub(super) fn faults(&self) -> impl Iterator<Item = String> {
         let named = [
             ("listen", &self.listen, false),
@@ -142,17 +143,17 @@ impl Waku {
     }
 }
 
-/// Whether the Waku node passes messages on.
+/// Whether the Waku node forwards messages to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forward {
-    /// Where it can tell which messages other nodes refuse.
+    /// Forward in clusters where the node knows which messages other nodes refuse.
     Auto,
     Always,
     Never,
 }
 
 impl Waku {
-    /// What can change while the node runs.
+    /// Returns the settings that can change while the node runs.
     fn settings(&self) -> Settings {
         Settings {
             window_ns: self.window_s.map(|s| s.saturating_mul(NS_PER_S)),

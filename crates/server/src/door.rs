@@ -1,5 +1,5 @@
-//! A door: where the clients of one network come in. The relay's WebSocket, REST interfaces and the
-//! connections of peers are doors, or parts of one.
+//! A door: the endpoint at which the clients of one network connect. The relay's WebSocket, REST
+//! interfaces and the connections of peers are doors, or parts of a door.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -17,51 +17,52 @@ use crate::stop::Stop;
 use crate::{Clients, ServeError, Shelf};
 use serde_json::{Map, Value};
 
-/// A network's doors, opened, with the shelf behind them.
+/// The opened endpoints of one network, with the shelf behind them.
 pub trait Door: Send + Sync {
-    /// Where clients reach it.
+    /// The addresses at which clients reach this door.
     fn addresses(&self) -> Vec<Reached>;
 
-    /// The sockets that it listens on, which a process that takes over goes on with. A door that needs
-    /// more than these to be served elsewhere closes its connections then, and says so.
+    /// The listening sockets of this door, which a process that takes over continues to use. A door
+    /// that needs more than its sockets to move closes its connections at a takeover, and says so.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>>;
 
-    /// What else that process needs so that no client misses anything, in parts.
+    /// The other state, in parts, that a process that takes over needs so that no client misses
+    /// anything.
     fn state(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
 
-    /// Goes on with a part of the state of the door before it.
+    /// Restores one part of the [`Door::state`] of the same door in the process before this one.
     fn restore(&self, part: &[u8]) {
         let _ = part;
     }
 
-    /// Its part of the page for Prometheus, beside what there is to say of every shelf.
+    /// Writes the door's own metrics for Prometheus. Those of the shelves are written elsewhere.
     fn metrics(&self, page: &mut Page) {
         let _ = page;
     }
 
-    /// What it has done, for `hark stats`: for programs, and as rows for people.
+    /// The door's statistics for `hark stats`: as fields for programs, and as rows for people.
     fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
         (Map::new(), Vec::new())
     }
 
-    /// A look at it every ten seconds, for what the log says of bursts once and not every time.
+    /// Called every ten seconds. Logs a burst of events as one line instead of one line per event.
     fn look(&self) {}
 
     /// Serves until `stop` says otherwise and every connection has ended.
     fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> Serving;
 
-    /// Finishes what was taken, once no connection is served any more.
+    /// Finishes the work that was accepted, once no connection is served any more.
     fn close(&self) {}
 }
 
-/// Where clients reach a door: a line of output once it is served.
+/// An address at which clients reach a door, printed as a line of output once the door is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// What is there: `listening on` for the first door.
+    /// The words before the address: `listening on` for the first door.
     pub what: &'static str,
-    /// A URL, or what else clients of that kind are given.
+    /// A URL, or whatever address clients of that kind use.
     pub at: String,
 }
 
@@ -71,50 +72,50 @@ impl fmt::Display for Reached {
     }
 }
 
-/// A row of a table for people: what it is about, how much it is, and what else there is to say.
+/// A row of a table for people: its subject, its value and a remark.
 pub type Row = (&'static str, String, String);
 
-/// A door at work.
+/// The future that serves a door.
 pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A network that is to be served.
 pub trait Serve: Send {
-    /// Opens its shelf and its door. Nothing is served before [`Door::serve`].
+    /// Opens the network's shelf and its door. Nothing is served before [`Door::serve`].
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a>;
 }
 
-/// A network being opened.
+/// The future that opens a network.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Opened, ServeError>> + Send + 'a>>;
 
-/// A network that is opened.
+/// A network that has been opened.
 #[derive(Clone)]
 pub struct Opened {
-    /// What it keeps.
+    /// The network's part of the archive.
     pub shelf: Arc<Shelf>,
-    /// Where its clients come in.
+    /// The endpoint of the network's clients.
     pub door: Arc<dyn Door>,
 }
 
-/// What a server lends its doors.
+/// What a server provides to its doors.
 pub struct Host<'a> {
     /// Bounds and lists that can change while the server runs.
     pub(crate) settings: Shared,
-    /// Whose connections are taken.
+    /// Decides which clients may connect.
     pub clients: Clients,
     /// Rate limits are off, for tests and benches.
     pub unlimited: bool,
-    /// The server that is taken over, if one is.
+    /// The takeover under way. `None` if this server starts without one.
     pub(crate) taking: Option<&'a mut Taking>,
 }
 
 impl Host<'_> {
-    /// Whether another process serves until this one does.
+    /// Whether this process takes over from a process that still serves.
     pub fn is_taking_over(&self) -> bool {
         self.taking.is_some()
     }
 
-    /// The socket that was handed over for this address, or a new one. `setting` is where another
-    /// address can be chosen.
+    /// Returns the socket that was handed over for this address, or a new one. `setting` names the
+    /// setting with which an operator can choose another address; errors mention it.
     pub fn listen(
         &mut self,
         addr: SocketAddr,

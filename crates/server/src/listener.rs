@@ -1,5 +1,5 @@
-//! The way from an open port to a connection that is served, the same for every door: who may not come in
-//! is told so, within bounds.
+//! Listens on a port and accepts connections, in the same way for every door. A client whose
+//! connection is refused is sent the reason, within bounds.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,7 +16,7 @@ use crate::metrics::TurnedAway;
 use crate::settings::Shared;
 use crate::stop::Stop;
 
-/// Connections that are told at a time why they are turned away. More are closed without a word.
+/// Refused connections that are sent the reason at a time. Others are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
 
 /// An address that a door listens on, until it is served.
@@ -64,16 +64,16 @@ impl Listener {
         self.connections.enter(peer, max, of_address_max)
     }
 
-    /// The socket, to be served on the runtime at hand. None if it is served already, or if the runtime
-    /// does not take it, which the log says.
+    /// Takes the socket, to be served on the current runtime. `None` if the socket is served
+    /// already, or if the runtime does not accept it, which is logged.
     pub(crate) fn take(&self) -> Option<TcpListener> {
         TcpListener::from_std(self.socket().take()?)
             .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
             .ok()
     }
 
-    /// Serves each connection in a task of its own, and returns when there is none any more. Those that
-    /// are left when the server goes down are dropped.
+    /// Serves each connection in a task of its own, and returns when no connection is left.
+    /// Connections that are open when the server shuts down are dropped.
     pub async fn serve<F: Future<Output = ()> + Send + 'static>(
         &self,
         stop: Stop,
@@ -106,7 +106,7 @@ impl Listener {
     }
 }
 
-/// Listens, also where connections of a server that has ended have not been forgotten yet.
+/// Listens on `addr`, even while connections of an ended server are in TIME_WAIT.
 fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = if addr.is_ipv4() {
         tokio::net::TcpSocket::new_v4()?
@@ -118,8 +118,8 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.listen(1024)?.into_std()
 }
 
-/// Accepts connections until the server takes no more. `enter` says which come in, and gives what they
-/// hold until they end; `serve` serves one, in a task of its own.
+/// Accepts connections until the server takes no more. `enter` decides which are accepted, and
+/// returns what a connection holds until it ends; `serve` serves one, in a task of its own.
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     mut stop: Stop,

@@ -1,4 +1,4 @@
-//! Permits, of which every key may hold so many at a time.
+//! Permits, of which every key may hold at most a given number at a time.
 
 use std::collections::HashMap;
 use std::hash::Hash;

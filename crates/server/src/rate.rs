@@ -1,12 +1,12 @@
-//! Rate limits: so many a minute, and so many at once after a rest.
+//! Rate limits: at most N a minute, and at most M at once after a pause (a token bucket).
 //!
-//! A bucket is one number: the moment from which it will be full again. Taking from it moves that
-//! moment on. So what buckets hold can change while they are in use, and one that is full is the same
-//! as one that was never used.
+//! A bucket is one number: the time at which it will be full again. Taking a token moves that time
+//! forward. So the capacity of buckets can change while they are in use, and a full bucket equals a
+//! bucket that was never used.
 //!
-//! The number of buckets does not depend on who comes. Everything that is measured has two of them,
-//! found by a keyed hash, and what the better one says holds: so sharing one costs nobody anything,
-//! and that both are shared with somebody busy does not happen until tens of thousands are.
+//! The number of buckets is fixed. Every meter has two buckets, found by a keyed hash, and the
+//! fuller one decides. So a meter that shares one bucket loses nothing, and a meter rarely shares
+//! both with busy ones until there are tens of thousands of busy meters.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use hark_codec::record::Key;
 use crate::address::Address;
 use crate::settings::Shared;
 
-/// How many: 1 MiB.
+/// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
 
 /// What is measured. Each has a rate of its own.
@@ -79,15 +79,15 @@ impl Buckets {
         one.min(two).saturating_sub(now_ns)
     }
 
-    /// How long it takes until there is one in it.
+    /// The time until the bucket has one token.
     fn wait(&self, meter: Meter, rate: Rate) -> Duration {
         let (interval_ns, holds_ns) = (interval_ns(rate), holds_ns(rate));
         let spent_ns = self.spent_ns(meter, self.now_ns());
         Duration::from_nanos(spent_ns.saturating_add(interval_ns).saturating_sub(holds_ns))
     }
 
-    /// Takes `count`, also where that is more than there is: for work whose size is known only
-    /// afterwards. What is owed is at most what the bucket holds.
+    /// Takes `count` tokens, even if the bucket has fewer: for work whose size is known only
+    /// afterwards. The debt is at most the capacity of the bucket.
     fn spend(&self, meter: Meter, rate: Rate, count: u64) {
         let now_ns = self.now_ns();
         let spent_ns = self.spent_ns(meter, now_ns);
@@ -98,7 +98,7 @@ impl Buckets {
         }
     }
 
-    /// Takes one, or says how long it takes until there is one.
+    /// Takes one token, or returns the time until there is one.
     pub(crate) fn take(&self, meter: Meter, rate: Rate) -> Result<(), Duration> {
         let wait = self.wait(meter, rate);
         if wait > Duration::ZERO {
@@ -109,12 +109,12 @@ impl Buckets {
     }
 }
 
-/// Time in which one comes back.
+/// Time in which one token is refilled.
 fn interval_ns(rate: Rate) -> u64 {
     60_000_000_000 / rate.per_minute.max(1)
 }
 
-/// Time in which all of them do.
+/// Time in which an empty bucket becomes full.
 fn holds_ns(rate: Rate) -> u64 {
     interval_ns(rate).saturating_mul(rate.at_once.max(1))
 }

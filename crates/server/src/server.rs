@@ -1,8 +1,8 @@
-//! A server's life: it opens the networks that it serves, runs their doors, and goes down.
+//! A server's life: it opens the networks that it serves, runs their doors, and shuts down.
 //!
-//! Going down: no new connections; the doors finish what is under way and close; then the threads
-//! behind them, in the order of the data, so that every record that was taken is durable and
-//! answered. All of it within a time; what is not done by then is dropped, and has got no answer.
+//! Shutdown: the server accepts no new connections; the doors finish the requests under way and
+//! close; then the threads behind them end, in the order of the data, so that every accepted record
+//! is durable and answered. Work not done within the time limit is dropped without an answer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -25,28 +25,28 @@ use crate::stop::{Phase, Stop};
 use crate::vital::vital;
 use crate::{Config, admin};
 
-/// Between two looks at the doors for what the log says in one line.
+/// Interval between two calls of [`Door::look`](crate::door::Door::look).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address can not be had.
+    /// The server cannot listen on an address.
     #[error("cannot listen on {addr}: {cause}; choose another with {setting}")]
     Listen {
-        /// Which.
+        /// The address.
         addr: SocketAddr,
-        /// Where it comes from.
+        /// The setting that names the address.
         setting: &'static str,
-        /// What the system says.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// `control.sock` can not be made.
+    /// `control.sock` cannot be created.
     #[error("cannot open {path}: {cause}")]
     Control {
-        /// Where.
+        /// The path of the socket.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
     /// A network can not be served.
@@ -61,7 +61,7 @@ pub enum ServeError {
     /// The limits contradict each other.
     #[error("limits: {0}")]
     Limits(String),
-    /// The server that runs did not let this one take over.
+    /// The running server did not let this one take over.
     #[error("cannot take over: {0}")]
     TakeOver(ControlError),
     /// The server that took over is gone.
@@ -87,8 +87,8 @@ impl Server {
         Self::start(config, networks, None).await
     }
 
-    /// The same in the place of a server that runs, with its sockets where the addresses are the
-    /// same. That one goes on as it was where this fails.
+    /// Starts like [`Server::bind`], but takes over from a running server, with its sockets
+    /// where the addresses are equal. If this fails, the running server continues as before.
     pub async fn take_over(
         config: Config,
         networks: Vec<Box<dyn Serve>>,
@@ -154,7 +154,7 @@ impl Server {
         } else if taking.is_some() {
             return Err(nothing_to_take());
         }
-        // Not earlier: they write.
+        // Not earlier: retention writes, and only now may this process write.
         let keepers = networks.iter().map(|network| network.shelf.keep());
         let keepers = keepers.collect::<Result<_, _>>().map_err(ServeError::Thread)?;
         let phase = watch::Sender::new(Phase::Open);
@@ -162,17 +162,17 @@ impl Server {
         Ok(Self { networks, settings, unlimited, control, role, operators, keepers, phase })
     }
 
-    /// The address that its metrics have to themselves, if they do.
+    /// The separate address of the metrics, if they have one.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.operators.listener().map(Listener::addr)
     }
 
-    /// Where clients reach its doors, in the order of the networks.
+    /// The addresses at which clients reach the doors, in the order of the networks.
     pub fn addresses(&self) -> Vec<Reached> {
         self.networks.iter().flat_map(|network| network.door.addresses()).collect()
     }
 
-    /// What changes its settings while it runs.
+    /// A handle that changes the server's settings while it runs.
     pub fn reload(&self) -> Reload {
         Reload { shared: Arc::clone(&self.settings), unlimited: self.unlimited }
     }
@@ -199,7 +199,7 @@ impl Server {
         let (mut keepers, mut lost) = (Some(keepers), None);
         if given {
             phase.send_replace(Phase::Given);
-            // The other process does that now. Their threads may have to wait for a write.
+            // The other process does retention now. Dropping the keepers may wait for a write.
             tokio::task::spawn_blocking({
                 let keepers = keepers.take();
                 move || drop(keepers)
@@ -217,7 +217,7 @@ impl Server {
                 () = async {
                     while doors.join_next().await.is_some() {}
                     if let Some(followers) = &mut followers {
-                        // An error means that there are none any more.
+                        // An error means that no followers are left.
                         let _ = followers.wait_for(|count| *count == 0).await;
                     }
                 } => tracing::info!("the last connection has ended"),
@@ -238,11 +238,11 @@ impl Server {
                 network.shelf.writer().close();
             }
         };
-        // A thread of our own and not one of the runtime's, which would wait for it without end.
+        // A separate thread: the runtime would wait without end for a thread of its own.
         let (stopped, all_stopped) = oneshot::channel();
         let stop = move || {
             stop();
-            // Nobody hears it if the time was over.
+            // Fails if the time limit has passed: the receiver is gone.
             let _ = stopped.send(());
         };
         std::thread::Builder::new()
@@ -264,7 +264,7 @@ fn nothing_to_take() -> ServeError {
     ServeError::TakeOver(ControlError::Refused(reason))
 }
 
-/// Looks at the doors and at the shelves now and then, and logs what lasts or comes in bursts.
+/// Checks doors and shelves at intervals, and logs bursts and changes between trouble and none.
 async fn look(networks: Arc<[Opened]>, mut stop: Stop) {
     let mut troubled = vec![false; networks.len()];
     loop {
@@ -290,7 +290,7 @@ async fn look(networks: Arc<[Opened]>, mut stop: Stop) {
     }
 }
 
-/// Becomes the process that writes, in the place of the one that does.
+/// Makes this process the writer of the archive, in place of the process that it takes over from.
 async fn take(
     mut taking: Taking,
     networks: &[Opened],
@@ -300,15 +300,15 @@ async fn take(
     patience: Duration,
 ) -> Result<(), ServeError> {
     let states = taking.states();
-    // It waits, for the other process and for the disk, and is not to hold up who waits for a signal.
+    // Blocking: it waits for the other process and the disk, and must not delay the signal handler.
     let finishing = tokio::task::spawn_blocking({
         let (lock, shelves) = (Arc::clone(&lock), shelves.clone());
         move || taking.finish(&*lock, &shelves, patience)
     });
     let finished = finishing.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic).into()));
     let before = finished.map_err(ServeError::TakeOver)?;
-    // From here on this process is the one that writes, and that there is one counts for more than all
-    // that can fail below.
+    // From here on this process is the writer. Having a writer matters more than anything that can
+    // fail below, so those failures are only logged.
     let begins: Vec<_> = shelves.iter().map(|shelf| shelf.store.end()).collect();
     let followed: Vec<_> = shelves.into_iter().zip(begins).collect();
     for (shelf, begin) in &followed {

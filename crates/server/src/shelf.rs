@@ -1,5 +1,5 @@
-//! A shelf while it is served: one network's part of the archive, the thread that writes it, those who
-//! are notified of what is new, and what looks after it. The same for every network.
+//! A shelf while it is served: one network's part of the archive, the thread that writes to it, the
+//! subscribers that are notified of new records, and retention. The same for every network.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,32 +15,33 @@ use crate::admin::handover::{Handover, Siblings};
 /// How long one batch of writes may take before the archive counts as stuck.
 const COMMIT_MAX: Duration = Duration::from_secs(10);
 
-/// Compacts a store, online. Given lines of progress are passed on; the answer is a summary, or why
-/// it failed.
+/// Compacts a store, online. The callback receives lines of progress; the result is a summary, or
+/// the reason of a failure.
 pub type Compact = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
 
 /// What a shelf is opened with.
 #[derive(Clone)]
 pub struct Options {
-    /// Whose shelf it is.
+    /// The network whose records the shelf holds.
     pub network: &'static dyn Network,
-    /// Its store.
+    /// The store of the records.
     pub store: Arc<dyn Store>,
     /// How writes are batched.
     pub writer: writer::Options,
-    /// Its time.
+    /// The clock of the shelf, also used by retention.
     pub clock: Clock,
-    /// What is not kept for ever.
+    /// Which records are not kept for ever.
     pub retention: Policy,
-    /// How it is compacted, where that means something.
+    /// Compacts the store. `None` if the store has nothing to compact.
     pub compact: Option<Compact>,
-    /// How another process takes it over, where that is possible.
+    /// Lets another process take over the store. `None` if that is not possible.
     pub handover: Option<Arc<dyn Handover>>,
 }
 
-/// Those who are notified of records.
+/// The receivers of new records.
 pub trait Subscribers: Send + Sync {
-    /// A record is durable, under this number, or is passed on and never stored.
+    /// Notifies of a record that is durable under the number `seq`, or, without a number, of one
+    /// that is never stored.
     fn publish(&self, seq: Option<u64>, record: &Record<'_>);
 
     /// Runs `publish`, which publishes several records and answers their senders.
@@ -49,19 +50,19 @@ pub trait Subscribers: Send + Sync {
     }
 }
 
-/// Nobody is notified.
+/// No subscribers: records are dropped.
 impl Subscribers for () {
     fn publish(&self, _: Option<u64>, _: &Record<'_>) {}
 }
 
-/// A shelf that can go from process to process.
+/// A shelf that another process can take over.
 #[derive(Clone)]
 pub(crate) struct Movable {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) store: Arc<dyn Handover>,
 }
 
-/// See the module.
+/// A shelf while it is served; see the module.
 pub struct Shelf {
     network: &'static dyn Network,
     store: Arc<dyn Store>,
@@ -72,12 +73,12 @@ pub struct Shelf {
     compact: Option<Compact>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
-    /// Processes that this one has taken over from, or that has taken over.
+    /// The process that this one took over from, and the process that took over from this one.
     siblings: Arc<Siblings>,
 }
 
 impl Shelf {
-    /// Starts the writer. Nothing is written by itself before [`Shelf::keep`].
+    /// Opens a shelf and starts its writer. Retention starts later, with `Shelf::keep`.
     pub fn open(options: Options, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
         let Options { network, store, writer, clock, retention, compact, handover } = options;
         let siblings = Arc::new(Siblings::default());
@@ -105,37 +106,37 @@ impl Shelf {
         shelf
     }
 
-    /// The name of its network.
+    /// The name of the shelf's network.
     pub fn name(&self) -> &'static str {
         self.network.name()
     }
 
-    /// Whose it is.
+    /// The network whose records the shelf holds.
     pub(crate) fn network(&self) -> &'static dyn Network {
         self.network
     }
 
-    /// What its network calls its records.
+    /// The network's word for its records.
     pub(crate) fn records(&self) -> &'static str {
         self.network.records()
     }
 
-    /// Where its records are.
+    /// The store of the records.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The only way to write to it.
+    /// The writer: the only way to write to the shelf.
     pub fn writer(&self) -> &Arc<Writer> {
         &self.writer
     }
 
-    /// Its time.
+    /// The clock of the shelf, also used by retention.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What is not kept for ever.
+    /// Which records are not kept for ever.
     pub fn retention(&self) -> &Policy {
         &self.retention
     }
@@ -144,12 +145,12 @@ impl Shelf {
         self.compact.as_ref()
     }
 
-    /// When it was opened, in seconds since 1970.
+    /// The time at which the shelf was opened, in seconds since 1970.
     pub(crate) fn since_s(&self) -> u64 {
         self.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
-    /// The shelf as it goes to another process, if it can.
+    /// The shelf with its [`Handover`]. `None` if no other process can take it over.
     pub(crate) fn movable(self: &Arc<Self>) -> Option<Movable> {
         let store = Arc::clone(self.handover.as_ref()?);
         Some(Movable { shelf: Arc::clone(self), store })
@@ -163,13 +164,13 @@ impl Shelf {
         &self.siblings
     }
 
-    /// Passes on a record that is never stored.
+    /// Sends a record that is never stored to subscribers, here and in sibling processes.
     pub fn pass_on(&self, record: &Record<'_>) {
         self.subscribers.publish(None, record);
         self.siblings.pass_on(record, None);
     }
 
-    /// Starts what lets go of records that are not kept for ever. It writes.
+    /// Starts retention: a thread that removes expired records. The thread writes to the shelf.
     pub(crate) fn keep(&self) -> std::io::Result<Keeper> {
         Keeper::start(
             self.retention.clone(),
@@ -180,7 +181,7 @@ impl Shelf {
         )
     }
 
-    /// Why it takes no writes, or does not tell of all, while that is so.
+    /// The reason why the shelf takes no writes or does not report every record, if so.
     pub fn trouble(&self) -> Option<String> {
         self.siblings.trouble().or_else(|| self.not_writing()).or_else(|| self.store.trouble())
     }
@@ -198,7 +199,7 @@ impl Shelf {
     }
 }
 
-/// Notifies subscribers of what is durable, and processes that follow.
+/// Notifies subscribers and sibling processes of durable records.
 struct Notify {
     subscribers: Arc<dyn Subscribers>,
     siblings: Arc<Siblings>,

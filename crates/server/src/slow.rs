@@ -22,7 +22,7 @@ const FILTERS_MAX: usize = 4_000;
 const ASIDE_MAX: usize = 2;
 const EXPLAINED_MAX: usize = 4;
 
-/// What is slow, and what was logged of late.
+/// The threshold of slow questions, and the number of lines logged recently.
 pub(crate) struct SlowLog {
     network: &'static dyn Network,
     from: Option<Duration>,

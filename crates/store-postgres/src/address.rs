@@ -1,5 +1,5 @@
-//! Where a database is, and how the way there is protected: libpq's URL, with `sslmode`, `sslrootcert`,
-//! `sslcert` and `sslkey` as PostgreSQL's manual has them (libpq, "SSL Support").
+//! The address of a database and its TLS settings: libpq's URL, with `sslmode`, `sslrootcert`,
+//! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support").
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -23,12 +23,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::shown::{has_secret, is_key_value, is_torn, shown};
 
-/// Why an address is none.
+/// Why an address is invalid.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressError(String);
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The server's certificate is not one that this address trusts.
@@ -37,34 +37,34 @@ pub enum ConnectError {
          authority to trust"
     )]
     Certificate(String),
-    /// What the connection says.
+    /// The driver's error.
     #[error(transparent)]
     Database(tokio_postgres::Error),
 }
 
-/// What carries a connection.
+/// The TLS stream of a connection.
 type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-/// Where a database is.
+/// The address of a database.
 #[derive(Clone)]
 pub struct Address {
-    /// All but what protects the way.
+    /// All settings but those of TLS.
     pub config: Config,
     tls: MakeRustlsConnect,
 }
 
-/// What of a server's certificate has to be right.
+/// Which properties of a server's certificate are checked.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Check {
     #[default]
     Nothing,
-    /// Who signed it.
+    /// The authority that signed it.
     Authority,
-    /// And whose it is.
+    /// The authority, and the name that the certificate is for.
     Name,
 }
 
-/// What a URL says of TLS.
+/// The TLS parameters of a URL.
 #[derive(Default)]
 struct Wishes {
     mode: Option<SslMode>,
@@ -91,7 +91,7 @@ impl Address {
         Ok(Self { config, tls })
     }
 
-    /// The names of its hosts, or the folders of their Unix sockets.
+    /// Returns the names of the hosts, or the directories of their Unix sockets.
     pub fn hosts(&self) -> impl Iterator<Item = String> + '_ {
         self.config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),
@@ -121,7 +121,8 @@ impl Address {
     }
 }
 
-/// Why the driver does not read an address. Where there is a password, what the driver met may be part of it.
+/// Returns why the driver cannot read an address. If the address may have a password, the driver's
+/// message is left out, as it may quote a part of the password.
 fn unreadable(address: &str, error: &tokio_postgres::Error) -> AddressError {
     let said = with_cause(error);
     if !has_secret(address) || said.contains("invalid value for option") {
@@ -134,13 +135,13 @@ fn unreadable(address: &str, error: &tokio_postgres::Error) -> AddressError {
     ))
 }
 
-/// What the driver says, and why.
+/// Returns the driver's error message, with its cause.
 pub(crate) fn with_cause(error: &tokio_postgres::Error) -> String {
     let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
     format!("{error}{cause}")
 }
 
-/// What was wrong with a certificate, if that was it.
+/// Returns what is wrong with the server's certificate, if that caused the error.
 fn certificate(error: &tokio_postgres::Error) -> Option<String> {
     let io = error.source()?.downcast_ref::<std::io::Error>()?;
     match io.get_ref()?.downcast_ref::<rustls::Error>()? {
@@ -150,7 +151,7 @@ fn certificate(error: &tokio_postgres::Error) -> Option<String> {
 }
 
 impl Wishes {
-    /// Takes them out of a URL: the rest is for the driver.
+    /// Takes the TLS parameters out of a URL, and returns the remaining URL for the driver.
     fn take(url: &str) -> Result<(String, Self), AddressError> {
         let Some((place, parameters)) = url.split_once('?').filter(|_| !is_key_value(url)) else {
             return Ok((url.into(), Self::default()));
@@ -171,14 +172,14 @@ impl Wishes {
             && wishes.check == Check::Nothing
             && wishes.roots.is_some()
         {
-            // Who names an authority wants it looked at.
+            // Naming an authority asks for it to be checked.
             wishes.check = Check::Authority;
         }
         let mark = if others.is_empty() { "" } else { "?" };
         Ok((format!("{place}{mark}{}", others.join("&")), wishes))
     }
 
-    /// What connections are made with.
+    /// Returns the TLS configuration of connections.
     fn client(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let roots = match self.check {
@@ -260,7 +261,7 @@ fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, 
     Ok(all)
 }
 
-/// Looks at a server's certificate as far as `sslmode` asks for it.
+/// Checks a server's certificate as far as `sslmode` requires.
 #[derive(Debug)]
 struct Verifier {
     roots: Option<Arc<Roots>>,
@@ -280,7 +281,7 @@ impl ServerCertVerifier for Verifier {
         use CertificateError::{NotValidForName, NotValidForNameContext};
         let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // Names are looked at last: all else was right.
+            // Names are checked last, so everything else was valid.
             Err(rustls::Error::InvalidCertificate(
                 NotValidForName | NotValidForNameContext { .. },
             )) if !self.by_name => Ok(ServerCertVerified::assertion()),

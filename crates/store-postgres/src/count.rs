@@ -1,7 +1,7 @@
-//! Counting in the database: one statement, made of the conditions that the question has.
+//! Counts matches in the database, with one statement made of the query's conditions.
 //!
-//! Labels and authors are compared by their terms and keys alone. A hash of 64 keyed bits that is met
-//! by chance would be one too many.
+//! Labels and authors are compared by their terms and keys alone, so a chance collision of a keyed
+//! 64-bit hash would add one to the count.
 
 use hark_archive::Query;
 use hark_archive::query::plan::Set;
@@ -44,9 +44,9 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
 }
 
-/// A question whose matches are to be counted, as statements. Limit and cursor are left aside.
+/// The statements that count a query's matches. The query's limit and cursor are ignored.
 pub(crate) struct Counting {
-    /// None where nothing can match; several where a gate divides the question.
+    /// Empty if nothing can match; several if a gate divides the query.
     statements: Vec<(String, Text)>,
     budget: i64,
 }
@@ -61,7 +61,7 @@ impl Counting {
         Self { statements, budget }
     }
 
-    /// How many match; none if they are more than the question's budget of rows.
+    /// Counts the matching records. `None` if they exceed the query's budget of rows.
     pub(crate) fn count(&self, session: &mut Session) -> Result<Option<u64>, Fault> {
         let mut count = 0_i64;
         for (sql, text) in &self.statements {
@@ -149,7 +149,7 @@ fn driver(asked: &Asked, text: &mut Text, within: &dyn Fn(&str) -> String) -> St
             labels.min_by_key(|terms| terms.len()).filter(|terms| terms.len() < authors)
         }
     };
-    // Of kinds that are not asked for nothing is looked at.
+    // Rows of excluded kinds are not read.
     let gaps = asked.gaps().filter(|_| label.is_some() || query.authors.is_some());
     let kinds = match (&query.kinds, gaps) {
         (Some(kinds), _) => {

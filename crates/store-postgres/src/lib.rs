@@ -1,7 +1,7 @@
-//! The archive on PostgreSQL: one schema a shelf, shared by as many Hark processes as there are.
+//! The archive on PostgreSQL: one schema per shelf, shared by any number of Hark processes.
 //!
-//! Read `migrations/0001_shelf.sql` first (the tables), then `commit` (how a batch becomes durable),
-//! `search` (how a question is answered) and `sql` (all it says to the database). `session` and `pool`
+//! Read `migrations/0001_shelf.sql` first (the tables), then `commit` (how a batch is made durable),
+//! `search` (how a query is run) and `layout` (the SQL of all statements). `session` and `pool`
 //! are the connections.
 
 use std::collections::HashSet;
@@ -48,29 +48,29 @@ mod stats;
 mod terms;
 mod time;
 
-/// How a shelf is kept and asked. There may be a password in it, so it is not for printing.
+/// How a shelf is stored and queried. The options may contain a password, so they are not printed.
 #[derive(Clone)]
 pub struct Options {
-    /// URL of a replica that questions go to while it is up to date.
+    /// URL of a replica that runs queries while it is up to date.
     pub read_url: Option<String>,
-    /// Connections for questions, at most; as many again to the replica.
+    /// Most connections for queries; the replica has as many again.
     pub pool_max: usize,
-    /// How long a statement may take. A question that takes longer is answered with an error.
+    /// How long a statement may take. A query with a longer statement fails.
     pub statement_timeout: Duration,
     /// How long the database has to accept a connection.
     pub connect_timeout: Duration,
-    /// Seconds that a part of a new shelf has.
+    /// The width of a new shelf's parts, in seconds.
     pub part_s: u64,
     /// Seconds since 1970 before which there are no parts.
     pub parts_from_s: u64,
-    /// Parts, at most.
+    /// Most parts of a shelf.
     pub parts_max: usize,
     /// How many of the network's units of time a second has.
     pub units_per_s: u64,
-    /// Whether all records are of kind 0, so that none has to be looked for.
+    /// Whether all records are of kind 0, so that no kind has to be looked up.
     pub one_kind: bool,
-    /// Names of labels whose values large parts of all records share: no search is driven by one of these
-    /// where there is another condition.
+    /// Names of labels whose values large parts of all records share. Such a label drives no search
+    /// that has another condition.
     pub common_labels: &'static [u8],
     /// Whether missing migrations are applied.
     pub migrate: bool,
@@ -101,18 +101,18 @@ pub enum OpenError {
     /// The URL cannot be used.
     #[error("the address of the database cannot be used: {0}")]
     Url(String),
-    /// The database is away, or refused.
+    /// The database is unreachable, or refused a statement.
     #[error("{0}")]
     Database(String),
-    /// It is older than what Hark builds on.
+    /// The database is older than Hark supports.
     #[error("the database is PostgreSQL {found}; Hark needs {needed} or newer")]
     Version {
-        /// What it says.
+        /// The version that the database reports.
         found: String,
-        /// The oldest that will do.
+        /// The oldest supported major version.
         needed: u32,
     },
-    /// Its schema is not what it should be.
+    /// The database's schema is not as expected.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
 }
@@ -123,12 +123,12 @@ impl From<Fault> for OpenError {
     }
 }
 
-/// The oldest major version of PostgreSQL that will do.
+/// The oldest supported major version of PostgreSQL.
 const VERSION_MIN: u32 = 15;
-/// Ids that are remembered as kept, at most; see [`Store::knows`].
+/// Most ids remembered as stored; see [`Store::knows`].
 const KNOWN_MAX: usize = 1 << 16;
 
-/// What threads of a shelf share.
+/// The state that the threads of a shelf share.
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) replica: Option<Replica>,
@@ -138,23 +138,23 @@ pub(crate) struct Inner {
     pub(crate) units_per_s: u64,
     pub(crate) nature: Nature,
     parts: RwLock<Arc<Parts>>,
-    /// Up to which number searches see puts.
+    /// The number up to which searches see puts.
     pub(crate) places: Places,
     known: Mutex<Known>,
-    /// Bytes of records that searches may keep while they rest, beside the few that each keeps.
+    /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
     pub(crate) room: Arc<Semaphore>,
-    /// The database's number of the connection that commits.
+    /// The id of the database's process for the connection that commits.
     pub(crate) writer_process: AtomicI32,
 }
 
-/// What is known beforehand of a shelf's records; see [`Options`].
+/// Properties of a shelf's records that are known beforehand; see [`Options`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Nature {
     pub(crate) one_kind: bool,
     pub(crate) common_labels: &'static [u8],
 }
 
-/// Ids that were kept of late, in two generations.
+/// Hashes of ids stored recently, in two generations.
 #[derive(Default)]
 struct Known {
     young: HashSet<u64>,
@@ -176,7 +176,7 @@ impl Inner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Others may have deleted what is known.
+    /// Forgets the known ids, whose records other processes may have deleted.
     pub(crate) fn forget_known(&self) {
         *self.known() = Known::default();
     }
@@ -194,8 +194,8 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens the shelf of this name in the database at `url`, and makes it if it is not
-    /// there and `options` allow that.
+    /// Opens the shelf of this name in the database at `url`. Creates the shelf if it does not
+    /// exist and `options.migrate` is set.
     pub fn open(
         url: &str,
         shelf: &str,
@@ -251,12 +251,12 @@ impl PostgresStore {
         Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })
     }
 
-    /// Which database this is, without its password.
+    /// Returns the database's name, without its password.
     pub fn database(&self) -> String {
         self.inner.pool.door().name()
     }
 
-    /// Whether all databases that are asked are on this machine, as their addresses say.
+    /// Whether the addresses of the primary and the replica are all on this machine.
     pub fn is_near(&self) -> bool {
         let replica = self.inner.replica.as_ref().map(|replica| &replica.pool);
         [Some(&self.inner.pool), replica]
@@ -270,7 +270,7 @@ impl PostgresStore {
     }
 }
 
-/// The migrations of a shelf, applied (`up`) or only looked at.
+/// Returns the migrations of a shelf, after applying the missing ones if `up` is set.
 pub fn migrations(
     url: &str,
     shelf: &str,
@@ -338,8 +338,8 @@ impl Store for PostgresStore {
         Ok(carried.committed)
     }
 
-    /// Only what was put of late by this process is known: to ask the database costs more than the
-    /// check that is saved, and a commit finds out.
+    /// Knows only the ids that this process stored recently. Querying the database would cost more
+    /// than the check that a known id saves, and a commit finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let id = self.inner.terms.id(id);
         let known = self.inner.known();

@@ -1,45 +1,45 @@
-//! Where this process stands in the sequence of puts, also when the database goes back in it.
+//! Tracks this process's position in the sequence of puts, even when the database loses puts.
 //!
-//! A standby that is promoted while it lags has lost the last commits, and so has a database that was
-//! restored from a backup. It gives their numbers to what is put next. Who knows numbers only would take
-//! that for told, and subscribers would never hear of it. So numbers belong to a *line*: a session that
-//! is to write ([`settle`]) begins a new one where the database is not the one that the last line was
-//! begun in, or is behind what this process has seen. That is before any commit there, and under the
-//! lock that all commits take, so the old and the new line share what has numbers up to where the new
-//! one begins, and nothing else.
+//! A standby that is promoted while it lags has lost the last commits, and so has a database that
+//! was restored from a backup. Such a database reuses the lost numbers for the next puts. A process
+//! that compared only numbers would take the new puts for delivered ones, and never send them to
+//! subscribers. So numbers belong to a *line*. A session that is going to write ([`settle`]) begins
+//! a new line if the database is not the one that the last line was begun in, or is behind what
+//! this process has seen. The line begins before any commit there, under the lock that all commits
+//! take. So the old and the new line share the puts up to where the new line begins, and no others.
 //!
-//! A process that finds other lines than it knows ([`follow`]) goes back to where they part, and what was
-//! put since is news. Its own numbers never go back: those of a new line are shifted by as many as were
-//! lost. So whoever joins stored and live records by number does not notice. A search that was under
-//! way may show a record that is told again; none is missed.
+//! A process that finds unknown lines ([`follow`]) goes back to where the lines diverge, and
+//! delivers the puts made since. The process's own numbers never go back: numbers of a new line are
+//! shifted by as many as were lost. So code that joins stored and live records by number is not
+//! affected. A search in progress may return a record that is delivered again; none is missed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Inner;
 use crate::session::{Fault, Session};
 
-/// A line: its id, and the number up to which it is what the one before was.
+/// A line: its id, and the number up to which it has the same puts as the line before it.
 pub(crate) type Line = (i64, i64);
 
-/// A place in the sequence.
+/// A position in the sequence of puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The line that numbers are of.
+    /// The line that the numbers belong to.
     pub(crate) line: i64,
-    /// Up to this number of it, puts are told, and searches see them.
+    /// The number of the line up to which puts are delivered and visible to searches.
     pub(crate) seen: i64,
-    /// What is added to numbers of the line, so that those of this process ascend.
+    /// The offset added to the line's numbers, so that this process's numbers ascend.
     shift: i64,
 }
 
 impl Place {
-    /// The number that this process has for a number of the line.
+    /// Maps a number of the line to this process's number.
     pub(crate) fn own(&self, seq: i64) -> u64 {
         seq.saturating_add(self.shift).max(0).cast_unsigned()
     }
 }
 
-/// The place that threads of a shelf share.
+/// The current position, shared by the threads of a shelf.
 #[derive(Debug)]
 pub(crate) struct Places {
     now: Mutex<Now>,
@@ -50,12 +50,12 @@ struct Now {
     place: Place,
     /// All lines, in order.
     lines: Vec<Line>,
-    /// What the database has lost, as long as not all that came since is told.
+    /// What the database has lost; kept until all later puts are delivered.
     trouble: Option<String>,
 }
 
 impl Places {
-    /// At a number of the last of `lines`.
+    /// Creates a position at the number `seen` of the last of `lines`.
     pub(crate) fn new(lines: Vec<Line>, seen: i64) -> Self {
         let line = lines.last().map_or(0, |(id, _)| *id);
         let place = Place { line, seen, shift: 0 };
@@ -66,12 +66,12 @@ impl Places {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place now.
+    /// Returns the current position.
     pub(crate) fn now(&self) -> Place {
         self.locked().place
     }
 
-    /// Puts up to `seq` of a line are told.
+    /// Notes that puts up to `seq` of a line are delivered.
     pub(crate) fn reached(&self, line: i64, seq: i64) {
         let place = &mut self.locked().place;
         if place.line == line {
@@ -79,18 +79,18 @@ impl Places {
         }
     }
 
-    /// All that was put is told.
+    /// Notes that all puts are delivered.
     pub(crate) fn caught_up(&self) {
         self.locked().trouble = None;
     }
 
-    /// What was lost, as long as not all that came since is told.
+    /// Returns what the database has lost, until all later puts are delivered.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.locked().trouble.clone()
     }
 
-    /// Goes over to the last of the database's lines. Says how many numbers were lost; none if that is the
-    /// line at hand, or one before it.
+    /// Switches to the last of the database's lines. Returns how many numbers were lost. Returns
+    /// `None`, and does nothing, if that is the current line or an earlier one.
     fn go_over(&self, lines: Vec<Line>) -> Option<i64> {
         let now = &mut *self.locked();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
@@ -110,7 +110,7 @@ impl Places {
         Some(lost)
     }
 
-    /// Whether a database that says this is behind what was seen of it.
+    /// Whether this process has seen more than a database has that stands at `seq` of `line`.
     fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
         let now = self.locked();
         if line == now.place.line {
@@ -120,17 +120,17 @@ impl Places {
     }
 }
 
-/// All lines, in order.
+/// Reads all lines, in order.
 pub(crate) fn read(session: &mut Session) -> Result<Vec<Line>, Fault> {
     let rows = session.query_once("SELECT id, since FROM line ORDER BY number", &[])?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Goes over to the database's line, if this process does not know that. Says whether that was so.
+/// Switches to the database's line if this process does not know it. Returns whether it switched.
 pub(crate) fn follow(inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
     let lines = read(session)?;
     let Some(lost) = inner.places.go_over(lines) else { return Ok(false) };
-    // It may have been deleted there.
+    // The known records may have been deleted there.
     inner.forget_known();
     if lost == 0 {
         tracing::info!(
@@ -146,8 +146,8 @@ pub(crate) fn follow(inner: &Inner, session: &mut Session) -> Result<bool, Fault
     Ok(true)
 }
 
-/// Begins a new line if this is not the database that the last one was begun in, or if it is behind what
-/// was seen. To be done on every session that is to write, before it does.
+/// Begins a new line if this is not the database that the last line was begun in, or if the
+/// database is behind what this process has seen. Every session calls this before it writes.
 pub(crate) fn settle(inner: &Inner, session: &mut Session) -> Result<(), Fault> {
     let here = here(session)?;
     session.batch("BEGIN")?;
@@ -183,9 +183,10 @@ fn begin(inner: &Inner, session: &mut Session, here: &str) -> Result<(), Fault> 
     Ok(())
 }
 
-/// What tells this database from one that has taken its place, or did before it: when its server was
-/// started, which a standby was at another time, and one on restored files after them; and its table, which is
-/// another one where a dump was restored. A restart alone begins a line as well, and loses nothing by it.
+/// Returns what distinguishes this database from one that replaced it, or that it replaced. The
+/// start time of the server differs for a standby and for a server on restored files. The OID of
+/// the table `state` differs after a dump is restored. A mere restart begins a line too, and loses
+/// nothing by it.
 fn here(session: &mut Session) -> Result<String, Fault> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";
@@ -212,11 +213,11 @@ mod tests {
         places.reached(0, 25);
         assert_eq!(places.now().seen, 10, "a number of the line before");
         places.reached(7, 15);
-        // Back on what was there before, as of a backup: a new one is to be begun.
+        // The database is back on an earlier line, as after a backup: a new line has to begin.
         assert_eq!(places.go_over(vec![(0, 0)]), None);
         assert!(places.is_ahead_of(0, 12) && places.is_ahead_of(7, 14));
         assert!(!places.is_ahead_of(7, 15) && !places.is_ahead_of(9, 1));
-        // What the lines have in common ends where the first of them parts.
+        // The lines share puts up to the first number at which one of them diverges.
         assert_eq!(places.go_over(vec![(0, 0), (9, 12)]), Some(5));
         assert_eq!((places.now().seen, places.now().own(11)), (10, 26));
         assert_eq!(places.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");

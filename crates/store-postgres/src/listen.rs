@@ -1,7 +1,7 @@
-//! Hearing that others have committed.
+//! Receives notifications that other processes have committed.
 //!
-//! A notification only wakes; what is told is read from the table, behind the number that was told
-//! last. So nothing is lost while the connection is.
+//! A notification only wakes a reader. New records are read from the table, behind the number that
+//! was delivered last. So a lost connection loses no records.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -17,20 +17,20 @@ use crate::parts::Parts;
 use crate::session::Fault;
 use crate::{Inner, line};
 
-/// How often it is looked whether the store is still there, and whether something was missed.
+/// How often to check whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Wait before a lost connection is opened anew.
+/// Wait before reconnecting after a lost connection.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// What a commit says of itself.
+/// The content of a commit's notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     seq: i64,
-    /// Whether it deleted something.
+    /// Whether the commit deleted records.
     deleted: bool,
-    /// Version of the parts.
+    /// The version of the parts.
     parts: i64,
-    /// The line that the number is of; processes that know of no lines do not say it.
+    /// The line that the number belongs to. Processes that know no lines do not send it.
     line: i64,
 }
 
@@ -43,7 +43,7 @@ impl Said {
     }
 }
 
-/// Listens until the store is gone.
+/// Listens until the store is dropped.
 pub(crate) fn run(inner: &Weak<Inner>, schema: &str, wake: &(dyn Fn() + Send)) {
     while let Some(strong) = inner.upgrade() {
         let door = strong.pool.door().clone();
@@ -73,7 +73,7 @@ async fn listen(
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(note) = message
                 && let Some(note) = Said::read(note.payload()).map(|said| (said, note.process_id()))
-                // Full: what was missed is looked for in time.
+                // If the channel is full, the regular check finds what was missed.
                 && said.try_send(note).is_err_and(|error| {
                     matches!(error, tokio::sync::mpsc::error::TrySendError::Closed(_))
                 })
@@ -84,7 +84,7 @@ async fn listen(
     });
     client.batch_execute(&format!("LISTEN {schema}")).await.map_err(failed)?;
     if let Some(inner) = inner.upgrade() {
-        // While nobody listened, others may have deleted anything.
+        // Other processes may have deleted records before LISTEN took effect.
         inner.forget_known();
     }
     wake();
@@ -115,7 +115,7 @@ async fn listen(
                 let rows = rows.map_err(failed)?;
                 let place = inner.places.now();
                 let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-                // Also where it is behind.
+                // This includes a database that is behind.
                 if there.is_some_and(|there| there != (place.line, place.seen)) {
                     wake();
                 }
@@ -126,11 +126,11 @@ async fn listen(
     Ok(())
 }
 
-/// Reads some of what others have put, in order.
+/// Reads the next puts of other processes, in order.
 pub(crate) fn news(inner: &Inner) -> Result<Vec<Numbered>, Fault> {
     const AT_ONCE: i64 = 500;
     inner.pool.with(|session| {
-        // Once to find that it stands elsewhere, once to begin a line there.
+        // The first attempt may find another line, the second may begin a line there.
         for _ in 0..3 {
             let place = inner.places.now();
             let rows = session.query(Form::News, &[&place.seen, &i64::MAX, &AT_ONCE])?;
@@ -153,7 +153,7 @@ pub(crate) fn news(inner: &Inner) -> Result<Vec<Numbered>, Fault> {
     })
 }
 
-/// Records of an answer to [`Form::News`], with their numbers in this process.
+/// Returns the records in a result of [`Form::News`], with their numbers in this process.
 pub(crate) fn records(rows: &[Row], place: Place) -> impl Iterator<Item = Numbered> {
     rows.iter().filter_map(move |row| {
         let (seq, body) = (row.get::<_, Option<i64>>(2)?, row.get::<_, Option<&[u8]>>(3)?);

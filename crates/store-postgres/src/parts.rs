@@ -1,8 +1,8 @@
 //! The parts that a shelf is divided into by time, as this process knows them.
 //!
-//! They lie on a grid whose width is decided once. A part is made by the commit that first needs it.
-//! What lies outside of all of them (very old, far ahead, or when there are too many) is in tables of
-//! its own, and moves when its part is made after all.
+//! The parts lie on a grid whose width is fixed when the shelf is made. The commit that first needs
+//! a part makes it. Records outside all parts (very old, far ahead, or when there are too many
+//! parts) are in separate tables, and move when their part is made after all.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ impl Parts {
         numbers
     }
 
-    /// Makes parts, within the transaction of a commit. Nobody who reads or writes other parts waits.
+    /// Makes parts, within the transaction of a commit. Access to other parts does not wait.
     pub(crate) fn make(session: &mut Session, numbers: &[u64], grid: &Grid) -> Result<(), Fault> {
         for number in numbers {
             let start = to_db(number * grid.width);
@@ -81,8 +81,8 @@ impl Parts {
         session.batch("UPDATE state SET parts = parts + 1")
     }
 
-    /// The next `count` parts of `rest`, from its beginning in `order`: a range of times whose other
-    /// end is where a part begins or ends. Ends are inclusive.
+    /// Returns the times of the next `count` parts of `rest`, from its beginning in `order`. Both
+    /// bounds are inclusive. The far bound is a part's, unless `rest` ends before it.
     pub(crate) fn window(&self, rest: (i64, i64), order: Order, count: usize) -> (i64, i64) {
         let (from, to) = rest;
         match order {

@@ -56,7 +56,7 @@ pub(crate) struct PoolCounters {
     pub(crate) open: Count,
     /// Sessions in use.
     pub(crate) used: Count,
-    /// How often somebody had to wait for one.
+    /// How often a thread had to wait for a session.
     pub(crate) waits: Count,
 }
 
@@ -96,8 +96,8 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work`, which only reads, on a session. If an idle session turns out to be lost, once
-    /// more on a new one.
+    /// Runs `work`, which only reads, on a session. If an idle session turns out to be lost, `work`
+    /// runs once more on another session.
     pub(crate) fn with<T>(
         &self,
         mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
@@ -143,7 +143,7 @@ impl Pool {
         self.counters.open.sub(lost.len() as u64);
     }
 
-    /// Opens a session, for which there is room.
+    /// Opens a session that is already counted in `open`.
     fn open(&self) -> Result<Session, Fault> {
         let opened = self.door.open();
         let mut state = self.state();
@@ -170,7 +170,7 @@ impl Pool {
                 state.backoff.ready()?;
                 state.open += 1;
                 drop(state);
-                // Nobody waits meanwhile who could have another one.
+                // The lock is free meanwhile, so other threads can take other sessions.
                 return self.open().map(|session| (session, true));
             }
             self.counters.waits.add(1);

@@ -1,8 +1,8 @@
-//! Questions to a replica, as long as it has what they are to see.
+//! Runs queries on a replica, if it has all records that they must see.
 //!
-//! What is told live begins where a search ends, so a search that misses the newest records would leave
-//! a gap. A replica is asked only once it has them; it is waited for as long as a look at it takes, and
-//! else the primary answers.
+//! Live delivery begins where a search ends, so a search that misses the newest records would leave
+//! a gap. A replica is used only once it has these records. A query waits for it at most
+//! [`WAIT_MAX`], and else runs on the primary.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,21 +15,21 @@ use crate::pool::Pool;
 use crate::search::Sessions;
 use crate::session::{Fault, Session};
 
-/// How long a question waits for a replica that is behind, and how often it looks.
+/// How long a query waits for a replica that lags, and how often it checks the replica.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long one that is behind, or away, is not asked again.
+/// How long a replica that lags, or is unreachable, is not used.
 const REST_BEHIND: Duration = Duration::from_millis(200);
 const REST_AWAY: Duration = Duration::from_secs(2);
 
 pub(crate) struct Replica {
     pub(crate) pool: Pool,
-    /// Of the shelf that it must be a copy of.
+    /// The secret of the shelf that the replica must be a copy of.
     secret: Vec<u8>,
-    /// A line, and up to which number of it the replica has all puts.
+    /// A line, and the number of it up to which the replica has all puts.
     there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
-    /// Questions that it was asked, and that it could not be.
+    /// Queries that ran on the replica, and queries that went to the primary instead.
     pub(crate) asked: Count,
     pub(crate) passed: Count,
 }
@@ -39,7 +39,7 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            // Nothing, before it was seen to be a copy.
+            // No line, until the replica is found to be a copy.
             there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Count::default(),
@@ -47,7 +47,7 @@ impl Replica {
         }
     }
 
-    /// Whether it has all puts up to `place`.
+    /// Whether the replica has all puts up to `place`. Waits at most [`WAIT_MAX`] for them.
     fn has(&self, place: Place) -> bool {
         let has = |(line, seq): (i64, i64)| line == place.line && seq >= place.seen;
         if has(*self.there()) {
@@ -69,7 +69,7 @@ impl Replica {
         self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far it is, and on which line.
+    /// Reads the replica's line, and the number up to which it has all puts.
     fn look(&self, session: &mut Session) -> Result<(i64, i64), Fault> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;
@@ -105,14 +105,14 @@ impl Replica {
     }
 }
 
-/// Where a question is asked: on the replica, until that fails.
+/// The sessions of a query: the replica's until the replica fails, then the primary's.
 pub(crate) struct Reading {
     inner: Arc<Inner>,
     on_replica: bool,
 }
 
 impl Reading {
-    /// For a question that is to see puts up to `place`.
+    /// Chooses the database for a query that must see all puts up to `place`.
     pub(crate) fn new(inner: Arc<Inner>, place: Place) -> Self {
         let on_replica = inner.replica.as_ref().is_some_and(|replica| {
             let has = replica.has(place);
@@ -133,7 +133,7 @@ impl Sessions for Reading {
             match replica.pool.with(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
-                    // Also where it has cancelled the statement, to go on with what comes in.
+                    // A replica also cancels statements that delay its replication.
                     replica.give_up(&fault);
                     self.on_replica = false;
                 }

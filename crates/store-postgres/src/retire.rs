@@ -1,13 +1,13 @@
-//! Letting go of whole parts: their tables are dropped, which frees their room at once and leaves no
-//! dead rows behind.
+//! Drops the tables of whole parts, which frees their disk space at once and leaves no dead rows.
 //!
-//! Whatever grows with a part is done without the lock that commits take. How many records it has is
-//! counted before, to a bound at a time; then, in a transaction of some milliseconds, its tables are
-//! taken out of the shelf; and once nobody can change them any more they are counted again, for what came
-//! or went meanwhile, and dropped. A process that ends in between leaves the tables to whoever is next.
+//! All work that grows with a part is done without the lock that commits take. First, the part's
+//! records are counted, a bounded number per statement. Then a transaction of some milliseconds
+//! detaches its tables from the shelf. Once no process can change these tables, their records are
+//! counted again, as some may have been added or deleted meanwhile, and the tables are dropped. If
+//! a process ends in between, the next process to drop parts drops the tables.
 //!
-//! If the lock of the parent tables is not had at once, nobody waits behind it: the transaction is given
-//! up and tried again in the next round.
+//! If the lock of the parent tables is not free at once, the transaction is rolled back and tried
+//! again in the next round, so that no query waits behind it.
 
 use tokio_postgres::Row;
 
@@ -17,21 +17,21 @@ use crate::parts::Parts;
 use crate::session::{Fault, Session};
 use crate::time::to_db;
 
-/// Rows of records and their tags that a part may have of what is kept. They move while commits wait; a
-/// part with more of them is left to be emptied record by record.
+/// Most rows of spared records and their tags in a part that is dropped. Commits wait while these
+/// rows are moved. A part with more of them has to be emptied record by record.
 const SPARED_MAX: i64 = 4_000;
-/// Rows that are counted by one statement.
+/// Most rows counted by one statement.
 const COUNTED_MAX: i64 = 50_000;
 
-/// Drops the oldest part that holds nothing newer than `to` and little that is of `spared` kinds, which
-/// is kept. Says how many records went, if there was such a part.
+/// Drops the oldest part with no records newer than `to` and few records of `spared` kinds, which
+/// are kept. Returns how many records were removed. `None` if no such part exists.
 pub(crate) fn oldest_part(
     inner: &Inner,
     session: &mut Session,
     to: u64,
     spared: &[u32],
 ) -> Result<Option<u64>, Fault> {
-    // Left by a process that ended, or was refused, on the way.
+    // These parts were left by a process that ended, or failed, before it dropped them.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
         whole(session, |session| drop_retired(session, row.get(0)))?;
     }
@@ -46,7 +46,7 @@ pub(crate) fn oldest_part(
     Ok(Some((records - moved).max(0).cast_unsigned()))
 }
 
-/// Does `work`, which begins a transaction and may end it. What it has left open is given up.
+/// Runs `work`, which begins a transaction. Rolls the transaction back if `work` did not succeed.
 fn whole<T>(
     session: &mut Session,
     work: impl FnOnce(&mut Session) -> Result<Option<T>, Fault>,
@@ -60,7 +60,7 @@ fn whole<T>(
     done
 }
 
-/// Number of the oldest part that can go as a whole.
+/// Returns the number of the oldest part that can be dropped as a whole.
 fn candidate(session: &mut Session, to: u64, spared: &[i32]) -> Result<Option<i64>, Fault> {
     let found = session.query_once(
         "SELECT number FROM part WHERE stop <= $1 ORDER BY start",
@@ -74,7 +74,7 @@ fn candidate(session: &mut Session, to: u64, spared: &[i32]) -> Result<Option<i6
     Ok(None)
 }
 
-/// How many records of a part are spared; nothing if these are too many to be moved.
+/// Counts the spared records of a part. `None` if they are too many to be moved.
 fn count_spared(session: &mut Session, number: i64, spared: &[i32]) -> Result<Option<i64>, Fault> {
     let text = session.layout().count_spared(number);
     let rows = session.query_once(&text, &[&spared, &(SPARED_MAX + 1)])?;
@@ -82,7 +82,7 @@ fn count_spared(session: &mut Session, number: i64, spared: &[i32]) -> Result<Op
     Ok(few.map(|row| row.get(0)))
 }
 
-/// Counts the records of a part, or of one that is retired, some at a time.
+/// Counts the records of a part, or of a retired part, a bounded number per statement.
 fn count(session: &mut Session, number: i64, retired: bool) -> Result<i64, Fault> {
     let text = session.layout().count_part(number, retired);
     let (mut records, mut seq) = (0, i64::MIN);
@@ -96,8 +96,9 @@ fn count(session: &mut Session, number: i64, retired: bool) -> Result<i64, Fault
     }
 }
 
-/// Takes a part out of the shelf, of which `records` were counted, all but what is spared. Says how many
-/// these are, and the new version of the parts; nothing if it cannot go any more.
+/// Detaches a part of `records` counted records from the shelf, and keeps its spared records.
+/// Returns how many were spared, and the new version of the parts. `None` if the part is gone, or
+/// now has too many spared records.
 fn retire(
     session: &mut Session,
     number: i64,
@@ -118,8 +119,8 @@ fn retire(
     Ok(Some((moved, rows.first().map_or(0, |row| row.get(0)))))
 }
 
-/// Drops the tables of a part that was taken out, and sets right by how much it was miscounted. Says how
-/// many records it had; nothing if another process was first.
+/// Drops the tables of a detached part, and corrects the shelf's count of records. Returns how many
+/// records the part had. `None` if another process dropped it first.
 fn drop_retired(session: &mut Session, number: i64) -> Result<Option<i64>, Fault> {
     let records = match count(session, number, true) {
         Err(Fault::Missing(_)) => return Ok(None),

@@ -1,7 +1,7 @@
 //! One connection to the database, used by one thread at a time.
 //!
-//! Its socket is driven by the thread that waits for an answer, on a runtime of the session's own: an
-//! answer wakes nobody else, and the archive above stays synchronous.
+//! The thread that waits for a result drives the socket, on the session's own runtime. So a result
+//! wakes no other thread, and the archive above stays synchronous.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -19,20 +19,20 @@ use tokio_postgres::{Client, Row, Statement};
 use crate::address::{Address, AddressError, ConnectError, with_cause};
 use crate::layout::{Form, Layout, Plain};
 
-/// Statements that a session keeps prepared: those of one part are as many as there are parts.
+/// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
 const STATEMENTS_MAX: usize = 256;
 
-/// Why a statement was not carried out.
+/// Why a statement failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    /// The database is not there, or was lost on the way. What was under way may or may not have been
-    /// done.
+    /// The database is unreachable, or the connection was lost. A statement in progress may or may
+    /// not have been executed.
     #[error("the database is away: {0}")]
     Away(String),
-    /// It refused.
+    /// The database refused.
     #[error("the database refused: {0}")]
     Refused(String),
-    /// It refused, as it has no such table.
+    /// The database refused, as it has no such table.
     #[error("the database refused: {0}")]
     Missing(String),
 }
@@ -53,7 +53,7 @@ impl Fault {
         };
         let detail = refused.detail().map_or(String::new(), |detail| format!(" ({detail})"));
         let said = format!("{}{detail}", refused.message());
-        // Shutting down, starting up, or out of connections.
+        // The server is shutting down, starting up, or out of connections.
         let code = refused.code().code();
         if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
             Self::Away(said)
@@ -101,7 +101,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// For the database that `url` names and the tables of `schema`.
+    /// Creates a door to the tables of `schema` in the database at `url`.
     pub(crate) fn new(
         url: &str,
         schema: &str,
@@ -137,7 +137,7 @@ impl Door {
             .map_err(|error| Fault::Away(error.to_string()))?;
         let client = runtime.block_on(async {
             let (client, connection) = self.address.connect().await?;
-            // Ends with the session; what went wrong is told to whoever waits for an answer.
+            // The task ends with the session. The thread that waits for a result gets its errors.
             tokio::spawn(connection);
             Ok::<_, ConnectError>(client)
         })?;
@@ -152,12 +152,12 @@ impl Door {
         })
     }
 
-    /// The same, but what its statements take is noted with those of `other`.
+    /// Returns the same door, but with its statements' times recorded with those of `other`.
     pub(crate) fn noting_in(self, other: &Self) -> Self {
         Self { taken: Arc::clone(&other.taken), ..self }
     }
 
-    /// How the tables lie that its sessions speak to.
+    /// Returns the layout of the tables.
     pub(crate) fn layout(&self) -> &'static dyn Layout {
         self.layout
     }
@@ -166,7 +166,7 @@ impl Door {
         &self.address
     }
 
-    /// What the database is, without its password.
+    /// Returns the database's name, without its password.
     pub(crate) fn name(&self) -> String {
         let hosts: Vec<String> = self.address.hosts().collect();
         format!("{}/{}", hosts.join(","), self.address.config.get_dbname().unwrap_or_default())
@@ -181,16 +181,16 @@ pub(crate) struct Session {
     timeout: Duration,
     layout: &'static dyn Layout,
     taken: Arc<Taken>,
-    /// Where it is to tell what it does.
+    /// The executed statements. `None` if they are not traced.
     trace: Option<Vec<Traced>>,
 }
 
-/// A statement that was carried out, and how.
+/// A statement that was executed, and its plan.
 pub(crate) struct Traced {
     pub(crate) form: Form,
     pub(crate) text: String,
     pub(crate) rows: usize,
-    /// What PostgreSQL says to EXPLAIN ANALYZE.
+    /// PostgreSQL's output of EXPLAIN ANALYZE.
     pub(crate) plan: Vec<String>,
 }
 
@@ -203,7 +203,7 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// How the tables lie that it speaks to.
+    /// Returns the layout of the tables.
     pub(crate) fn layout(&self) -> &'static dyn Layout {
         self.layout
     }
@@ -219,7 +219,7 @@ impl Session {
         }
     }
 
-    /// Makes a statement ready.
+    /// Prepares a statement, unless it is prepared already.
     fn prepare(&mut self, form: Form) -> Result<Statement, Fault> {
         if let Some(statement) = self.statements.get(&form) {
             return Ok(statement.clone());
@@ -233,7 +233,7 @@ impl Session {
         Ok(statement)
     }
 
-    /// Carries a statement out.
+    /// Executes a statement.
     pub(crate) fn query(
         &mut self,
         form: Form,
@@ -247,8 +247,8 @@ impl Session {
         Ok(rows)
     }
 
-    /// The plan of a statement, which is carried out for it: that of a prepared one, not one for these
-    /// values alone.
+    /// Executes a statement and returns its plan: that of the prepared statement, not a plan for
+    /// these values alone.
     pub(crate) fn explain(
         &mut self,
         text: &str,
@@ -273,7 +273,7 @@ impl Session {
         Ok(lines?.iter().map(|line| line.get(0)).collect())
     }
 
-    /// Does `work` and tells what it did.
+    /// Runs `work`, and also returns the statements that it executed.
     pub(crate) fn traced<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, Fault>,
@@ -284,7 +284,7 @@ impl Session {
         Ok((done?, trace))
     }
 
-    /// Carries several out, in order, in one exchange.
+    /// Executes several statements, in order, in one round trip.
     pub(crate) fn pipeline(&mut self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
         let statements: Vec<Statement> =
             calls.iter().map(|(form, _)| self.prepare(*form)).collect::<Result<_, _>>()?;
@@ -296,7 +296,7 @@ impl Session {
         let started = Instant::now();
         let answers = self.wait(async { Ok(join_all(answers).await) })?;
         if let Some((form, _)) = calls.last() {
-            // They are one exchange, and the last one's answer is its end.
+            // The statements share a round trip, which ends with the last result.
             self.taken.note(*form, started.elapsed());
         }
         let answers = answers.into_iter().map(|rows| rows.map_err(|error| Fault::new(&error)));
@@ -307,7 +307,7 @@ impl Session {
         Ok(answers)
     }
 
-    /// Notes what was carried out, if that is wanted.
+    /// Records an executed statement, if statements are traced.
     fn trace(
         &mut self,
         form: Form,
@@ -324,7 +324,7 @@ impl Session {
         Ok(())
     }
 
-    /// Carries out a text that is not kept prepared.
+    /// Executes a statement that is not kept prepared.
     pub(crate) fn query_once(
         &mut self,
         text: &str,
@@ -333,13 +333,13 @@ impl Session {
         self.wait(self.client.query(text, values))
     }
 
-    /// Carries out texts without values.
+    /// Executes statements without values.
     pub(crate) fn batch(&mut self, text: &str) -> Result<(), Fault> {
         self.wait(self.client.batch_execute(text))
     }
 
-    /// Copies rows in, as the binary format has them. They come in pieces, each of which is made while
-    /// the database works on those before it.
+    /// Copies in rows in COPY's binary format. Each piece of rows is encoded while the database
+    /// inserts the pieces before it.
     pub(crate) fn copy(
         &mut self,
         form: Form,

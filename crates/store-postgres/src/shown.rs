@@ -41,7 +41,7 @@ pub fn is_database(address: &str) -> bool {
         || is_key_value(address)
 }
 
-/// Whether it is a list of libpq's parameters. A directory whose name looks like one is meant with `./`.
+/// Whether the address is a list of libpq's parameters. A directory with such a name needs `./`.
 pub(crate) fn is_key_value(address: &str) -> bool {
     address.split_once('=').is_some_and(|(name, _)| {
         let name = name.trim();
@@ -58,8 +58,8 @@ pub(crate) fn has_secret(address: &str) -> bool {
         || shown.ends_with("://***")
 }
 
-/// Whether a URL has an @ that is taken for the end of the user's name and password, and is none: the rest of
-/// a password would be asked for as a host.
+/// Whether a URL has an @ that would wrongly end the user's name and password. The rest of the
+/// password would be looked up as a host.
 pub(crate) fn is_torn(address: &str) -> bool {
     let Some((_, rest)) = address.split_once("://") else { return false };
     let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));

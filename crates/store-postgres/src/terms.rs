@@ -1,5 +1,5 @@
-//! Keyed 64-bit hashes by which records are found. The key is a secret that lies in the database, so
-//! nobody outside can make two values collide; and what is found is compared with its record's bytes.
+//! Keyed 64-bit hashes by which records are found. The key is a secret stored in the database, so
+//! outsiders cannot make two values collide. Searches also compare the bytes of found records.
 
 use std::hash::Hasher as _;
 
@@ -27,9 +27,9 @@ impl Terms {
         hasher.finish().cast_signed()
     }
 
-    /// The term of a label. Private ones are asked for by an author's own rules only, and each author
-    /// has terms of their own for them: what many have in common would be a long way to walk. None
-    /// for a private one without its author.
+    /// Returns the term of a label. Only an author's own rules query private labels, so each author
+    /// has separate terms for these: a range shared by many authors would take long to walk. `None`
+    /// for a private label without an author.
     pub(crate) fn label(&self, name: u8, value: &[u8], author: Option<&Key>) -> Option<i64> {
         if name >= PRIVATE_LABELS {
             return Some(self.hash(0, name, &[], value));
@@ -37,7 +37,7 @@ impl Terms {
         author.map(|author| self.hash(1, name, author, value))
     }
 
-    /// All terms of a record, ascending, doubles taken out.
+    /// Returns all terms of a record, ascending and deduplicated.
     pub(crate) fn of(&self, record: &Record<'_>) -> Vec<i64> {
         let author = record.author();
         let labels = record.labels();

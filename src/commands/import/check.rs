@@ -1,5 +1,5 @@
-//! What a worker does with a chunk: reads each line into a record, as its network has them, and counts
-//! those that have none by the reason.
+//! A worker's processing of a chunk: it reads each line into a record of the network, and counts
+//! the refused lines by reason.
 
 use hark_archive::{Id, Store};
 use hark_networks::{Network, ReadLine, ReadTerms};
@@ -8,7 +8,7 @@ use super::source::Chunk;
 use super::tally::Tally;
 use crate::commands::refusal::Reason;
 
-/// What holds for all lines of an import.
+/// The parameters common to all lines of an import.
 pub(super) struct Terms<'a> {
     /// Where known ids are looked up.
     pub(super) store: Option<&'a dyn Store>,
@@ -16,15 +16,15 @@ pub(super) struct Terms<'a> {
     pub(super) read: ReadTerms,
 }
 
-/// A chunk, done.
+/// The result of checking a chunk.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// Records, in the order of their lines.
     pub(super) records: Vec<Box<[u8]>>,
-    /// Line of each, counted from the chunk's first.
+    /// The line number of each record, counted from the chunk's first line.
     pub(super) lines: Vec<u64>,
     pub(super) tally: Tally,
-    /// Bytes of the source read by then.
+    /// Bytes of the source that were read up to the end of the chunk.
     pub(super) read_to: u64,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Worker<'a> {
     }
 
     pub(super) fn check(&mut self, chunk: &Chunk) -> Checked {
-        // Where it cannot be looked up, the store itself says so later.
+        // If a lookup fails, the store reports the failure later, when records are put.
         let store = self.terms.store;
         let is_kept = |id: &Id| store.is_some_and(|store| store.knows(id).unwrap_or(false));
         let mut done = Checked { read_to: chunk.read_to, ..Checked::default() };

@@ -1,4 +1,4 @@
-//! What an import costs beside reading and checking: the store's upkeep, and memory.
+//! The cost of an import besides reading and checking: the store's maintenance, and memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::print;
 /// Time between two looks at how much memory is in use.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The most memory of its own that this process was seen to have. Mapped files are not its own: the
-/// system takes them back when it needs room.
+/// The peak of this process's anonymous memory. Mapped files do not count, since the system
+/// reclaims their pages when it needs memory.
 #[derive(Default)]
 pub(super) struct Memory {
     most_bytes: Option<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Looks, unless that was done just now.
+    /// Measures the memory in use, at most once per [`LOOK_EVERY`].
     pub(super) fn look(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;
@@ -47,7 +47,7 @@ impl Cost {
         [("sealing", sealing), ("merging", merging), ("rewriting", rewriting)]
     }
 
-    /// For people: what each of so many stored events has cost.
+    /// Returns the cost per event as text, given the number of stored events.
     pub(super) fn to_text(&self, stored: u64) -> String {
         let stored = stored.max(1) as f64;
         let mut rows = Vec::new();

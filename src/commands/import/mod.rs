@@ -1,5 +1,5 @@
-//! `hark import`: one thread reads, every core checks, this one writes, all in the order of the
-//! lines. Bounded: so many chunks are under way, and no more.
+//! `hark import`: one thread reads, one thread per core checks, and the main thread writes, in the
+//! order of the lines. The number of chunks in progress is bounded.
 
 mod check;
 mod cost;
@@ -51,12 +51,13 @@ pub(crate) struct ImportArgs {
     pub(crate) json: bool,
 }
 
-/// Records made durable at once: in files, and in a database, which takes longer to begin and to end.
+/// Records made durable at once, in files and in a database. A database needs more, since its
+/// transactions take longer to begin and to end.
 const BATCH_RECORDS: usize = 1_024;
 const BATCH_RECORDS_DATABASE: usize = 4_096;
-/// Chunks under way for each worker: one in hand, the others so that none waits.
+/// Chunks queued for each worker, so that no worker waits for the reader.
 const CHUNKS_PER_WORKER: usize = 4;
-/// Silence of a pipe after which what came so far is written.
+/// Silence of a pipe after which the records received so far are written.
 const PIPE_PAUSE: Duration = Duration::from_millis(20);
 /// How often an idle worker looks whether the import has ended.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     let stop = interrupt::flag()?;
     let mut hand = place.write()?;
     let trusted = args.trusted && place.network.lines().are_signed();
-    // It saves checks, and there are none.
+    // Looking up known ids only saves checks, and a trusted import makes none.
     let known = if args.trusted { None } else { known_ids(&hand, place) };
     let terms = Terms {
         store: known.as_deref(),
@@ -122,13 +123,13 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where known ids are looked up. Only a shortcut, so that failing to open it is no failure. A database
-/// is asked when the records are put, in batches.
+/// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
+/// that cannot be opened is not an error. A database looks ids up in batches, as records are put.
 fn known_ids(hand: &Hand, place: &Place) -> Option<Arc<dyn Store>> {
     if matches!(hand, Hand::Database(_)) { None } else { hand.read(place).ok() }
 }
 
-/// A chunk, and where its outcome goes.
+/// A chunk, and the channel for its result.
 type Job = (Chunk, SyncSender<Checked>);
 
 fn file(
@@ -160,7 +161,7 @@ fn file(
         size: source.size.unwrap_or(0),
         started: Instant::now(),
     };
-    // Up once nothing more is taken: a reader that waits for a pipe is left to itself.
+    // Set once no more results are taken. A reader that waits for a pipe is not joined.
     let halt = Arc::new(AtomicBool::new(false));
     let (jobs, queue) = sync_channel::<Job>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
@@ -169,7 +170,7 @@ fn file(
     vital::spawn("hark-reader", {
         let halt = Arc::clone(&halt);
         move || {
-            // Nobody asks where the import was stopped.
+            // The receiver is gone if the import was stopped.
             let _ = ended.send(read(source, &jobs, &promises, &halt));
         }
     })?;
@@ -178,7 +179,7 @@ fn file(
         for _ in 0..workers {
             scope.spawn(|| vital::run("a thread that checks", || work(&queue, terms, &halt)));
         }
-        // The end of this scope waits for those, and they for the flag.
+        // The end of this scope waits for the workers, which may wait for the flag `halt`.
         let written = vital::run("the import", || intake.take(&order, stop));
         halt.store(true, Ordering::Relaxed);
         written
@@ -197,7 +198,8 @@ fn file(
     })
 }
 
-/// The reader: chunks to whichever worker is free, and the promise of each outcome, in order.
+/// Runs the reader: it sends chunks to the workers, and the receivers of their results, in order,
+/// to the writer.
 fn read(
     mut source: Source,
     jobs: &SyncSender<Job>,
@@ -221,7 +223,7 @@ fn work(queue: &Mutex<Receiver<Job>>, terms: &Terms<'_>, halt: &AtomicBool) {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK_UP_EVERY);
         match job {
             Ok((chunk, answer)) => {
-                // Nobody takes it any more where the import was stopped.
+                // The receiver is gone if the import was stopped.
                 let _ = answer.send(worker.check(&chunk));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -251,7 +253,7 @@ struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    /// Takes outcomes in order until there are no more, or somebody asks for an end.
+    /// Takes results in order until there are no more or `stop` is set.
     fn take(
         &mut self,
         order: &Receiver<Receiver<Checked>>,
@@ -263,7 +265,7 @@ impl Intake<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    // Whoever waits for what came so far to be stored shall not wait for more.
+                    // The writer of a pipe may wait until what it has sent is stored.
                     self.write(1)?;
                     continue;
                 }
@@ -296,7 +298,7 @@ impl Intake<'_> {
         self.meter.at(checked.read_to, self.size, &words);
     }
 
-    /// Writes batches as long as there are `at_least` so many records.
+    /// Writes batches while at least `at_least` records are waiting.
     fn write(&mut self, at_least: usize) -> anyhow::Result<()> {
         let Self { hand, tally, batch, batch_records, .. } = self;
         while batch.records.len() >= at_least.max(1) {

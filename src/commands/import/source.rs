@@ -16,7 +16,7 @@ const READ_BYTES: usize = 128 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) bytes: Vec<u8>,
-    /// A line that was too long to be read stood behind them.
+    /// Whether a line that was too long to be read followed these lines.
     pub(super) overlong: bool,
     /// Bytes of the source, as it lies on disk, that were read by then.
     pub(super) read_to: u64,
@@ -37,8 +37,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens `path`, or stdin for `-`. Nothing is read before the first chunk is asked for: a pipe may
-    /// be silent for long.
+    /// Opens `path`, or stdin for `-`. Nothing is read before the first call of
+    /// [`Source::next`], since a pipe may be silent for long.
     pub(super) fn open(path: &Path, line_bytes_max: usize) -> io::Result<Self> {
         let (raw, size): (Box<dyn Read + Send>, _) = if path.as_os_str() == "-" {
             (Box::new(io::stdin()), None)
@@ -106,7 +106,7 @@ impl Source {
         Ok(())
     }
 
-    /// Reads on behind the end of the line, keeping nothing of it.
+    /// Skips to the end of the current line, and discards the line.
     fn skip_line(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         while !self.ended {
@@ -121,7 +121,7 @@ impl Source {
     }
 }
 
-/// What stands in a source, compressed or not: its first bytes tell, once they are asked for.
+/// The decompressed content of a source. The first read detects the compression by the first bytes.
 struct Plain {
     raw: Option<Counted>,
     from: Box<dyn Read + Send>,
@@ -169,7 +169,7 @@ fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read + Send>> {
     })
 }
 
-/// Hands out what there is, without waiting for a full buffer.
+/// Returns the bytes that are available, without waiting for a full buffer.
 struct Unbuffered<R>(BufReader<R>);
 
 impl<R: Read> Read for Unbuffered<R> {

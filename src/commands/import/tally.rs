@@ -1,4 +1,4 @@
-//! What became of the lines, counted by reason, with the first line of each.
+//! The outcomes of the lines, counted by reason, with the first line of each reason.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Tally {
     pub(super) fn refuse(&mut self, reason: Reason, line: u64, words: &str) {
         let count = &mut self.refused[reason as usize];
         count.count += 1;
-        // The store speaks later than the worker, so an earlier line may come second.
+        // The store reports later than the worker, so an earlier line may be counted second.
         if count.first.as_ref().is_none_or(|first| line < first.line) {
             let words = words.strip_prefix("invalid: ").unwrap_or(words).to_owned();
             count.first = Some(First { file: PathBuf::new(), line, words });
@@ -67,7 +67,7 @@ impl Tally {
         }
     }
 
-    /// Adds what came of the lines behind those counted so far.
+    /// Adds the counts of the lines that follow those counted so far.
     pub(super) fn append(&mut self, behind: Self) {
         for (count, more) in self.refused.iter_mut().zip(behind.refused) {
             count.count += more.count;
@@ -81,7 +81,7 @@ impl Tally {
         self.stored += behind.stored;
     }
 
-    /// Adds the whole of another file.
+    /// Adds the counts of another whole file.
     pub(super) fn add_file(&mut self, file: &Path, of: Self) {
         for (count, more) in self.refused.iter_mut().zip(of.refused) {
             count.count += more.count;

@@ -12,10 +12,11 @@
 //!  STARTED      ->    lets the writers go on, through the new process; accepts no more; follows
 //! ```
 //!
-//! All shelves of an archive go together, under its one lock. Whichever process has the right to write (WRITER locked, see the store's lock) writes; nothing that
-//! is said gives it, and the end of a process gives it back. So whatever fails, the old process goes
-//! on if it can claim that right again, and else waits for STARTED, or for the end of the new one. What
-//! comes next in each case is for `exchange` to say.
+//! All shelves of an archive are taken over together, under its one lock. Only the process that has
+//! the right to write (WRITER locked, see the store's lock) writes. No message transfers that
+//! right, and the end of a process releases it. So after any failure the old process continues if
+//! it can claim the right again; otherwise it waits for STARTED or for the end of the new process.
+//! `exchange` decides the next step in each case.
 
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,7 +40,7 @@ use super::successor::{self, Successor};
 use crate::door::Opened;
 use crate::shelf::Movable;
 
-/// Between two looks at what may have happened without a word.
+/// Interval between two checks for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// What a server can give away.
@@ -63,8 +64,8 @@ enum Given {
 }
 
 impl Giving {
-    /// Answers a process that wants to take over. Returns once that one has failed, or once this
-    /// one need not follow any more.
+    /// Answers a process that wants to take over. Returns once that process has failed, or once
+    /// this process no longer follows it.
     pub(super) fn serve(
         &self,
         doors: &[Opened],
@@ -107,7 +108,7 @@ impl Giving {
         Ok(())
     }
 
-    /// Fails if the process that wants to take over speaks another way, or would serve other shelves.
+    /// Fails if the new process uses another takeover version, or would serve other shelves.
     fn can_grant(&self, wish: &Frame) -> Result<(), String> {
         let spoken = wish.body().split_first_chunk::<4>();
         let spoken = spoken.filter(|(version, _)| **version == TAKEOVER_VERSION.to_le_bytes());
@@ -214,7 +215,7 @@ impl Giving {
         })
     }
 
-    /// The new process writes.
+    /// Directs all writes to the new process, which has the right to write now.
     fn away(&self, holds: Vec<Hold>, successors: &[Arc<Successor>]) {
         self.lock.given();
         self.listeners().clear();
@@ -287,25 +288,25 @@ struct Exchange<'a> {
     giving: &'a Giving,
     doors: &'a [Opened],
     from: &'a mut BufReader<UnixStream>,
-    /// What has come of the next frame.
+    /// The bytes of the next frame that have arrived.
     pieces: Pieces,
     stream: &'a UnixStream,
     /// Whether this process is to end.
     stopping: &'a AtomicBool,
     patience: Duration,
-    /// When the other process will have taken too long.
+    /// The deadline of the other process's next step.
     late: Option<Instant>,
-    /// Nothing more is heard from it.
+    /// The connection to the other process has ended.
     gone: bool,
-    /// Its number, once it has said it.
+    /// The process id of the other process, once it has sent READY.
     pid: String,
-    /// Why it came to nothing, so far.
+    /// The first reason why the takeover failed; empty before that.
     reason: String,
     holds: Vec<Hold>,
 }
 
 impl Exchange<'_> {
-    /// Hands over, then does what is to be done until it is one of the last things.
+    /// Hands over, then performs the steps that [`Giver`] asks for. Returns the final step undone.
     fn run(&mut self) -> Give {
         let mut giver = Giver::Handed;
         let mut event = match self.hand_over() {
@@ -423,7 +424,7 @@ impl Exchange<'_> {
         self.listen()
     }
 
-    /// Goes on as if nothing had been, with the right to write.
+    /// Continues to write as before the takeover; this process has the right to write.
     fn resume(self) -> Given {
         let Self { giving, holds, reason, .. } = self;
         match giving.shelves.iter().try_for_each(|moved| moved.store.resume()) {
@@ -447,7 +448,7 @@ impl Exchange<'_> {
         let Self { giving, holds, reason, .. } = self;
         let reason = if reason.is_empty() { why.to_owned() } else { format!("{why}: {reason}") };
         give_up(holds, &reason);
-        // The end of this process does so, too, but may take its time.
+        // The end of this process also releases the right to write, but may come late.
         if let Err(error) = giving.lock.offer() {
             tracing::warn!(%error, "the right to write goes with the end of this process");
         }
@@ -455,7 +456,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Writers refuse what they get for good.
+/// Makes the writers refuse all further writes, for good.
 fn give_up(holds: Vec<Hold>, reason: &str) {
     for hold in holds {
         hold.give_up(reason);

@@ -1,5 +1,5 @@
-//! What takes part in a takeover: the lock and the shelves that go from process to process, the part
-//! that a process plays, and the processes next to it.
+//! The participants of a takeover: the lock and the shelves that go from process to process, the
+//! role of a process, and its sibling processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,50 +8,51 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use hark_archive::Record;
 use hark_archive::store::Mark;
 
-/// The lock of an archive: it keeps third processes away while the right to write goes from one process
-/// to the next.
+/// The lock of an archive. It keeps third processes away while the right to write goes from one
+/// process to the next.
 pub trait WriteLock: Send + Sync {
-    /// Another hold on the lock, and the turn up to which its holder can claim the right to write.
+    /// Returns a second handle of the lock, and the turn up to which its holder can claim the right
+    /// to write.
     fn share(&self) -> io::Result<(OwnedFd, u64)>;
 
-    /// Lets the right to write go, which the other process can claim then.
+    /// Releases the right to write, so that the other process can claim it.
     fn offer(&self) -> io::Result<()>;
 
-    /// Claims the right to write: of two processes that hold the lock one has it, for as long as it
-    /// lives or until it offers it.
+    /// Claims the right to write. Only one of the processes that hold the lock can have the right.
+    /// That process keeps the right until it ends or calls [`WriteLock::offer`].
     fn claim(&self) -> io::Result<Claim>;
 
-    /// The other process writes: this one lets go of the lock for good.
+    /// Releases the lock for good, once the other process writes.
     fn given(&self);
 
-    /// Has LOCK name this process as the one that writes. Failing costs no more than that name.
+    /// Writes this process's name to LOCK as the writer. A failure has no other effect.
     fn sign(&self) -> io::Result<()>;
 }
 
-/// A shelf's store that another process can take over while this one goes on serving it. The right to
-/// write is for its [`WriteLock`] to say.
+/// A shelf's store that another process can take over while this process still serves it. Which
+/// process may write is decided by the [`WriteLock`].
 pub trait Handover: Send + Sync {
-    /// Lets upkeep rest, or go on; returns once it rests.
+    /// Pauses maintenance, or continues it. Returns once maintenance has paused.
     fn rest(&self, rest: bool);
 
-    /// Stops writing. What is durable by then is where the other process begins.
+    /// Stops writing. Returns the mark up to which the store is durable: the other process's start.
     fn release(&self) -> Result<Mark, String>;
 
-    /// Goes on writing after [`Handover::release`], with the right to. Fails if the other process has
-    /// written meanwhile.
+    /// Continues to write after [`Handover::release`]; needs the right to write. Fails if the other
+    /// process has written meanwhile.
     fn resume(&self) -> Result<(), String>;
 
-    /// Begins to write, with the right to, upkeep apart. Fails if the other process has written since
-    /// the store was opened here.
+    /// Begins to write, but not maintenance; needs the right to write. Fails if the other process
+    /// has written since the store was opened here.
     fn take(&self) -> Result<(), String>;
 
-    /// Another process follows this one from there on, or none does any more.
+    /// Another process follows this one from `from` on. `None`: no process follows any more.
     fn followed(&self, from: Option<Mark>);
 
-    /// How far the store is durable, and readers here see it.
+    /// The mark up to which the store is durable and visible to readers in this process.
     fn end(&self) -> Mark;
 
-    /// Takes in what the other process has written up to there; `each` gets every record and its
+    /// Reads what the other process has written up to `to`. `each` gets every record and its
     /// number in this process.
     fn follow(&self, to: Mark, each: &mut dyn FnMut(u64, &Record<'_>)) -> Result<(), String>;
 }
@@ -87,8 +88,8 @@ impl Role {
     }
 }
 
-/// A process on the other end of a takeover, for one shelf: that which this one follows, or one that
-/// follows this.
+/// The process at the other end of a takeover, for one shelf: it follows this process, or this
+/// process follows it.
 pub(crate) trait Sibling: Send + Sync {
     /// A record that is never stored, for its subscribers.
     fn pass_on(&self, record: &Record<'_>);
@@ -123,7 +124,7 @@ impl Siblings {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Tells all but the one that it comes `from`.
+    /// Sends a record to all siblings except the one that it comes `from`.
     pub(crate) fn pass_on(&self, record: &Record<'_>, from: Option<&Arc<dyn Sibling>>) {
         for sibling in self.all() {
             if from.is_none_or(|from| !Arc::ptr_eq(from, &sibling)) {
@@ -136,7 +137,7 @@ impl Siblings {
         self.all().iter().for_each(|sibling| sibling.grown());
     }
 
-    /// They are told outside of the lock, as that may take time.
+    /// A copy of the list, so that siblings are notified, which may take time, without the lock.
     fn all(&self) -> Vec<Arc<dyn Sibling>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

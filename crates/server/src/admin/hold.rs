@@ -10,7 +10,7 @@ use hark_archive::writer::{Between, Commit, Listener, Target};
 
 use crate::shelf::Shelf;
 
-/// Between two tries to get between two batches, while the writer's queue is full.
+/// Interval between two tries to queue a job while the writer's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Changes where writes go.

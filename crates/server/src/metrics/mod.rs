@@ -1,6 +1,6 @@
-//! What has been done since the start, counted. Plain numbers; [`Page`] is where they are read.
+//! Counts of what was done since the start, as plain numbers. [`Page`] writes them as text.
 //!
-//! What a label can say is an enum here, so that no client can make up new ones.
+//! The values of a label are an enum here, so that no client can make up new ones.
 
 use std::marker::PhantomData;
 
@@ -85,7 +85,7 @@ impl From<Option<Set>> for Plan {
     }
 }
 
-/// One of each for what a label can say.
+/// One `T` for each value of a label.
 #[derive(Debug)]
 pub struct By<L, T = Count>(Box<[T]>, PhantomData<L>);
 

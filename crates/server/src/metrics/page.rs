@@ -64,8 +64,8 @@ impl Page {
         self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
     }
 
-    /// The same of numbers in any unit, told in one that is so many times as large. `classes` has one
-    /// more than `bounds`, for what is above them.
+    /// Writes the lines of a histogram. Bounds and sum are divided by `unit`. `classes` has one
+    /// entry more than `bounds`, for the values above the last bound.
     pub fn buckets(
         &mut self,
         name: &str,

@@ -1,7 +1,7 @@
-//! Who a client has shown to be (NIP-42), and so what it may see and publish.
+//! The keys that a client has proven (NIP-42), and so what it may see and publish.
 //!
-//! Every connection gets a challenge of its own when it opens. A signed answer proves a key; several
-//! may be proven, one after the other, and each holds until the connection ends.
+//! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
+//! keys may be proven, one after the other, and each counts until the connection ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,25 +14,25 @@ use hark_codec::nostr::Event;
 
 use hark_networks::nostr::admit::{AUTH, OwnUrls, plain};
 
-/// What the answers of all connections are measured by.
+/// What the AUTH answers of all connections are checked against.
 pub(crate) struct Terms {
-    /// Of this process. What a challenge is made from, together with its number.
+    /// A random secret of this process. A challenge is made from the secret and a number.
     secret: [u8; 32],
     challenges: AtomicU64,
     own: OwnUrls,
-    /// Whether the relay knows under which URL clients reach it.
+    /// Whether the URL under which clients reach the relay is configured.
     knows_url: bool,
-    /// What those may see who have proven nothing.
+    /// What clients that have proven no key may see.
     strangers: Arc<Gate>,
 }
 
-/// Whoever is at the other end of one connection.
+/// The client of one connection, with the keys that it has proven.
 pub(crate) struct Caller {
     challenge: [u8; 64],
-    /// What the client's request called this server, where no URL is configured.
+    /// The host that the client's request named. None where a URL is configured.
     host: Option<Box<str>>,
     terms: Arc<Terms>,
-    /// What may be seen by the keys that are proven: its readers.
+    /// What the proven keys (the gate's readers) may see.
     gate: Mutex<Arc<Gate>>,
 }
 
@@ -57,8 +57,8 @@ impl Terms {
         })
     }
 
-    /// A new connection, whose request named `host`. Names are taken on trust only where none is
-    /// configured: whoever passes a client's answer on could name whatever that client signed.
+    /// The caller of a new connection, whose request named `host`. The name is trusted only if no
+    /// URL is configured: an attacker that relays a client's answer could name what was signed.
     pub(crate) fn caller(self: &Arc<Self>, host: Option<&str>) -> Caller {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let challenge = sha256(&[&self.secret[..], &number].concat());
@@ -89,7 +89,7 @@ impl Caller {
         Arc::clone(&self.gate.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Why an answer does not count, whatever its signature; None if nothing stands against it.
+    /// Why an answer is refused, whatever its signature. None if it is acceptable.
     pub(super) fn refusal(&self, event: &Event<'_>, limits: &Limits, now_s: u64) -> Option<String> {
         if event.kind() != AUTH {
             return Some(format!("invalid: AUTH takes an event of kind {AUTH}"));
@@ -117,7 +117,7 @@ impl Caller {
         self.terms.own.have(url) || self.host.as_deref().is_some_and(named)
     }
 
-    /// The key has signed a good answer. Refused with a reason if there are too many already.
+    /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
     pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), String> {
         let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(at) = gate.readers.binary_search(key) else { return Ok(()) };

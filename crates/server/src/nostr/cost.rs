@@ -1,4 +1,4 @@
-//! What a question costs, told to the metrics, and to the log if that is much.
+//! What a question costs. The cost is reported to the metrics, and logged if it is high.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use crate::metrics::Plan;
 use crate::rate::Visitor;
 use crate::slow::Spent;
 
-/// Rows that a record counts as when it is told: it is copied, framed and sent.
+/// Rows that a sent record counts as: it is copied, framed and sent.
 const TOLD_ROWS: u64 = 10;
-/// Rows that a value counts as which is looked up in each part of the archive.
+/// Rows that each value of a query counts as: it is looked up in every part of the archive.
 const VALUE_ROWS: u64 = 4;
-/// What a row takes, about: a store does not say how many it visits for a count.
+/// Approximate time per row (ns). It converts the time of a count to rows, as the store does not
+/// report how many rows a count visits.
 const ROW_NS: u64 = 100;
 
-/// Of one REQ or COUNT, so far.
+/// The cost of one REQ or COUNT so far.
 pub(super) struct Cost {
     metrics: Arc<Metrics>,
     visitor: Visitor,
@@ -62,8 +63,8 @@ impl Cost {
         }
     }
 
-    /// A search for what matches `query`; the time that it takes to begin counts, and the work, of which
-    /// `work` is left.
+    /// Opens a search for `query`. The time to open it counts as cost, and the rows of its values
+    /// are subtracted from `work`.
     pub(super) fn open(
         &self,
         store: &dyn Store,
@@ -99,7 +100,7 @@ impl Cost {
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
-    /// So many records of it were told.
+    /// Counts `records` that were sent.
     pub(super) fn told(&self, records: u64) {
         self.visitor.visited(records * TOLD_ROWS);
     }

@@ -1,9 +1,9 @@
 //! The answer to a COUNT (NIP-45): how many match any of the filters, exactly.
 //!
-//! The first filter is counted by the store if lengths of lists tell it, or few rows. Else its matches
-//! are looked at, in slices as those of any question. Of each further filter those count that match
-//! none before it, so that none counts twice and none has to be remembered. Where a HyperLogLog goes
-//! with the answer, every match is looked at.
+//! The store counts the first filter if list lengths or a few rows suffice. Otherwise its matches
+//! are visited in time slices, like those of any question. A match of a further filter counts only
+//! if it matches no earlier filter, so that nothing counts twice and no ids are remembered. If the
+//! answer includes a HyperLogLog, every match is visited.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What a client says, and what is done about it. Nothing here waits: events and questions go to
-//! their threads, refusals are said at once, in OK or CLOSED where there is an id to answer.
+//! Handles the messages of a client. Nothing here waits: events and questions go to their threads,
+//! and refusals are sent at once, as OK or CLOSED where the message has an id to answer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,17 +24,17 @@ use crate::budget::Share;
 use crate::rate::{TooFast, Visitor};
 
 thread_local! {
-    /// Buffers for the message at hand; one set a thread is enough, as nothing here waits.
+    /// Buffers for the current message. One set per thread is enough, as nothing here waits.
     static INBOX: RefCell<Option<(usize, Inbox)>> = const { RefCell::new(None) };
 }
 
-/// One session's state at this door.
+/// The message handler of one session, with its subscriptions.
 pub(crate) struct Door {
     relay: Arc<Relay>,
     line: Arc<Line>,
     caller: Arc<Caller>,
     visitor: Visitor,
-    /// Whose the memory of its questions is.
+    /// The address that the memory of this session's questions is charged to.
     address: Option<Address>,
     subs: HashMap<Box<str>, Arc<Sub>>,
 }
@@ -45,7 +45,7 @@ impl Drop for Door {
     }
 }
 
-/// What a message brings for the intake, if it is an EVENT or AUTH: these are not to be parsed on the
+/// Tells whether a message is for the intake, as an EVENT or an AUTH: neither may be parsed on the
 /// runtime's threads.
 pub(crate) fn brings(text: &[u8]) -> Option<What> {
     let rest = text.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
@@ -56,7 +56,7 @@ pub(crate) fn brings(text: &[u8]) -> Option<What> {
 }
 
 impl Door {
-    /// Opens it: the client is told its challenge.
+    /// Opens the door, and sends the client its challenge.
     pub(crate) fn new(
         relay: Arc<Relay>,
         line: Arc<Line>,
@@ -75,8 +75,8 @@ impl Door {
         }
     }
 
-    /// Takes a message that brings nothing for the intake. Where it comes too fast it is refused, and
-    /// the answer is how long the client should wait.
+    /// Handles a message that is not for the intake. A message above the rate limit is refused;
+    /// then the result is how long the client should wait.
     pub(crate) fn hear(&mut self, text: &[u8]) -> Option<Duration> {
         let filters_max = self.relay.settings().limits.filters_max;
         INBOX.with_borrow_mut(|inbox| {
@@ -85,7 +85,7 @@ impl Door {
             }
             let (_, inbox) = inbox.get_or_insert_with(|| (filters_max, Inbox::new(filters_max)));
             let message = ClientMessage::parse(text, inbox);
-            // To end what is under way is always welcome.
+            // A CLOSE saves work, so it has no rate limit.
             let free = matches!(message, Ok(ClientMessage::Close { .. }));
             let too_fast = if free { None } else { self.visitor.speaks().err() };
             match (message, too_fast) {
@@ -102,7 +102,7 @@ impl Door {
         })
     }
 
-    /// A binary message.
+    /// Refuses a binary message. Returns how long the client should wait, if it was too fast.
     pub(crate) fn hear_binary(&self) -> Option<Duration> {
         let too_fast = self.visitor.speaks().err();
         let (wait, reason) = too_fast.map(|it| (it.wait, it.reason)).unzip();
@@ -139,8 +139,8 @@ impl Door {
                 self.end(sub);
                 self.relay.metrics.answered(Verb::Close, "");
             }
-            // The session hands these to the intake; what looks otherwise to `brings` is one whose
-            // type is spelt with escapes, which no client does.
+            // The session hands these to the intake. Only one whose type is written with escapes,
+            // which no client does, is missed by `brings` and gets here.
             ClientMessage::Event(event) | ClientMessage::Auth(event) => {
                 self.refuse_event(event.id(), "invalid: message type is written with escapes");
             }
@@ -203,9 +203,9 @@ impl Door {
         Ok(())
     }
 
-    /// Memory for a question of so many bytes and filters, if there is some. A filter of few values takes
-    /// far more than its text, one of many about as much; then come the search for it and its place in
-    /// the live index.
+    /// Reserves memory for a question of the given bytes and filters, or returns why it is refused.
+    /// A filter of few values takes far more memory than its text, a filter of many about as much.
+    /// The search and the entry in the live index need memory as well.
     fn memory(&self, bytes: usize, filters: usize) -> Result<Share, String> {
         let mut memory = self.relay.questions.share(self.address);
         let max = self.relay.settings().limits.questions_bytes_max;

@@ -49,8 +49,8 @@ impl Hll {
     }
 }
 
-/// The 33rd hex digit of what the question is about, and 8. That is an id or key as it stands, the key
-/// of an address, or the hash of anything else.
+/// Returns the register offset of a tag value: 8 plus the 33rd hex digit of the value if it is an
+/// id or key, of the key if the value is an address, else of the value's hash.
 fn offset(value: &str) -> usize {
     let mut parts = value.split(':');
     let address_key = parts.nth(1).filter(|_| parts.next().is_some());

@@ -1,10 +1,10 @@
-//! Events on their way in: parsed, looked up, hashed and verified on threads of their own, then
-//! handed to the writer. OK is said when the event is durable, or when it is clear that it is not
-//! going to be. Events of AUTH come the same way up to their signature, and then prove a key.
+//! The intake of events: they are parsed, looked up, hashed and verified on dedicated threads, then
+//! handed to the writer. OK is sent when the event is durable, or when it is clear that it will not
+//! be. Events of AUTH take the same path up to the signature check, and then prove a key.
 //!
-//! Bytes of events without an OK are bounded: a session gets a [`EventPermit`] for each event first, and
-//! does not read on while it waits for one. So a full archive slows publishers down, and nothing
-//! piles up.
+//! Bytes of events without an OK are bounded: a session first gets an [`EventPermit`] for each
+//! event, and does not read on while it waits for one. So a full archive slows publishers down, and
+//! no backlog builds up.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,17 +29,17 @@ use crate::rate::{Meter, Rates};
 use crate::settings::Shared;
 use crate::shelf::Shelf;
 
-/// Events that one thread takes at a time.
+/// The most events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
 /// Bytes of a message around its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
-/// Parsed keys that a verifier keeps.
+/// Parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
 
-/// Room for an event.
+/// A permit for the bytes of one event.
 pub(crate) type EventPermit = OwnedSemaphorePermit;
 
-/// What the threads work with.
+/// What the intake's threads share.
 pub(crate) struct Parts {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) settings: Shared,
@@ -63,22 +63,22 @@ struct Queue {
     closed: bool,
 }
 
-/// An EVENT or AUTH message, as it came.
+/// An EVENT or AUTH message, as received.
 pub(crate) struct Brought {
     pub(crate) what: What,
     pub(crate) text: Box<[u8]>,
-    /// Why it is not taken, whatever it says.
+    /// Why the message is refused, whatever its content.
     pub(crate) refusal: Option<String>,
 }
 
-/// The same in the queue.
+/// An EVENT or AUTH message in the queue.
 struct Arrival {
     text: Box<[u8]>,
     refusal: Option<String>,
     from: Sender,
 }
 
-/// Whom to answer, and what is held until then.
+/// The session to answer, and the ticket and permit held until the answer.
 struct Sender {
     ticket: Ticket,
     caller: Arc<Caller>,
@@ -86,7 +86,7 @@ struct Sender {
     _permit: EventPermit,
 }
 
-/// An event of which only the signature is to be checked.
+/// An event that passed every check but that of its signature.
 struct Staged {
     id: Id,
     kind: u16,
@@ -96,7 +96,7 @@ struct Staged {
     from: Sender,
 }
 
-/// What an event is for. The first two hold its record.
+/// What happens to an event once verified. `Keep` and `PassOn` hold its record.
 enum Purpose {
     Keep(Vec<u8>),
     PassOn(Vec<u8>),
@@ -126,12 +126,12 @@ impl Intake {
         Ok((intake, handles))
     }
 
-    /// Room for `bytes`, if there is some now.
+    /// Returns a permit for `bytes`, if that many are free now.
     pub(crate) fn try_enter(&self, bytes: usize) -> Option<EventPermit> {
         Arc::clone(&self.room).try_acquire_many_owned(bytes as u32).ok()
     }
 
-    /// Room for `bytes`, as soon as there is some. None if the intake is closed.
+    /// Waits for a permit for `bytes`. None if the intake is closed.
     pub(crate) fn enter(
         &self,
         bytes: usize,
@@ -163,7 +163,7 @@ impl Intake {
         self.work.ring(queue);
     }
 
-    /// Lets nothing more in; the threads end when they are through.
+    /// Accepts nothing more. The threads end once the queue is empty.
     pub(crate) fn close(&self) {
         self.room.close();
         self.queue().closed = true;
@@ -174,7 +174,8 @@ impl Intake {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes this thread's share of what waits. False when there will be no more.
+    /// Takes this thread's share of the queue, waiting while it is empty. False once the queue is
+    /// closed and empty.
     fn take(&self, batch: &mut Vec<Arrival>) -> bool {
         let mut queue = self.queue();
         while queue.arrivals.is_empty() {
@@ -216,10 +217,10 @@ impl<'a> Worker<'a> {
         let mut batch = Vec::new();
         while intake.take(&mut batch) {
             let now_s = self.parts.shelf.clock().now_s();
-            // A panic is a bug of ours; it costs these events their OK, and not the thread that
-            // others need.
+            // A panic is a bug of the server. These events get no OK then, but the thread, which
+            // other clients need, survives.
             let work = AssertUnwindSafe(|| {
-                // Answers to many of a client's events go out together.
+                // Answers to several events of one client are sent in one write.
                 let staged: Vec<Staged> = line::together(|| {
                     batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect()
                 });
@@ -232,7 +233,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Everything but the signature. Answers what does not need one.
+    /// Checks everything but the signature. Returns None for a message that fails, or whose event
+    /// is known; such a message is answered here.
     fn stage(&mut self, arrival: Arrival, now_s: u64) -> Option<Staged> {
         let Arrival { text, refusal, from } = arrival;
         let event = match ClientMessage::parse(&text, &mut self.inbox) {
@@ -318,8 +320,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands an event to the writer, waiting while its queue is full: this is not a thread that
-    /// anyone else needs, and what waits behind it is bounded.
+    /// Hands an event to the writer, and blocks while the writer's queue is full. That is safe:
+    /// this thread has no other work, and the intake's queue behind it is bounded.
     fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: Sender) {
         let line = Arc::clone(from.line());
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
@@ -356,7 +358,7 @@ impl Staged {
     }
 }
 
-/// All of an AUTH but the signature. Answers what does not need one.
+/// Checks everything of an AUTH but the signature. An AUTH that fails is answered here.
 fn stage_proof(parts: &Parts, event: &Event<'_>, from: Sender, now_s: u64) -> Option<Staged> {
     let settings = parts.settings.load();
     let refusal = from.caller.refusal(event, &settings.limits, now_s);
@@ -390,13 +392,13 @@ fn check(
         .then(|| {
             admit::refusal(event, bytes, &settings.limits, now_s, proven, arena)
                 .or_else(|| parts.policy.load().refusal(event))
-                // It is not taken before the signature is known to be good: else anybody could use up
-                // what somebody else may publish.
+                // The author's rate is charged only once the signature is verified: otherwise
+                // anybody could use up the rate of another author.
                 .or_else(|| Some(parts.rates.look(Meter::EventsOf(*event.pubkey())).err()?.reason))
         })
         .flatten();
-    // What is known is still hashed: else who has heard of the id of a private event could ask here
-    // whether it exists.
+    // A known event is hashed as well: otherwise a client that has only the id of a private event
+    // could find out here whether that event is stored.
     match refusal.or_else(|| wrong_id(event)) {
         Some(reason) => Check::Refuse(reason),
         None if known => Check::Known,
@@ -413,7 +415,7 @@ impl Sender {
         self.ticket.line()
     }
 
-    /// The event is kept, or passed on.
+    /// Counts an event that was stored or passed on, and answers it with OK.
     fn taken(&self, id: &Id, kind: u16) {
         self.line().metrics().events.add(kind);
         self.ok(id, true, "");

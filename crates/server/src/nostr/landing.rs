@@ -1,5 +1,5 @@
-//! The page for people: what this relay is, what it keeps and for how long, what it lets through and
-//! how much there is. It reads well without scripts; with them its counts stay fresh.
+//! The page for people: what this relay is, what it keeps and for how long, its limits, and its
+//! counts. The page works without scripts; with them its counts stay fresh.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use serde_json::{Map, Value};
 use super::{Relay, nip11, policy};
 use crate::words::{age, bytes, date, number};
 
-/// What keeps the counts fresh.
+/// The script that refreshes the counts.
 pub(crate) const SCRIPT: &str = include_str!("landing.js");
-/// Nothing comes from elsewhere, and nothing runs but our script.
+/// The Content-Security-Policy: nothing is loaded from other hosts, and only [`SCRIPT`] runs.
 pub(crate) const SECURITY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; \
      style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
-/// How old counts may be: many who look cost no more than one.
+/// How old counts may be: many visitors cost no more than one.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Names of counts and what they are, ready to be shown.
+/// Names of counts, and their values as text.
 type Counts = Vec<(&'static str, String)>;
 
-/// What the page is made of.
+/// The source of the page, with its cached counts.
 pub(crate) struct Landing {
     relay: Arc<Relay>,
     counted: Mutex<Option<(Instant, Arc<Counts>)>>,
@@ -34,7 +34,7 @@ impl Landing {
         Self { relay, counted: Mutex::default() }
     }
 
-    /// The page, for one who has reached the relay under `url`.
+    /// Returns the page for a visitor who reached the relay under `url`.
     pub(crate) fn page(&self, url: &str) -> String {
         let settings = self.relay.settings();
         let info = &self.relay.info;
@@ -60,7 +60,7 @@ impl Landing {
         self.counts().iter().fold(page, fill)
     }
 
-    /// The counts as JSON: by the id of the element that shows each, its text.
+    /// The counts as a JSON object: the text of each, by the id of the element that shows it.
     pub(crate) fn counts_json(&self) -> String {
         let counts = self.counts();
         let fields = counts.iter().map(|(name, text)| ((*name).into(), text.as_str().into()));
@@ -85,7 +85,7 @@ impl Landing {
         counts
     }
 
-    /// Who runs it, as far as that is told.
+    /// The operator of the relay, as far as configured.
     fn operator(&self) -> String {
         let info = &self.relay.info;
         let rows = [
@@ -102,7 +102,7 @@ impl Landing {
     }
 }
 
-/// What stays and what goes, as list items.
+/// What is kept and what is removed, as list items.
 fn kept(policy: &Policy, private_kinds: &[u32]) -> String {
     let mut items: Vec<String> = policy.rules.iter().map(goes).collect();
     if let Some(bound) = policy.bytes_max {
@@ -201,7 +201,7 @@ fn link(text: &str) -> String {
     if is_link { format!("<a href=\"{shown}\" rel=\"nofollow\">{shown}</a>") } else { shown }
 }
 
-/// Text as it stands in HTML. Braces go too, so that no text is taken for a place to fill.
+/// Escapes text for HTML. Braces are escaped too, so that no text is taken for a placeholder.
 fn escape(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
         match c {

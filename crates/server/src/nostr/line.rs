@@ -1,9 +1,9 @@
-//! The line to one client: what other threads hold of a session. They put messages here and never
-//! wait; the session's task takes them out as fast as the client does.
+//! The line to one client: the queue of its outgoing messages. Other threads put messages on it and
+//! never wait; the session's task takes them off as fast as the client reads.
 //!
-//! Bytes are counted until they are sent. Above one bound searches for this client rest (they are parked
-//! here, and woken from here), above another the client is given up as too slow. What all clients have to
-//! take together is bounded as well: [`Account`].
+//! Bytes are counted until they are sent. Above one bound, searches for this client are parked
+//! here, and resumed from here; above another, the client is disconnected as too slow. The bytes
+//! that wait for all clients together are bounded as well: [`Account`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,14 +23,14 @@ use super::outboxes::Outboxes;
 use super::readers::Job;
 
 thread_local! {
-    /// Sessions to be woken at the end of what this thread is at; none if each is woken at once.
+    /// Sessions to wake at the end of [`together`]. `None` outside of it: each is woken at once.
     static TO_WAKE: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
-/// Wakes sessions only at the end of `work`. What it puts on a line in several pieces goes out in one
-/// write then, and not in one for each.
+/// Runs `work`, and wakes sessions only at its end. All that `work` puts on a line is then sent in
+/// one write instead of one for each part.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
-    /// Wakes them also when `work` panics.
+    /// Wakes the sessions also when `work` panics.
     struct End;
 
     impl Drop for End {
@@ -51,7 +51,7 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
 
 /// Something to send.
 pub(crate) enum Part {
-    /// Many messages, one behind the other; where each ends.
+    /// Concatenated messages, and the offset at which each ends.
     Page(Vec<u8>, Vec<u32>),
     /// One message.
     One(Vec<u8>),
@@ -60,7 +60,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Bytes that it is counted with.
+    /// Bytes of the part, with its overhead.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -70,7 +70,8 @@ impl Part {
             }
     }
 
-    /// What it counts with: for its client, and for all of them, who share what they hear of.
+    /// The bytes it counts as, for its client and for all clients. The latter exclude the bytes of
+    /// a live event, which its subscribers share.
     pub(crate) fn weight(&self) -> Weight {
         let size = self.size();
         let own = if let Self::Live(..) = self { size_of::<Self>() } else { size };
@@ -78,12 +79,12 @@ impl Part {
     }
 }
 
-/// Bytes that parts count with.
+/// Bytes that parts count as.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weight {
-    /// For the client.
+    /// All bytes, counted for the client.
     size: usize,
-    /// Of these, what nobody else has in memory as well.
+    /// Those of `size` that are not shared with other clients.
     own: usize,
 }
 
@@ -107,7 +108,7 @@ impl Sum for Weight {
     }
 }
 
-/// Says that what is put on the line for it is not wanted any more.
+/// A flag that a subscription has ended: nothing more is put on the line for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Over(Arc<AtomicBool>);
 
@@ -140,7 +141,7 @@ pub(crate) struct Line {
     events: AtomicUsize,
     proofs: AtomicUsize,
     searches: AtomicUsize,
-    /// Time of the readers that its questions have had, as they share it.
+    /// Reader time charged to this client's questions, in ns, for fair sharing among clients.
     had_ns: AtomicU64,
     pause_bytes: usize,
     bytes_max: usize,
@@ -151,9 +152,9 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Queue {
     parts: VecDeque<Part>,
-    /// Of the parts, and of those taken but not on the socket.
+    /// Weight of the parts, and of those taken but not yet on the socket.
     weight: Weight,
-    /// Bytes that the socket has and could not send.
+    /// Bytes that the socket holds and could not send yet.
     unsent: usize,
     parked: Vec<Box<dyn Job>>,
     slow: bool,
@@ -166,7 +167,7 @@ impl Queue {
         self.weight.size + self.unsent
     }
 
-    /// Bytes that they count with among those of all.
+    /// Bytes of this line that count against the bound of all clients.
     fn counted(&self) -> usize {
         self.weight.own + self.unsent
     }
@@ -192,20 +193,21 @@ impl Line {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something on the line.
+    /// Puts a part on the line, and wakes the session.
     pub(crate) fn put(&self, part: Part) {
         self.lay_locked(self.queue(), part);
         self.wake();
     }
 
-    /// Puts something on the line for a subscription, unless that is over. Says whether it was not.
+    /// Puts a part on the line for a subscription, and wakes the session. Returns false, and puts
+    /// nothing, if the subscription is over.
     pub(crate) fn put_for(&self, over: &Over, part: Part) -> bool {
         let laid = self.lay(over, part);
         self.wake();
         laid
     }
 
-    /// The same, but [`Line::wake`] is still to come.
+    /// Does the same as [`Line::put_for`], but leaves it to the caller to call [`Line::wake`].
     pub(crate) fn lay(&self, over: &Over, part: Part) -> bool {
         let queue = self.queue();
         if over.is() {
@@ -215,7 +217,7 @@ impl Line {
         true
     }
 
-    /// Has the session look at the line.
+    /// Wakes the session's task, so that it reads the line; within [`together`], at its end.
     pub(crate) fn wake(&self) {
         let Some(waker) = self.task.take() else { return };
         let now = TO_WAKE.with_borrow_mut(|wakers| match wakers {
@@ -230,7 +232,7 @@ impl Line {
         }
     }
 
-    /// One message that `write` appends to a buffer.
+    /// Puts one message on the line, which `write` appends to a buffer.
     pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::with_capacity(128);
         write(&mut out);
@@ -241,7 +243,7 @@ impl Line {
         if queue.gone || queue.slow {
             return;
         }
-        // Pages were asked for, and waited until there was room.
+        // A page never ends the connection: the client requested it, and it waited for capacity.
         let may_end = !matches!(part, Part::Page(..));
         let (had, weight) = (queue.waiting(), part.weight());
         queue.weight.add(weight);
@@ -254,19 +256,19 @@ impl Line {
         }
     }
 
-    /// From here on nothing comes for it any more.
+    /// Ends a subscription: nothing more is put on the line for it.
     pub(crate) fn end(&self, over: &Over) {
         let _queue = self.queue();
         over.0.store(true, Ordering::Release);
     }
 
-    /// Gives the client up.
+    /// Marks the client as too slow, which ends its session.
     pub(crate) fn give_up(&self) {
         self.queue().slow = true;
         self.wake();
     }
 
-    /// Lays a search to rest until there is room; gives it back if there is some.
+    /// Parks a search while the outbox has no capacity. Returns it if it can run now.
     pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
         let mut queue = self.queue();
         if queue.gone || !job.tells() {
@@ -280,7 +282,7 @@ impl Line {
         self.account.park(job)
     }
 
-    /// Lets questions go on that wait for room among all, if there is some.
+    /// Resumes questions that wait for capacity in the outboxes of all clients, if there is some.
     pub(crate) fn look_for_room(&self) {
         self.account.go_on();
     }
@@ -293,7 +295,8 @@ impl Line {
         self.had_ns.load(Ordering::Relaxed)
     }
 
-    /// Two readers that set it at a time lose what one of them has counted, which harms nobody.
+    /// Sets the reader time charged to this client. If two readers set it at once, the time that
+    /// one of them added is lost, which is harmless.
     pub(crate) fn has_had(&self, ns: u64) {
         self.had_ns.store(ns, Ordering::Relaxed);
     }
@@ -322,12 +325,12 @@ impl Line {
 
 /// The session's end of the line.
 impl Line {
-    /// Wakes this task when something comes or is done.
+    /// Registers the task to wake when a part is put on the line or a ticket is dropped.
     pub(crate) fn listen(&self, waker: &Waker) {
         self.task.register(waker);
     }
 
-    /// Takes everything, in order. False if the client has to be given up.
+    /// Takes all parts, in order. Returns false if the client is too slow and must be disconnected.
     pub(crate) fn take(&self, into: &mut VecDeque<Part>) -> bool {
         let mut queue = self.queue();
         if into.is_empty() {
@@ -338,7 +341,8 @@ impl Line {
         !queue.slow
     }
 
-    /// So much is on the socket, which could not send `unsent` bytes. Returns searches that can go on.
+    /// Records that parts of `weight` were fed to the socket, of whose bytes `unsent` are not sent
+    /// yet. Returns the searches that can resume.
     pub(crate) fn sent(&self, weight: Weight, unsent: usize) -> Vec<Box<dyn Job>> {
         let mut queue = self.queue();
         let before = queue.counted();
@@ -359,7 +363,7 @@ impl Line {
         parked
     }
 
-    /// The client is gone: nothing more is taken, what waits is dropped.
+    /// Closes the line, as the client is gone: what waits is dropped, and nothing more is accepted.
     pub(crate) fn hang_up(&self) {
         let mut queue = self.queue();
         queue.gone = true;
@@ -367,7 +371,7 @@ impl Line {
         (queue.weight, queue.unsent) = (Weight::default(), 0);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
-        // First, as what others hear of as well is counted until it is dropped.
+        // Dropped first, as a live event that clients share is counted until it is dropped.
         drop(waiting);
         self.account.sub(counted);
     }
@@ -375,7 +379,7 @@ impl Line {
 
 #[cfg(test)]
 impl Line {
-    /// The only line there is.
+    /// A line with outboxes of its own.
     pub(crate) fn alone(limits: &Limits) -> Self {
         let metrics = Arc::<Metrics>::default();
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::default(), Arc::default());
@@ -392,7 +396,7 @@ impl Line {
 }
 
 impl Ticket {
-    /// Whose it is.
+    /// The line of the session that holds this ticket.
     pub(crate) fn line(&self) -> &Arc<Line> {
         &self.line
     }

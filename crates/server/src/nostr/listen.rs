@@ -132,7 +132,7 @@ async fn serve_all(listener: TcpListener, relay: &Arc<Relay>, operators: Operato
 
 /// One connection's HTTP part. It ends with the upgrade; the session holds its place from there.
 async fn serve(stream: TcpStream, web: Web, place: Place) {
-    // Answers are written whole, so there is nothing to gather. Without it they are only later.
+    // Answers are written whole, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     let mut stop = web.stop.clone();
     let (head_timeout, take_max) = {

@@ -1,5 +1,5 @@
-//! What the relay has done since the start, counted. A refusal is counted where it is said, by its verb
-//! and by the standard prefix of its reason: [`Metrics::answered`].
+//! Counts of what the relay has done since its start. A refusal is counted where it is sent, by its
+//! verb and by the standard prefix of its reason: [`Metrics::answered`].
 
 use hark_networks::nostr::rules::{Class, class};
 
@@ -18,31 +18,31 @@ labels! {
         Close = "CLOSE",
         /// Prove a key.
         Auth = "AUTH",
-        /// Begin, go on with or end a reconciliation (NIP-77).
+        /// Begin, continue or end a reconciliation (NIP-77).
         Neg = "NEG",
-        /// Nothing that can be told.
+        /// The message type is not known.
         Unknown = "unknown",
     }
 
-    /// What became of a message: taken, or the standard prefix of what was said about it.
+    /// The result of a message: accepted, or the standard prefix of the reason sent.
     Verdict {
-        /// Done as asked.
+        /// Done as requested.
         Ok = "ok",
-        /// Nothing to do: it is here already.
+        /// Nothing to do: the event is already stored.
         Duplicate = "duplicate",
-        /// Refused: a version that wins over it is here.
+        /// Refused: a version that supersedes the event is stored.
         Replaced = "replaced",
-        /// Refused: too little work.
+        /// Refused: too little proof of work.
         Pow = "pow",
         /// Refused by the relay's bounds or rules.
         Blocked = "blocked",
         /// Refused: too many at a time.
         RateLimited = "rate-limited",
-        /// Refused: no message, event or filter as it must be.
+        /// Refused: the message, event or filter is malformed.
         Invalid = "invalid",
         /// Refused to this reader or writer.
         Restricted = "restricted",
-        /// Taken, and passed on to nobody.
+        /// Accepted, but delivered to no subscriber.
         Mute = "mute",
         /// Could not be done.
         Error = "error",
@@ -50,7 +50,7 @@ labels! {
         AuthRequired = "auth-required",
         /// Not offered here.
         Unsupported = "unsupported",
-        /// Said without a standard prefix.
+        /// A reason without a standard prefix.
         Other = "other",
     }
 
@@ -58,21 +58,21 @@ labels! {
     Ended {
         /// The client left, or the connection broke.
         Gone = "gone",
-        /// The server goes down.
+        /// The server shut down.
         Shutdown = "shutdown",
-        /// Nothing was heard for too long.
+        /// Nothing was received for too long.
         Idle = "idle",
-        /// The client took too little.
+        /// The client read too slowly.
         Slow = "slow",
-        /// Too much had not come whole.
+        /// The incomplete messages of all clients took too much memory.
         Crowded = "crowded",
-        /// The client broke the protocol: frames that are none, or messages that are too long.
+        /// The client broke the protocol: malformed frames, or messages that are too long.
         Protocol = "protocol",
     }
 }
 
 impl Verdict {
-    /// By the prefix of what is said; nothing said is done as asked.
+    /// Returns the verdict of a reason, by its prefix. An empty reason is `Ok`.
     pub fn of(reason: &str) -> Self {
         if reason.is_empty() {
             return Self::Ok;
@@ -83,8 +83,8 @@ impl Verdict {
     }
 }
 
-/// Kinds that are counted by themselves, ascending. The others are counted by their class, so that no
-/// client can make the page longer.
+/// Kinds that have a counter of their own, ascending. Others are counted by their class, so that
+/// no client can make the page longer.
 pub const KINDS: [u16; 32] = [
     0, 1, 3, 4, 5, 6, 7, 9, 16, 20, 22, 62, 1059, 1063, 1111, 1311, 1984, 9734, 9735, 10_000,
     10_002, 10_050, 21_059, 23_194, 23_195, 24_133, 27_235, 30_000, 30_003, 30_023, 30_078, 30_311,
@@ -102,7 +102,7 @@ pub struct ByKind {
 }
 
 impl ByKind {
-    /// One more of this kind.
+    /// Counts an event of `kind`.
     pub fn add(&self, kind: u16) {
         if let Ok(at) = KINDS.binary_search(&kind) {
             return self.kinds[at].add(1);
@@ -124,7 +124,7 @@ impl ByKind {
     }
 }
 
-/// All of them.
+/// All metrics of the relay.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Connections that were made.
@@ -143,31 +143,31 @@ pub struct Metrics {
     pub messages_out: Count,
     /// Bytes of them.
     pub bytes_out: Count,
-    /// Bytes that wait for clients to take them, without those of live records, which they share.
+    /// Bytes that wait for clients to read them, without the shared bytes of live records.
     pub outbox_bytes: Count,
-    /// What became of messages.
+    /// Messages by verb and verdict.
     answers: By<Verb, By<Verdict>>,
     /// Events that were kept, or passed on if ephemeral.
     pub events: ByKind,
-    /// Time to check the signatures of some events at once.
+    /// Time to verify the signatures of one batch of events.
     pub verify: Histogram,
-    /// Events in them.
+    /// Events in these batches.
     pub verified: Count,
     /// Time that a REQ or COUNT waited until its search began.
     pub search_wait: Histogram,
     /// Time spent on the searches of REQs and COUNTs.
     pub search: By<Plan, Histogram>,
-    /// Rows visited for them.
+    /// Rows visited by these searches.
     pub rows_visited: Count,
-    /// Stored records told.
+    /// Stored records sent.
     pub records_told: Count,
-    /// Live records told, once a subscriber.
+    /// Live records sent, counted once for each subscriber.
     pub live_told: Count,
 }
 
 impl Metrics {
-    /// Counts a message by what is said about it: `reason` as in OK, CLOSED or NOTICE, and nothing
-    /// where it was done as asked.
+    /// Counts a message by its verb and by the `reason` sent in OK, CLOSED or NOTICE. The reason is
+    /// empty if the message was done as requested.
     pub fn answered(&self, verb: Verb, reason: &str) {
         self.answers.of(verb).of(Verdict::of(reason)).add(1);
     }

@@ -1,8 +1,8 @@
-//! The Nostr relay: its messages to questions and records, and back.
+//! The Nostr relay: it translates messages to questions and records, and back.
 //!
-//! [`listen`] accepts connections and `web` answers HTTP; `session` is one WebSocket, and [`door`] takes
-//! what its client says: events go to `intake` (parse, hash, verify, write), questions to `page` and
-//! `count`, which the reader threads carry out; live events come through `page`.
+//! `listen` accepts connections and `web` answers HTTP; `session` is one WebSocket, and `door`
+//! handles its messages: events go to `intake` (parse, hash, verify, write), questions to `page`
+//! and `count`, which the reader threads run; live events are sent by `page`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub struct Serving {
 pub struct Config {
     /// Where to listen. Port 0 takes any that is free.
     pub listen: SocketAddr,
-    /// Messages of so many bytes and more are compressed for clients that offer it; 0 for nobody.
+    /// Messages of at least this many bytes are compressed if the client offers it. 0 disables it.
     pub deflate_from_bytes: usize,
     /// What may be published. Can change while the server runs.
     pub policy: policy::Shared,
@@ -102,8 +102,8 @@ pub struct RelayInfo {
     pub description: String,
     /// The URL that clients reach it under: `wss://…`. Known to NIP-62 and NIP-42.
     pub url: Option<String>,
-    /// Further URLs that lead here, an onion address for one. They mean this relay as `url` does, which
-    /// must be set with them.
+    /// Further URLs of this relay, such as an onion address. They name this relay as `url` does,
+    /// and require that `url` is set.
     pub other_urls: Vec<String>,
     /// The operator's key, hex.
     pub pubkey: Option<String>,
@@ -150,7 +150,7 @@ pub(crate) struct Relay {
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.
     pub(crate) questions: Arc<Budget>,
-    /// Messages that have not come whole, or wait to be handed on.
+    /// Memory of messages that are incomplete, or wait to be handed on.
     pub(crate) inbound: Arc<Budget>,
     pub(crate) deflate: Deflate,
     /// Rate limits are off.

@@ -9,7 +9,7 @@ use super::policy::Policy;
 
 /// NIPs that are offered, whatever the configuration.
 const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70];
-/// Those that are kept by keeping a kind private.
+/// NIPs that are offered if a kind is private, by kind.
 const PRIVATE_NIPS: [(u32, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
 pub(crate) fn nips(private_kinds: &[u32]) -> Vec<u16> {

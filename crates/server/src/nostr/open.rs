@@ -59,8 +59,8 @@ impl Serving {
         let listener = host.listen(config.listen, "--listen")?;
         let addr = listener.addr();
         let metrics = Arc::new(Metrics::default());
-        // One that cannot say now where it is begins at 0: its first subscriptions then take a little
-        // longer to forget how far their answers went.
+        // If the store cannot give its sequence number now, the live index begins at 0. Its first
+        // subscriptions then keep for longer how far their answers reached.
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
         let live = Arc::new(Live::since(seq));

@@ -1,17 +1,17 @@
-//! What waits for clients to take it, of all connections together and of each address.
+//! The bytes that wait for clients to read them, of all connections together and of each address.
 //!
-//! The bytes of a connection are counted by its [`Line`](super::line::Line), against bounds of its own.
-//! They count here as well, so that many connections together hold no more than the server may. What
-//! happens at these bounds depends on what comes:
+//! The bytes of a connection are counted by its [`Line`](super::line::Line), against bounds of its
+//! own. They count here as well, so that all connections together stay within a bound. What happens
+//! at the bounds of this module depends on the kind of message:
 //!
-//! - A question waits before each of its pages. From half of the bound of all on, or above the bound of
-//!   its address, one waits whose client has something to take; above the bound of all, every one does.
-//!   So who takes what it asks for is answered while others leave theirs.
-//! - A live event or another message is not asked for and does not wait. Above a bound it ends a
-//!   connection that has more than its share, which is the bound divided by the connections.
-//! - An answer to an HTTP request is not given above a bound: status 503.
+//! - A question may wait before each of its pages. Above half of the bound of all, or above the
+//!   bound of its address, it waits if its client has unread bytes; above the bound of all, every
+//!   question waits. So a client that reads its answers is served while others leave theirs unread.
+//! - A live event, or another message that was not requested, does not wait. Above a bound, it ends
+//!   a connection that has more than its share, which is the bound divided by the connections.
+//! - An HTTP request is answered with status 503 above a bound.
 //!
-//! A live event that many wait for is in memory once, and so is it counted.
+//! A live event with many subscribers is in memory once, and is counted once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,19 +30,19 @@ pub(crate) struct Outboxes {
     live: Arc<Live>,
     readers: Arc<Readers>,
     of: Mutex<HashMap<Address, Arc<OfAddress>>>,
-    /// Questions of clients that have nothing to take, while there is no room for anybody.
+    /// Questions that wait while the bound of all is exceeded, though their clients read.
     waiting: Mutex<Vec<Box<dyn Job>>>,
     waiting_len: AtomicUsize,
 }
 
-/// Of one address.
+/// The bytes and connections of one address.
 #[derive(Default)]
 struct OfAddress {
     bytes: AtomicUsize,
     connections: AtomicUsize,
 }
 
-/// The bytes of one connection, as far as they count beyond it.
+/// One connection's access to the bounds of all connections and of its address.
 pub(crate) struct Account {
     outboxes: Arc<Outboxes>,
     of: Option<(Address, Arc<OfAddress>)>,
@@ -56,12 +56,12 @@ impl Outboxes {
         Arc::new(Self { metrics, live, readers, of, waiting, waiting_len })
     }
 
-    /// Bytes that wait now.
+    /// Bytes that wait now, for all clients.
     pub(crate) fn bytes(&self) -> usize {
         (self.metrics.outbox_bytes.get() + self.live.held_bytes()) as usize
     }
 
-    /// An account for a connection of `address`, with the bounds as they are now.
+    /// Opens an account for a connection of `address`, with the bounds in force now.
     pub(crate) fn open(self: &Arc<Self>, address: Option<Address>, limits: &Limits) -> Account {
         let of = address.map(|address| {
             let mut open = self.of();
@@ -77,7 +77,7 @@ impl Outboxes {
         }
     }
 
-    /// Drops what waits: nobody will answer it.
+    /// Drops the questions that wait, as no reader will answer them.
     pub(crate) fn close(&self) {
         let waiting = std::mem::take(&mut *self.waiting());
         drop(waiting);
@@ -93,7 +93,7 @@ impl Outboxes {
 }
 
 impl Account {
-    /// The address that it counts for; none where connections of one are not bounded.
+    /// The address whose bound applies. None where connections of an address are not bounded.
     pub(crate) fn address(&self) -> Option<Address> {
         self.of.as_ref().map(|(address, _)| *address)
     }
@@ -105,7 +105,7 @@ impl Account {
         }
     }
 
-    /// Bytes are taken, or dropped. Questions that wait for them go on.
+    /// Subtracts bytes that were sent or dropped, and resumes the questions that waited for that.
     pub(crate) fn sub(&self, bytes: usize) {
         self.outboxes.metrics.outbox_bytes.sub(bytes as u64);
         if let Some((_, of)) = &self.of {
@@ -114,12 +114,12 @@ impl Account {
         self.go_on();
     }
 
-    /// Whether a question has to wait whose client has `own` bytes to take.
+    /// Whether a question must wait if its client has `own` unread bytes.
     pub(crate) fn is_crowded(&self, own: usize) -> bool {
         own > 0 && (self.outboxes.bytes() > self.all_max / 2 || self.is_above_of_address())
     }
 
-    /// Whether a connection with `own` bytes has more than its share, while there is too much.
+    /// Whether a bound is exceeded and a connection with `own` bytes has more than its share of it.
     pub(crate) fn is_above_share(&self, own: usize) -> bool {
         let share = |max: usize, connections: usize| max / connections.max(1);
         let all = self.outboxes.metrics.connections_open.get() as usize;
@@ -129,7 +129,7 @@ impl Account {
                 && own > share(self.of_address_max, of_address.unwrap_or_default())
     }
 
-    /// Lays a question to rest while there is no room for anybody; gives it back if there is some.
+    /// Parks a question while the bound of all is exceeded. Returns it if the bound is kept.
     pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
         if self.outboxes.bytes() <= self.all_max {
             return Some(job);
@@ -138,12 +138,13 @@ impl Account {
         waiting.push(job);
         self.outboxes.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        // What made room before this one waited has not seen it.
+        // Bytes freed just before the push did not resume this question.
         self.go_on();
         None
     }
 
-    /// Not before an eighth of the bound is free, so that all who wait do not come for each byte.
+    /// Resumes the parked questions once an eighth of the bound is free. Less free space does not
+    /// resume them, as otherwise all would be woken for every byte.
     pub(crate) fn go_on(&self) {
         let outboxes = &self.outboxes;
         if outboxes.waiting_len.load(Ordering::SeqCst) == 0
@@ -165,7 +166,7 @@ impl Account {
         of.bytes.load(Ordering::Relaxed) > self.of_address_max
     }
 
-    /// Room for an answer of so many bytes, while it is there.
+    /// Reserves the bytes of an HTTP answer until the result is dropped. None above a bound.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
         if self.is_above_of_address() || self.outboxes.bytes() > self.all_max {
             return None;
@@ -185,7 +186,7 @@ impl Drop for Account {
     }
 }
 
-/// Bytes that count until this is dropped.
+/// Bytes that are counted until this value is dropped.
 pub(crate) struct Held {
     account: Arc<Account>,
     bytes: usize,
@@ -291,7 +292,7 @@ mod tests {
         assert!(house.0.bytes() == 0 && house.0.of().is_empty());
     }
 
-    /// Who takes what it hears of has next to nothing waiting.
+    /// A client that reads its live events has next to nothing waiting.
     #[test]
     fn what_was_not_asked_for_ends_those_who_have_more_than_their_share() {
         let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };

@@ -3,8 +3,9 @@
 //! A page is built from stored bytes straight into the buffer that goes to the socket: no parse, no
 //! second copy, one part on the line for many events.
 //!
-//! EOSE says whether there is more (NIP-67). Where a bound of the relay ends an answer, its last second
-//! comes whole: who goes on from there by time would otherwise miss the rest of it, or never get past.
+//! EOSE says whether there is more (NIP-67). Where a bound of the relay ends an answer, the answer
+//! includes all events of its last second. Otherwise a client that continues from that time would
+//! miss the rest of the second, or never get past it.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +21,13 @@ use super::metrics::{Metrics, Verb};
 use super::readers::{Job, Readers, Turn};
 use crate::budget::Share;
 
-/// Bytes above which a page goes on the line.
+/// A page of at least this many bytes is put on the line.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// A subscription of a session.
 pub(super) struct Sub {
     id: Box<str>,
-    /// Of the message that asked for it.
+    /// Bytes of the REQ message that opened it.
     bytes: usize,
     _memory: Share,
     /// `["EVENT","id",`
@@ -36,7 +37,7 @@ pub(super) struct Sub {
     handle: Mutex<Option<Handle>>,
 }
 
-/// Where its live events go.
+/// The sink of a subscription's live events.
 struct Ear {
     open: Arc<[u8]>,
     over: Over,
@@ -61,7 +62,7 @@ impl live::Sink for Ear {
 }
 
 impl Sub {
-    /// Starts to listen for `queries`.
+    /// Subscribes to live events that match `queries`.
     pub(super) fn start(
         id: &str,
         (bytes, memory): (usize, Share),
@@ -91,17 +92,17 @@ impl Sub {
         })
     }
 
-    /// Ends it: nothing more comes, and a search for it stops.
+    /// Ends the subscription: nothing more is sent for it, and its search stops.
     pub(super) fn end(&self, readers: &Readers) {
         self.line.end(&self.over);
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Not under the lock, as this may wait for the index.
+        // Not under the lock, as `leave` may wait for the index.
         if let Some(handle) = handle.filter(|handle| !handle.leave()) {
             readers.push(Box::new(Leaving { handle, line: Arc::clone(&self.line) }));
         }
     }
 
-    /// Ends it and tells the client why.
+    /// Ends the subscription with a CLOSED that gives the reason.
     fn refuse(&self, reason: &str, readers: &Readers) {
         let mut out = Vec::new();
         reply::write_closed(&mut out, &self.id, reason);
@@ -122,8 +123,8 @@ impl Sub {
     }
 }
 
-/// A subscription to much that has ended, on its way out of the index. Bit by bit, and not on the
-/// session's thread, which others need.
+/// The removal of a large subscription from the live index after its end. It runs in slices on the
+/// reader threads, as the session's thread serves other sessions too.
 struct Leaving {
     handle: Handle,
     line: Arc<Line>,
@@ -150,28 +151,28 @@ pub(super) struct Answer {
     relay: Arc<Relay>,
     sub: Arc<Sub>,
     queries: Vec<Query>,
-    /// After how many records each of them ends with the second that it is in. Up to that many, and as
-    /// many more as the query's limit allows.
+    /// For each query, the number of records it answers with before it stops at the end of the
+    /// current second. The query's limit bounds the records that complete that second.
     enough: Vec<usize>,
-    /// Which of the queries is at hand.
+    /// The index of the current query.
     at: usize,
     search: Option<Searching>,
-    /// Of the query at hand: how many records were handed over, and where the last one stands.
+    /// Records that the current query has returned, and the position of the last one.
     handed: usize,
     last: Option<Position>,
-    /// Whether some query left records behind.
+    /// Whether some query has further records that were not sent.
     more: bool,
-    /// Whether some query was not asked whether it does.
+    /// Whether some query had a limit of 0, so that it is unknown whether it has records.
     unasked: bool,
     cost: Cost,
-    /// How far the answer to each query has gone, up to the one at hand: what an earlier one has told is
-    /// not told again.
+    /// How far the answers to the queries before the current one reached: a record that an earlier
+    /// query sent is not sent again.
     reached: Vec<Reach>,
     _ticket: Ticket,
 }
 
 impl Answer {
-    /// `rooms` says for each query how many records beyond its limit may come to complete a second.
+    /// `rooms` gives for each query how many records beyond its limit may complete a second.
     pub(super) fn new(
         relay: Arc<Relay>,
         sub: Arc<Sub>,
@@ -201,7 +202,7 @@ impl Answer {
         }
     }
 
-    /// Opens the search for the query at hand. None if it has no stored part.
+    /// Opens the search for the current query. None if the query has no stored part.
     fn open(&mut self, work: &mut u64) -> Result<Option<Searching>, String> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
@@ -219,7 +220,8 @@ impl Answer {
     }
 
     fn work(&mut self) -> Result<Turn, String> {
-        // First all listen, then search: so nothing falls between the two.
+        // All queries enter the live index before the first search, so that no event is missed
+        // between the two.
         if self.at == 0
             && self.search.is_none()
             && self.sub.handle().is_some_and(|handle| !handle.enter())
@@ -288,7 +290,7 @@ impl Answer {
         Ok(Turn::Done)
     }
 
-    /// The answer to the query at hand has come to its end, or to its limit with `more` behind that.
+    /// Ends the answer to the current query. `more` says that records exist beyond its limit.
     fn end(&mut self, more: bool) {
         self.more |= more;
         self.go_on(match self.last {
@@ -298,7 +300,7 @@ impl Answer {
         });
     }
 
-    /// On to the next query.
+    /// Advances to the next query.
     fn go_on(&mut self, reach: Reach) {
         self.reached.push(reach);
         self.at += 1;
@@ -318,10 +320,10 @@ impl Answer {
     }
 }
 
-/// What is said after a panic.
+/// The reason sent after a panic.
 pub(super) const BUG: &str = "error: the relay failed at this; its log says how";
 
-/// Why a question is given up.
+/// The reason sent when a question exceeds its budget of rows.
 pub(super) const TOO_MUCH: &str =
     "too much to read for one question; name authors, kinds, tags or a shorter time";
 

@@ -1,5 +1,5 @@
-//! What may be published here, as the operator says: lists of keys, kinds and words, and how much work
-//! an event must show (NIP-13). An empty list asks for nothing.
+//! What may be published here, as the operator configures it: lists of keys, kinds and words, and
+//! the proof of work that an event must show (NIP-13). An empty list asks for nothing.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 
-/// The policy in force. Who holds it can put another in its place while the relay runs.
+/// The policy in force. It can be replaced while the relay runs.
 pub type Shared = Arc<ArcSwap<Policy>>;
 
 /// What begins with this policy.
@@ -45,7 +45,7 @@ impl Policy {
         listed || *pow_bits_min > 0
     }
 
-    /// Why an event is not taken; None if nothing stands against it.
+    /// Why an event is refused. None if the policy allows it.
     pub(crate) fn refusal(&self, event: &Event<'_>) -> Option<String> {
         let (key, kind) = (event.pubkey(), event.kind());
         let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
@@ -83,7 +83,7 @@ impl Policy {
         if done < wanted {
             return Some(format!("pow: difficulty {done} is less than {wanted}"));
         }
-        // Without it, somebody who aims lower is let in by luck now and then (NIP-13).
+        // Without the commitment, events mined for less work would pass by luck (NIP-13).
         let nonce = event.tags().find(|tag| tag.name() == "nonce");
         let aim: Option<u32> = nonce.and_then(|tag| tag.get(2)).and_then(|aim| aim.parse().ok());
         aim.is_none_or(|aim| aim < wanted)
@@ -96,7 +96,7 @@ fn leading_zero_bits(id: &[u8; 32]) -> u32 {
     zeros as u32 * 8 + id.get(zeros).map_or(0, |byte| byte.leading_zeros())
 }
 
-/// What words are looked for in: the content and the value of each tag, in small letters.
+/// The text that is searched for words: the content and the value of each tag, in lower case.
 fn text(event: &Event<'_>) -> String {
     let mut text = event.content().to_lowercase();
     for value in event.tags().filter_map(|tag| tag.value()) {
@@ -106,7 +106,7 @@ fn text(event: &Event<'_>) -> String {
     text
 }
 
-/// Words, whether written with small letters or capitals. A word stands alone unless a `*` says that
+/// Words to look for, ignoring case. A word stands alone unless a `*` says that
 /// more letters may follow or come before it: `*coin` is in "bitcoin", and `coin` is not.
 #[derive(Clone, Debug, Default)]
 pub struct Words(Option<Found>);

@@ -1,9 +1,9 @@
-//! The threads that search: a few, for all connections, taking turns between slices, so that a long
-//! question delays a short one by a slice and not by its whole length.
+//! The reader threads: a few threads search for all connections. They work in time slices, so that
+//! a long question delays a short one by a slice and not by its whole length.
 //!
-//! Connections share the threads by time (start-time fair queueing). A question waits until its
-//! connection has had no more of it than the others: so one that asks much, or asks for what takes long,
-//! waits for itself, and a question of one that has been quiet is next.
+//! Connections share the threads by time (start-time fair queueing): the next question is one whose
+//! connection has had the least time. So a connection with many or expensive questions waits for
+//! its own, and a question of a connection that has been quiet is next.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,32 +18,32 @@ use crate::bell::Bell;
 
 /// A question being answered.
 pub(crate) trait Job: Send {
-    /// Does a slice of the work.
+    /// Does a time slice of the work.
     fn turn(&mut self) -> Turn;
 
-    /// Says that it can not be answered, after a turn that panicked.
+    /// Answers the client with an error, after a time slice that panicked.
     fn fail(&mut self);
 
-    /// Whom the answer is for.
+    /// The line to the client that gets the answer.
     fn line(&self) -> Arc<Line>;
 
-    /// Whether it tells the client anything, and so has to wait where that takes nothing.
+    /// Whether the job sends anything, and so must wait while its client does not read.
     fn tells(&self) -> bool {
         true
     }
 }
 
-/// How a turn ended.
+/// How a time slice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// There is more to do.
     More,
-    /// The question is answered, or not asked any more.
+    /// The question is answered, or its client no longer wants the answer.
     Done,
 }
 
-/// The queue that the threads work on. It is as long as the connections' bounds on questions let
-/// it be.
+/// The queue that the threads work on. Its length is bounded only by the number of questions that
+/// each connection may have under way.
 #[derive(Default)]
 pub(crate) struct Readers {
     queue: Mutex<Queue>,
@@ -52,22 +52,22 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct Queue {
-    /// By the share of time at which their turn comes, then as they came.
+    /// Jobs by their start time in the fair queue (ns), then in order of arrival.
     waiting: BTreeMap<(u64, u64), Box<dyn Job>>,
-    /// The share that the last one taken had reached.
+    /// The latest start time of a job taken so far.
     reached_ns: u64,
     came: u64,
     closed: bool,
 }
 
-/// What a turn is counted with before it is known how long it takes, so that one connection's questions
-/// do not all come at once.
+/// The time that is charged for a slice before its real duration is known, so that the questions of
+/// one connection do not all get the same start time.
 const TURN_NS: u64 = 20_000;
 
 impl Queue {
     fn push(&mut self, job: Box<dyn Job>) {
         let line = job.line();
-        // Who was quiet has saved nothing up.
+        // A connection that was quiet does not accumulate credit.
         let starts_ns = line.had_ns().max(self.reached_ns);
         line.has_had(starts_ns + TURN_NS);
         self.came += 1;
@@ -107,7 +107,7 @@ impl Readers {
         }
     }
 
-    /// Drops what waits and ends the threads.
+    /// Drops the queued jobs and ends the threads.
     pub(crate) fn close(&self) {
         let mut queue = self.queue();
         queue.closed = true;
@@ -136,12 +136,12 @@ impl Readers {
         }
     }
 
-    /// Gives a question its turn, if its client has room for what that brings.
+    /// Runs a question for a time slice, unless its client's outbox has no capacity for the result.
     fn work(&self, job: Box<dyn Job>) {
         let line = job.line();
         let Some(mut job) = line.park(job) else { return };
         let begun = Instant::now();
-        // A panic is a bug of ours; it costs one answer, and not the thread that others need.
+        // A panic is a bug of the server. It costs one answer, but not the thread.
         let turn = catch_unwind(AssertUnwindSafe(|| job.turn()));
         let took_ns = begun.elapsed().as_nanos() as u64;
         line.has_had(line.had_ns() + took_ns.saturating_sub(TURN_NS));
@@ -193,7 +193,7 @@ mod tests {
         work();
         let page = Part::Page(vec![0; 64 << 10], vec![64 << 10]).size();
         let (full, mut taken) = (limits.outbox_pause_bytes + page, 0);
-        // All are answered once the client takes what there is.
+        // All questions are answered once the client reads.
         loop {
             assert!(line.waiting() <= full, "{} bytes wait", line.waiting());
             let mut parts = std::collections::VecDeque::new();
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(taken, limits.searches_per_connection_max);
     }
 
-    /// A question that says whose it is, and takes so many turns.
+    /// A question of the given line that takes the given number of time slices.
     struct Asked(Arc<Line>, u32);
 
     impl Job for Asked {
@@ -230,7 +230,7 @@ mod tests {
         Arc::new(Line::alone(&Limits { outbox_pause_bytes: 1, ..Limits::default() }))
     }
 
-    /// Whose questions are taken, one after the other, each turn of a line taking so long.
+    /// Returns the order in which lines are served, given the duration of each line's slices (ns).
     fn order(queue: &mut Queue, lines: &[(Arc<Line>, u64)]) -> Vec<usize> {
         let mut order = Vec::new();
         while let Some(mut job) = queue.next() {

@@ -3,7 +3,7 @@
 use super::metrics::{Ended, Metrics};
 use crate::metrics::{By, Label, TurnedAway};
 
-/// What was told so far.
+/// The counts that were logged so far.
 #[derive(Default)]
 pub(super) struct Report {
     turned_away: Vec<u64>,

@@ -1,8 +1,8 @@
-//! One connection, one task. It reads while it can write and writes while it can read: neither side
-//! waits for the other, and nothing here waits for an answer.
+//! A session: one task for each WebSocket connection. Reading and writing are independent: neither
+//! waits for the other, and the task never blocks on an answer.
 //!
-//! It stops reading, and so lets TCP slow the client down, while too much is under way for it: events
-//! without an OK, questions without an answer, no room in the intake.
+//! The task stops reading, so that TCP slows the client down, while too much is under way for the
+//! client: events without an OK, questions without an answer, no memory left in the intake.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,23 +26,23 @@ use crate::rate::Visitor;
 use crate::stop::Stop;
 use crate::websocket::{Reason, Received, Socket};
 
-/// Messages, and bytes of them, handled before other tasks of the thread have their turn: to read a
-/// filter of thousands of values takes as long as to read a hundred short messages.
+/// Messages, and their bytes, handled before the task yields to others of its thread. Bytes are
+/// bounded too, as one filter of thousands of values takes as long as a hundred short messages.
 const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 64 << 10;
 
-/// Messages sent before other tasks of the thread have their turn. A client that takes a long answer as
-/// fast as it comes would keep the thread to itself.
+/// Messages sent before the task yields to others of its thread. Otherwise a client that takes a
+/// long answer as fast as it is sent would occupy the thread.
 const TURN_MESSAGES_OUT: u64 = 256;
-/// How long a connection that was too fast is not read from, at most.
+/// The longest pause in reading from a connection that exceeded its rate limit.
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a connection that are not counted as inbound.
+/// Up to this many inbound bytes of a connection are not counted.
 const INBOUND_FREE: usize = 1 << 10;
 
 /// How long a client has to take the close frame.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How long, and how much, is read from a client that was told why its connection ends.
+/// How long, and how many bytes, the server reads from a client after sending it the close frame.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
@@ -56,50 +56,50 @@ struct Session {
     visitor: Visitor,
     door: Door,
     outgoing: Outgoing,
-    /// Bytes that the line knows of as unsent.
+    /// Unsent bytes of the socket, as last reported to the line.
     unsent: usize,
-    /// Memory of what has come and is not handed on.
+    /// Memory of what was received and is not handed on yet.
     inbound: Share,
-    /// An event that waits for room.
+    /// An EVENT or AUTH that waits for a permit of the intake.
     waiting: Option<(Entering, Brought)>,
-    /// Nothing is read before, as the client was too fast.
+    /// Reading pauses until this timer ends, as the client exceeded its rate limit.
     rest: Option<Pin<Box<Sleep>>>,
     heard_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
-    /// The server goes down: what is under way is finished, nothing new is taken.
+    /// The server shuts down: what is under way is finished, nothing new is accepted.
     leaving: bool,
 }
 
-/// What is taken from the line and not on the socket yet.
+/// Parts taken from the line and not yet fed to the socket.
 #[derive(Default)]
 struct Outgoing {
     parts: VecDeque<Part>,
-    /// Of the page in front: the next message, and where it starts.
+    /// In the first part, if it is a page: the index of the next message, and its byte offset.
     message: usize,
     start: usize,
 }
 
-/// What went out in a turn.
+/// What was fed to the socket in one poll.
 #[derive(Default)]
 struct Sent {
     messages: u64,
     text_bytes: u64,
-    /// Of the parts that are done with it.
+    /// Weight of the parts that were fed completely.
     done: Weight,
 }
 
 /// Why a session ends.
 enum End {
-    /// The other side, or the connection, is gone.
+    /// The client closed the connection, or the connection broke.
     Gone,
-    /// The other side broke the protocol, and has been told.
+    /// The client broke the protocol; a close frame with the reason is under way.
     Broken,
-    /// We close.
+    /// The server closes the connection.
     Close(Reason),
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(crate) fn run(
     socket: Socket,
     caller: Caller,
@@ -115,7 +115,7 @@ pub(crate) fn run(
     let line = Arc::new(Line::new(limits, account, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
-    // In a box, as a future keeps room for whatever moves through it.
+    // In a box, as a future reserves memory for every value that moves through it.
     let session = Box::new(Session {
         socket,
         door: Door::new(
@@ -179,9 +179,9 @@ impl Session {
             }
             socket.finish().await
         };
-        // Whoever does not even take a close frame is dropped.
+        // A client that does not even take a close frame is dropped.
         let told: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
-        // Most of them are still sending.
+        // Most clients that are closed for a fault are still sending.
         let is_fault = matches!(end, End::Broken | End::Close(Reason::Slow | Reason::Crowded));
         if is_fault
             && let Ok(Ok(())) = told
@@ -191,7 +191,7 @@ impl Session {
         }
     }
 
-    /// What is left of it when all else is over.
+    /// Returns the socket and the relay, and drops the rest of the session.
     fn into_parts(self: Box<Self>) -> (Socket, Arc<Relay>) {
         let Self { socket, relay, .. } = *self;
         (socket, relay)
@@ -220,8 +220,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// Whether nothing is under way any more. Tickets fall after their answer is on the line, so
-    /// this is asked before the line is looked at for the last time.
+    /// Whether nothing is under way any more. A ticket is dropped after its answer is put on the
+    /// line, so the tickets are checked before the line is read for the last time.
     fn is_through(&mut self) -> bool {
         self.waiting.is_none()
             && self.line.under_way(What::Event) == 0
@@ -261,12 +261,12 @@ impl Session {
                 break;
             }
         }
-        // There may be more: come back after the others.
+        // There may be more to read: poll again after other tasks.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Counts what has come and is not handed on; false if there is no room for it.
+    /// Counts the bytes received and not handed on. Returns false if they exceed the budget.
     fn count_inbound(&mut self) -> bool {
         let waiting = self.waiting.as_ref().map_or(0, |(_, brought)| brought.text.len());
         let bytes = self.socket.unfinished() + waiting;
@@ -279,7 +279,8 @@ impl Session {
         self.inbound.resize(bytes, max)
     }
 
-    /// Nothing is read before an AUTH is answered, so that it holds for what comes after it.
+    /// Whether too much is under way to read on. An AUTH is answered before anything else is read,
+    /// so that it applies to the messages after it.
     fn is_busy(&self) -> bool {
         let limits = &self.relay.settings().limits;
         self.line.under_way(What::Proof) > 0
@@ -308,8 +309,8 @@ impl Session {
         self.rest = wait.map(|wait| Box::pin(sleep(wait.min(REST_MAX))));
     }
 
-    /// Hands an EVENT or AUTH to the intake, also one that comes too fast: its id is in it, and only
-    /// there it is read.
+    /// Hands an EVENT or AUTH to the intake, even one above the rate limit: its OK needs the
+    /// event's id, and only the intake parses events.
     fn bring(&mut self, what: What, text: Box<[u8]>) -> Option<Duration> {
         let (wait, refusal) = self.visitor.publishes().err().map(|it| (it.wait, it.reason)).unzip();
         let bytes = text.len();
@@ -351,7 +352,7 @@ impl Session {
         Poll::Pending
     }
 
-    /// Puts what is on the line on the socket: many frames, few writes.
+    /// Moves the parts on the line to the socket: many frames, few writes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let mut sent = Sent::default();
         let written = self.write(cx, &mut sent);
@@ -385,7 +386,7 @@ impl Session {
                     Poll::Ready(Ok(())) => {}
                 }
                 if sent.messages == TURN_MESSAGES_OUT {
-                    // There is more: come back after the others.
+                    // There is more to send: poll again after other tasks.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }

@@ -1,4 +1,4 @@
-//! What the port answers to HTTP: an upgrade becomes a session, a program gets the NIP-11 document,
+//! The answers to HTTP requests: an upgrade becomes a session, a program gets the NIP-11 document,
 //! a person gets a page.
 
 use std::net::IpAddr;
@@ -33,23 +33,23 @@ use crate::websocket::Handshake;
 /// Held by everything that serves a connection, until it ends.
 pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
 
-/// What the handler needs.
+/// The state of the HTTP handler.
 #[derive(Clone)]
 pub(crate) struct Web {
     pub(crate) relay: Arc<Relay>,
     pub(crate) stop: Stop,
     operators: Operators,
-    /// Where clients find the relay, without a slash at the end.
+    /// The path of the relay's URL, without a slash at its end.
     path: Arc<str>,
     landing: Arc<Landing>,
 }
 
-/// One connection's place among the others.
+/// What one connection holds while it is open.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) _alive: Alive,
     pub(crate) slot: Arc<Slot>,
-    /// Who has connected.
+    /// The address of the other end of the TCP connection.
     pub(crate) peer: IpAddr,
 }
 
@@ -61,14 +61,14 @@ pub(crate) struct Slot {
 }
 
 impl Place {
-    /// What the connection has to take is counted here.
+    /// The account that counts the connection's unsent bytes.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.slot.account
     }
 }
 
 impl Slot {
-    /// A slot for a connection from `peer`.
+    /// Takes a slot for a connection from `peer`, or returns why the connection is turned away.
     pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
         let settings = relay.settings();
         let limits = &settings.limits;
@@ -88,7 +88,7 @@ impl Drop for Slot {
     }
 }
 
-/// An account for a connection; by its address where connections of one are bounded.
+/// Opens an account for a connection. `address` is ignored where rate limits are off.
 fn account(relay: &Relay, address: Option<Address>) -> Arc<Account> {
     let address = address.filter(|_| !relay.unlimited);
     Arc::new(relay.outboxes.open(address, &relay.settings().limits))
@@ -102,8 +102,8 @@ impl Web {
     }
 }
 
-/// Answers a request on the connection that holds `place`, if there is room for the answer. The metrics are
-/// for few, and wanted most when there is none.
+/// Answers a request on the connection that holds `place`, with status 503 above the bounds of the
+/// outboxes. Metrics are exempt: few ask for them, and mostly under high load.
 pub(crate) async fn answer(web: Web, place: Place, request: Request) -> Response {
     let account = Arc::clone(place.account());
     let is_metrics = request.uri().path() == "/metrics";
@@ -164,8 +164,8 @@ fn path(url: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-/// The address that a browser has come to, as clients write it. What is no host and port is left
-/// out: the page shows it.
+/// The relay's URL as the browser reached it. A header that is not a host and port is ignored, as
+/// the page shows the URL.
 fn address(headers: &HeaderMap) -> String {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_host = |host: &&str| {
@@ -176,7 +176,7 @@ fn address(headers: &HeaderMap) -> String {
     format!("{scheme}://{host}")
 }
 
-/// An answer that is only good for now.
+/// An answer that a cache must not reuse without asking again.
 fn plain(content_type: &'static str, body: impl Into<Body>) -> Response {
     let headers = [
         (CONTENT_TYPE, content_type),
@@ -207,10 +207,10 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
     (status, headers, Body::from(body)).into_response()
 }
 
-/// Whether it was said that a proxy is not believed.
+/// Whether the warning about an untrusted proxy was logged.
 static SAID: Once = Once::new();
 
-/// Who asks, and a permit for a client that comes through a proxy.
+/// The client's address, and a permit for a client that comes through a proxy.
 fn client(
     relay: &Relay,
     peer: IpAddr,
@@ -233,7 +233,7 @@ fn client(
     Ok((Some(peer.into()), None))
 }
 
-/// Whether it is an address that only one's own networks have.
+/// Whether `ip` is a loopback, private or link-local address.
 fn is_near(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),

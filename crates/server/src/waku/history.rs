@@ -1,5 +1,5 @@
-//! A Store v3 request as the archive's question, and a page as its answer (RFC 13/WAKU2-STORE; where
-//! that and nwaku differ, docs/protocols.md says which is followed).
+//! Maps a Store v3 request to a query of the archive, the result to a page (RFC 13/WAKU2-STORE).
+//! Where the RFC and nwaku differ, docs/protocols.md says which one is followed.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -24,40 +24,40 @@ const REQUEST_ID_MAX: usize = 256;
 /// Why a request has no page.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It cannot be read.
+    /// The request cannot be parsed.
     #[error("BAD_REQUEST: {0}")]
     Unread(#[from] ProtobufError),
-    /// It has no name to be answered by, or too long a one.
+    /// The request id is empty or too long.
     #[error("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes")]
     RequestId,
-    /// All that may be told at a time is being told.
+    /// The memory for answers that are being sent is used up.
     #[error("too much is being told; try again")]
     Busy,
-    /// It is longer than it may be.
+    /// The request is too long.
     #[error("BAD_REQUEST: {0}")]
     Length(String),
-    /// There are too many.
+    /// The rate limit is exceeded.
     #[error("TOO_MANY_REQUESTS")]
     TooMany,
-    /// The node goes down.
+    /// The node is shutting down.
     #[error("the node is going down")]
     Down,
-    /// It cannot be meant.
+    /// A parameter of the request is invalid.
     #[error("INVALID_QUERY: {0}")]
     Invalid(String),
-    /// Nobody knows where to go on.
+    /// The message that the cursor names is not stored.
     #[error("archive error: DRIVER_ERROR: cursor not found")]
     Cursor,
-    /// It would read too much.
+    /// The query would visit too many rows.
     #[error("too much would have to be read; ask for a shorter time or for fewer topics")]
     TooDear,
-    /// The archive is away.
+    /// The archive failed.
     #[error("archive error: DRIVER_ERROR: {0}")]
     Archive(#[from] SearchError),
 }
 
 impl Refusal {
-    /// How it is told.
+    /// The status of the answer.
     pub fn status(&self) -> Status {
         match self {
             Self::Unread(_) | Self::RequestId | Self::Length(_) => Status::BadRequest,
@@ -76,24 +76,24 @@ type Records = Vec<Box<[u8]>>;
 pub struct Page {
     /// The records.
     pub records: Records,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     pub cursor: Option<Id>,
-    /// Bytes of the records, where more is told of them than their hashes; else 0.
+    /// Bytes of the records if the answer includes their data, else 0.
     pub bytes: usize,
-    /// Rows that were visited for it.
+    /// Rows that the search visited.
     pub rows: u64,
-    /// What its search was driven by.
+    /// The set that drove the search.
     pub driver: Option<Set>,
 }
 
 impl Page {
-    /// Bytes of its answer, at most: in JSON, where base64 has four for three.
+    /// Bytes of the page's answer, at most: in JSON, base64 takes four bytes for three.
     pub fn answer_bytes(&self) -> usize {
         self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
     }
 }
 
-/// Answers a request, visiting so many rows at most.
+/// Returns the page for a request, visiting at most `rows_max` rows.
 pub fn page(
     store: &dyn Store,
     places: &Places,
@@ -111,7 +111,7 @@ pub fn page(
     if request.include_data {
         fit = 0;
         for record in &records {
-            // One is told, however long it is.
+            // The first message is always included, however long it is.
             if fit > 0 && bytes + record.len() > PAGE_BYTES_MAX {
                 more = true;
                 break;
@@ -139,7 +139,7 @@ pub fn page(
     })
 }
 
-/// The same for the bytes of a request.
+/// Like [`page`], for the bytes of a request.
 pub fn page_of(
     store: &dyn Store,
     places: &Places,
@@ -153,7 +153,7 @@ pub fn page_of(
     page(store, places, &request, rows_max)
 }
 
-/// What a request asks for, as far as it can be read.
+/// Returns the query of a request. `None` if the request is invalid.
 pub fn query_of(request: &[u8]) -> Option<Query> {
     let request = Request::parse(request).ok()?;
     let Question { query, limit, .. } = Question::new(&request, u64::MAX).ok()?;
@@ -166,13 +166,13 @@ pub fn answer(request: &[u8], page: Result<&Page, &Refusal>) -> Vec<u8> {
         Ok(page) => page,
         Err(refusal) => {
             let mut out = Vec::new();
-            // As nwaku has it: the request was not looked at.
+            // Like nwaku, which does not parse a request above the rate limit.
             let id = if matches!(refusal, Refusal::TooMany) { "N/A" } else { "" };
             store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
             return out;
         }
     };
-    // It was read before, or there would be no page.
+    // The request was parsed before, or there would be no page.
     let request = Request::parse(request).unwrap_or_default();
     let mut out = Vec::with_capacity(page.bytes + 4_096);
     for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
@@ -194,7 +194,7 @@ fn cursor(request: &Request<'_>) -> Result<Option<Id>, Refusal> {
     }
 }
 
-/// Where a message stands.
+/// Looks up the position of a message in the archive.
 fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
     let query = Query { ids: Some(vec![hash]), limit: 1, ..Query::default() };
     let mut found = None;
@@ -205,7 +205,7 @@ fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
     Ok(found)
 }
 
-/// What is asked, but for the direction.
+/// The query of a request, without its direction.
 struct Question {
     query: Query,
     after: Option<Position>,
@@ -245,14 +245,14 @@ impl Question {
             }
         }
         if query.from > query.to {
-            // Nothing lies between, as nwaku has it.
+            // Like nwaku: an inverted time span matches nothing.
             (query.from, query.ids) = (query.to, Some(Vec::new()));
         }
         query.normalise();
         Ok(Self { query, after: None, limit, rows_left: rows_max, driver: None })
     }
 
-    /// Hands over what answers `query`. Whether its limit left more behind.
+    /// Passes the records that match `query` to `sink`. Returns whether more match.
     fn search(
         &mut self,
         store: &dyn Store,
@@ -278,7 +278,7 @@ impl Question {
         }
     }
 
-    /// The oldest behind the cursor, oldest first, and whether there are more.
+    /// Returns the oldest messages after the cursor, oldest first, and whether more follow.
     fn forward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
         let (order, after, limit) = (Order::OldestFirst, self.after, self.limit);
         let mut query = Query { order, after, limit, ..self.query.clone() };
@@ -296,23 +296,23 @@ impl Question {
                 records.truncate(limit);
                 return Ok((records, more));
             }
-            // Some were left out, and others stand behind them.
+            // Messages without a payload were skipped, and more messages follow.
             query.after = last;
         }
     }
 
-    /// The newest before the cursor, newest first, and whether there are more.
+    /// Returns the newest messages before the cursor, newest first, and whether more follow.
     fn backward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
         // One more than a page tells whether there are more.
         let (order, limit) = (Order::NewestFirst, self.limit + 1);
         let mut query = Query { order, limit, ..self.query.clone() };
         let before = self.after;
         if let Some(before) = before {
-            // The message there comes once more.
+            // The query also returns the message at the cursor.
             query.limit += 1;
             query.to = query.to.min(before.time);
         }
-        // Those of one time come lowest hash first, and here the highest is wanted first.
+        // The archive returns messages of equal time lowest hash first; a page needs highest first.
         let (mut records, mut same) = (Vec::new(), VecDeque::new());
         let mut last: Option<Position> = None;
         let behind = loop {
@@ -326,7 +326,7 @@ impl Question {
                     before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
                 if is_before && is_told(record) {
                     same.push_back(Box::from(record.bytes()));
-                    // The lowest ones will not be told.
+                    // The lowest hashes do not fit the page.
                     if records.len() + same.len() > limit {
                         same.pop_front();
                     }
@@ -335,11 +335,11 @@ impl Question {
             if !more {
                 records.extend(same.drain(..).rev());
             }
-            // Of what follows a page it does not matter which comes first.
+            // The page is full: the order of the messages that follow it does not matter.
             if !more || records.len() >= self.limit {
                 break more;
             }
-            // Others of the last time may follow.
+            // More messages with the last time may follow.
             query.after = last;
         };
         let more = behind || records.len() + same.len() > self.limit;
@@ -348,13 +348,13 @@ impl Question {
     }
 }
 
-/// Whether a message is told. One without a payload is not: other nodes cannot read an answer that has
-/// one, all of it.
+/// Whether a message may be sent in an answer. A message without a payload may not: other nodes
+/// cannot parse an answer that contains one.
 fn is_told(record: &Record<'_>) -> bool {
     MessageRecord::new(*record).has_payload()
 }
 
-/// Whether there are any, and not too many.
+/// Whether `count` is above 0. An error if it is above [`VALUES_MAX`].
 fn few(count: usize, what: &str) -> Result<bool, Refusal> {
     if count > VALUES_MAX {
         return Err(Refusal::Invalid(format!("more than {VALUES_MAX} {what}")));

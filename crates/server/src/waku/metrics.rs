@@ -120,7 +120,7 @@ impl From<Status> for Answered {
     }
 }
 
-/// How often a number was how large.
+/// A histogram of numbers.
 #[derive(Debug)]
 pub struct Tally {
     /// Upper bounds of the classes, ascending.

@@ -1,8 +1,8 @@
 //! The Waku node: messages in by REST and by gossip, history out by REST and by
 //! `/vac/waku/store-query/3.0.0`.
 //!
-//! `hark_networks::waku::admit` says which messages come in, [`history`] what a question means; [`rest`] is the door for
-//! HTTP, `p2p` that for peers. Both hand messages to [`Waku::take`].
+//! `hark_networks::waku::admit` decides which messages are accepted, [`history`] evaluates queries.
+//! `rest` is the HTTP interface, `p2p` the libp2p interface. Both pass messages to `Waku::take`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,10 +40,10 @@ mod rest;
 mod resume;
 mod turns;
 
-/// Bytes of messages that wait to be durable, at most; above it whoever brings more waits.
+/// Bytes of messages that wait to be durable, at most. Above this bound callers wait.
 const INTAKE_BYTES_MAX: usize = 64 << 20;
-/// Bytes that a message counts for at least, so that there are never more of them than the writer's
-/// queue holds.
+/// Bytes that a message counts for at least, so that no more messages wait than the writer's queue
+/// holds.
 const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Messages that wait to be durable, at most.
 const INTAKE_MAX: usize = 4_096;
@@ -51,14 +51,14 @@ const INTAKE_MAX: usize = 4_096;
 /// Bytes of answers that clients have not taken yet, at most.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
-/// Rows that a question may visit on a thread that others wait for.
+/// Rows that a query may visit on an async worker thread, which other tasks share.
 const ROWS_AT_ONCE: u64 = 20_000;
 
-/// A node that is to be served.
+/// A Waku node to be served.
 pub struct Serving {
-    /// How.
+    /// The node's configuration.
     pub config: Config,
-    /// What it keeps.
+    /// The options of its store.
     pub shelf: shelf::Options,
 }
 
@@ -69,9 +69,9 @@ pub struct Settings {
     pub window_ns: Option<u64>,
     /// Shards on which only signed messages are taken.
     pub protected_shards: Vec<ProtectedShard>,
-    /// How fast one peer, or one client of the REST door, may ask; none is without end.
+    /// Queries allowed per peer, and per client of the REST API. `None` is unlimited.
     pub queries: Option<Rate>,
-    /// Rows that a question may visit.
+    /// Rows that a query may visit.
     pub query_rows_max: u64,
 }
 
@@ -86,10 +86,10 @@ impl Default for Settings {
     }
 }
 
-/// The settings in force. Who holds them can put others in their place while the node runs.
+/// The current settings. Any holder of this handle can replace them while the node runs.
 pub type Shared = Arc<ArcSwap<Settings>>;
 
-/// What begins with these settings.
+/// Makes a shared handle that holds these settings.
 pub fn shared(settings: Settings) -> Shared {
     Arc::new(ArcSwap::from_pointee(settings))
 }
@@ -97,21 +97,21 @@ pub fn shared(settings: Settings) -> Shared {
 /// How a node is served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the REST door listens, if there is one.
+    /// Address of the REST API. `None` disables it.
     pub rest: Option<SocketAddr>,
-    /// Which web pages may ask there, and what may be asked for.
+    /// Which web pages may use the REST API, and which of its functions are allowed.
     pub access: Access,
-    /// How peers reach the node, if they do.
+    /// Configuration of the libp2p interface. `None` disables it.
     #[cfg(feature = "libp2p")]
     pub p2p: Option<p2p::Config>,
     /// The cluster whose messages are kept.
     pub cluster: u16,
     /// How many shards the cluster has, for messages that name only their content topic.
     pub shards_in_cluster: u16,
-    /// Those of them that are served.
+    /// The shards of the cluster that are served.
     pub shards: Vec<u16>,
-    /// Whether messages are passed on, and may be published here. A node that passes on what others
-    /// refuse is cut off by them: see [`can_forward`].
+    /// Whether this node relays messages and lets clients publish. Peers disconnect a node that
+    /// relays messages they refuse: see [`can_forward`].
     pub forward: bool,
     /// Bytes of a message, at most.
     pub message_bytes_max: usize,
@@ -156,17 +156,17 @@ impl Config {
     }
 }
 
-/// What the doors share.
+/// The state that the REST and libp2p interfaces share.
 pub(crate) struct Waku {
     shelf: Arc<Shelf>,
     poll: Arc<Poll>,
     pub(crate) metrics: Metrics,
     slow: SlowLog,
-    /// Bytes of messages that may come in now.
+    /// Permits, in bytes, for messages that wait to be durable.
     room: Arc<Semaphore>,
     turns: Turns,
     places: Arc<Places>,
-    /// Bytes of answers that may be told now.
+    /// Permits, in bytes, for answers that are being sent.
     answers: Arc<Semaphore>,
     buckets: Buckets,
     clients: Clients,
@@ -175,33 +175,33 @@ pub(crate) struct Waku {
     config: Config,
 }
 
-/// A page, and room for the answer that it is told in.
+/// A page, and the memory permit for its answer.
 struct Told {
     page: Page,
     room: OwnedSemaphorePermit,
 }
 
-/// What became of a message that was taken.
+/// The result for a message that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// Durable.
     Stored,
-    /// It was there.
+    /// The message was stored before.
     Duplicate,
-    /// Passed on and forgotten.
+    /// Passed on and not stored.
     Ephemeral,
 }
 
-/// Why a message was not.
+/// Why a message was not accepted or not stored.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NotTaken {
-    /// It must not be.
+    /// The message is not admissible.
     #[error(transparent)]
     Refused(#[from] admit::Refusal),
-    /// The archive could not.
+    /// The archive failed to commit it.
     #[error("the message was not stored: {0}")]
     Store(Arc<CommitError>),
-    /// The node goes down.
+    /// The node is shutting down.
     #[error("the message was not stored: the node is going down")]
     Down,
 }
@@ -222,7 +222,7 @@ impl Waku {
         pubsub_topic.parse::<Shard>().is_ok_and(|shard| self.serves_shard(shard))
     }
 
-    /// The same for its shard.
+    /// Whether messages of this shard are taken.
     fn serves_shard(&self, shard: Shard) -> bool {
         self.config.served().any(|served| served == shard)
     }
@@ -239,7 +239,7 @@ impl Waku {
         self.keep(origin, message, pubsub_topic).await
     }
 
-    /// Whether a message of so many bytes may come in. One that may not is counted.
+    /// Checks whether a message of `bytes` bytes is admissible. Refused messages are counted.
     fn admit(
         &self,
         origin: Origin,
@@ -261,8 +261,8 @@ impl Waku {
         admitted.inspect_err(|refusal| self.count(origin, (*refusal).into()))
     }
 
-    /// Whether a message may come in on its shard, where that one is protected. What other stores hand
-    /// over is signed as well, whatever its age.
+    /// Checks the signature of a message if its shard is protected. Messages from other stores need
+    /// a signature too, but may be of any age.
     fn admit_signed(
         &self,
         origin: Origin,
@@ -283,7 +283,7 @@ impl Waku {
         }
     }
 
-    /// Takes in a message that may be: on return it is durable, if it is to be kept at all.
+    /// Stores an admitted message. On return it is durable, unless it is ephemeral.
     async fn keep(
         &self,
         origin: Origin,
@@ -334,7 +334,7 @@ impl Waku {
         let (tell, told) = oneshot::channel();
         let done: writer::Done = Box::new(move |outcome| {
             drop(room);
-            // Who has asked may be gone.
+            // The receiver may be dropped.
             let _ = tell.send(outcome);
         });
         let put = Write::Put(record.into());
@@ -350,7 +350,7 @@ impl Waku {
         }
     }
 
-    /// A page of history for whoever asks, and notes how long it took.
+    /// Returns the page of history for a request, and records the time it took.
     async fn page(&self, from: Source, request: &[u8]) -> Result<Told, Refusal> {
         let began = Instant::now();
         if let Some(rate) = self.settings().queries
@@ -376,7 +376,7 @@ impl Waku {
         let Some(query) = history::query_of(request) else { return };
         let (rows, plan) = match page {
             Some(page) => (page.rows, Plan::from(page.driver)),
-            // It was given up at the bound.
+            // The search ended at the bound of rows.
             None => (self.settings().query_rows_max, Plan::from(None)),
         };
         let spent = Spent { time, waited: Duration::ZERO, rows, plan };
@@ -386,7 +386,7 @@ impl Waku {
     async fn find(&self, request: &[u8]) -> Result<Page, Refusal> {
         let rows_max = self.settings().query_rows_max;
         if self.config.store_at == StoreAt::Process {
-            // To change the thread would take longer than nearly all questions do.
+            // Switching threads would take longer than nearly every query.
             let few = rows_max.min(ROWS_AT_ONCE);
             let page = history::page_of(&**self.shelf.store(), &self.places, request, few);
             if few == rows_max || !matches!(page, Err(Refusal::TooDear)) {
@@ -399,7 +399,7 @@ impl Waku {
         asked.unwrap_or(Err(Refusal::Down))
     }
 
-    /// Runs a question where it may wait for the disk or the database, when it is its turn.
+    /// Runs a query on a thread that may block on the disk or the database, once a permit is free.
     async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Store) -> T + Send + 'static,

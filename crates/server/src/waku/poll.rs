@@ -1,5 +1,5 @@
-//! Messages that wait until a client of the REST door comes for them. Whoever does not come loses the
-//! oldest; nobody waits.
+//! Queues of messages that clients of the REST API poll. A full queue drops its oldest messages;
+//! adding a message never blocks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -165,7 +165,7 @@ impl Poll {
         rest.is_empty().then_some(())
     }
 
-    /// Takes what waits under a topic; none if nobody has subscribed to it.
+    /// Takes the queued messages of a topic. `None` if there is no subscription to the topic.
     pub(super) fn take(&self, topic: &Topic) -> Option<VecDeque<Arc<[u8]>>> {
         self.inner().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }

@@ -1,4 +1,4 @@
-//! When questions are asked that wait for the store: so many at a time, in the order they came.
+//! Limits how many queries run in the store at a time. Queries start in the order they arrive.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// In a database on this machine a question runs on its side or on this one. One more at a time than there are
-    /// cores keeps all of them busy; each further one only has them change hands more often, by which all get
-    /// fewer answers and the slowest take twice as long. One that takes long waits for the disk, or
-    /// reads much, and holds the others up no more.
+    /// With a database on this machine, a query runs either in the database or in this process. One
+    /// concurrent query more than there are cores keeps all cores busy. Further ones only cause
+    /// context switches: throughput falls, and the slowest queries take twice as long. A query
+    /// above [`QUICK`] waits for the disk or reads much; it no longer counts against this limit.
     pub(crate) fn new(at: StoreAt) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let (all, quick) = match at {
@@ -46,7 +46,7 @@ impl Turns {
         Self { all: Arc::new(Semaphore::new(all)), quick: Semaphore::new(quick) }
     }
 
-    /// Runs a question on a thread that may wait, when it is its turn; none if it panicked.
+    /// Runs a query on a blocking thread once a permit is free. `None` if the query panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         question: impl FnOnce() -> T + Send + 'static,

@@ -1,5 +1,5 @@
-//! The bytes on their way between a connection and its session. A connection at rest has no buffers:
-//! each thread keeps one of either kind for whichever connection is at work on it.
+//! The read and write buffers between a connection and its session. An idle connection has none:
+//! each thread keeps one buffer of each kind for the connection that it currently serves.
 
 use std::cell::Cell;
 use std::io;
@@ -15,34 +15,34 @@ const READ_BYTES: usize = 64 << 10;
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
 thread_local! {
-    /// All of its bytes are there to be read into.
+    /// The spare read buffer. Its whole length is free to be read into.
     static TO_READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// Empty.
+    /// The spare write buffer, which is empty.
     static TO_WRITE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What has been read and not taken.
+/// Bytes that were read from the connection and not taken yet.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// Of the bytes, those that are waiting.
+    /// The range of `bytes` that is not taken yet.
     from: usize,
     to: usize,
 }
 
 impl Inbox {
-    /// Begins with what came before.
+    /// An inbox that holds the bytes read `before`.
     pub(super) fn new(before: &[u8]) -> Self {
         Self { bytes: before.to_vec(), from: 0, to: before.len() }
     }
 
-    /// All that waits.
+    /// All bytes not taken yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.from..self.to]
     }
 
-    /// Takes a frame with a head of so many bytes and so many behind it, and gives those, if they are
-    /// there.
+    /// Takes a frame of `head` bytes of head and `len` bytes of payload, and returns the
+    /// payload. None if the frame has not been read completely.
     pub(super) fn take(&mut self, head: usize, len: usize) -> Option<&mut [u8]> {
         let payload = self.from + head;
         let end = payload.checked_add(len).filter(|end| *end <= self.to)?;
@@ -84,14 +84,14 @@ impl Inbox {
         }
     }
 
-    /// Drops what waits, and says how much that was.
+    /// Drops the bytes not taken yet, and returns their number.
     pub(super) fn clear(&mut self) -> usize {
         let waiting = self.to - self.from;
         self.from = self.to;
         waiting
     }
 
-    /// Nothing is read for now: what waits takes no more room than it has to.
+    /// Shrinks the buffer to the bytes not taken yet, as nothing is read for now.
     pub(super) fn settle(&mut self) {
         if self.bytes.len() == self.to - self.from {
             return;
@@ -105,12 +105,12 @@ impl Inbox {
     }
 }
 
-/// What is written and not sent.
+/// Bytes that are buffered and not sent yet.
 #[derive(Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
-    /// Since when the connection takes nothing of it.
+    /// The time since which the connection accepts no bytes.
     stalled: Option<Instant>,
 }
 
@@ -120,7 +120,7 @@ impl Outbox {
         self.bytes.len() - self.sent
     }
 
-    /// Since when the connection takes nothing, while something waits for it.
+    /// The time since which the connection accepts nothing, though bytes wait to be sent.
     pub(super) fn stalled(&self) -> Option<Instant> {
         self.stalled
     }

@@ -1,7 +1,7 @@
 //! Compressed messages (permessage-deflate, RFC 7692).
 //!
-//! Neither side keeps anything from one message to the next, which the answer to the handshake says:
-//! so a connection at rest holds no compressor, and all share a few.
+//! Neither side keeps context from one message to the next, as the answer to the handshake demands.
+//! So an idle connection holds no compressor, and all connections share a few.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,20 +11,20 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::frame::Fault;
 
-/// What the answer to a handshake says where it is agreed on.
+/// The extension header of a handshake's answer that accepts compression.
 pub(super) const TERMS: &str =
     "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 
-/// Compressors, and their opposites, that wait for a message, for all connections together.
+/// The most idle compressors, and the most idle decompressors, kept for all connections together.
 const IDLE_MAX: usize = 16;
-/// What every message ends with, and is sent without.
+/// The bytes that end every compressed message, and are removed before it is sent.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// Whether and how messages are compressed.
 #[derive(Debug, Default)]
 pub struct Deflate(Option<Arc<Compressors>>);
 
-/// What the connections share that have agreed on it.
+/// Compressors and decompressors that all connections with compression share.
 #[derive(Debug)]
 pub struct Compressors {
     /// Shorter messages are sent as they are.
@@ -34,18 +34,18 @@ pub struct Compressors {
 }
 
 impl Deflate {
-    /// Compresses messages of `from_bytes` and more for those who offer it; 0 for nobody.
+    /// Compresses messages of `from_bytes` and more for clients that offer it. 0 disables it.
     pub fn new(from_bytes: usize) -> Self {
         let (out, back) = (Mutex::default(), Mutex::default());
         Self((from_bytes > 0).then(|| Arc::new(Compressors { from_bytes, out, back })))
     }
 
-    /// What those share who agree on it.
+    /// The shared compressors. None if compression is disabled.
     pub fn compressors(&self) -> Option<Arc<Compressors>> {
         self.0.clone()
     }
 
-    /// What a handshake with these headers comes to.
+    /// Returns the compressors if a handshake with these headers agrees on compression.
     pub(super) fn agree(&self, headers: &HeaderMap) -> Option<Arc<Compressors>> {
         self.0.as_ref().filter(|_| is_offer(headers)).cloned()
     }
@@ -64,7 +64,7 @@ fn is_offer(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Takes one that waits, or makes one.
+/// Takes an idle value, or makes a new one.
 fn take<T>(idle: &Mutex<Vec<T>>, make: impl FnOnce() -> T) -> T {
     let waiting = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
     waiting.unwrap_or_else(make)
@@ -78,7 +78,8 @@ fn give_back<T>(idle: &Mutex<Vec<T>>, one: T) {
 }
 
 impl Compressors {
-    /// Appends a message, given in pieces, to `out`. None, and nothing of use in `out`, if that fails.
+    /// Appends a compressed message, given in pieces, to `out`. None if that fails; then the bytes
+    /// appended to `out` are useless.
     pub(super) fn compress(&self, pieces: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
         let mut compress = take(&self.out, || Compress::new(Compression::fast(), false));
         let last = pieces.len().saturating_sub(1);
@@ -90,7 +91,7 @@ impl Compressors {
                 compress.compress_vec(rest, out, flush).ok()?;
                 let taken = (compress.total_in() - before) as usize;
                 rest = piece.get(taken..)?;
-                // Room that is left over says that all of it is out.
+                // Unused capacity shows that the compressor has written all its output.
                 if rest.is_empty() && out.len() < out.capacity() {
                     break;
                 }
@@ -103,7 +104,7 @@ impl Compressors {
         Some(())
     }
 
-    /// Brings a message back to its length, which may be up to `len_max`.
+    /// Decompresses a message, which may be up to `len_max` bytes long.
     pub(super) fn decompress(&self, payload: &[u8], len_max: usize) -> Result<Vec<u8>, Fault> {
         let mut decompress = take(&self.back, || Decompress::new(false));
         let mut out = Vec::new();
@@ -124,8 +125,9 @@ impl Compressors {
                 }
                 let taken = (decompress.total_in() - before) as usize;
                 let left = piece.get(taken..).ok_or(Fault::DEFLATE)?;
-                // There was room, so one that neither takes nor gives is through with what it was
-                // given. It may well give without taking: what it holds from a call whose room was full.
+                // There was capacity, so a decompressor that neither consumes nor produces bytes is
+                // done with its input. It may produce without consuming: output that it held back
+                // from a call whose buffer was full.
                 if left.len() == rest.len() && out.len() == had {
                     if left.is_empty() {
                         break;
@@ -148,7 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// A decompressor holds what has no room yet, so there are calls that take nothing and give much.
+    /// A decompressor holds back output that does not fit, so some calls consume nothing and
+    /// produce much.
     #[test]
     fn what_clients_compress_comes_back_whatever_it_is_and_however_it_was_compressed() {
         let shared = Deflate::new(1).0.unwrap();

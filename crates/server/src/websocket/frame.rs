@@ -33,19 +33,19 @@ impl Fault {
 /// The beginning of a client's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The last of a message.
+    /// The frame is the last of its message.
     pub(super) fin: bool,
     /// RSV1: the message is compressed.
     pub(super) compressed: bool,
     pub(super) opcode: Opcode,
     pub(super) mask: [u8; 4],
-    /// Bytes of the head, and of what comes behind it.
+    /// Bytes of the head, and of the payload after it.
     pub(super) size: usize,
     pub(super) len: usize,
 }
 
 impl Head {
-    /// Reads it from the front of `bytes`; none if they are too few.
+    /// Reads a head from the front of `bytes`. None if more bytes are needed.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Fault> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let opcode = match first & 0xf {
@@ -114,7 +114,7 @@ pub(super) fn write_head(out: &mut Vec<u8>, opcode: Opcode, compressed: bool, le
     }
 }
 
-/// What answers a client's close frame: its own code, or what is wrong with it.
+/// Returns the code that answers a client's close frame: its own. Fails if the frame is malformed.
 pub(super) fn closing(payload: &[u8]) -> Result<Option<u16>, Fault> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return if payload.is_empty() {

@@ -1,7 +1,7 @@
 //! The WebSocket (RFC 6455), as much of it as a session needs: receive a text, feed frames, flush.
 //!
-//! Frames are read where they have come to lie, and a message is copied once, to where it is kept.
-//! What is fed gathers, and goes out in few writes.
+//! Frames are parsed in place in the read buffer, and a message is copied once, out of that buffer.
+//! Frames to send are buffered, and written together.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -21,39 +21,39 @@ mod deflate;
 mod frame;
 mod handshake;
 
-/// Bytes that gather before they are written to the connection.
+/// Bytes that are buffered before they are written to the connection.
 const WRITE_BYTES: usize = 64 << 10;
-/// Reads for one message before other tasks of the thread have their turn: whoever sends fragments
-/// without end would keep the thread to itself.
+/// Reads for one message before the task yields to others of its thread: otherwise a client that
+/// sends endless fragments would occupy the thread.
 const READS_AT_ONCE: usize = 8;
-/// Pings answered without one write getting through, before the client is given up.
+/// Pings answered without a successful write before the client is disconnected.
 const PONGS_WAITING_MAX: u32 = 256;
 
 /// What comes from a client.
 #[derive(Debug)]
 pub enum Received {
-    /// A message. It may be no UTF-8.
+    /// A text message. It is not checked to be UTF-8.
     Text(Box<[u8]>),
-    /// A binary message, which no network here has.
+    /// A binary message, which no network here uses.
     Binary,
-    /// A sign of life.
+    /// A control frame that only shows that the client is alive.
     Heard,
-    /// The end, by a close frame or without one.
+    /// The connection ended, with a close frame or without one.
     End,
-    /// The end, as the client breaks the protocol.
+    /// The connection ended, as the client broke the protocol.
     Broken,
 }
 
 /// Why the server closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The server goes down.
+    /// The server shuts down.
     Away,
-    /// The client has not been heard of for too long.
+    /// Nothing was received from the client for too long.
     Idle,
-    /// The client takes too little.
+    /// The client reads too slowly.
     Slow,
-    /// Too much of what clients have begun to send is not whole.
+    /// The incomplete messages of all clients take too much memory.
     Crowded,
 }
 
@@ -64,12 +64,12 @@ pub struct Socket<S = TcpStream> {
     outbox: Outbox,
     deflate: Option<Arc<Compressors>>,
     message_bytes_max: usize,
-    /// The message that is coming in fragments.
+    /// The fragmented message that is being received.
     begun: Option<Box<Begun>>,
     pongs_waiting: u32,
 }
 
-/// A message whose end has not come yet.
+/// A message whose last fragment has not been received.
 struct Begun {
     opcode: Opcode,
     compressed: bool,
@@ -77,7 +77,8 @@ struct Begun {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
-    /// A connection of which so much was read before. Messages are compressed if that was agreed on.
+    /// A socket on a connection of which `read_before` was read already. `deflate` is given if
+    /// compression was agreed on.
     pub fn new(
         stream: S,
         read_before: &[u8],
@@ -95,8 +96,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
     }
 
-    /// The next message. What breaks the protocol ends the connection; the close frame that says so
-    /// is already under way.
+    /// Returns the next message. On [`Received::Broken`], a close frame with the reason is already
+    /// buffered.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
         for _ in 0..READS_AT_ONCE {
             match self.next() {
@@ -121,12 +122,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         &self.stream
     }
 
-    /// Says that nothing is received for a while.
+    /// Shrinks the read buffer to its unread bytes, as nothing is read for a while.
     pub fn settle(&mut self) {
         self.inbox.settle();
     }
 
-    /// What the frames that are here bring; none if more have to come.
+    /// Takes the next message from the buffered frames. None if it needs more bytes.
     fn next(&mut self) -> Result<Option<Received>, Fault> {
         while let Some(head) = Head::read(self.inbox.rest())? {
             let begun = self.begun.as_ref().map_or(0, |begun| begun.bytes.len());
@@ -191,12 +192,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         Ok(None)
     }
 
-    /// Whether a frame can be fed; makes room by writing where that is needed.
+    /// Waits until a frame can be fed. Flushes the buffer if it is full.
     pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.outbox.len() < WRITE_BYTES { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
     }
 
-    /// Adds a message, given in pieces, to what gathers. Only after [`Socket::poll_ready`].
+    /// Buffers a message, given in pieces. To be called only after [`Socket::poll_ready`].
     pub(crate) fn feed_text(&mut self, pieces: &[&[u8]]) {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         let out = self.outbox.end();
@@ -240,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         out.extend_from_slice(text.as_bytes());
     }
 
-    /// Writes what has gathered.
+    /// Writes the buffered frames to the connection.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.outbox.len() > 0 {
             ready!(self.outbox.poll_send(&mut self.stream, cx))?;
@@ -249,29 +250,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes of messages that have not come whole.
+    /// Memory of incomplete messages, in bytes.
     pub(crate) fn unfinished(&self) -> usize {
         self.inbox.rest().len() + self.begun.as_ref().map_or(0, |begun| begun.bytes.capacity())
     }
 
-    /// Bytes that are written and not sent.
+    /// Bytes that are buffered and not sent.
     pub(crate) fn unsent(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Since when the client takes nothing, while something waits for it.
+    /// The time since which the client reads nothing, though bytes wait for it. None if it reads.
     pub(crate) fn stalled(&self) -> Option<Instant> {
         self.outbox.stalled()
     }
 
-    /// Sends what is still under way, and says that nothing more comes.
+    /// Sends what is still buffered, and shuts down the sending side.
     pub(crate) async fn finish(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_flush(cx)).await?;
         poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await
     }
 
-    /// Reads what the client still sends and drops it, up to so many bytes or its end. A connection that is
-    /// closed with something unread is reset, and a reset takes with it what the client has not read.
+    /// Reads and drops what the client still sends, up to `bytes_max` bytes or the end. Closing a
+    /// connection with unread bytes resets it, and a reset discards what the client has not read.
     pub(crate) async fn drain(&mut self, bytes_max: usize) {
         let mut drained = 0;
         poll_fn(|cx| {

@@ -1,12 +1,12 @@
-//! Carrying out a batch: one transaction, and one at a time in the whole database.
+//! Commits a batch in one transaction. The whole database commits one batch at a time.
 //!
-//! 1. In one exchange: begin, take the shelf's row in `state`, fetch everything kept that the rules of
-//!    this batch's records could touch.
-//! 2. The rules are played out here, in order, over what was fetched and the batch's own records
+//! 1. One round trip begins the transaction, locks the shelf's row in `state`, and fetches every
+//!    stored record that the rules of this batch's records could touch.
+//! 2. The rules are applied here, in order, to the fetched records and the batch's own records
 //!    ([`play`]).
-//! 3. What came of it is deleted, copied in, counted and made durable.
+//! 3. The resulting deletions and insertions are executed, counted and made durable.
 //!
-//! So numbers are the order of commits, without gaps, and rules hold when several nodes write at once.
+//! So numbers follow the order of commits without gaps, and rules hold when several nodes write.
 
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,39 +32,39 @@ mod copy;
 mod fetch;
 mod play;
 
-/// Records of others that are told with a batch, at most.
+/// Most records of other processes delivered with a batch.
 const NEWS_MAX: i64 = 20_000;
-/// Rows of records are sent in pieces of about so many bytes.
+/// Approximate bytes of the pieces in which rows of records are sent.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// A record and what its rules ask for.
+/// A record and the effects that its rules require.
 struct Put<'a> {
     record: Record<'a>,
     key: Key,
     effects: Effects,
 }
 
-/// What the thread that commits has.
+/// The state of the thread that commits.
 #[derive(Default)]
 pub(crate) struct Writing {
     session: Option<Session>,
     backoff: Backoff,
 }
 
-/// A batch that was made durable, and what was put by others before it.
+/// A batch that was made durable, and the puts of other processes before it.
 pub(crate) struct Carried {
     pub(crate) committed: Committed,
-    /// Line and number of its last put.
+    /// The line and the number of the batch's last put.
     pub(crate) line: i64,
     pub(crate) seq: i64,
-    /// What it keeps.
+    /// Keys of the records that the batch stored.
     pub(crate) kept: Vec<Key>,
-    /// What it deleted.
+    /// Keys of the records that the batch deleted.
     pub(crate) deleted: Vec<Key>,
 }
 
 impl Writing {
-    /// Carries a batch out. If the connection was lost while it lay idle, on a new one.
+    /// Commits a batch. Reconnects if the connection was lost while idle.
     pub(crate) fn commit(
         &mut self,
         inner: &Inner,
@@ -88,7 +88,7 @@ impl Writing {
             let mut begun = false;
             match attempt(inner, session, writes, &puts, &mut begun) {
                 Ok(Some(carried)) => return Ok(carried),
-                // Where the database stands is to be settled on a new session.
+                // A new session settles which line the database is on.
                 Ok(None) if !fresh => self.session = None,
                 Ok(None) => {
                     self.session = None;
@@ -115,7 +115,7 @@ fn away(fault: &Fault) -> CommitError {
     CommitError::Unavailable(fault.to_string())
 }
 
-/// Reads the records and what their rules ask for.
+/// Reads the records of puts, and determines the effects that their rules require.
 fn read<'a>(inner: &Inner, writes: &'a [Write]) -> Result<Vec<Option<Put<'a>>>, CommitError> {
     let put = |(index, write): (usize, &'a Write)| {
         let Write::Put(bytes) = write else { return Ok(None) };
@@ -192,7 +192,7 @@ fn attempt(
     Ok(Some(Carried { committed, line: place.line, seq: last, kept, deleted }))
 }
 
-/// What others have put up to number `seq`, as far as this process has not told it.
+/// Reads the puts up to number `seq` that this process has not delivered yet.
 fn news(place: Place, session: &mut Session, seq: i64) -> Result<Vec<Numbered>, Fault> {
     let seen = place.seen;
     if seen >= seq {
@@ -226,7 +226,7 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
     let records = std::iter::from_fn(|| {
         let piece = making.piece();
         if piece.is_none() {
-            // The database still has records to work on meanwhile.
+            // Meanwhile the database is still inserting records.
             tags = making.tag_rows();
         }
         piece
@@ -242,7 +242,7 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
     Ok(making.bytes as u64)
 }
 
-/// Rows of records and of what belongs to them, being made.
+/// Encodes the rows of records, of their tags, and of what the records forbid.
 struct Making<'a> {
     inner: &'a Inner,
     kept: std::slice::Iter<'a, (i64, &'a Put<'a>)>,
@@ -250,11 +250,11 @@ struct Making<'a> {
     tags: Vec<(i64, i32, &'a Key)>,
     forbidding: Forbidding<'a>,
     ended: bool,
-    /// Made so far.
+    /// Bytes encoded so far.
     bytes: usize,
 }
 
-/// Columns of what forbids.
+/// The columns of the table `forbid`.
 #[derive(Default)]
 struct Forbidding<'a> {
     keys: Vec<i64>,
@@ -275,7 +275,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// The next rows of records; none if there are no more.
+    /// Returns the next rows of records. `None` if no rows are left.
     fn piece(&mut self) -> Option<Bytes> {
         if self.ended {
             return None;
@@ -322,8 +322,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Rows of the tags of all records, in the order of their index, whose pages are visited once each
-    /// so.
+    /// Returns the tag rows of all records, in index order, so that it visits an index page once.
     fn tag_rows(&mut self) -> Option<Bytes> {
         if self.tags.is_empty() {
             return None;
@@ -344,7 +343,7 @@ impl<'a> Making<'a> {
     }
 }
 
-/// The network's time of a key.
+/// Returns a key's time in the network's units.
 fn time(key: &Key) -> u64 {
     from_db(key.time)
 }

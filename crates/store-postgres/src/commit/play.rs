@@ -1,4 +1,4 @@
-//! A batch's writes, one after another, over what is kept and what the batch itself has put so far.
+//! Applies a batch's writes, one after another, to the stored records and the batch's own puts.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -21,32 +21,32 @@ pub(super) struct Play<'a, 'p> {
     session: &'a mut Session,
     fetched: Fetched,
     place: Place,
-    /// Number of the newest put.
+    /// The number of the newest put.
     seq: i64,
-    /// Puts of this batch, in order, with their numbers; none where they were deleted again.
+    /// Puts of this batch, in order, with their numbers. `None` for puts that were deleted again.
     puts: Vec<Option<(i64, &'p Put<'p>)>>,
-    /// Where in `puts` an id is.
+    /// The position in `puts` of each id.
     ids: HashMap<[u8; 32], usize>,
     by_author: HashMap<Author, Vec<usize>>,
     by_forbidding: HashMap<i64, Vec<usize>>,
-    /// What is to be deleted of what was kept before.
+    /// Keys of the records to delete that were stored before this batch.
     deleted: Vec<Key>,
     deleted_ids: HashSet<[u8; 32]>,
     step: Step,
 }
 
-/// What a commit may still delete, and what it does. Records have tags, whose rows take as long to
-/// delete as they do, so it is bounded in bytes as well.
+/// The deletions that a commit may still make, and those of the current write. They are limited in
+/// bytes as well, as tag rows take as long to delete as records.
 struct Step {
     left: usize,
     bytes_left: usize,
-    /// There is more to be deleted than is left.
+    /// Whether more records must be deleted than the commit may delete.
     unfinished: bool,
-    /// By the write at hand.
+    /// Ids deleted by the current write.
     erased: Vec<Id>,
 }
 
-/// Bytes of records that one commit deletes, about at most.
+/// Approximate limit of the bytes of records that one commit deletes.
 const STEP_BYTES: usize = 1 << 20;
 
 impl<'a, 'p> Play<'a, 'p> {
@@ -77,17 +77,17 @@ impl<'a, 'p> Play<'a, 'p> {
         }
     }
 
-    /// Whether only a step was done of the last write.
+    /// Whether the last write was done only in part.
     pub(super) fn is_unfinished(&self) -> bool {
         self.step.unfinished
     }
 
-    /// Ids of what the last write deleted.
+    /// Takes the ids of the records that the last write deleted.
     pub(super) fn erased(&mut self) -> std::vec::Drain<'_, Id> {
         self.step.erased.drain(..)
     }
 
-    /// What is to be kept, what is to be deleted, and the number of the last put.
+    /// Returns the puts to store, the keys to delete, and the number of the last put.
     pub(super) fn end(self) -> (Vec<(i64, &'p Put<'p>)>, Vec<Key>, i64) {
         (self.puts.into_iter().flatten().collect(), self.deleted, self.seq)
     }
@@ -141,9 +141,9 @@ impl<'a, 'p> Play<'a, 'p> {
         self.erase_step(&query)
     }
 
-    /// Deletes what matches, up to the step's end.
+    /// Deletes the matching records, up to the commit's limit.
     fn erase_step(&mut self, query: &Query) -> Result<u64, Fault> {
-        // One more than may go tells that there is more.
+        // One record more than may be deleted shows whether more exist.
         let limit = query.limit.min(self.step.left + 1);
         let (mut found, cut) =
             self.find_some(&Query { limit, ..query.clone() }, self.step.bytes_left)?;
@@ -155,7 +155,7 @@ impl<'a, 'p> Play<'a, 'p> {
         Ok(found.len() as u64)
     }
 
-    /// Whether a record that forbids is kept.
+    /// Whether a forbidding record is stored, or was put by this batch.
     fn is_there(&mut self, there_is: &Forbidding<'_>) -> Result<bool, Fault> {
         let key = self.inner.terms.forbidding(there_is);
         let query = there_is.query();
@@ -169,18 +169,19 @@ impl<'a, 'p> Play<'a, 'p> {
         if !self.deleted_ids.contains(newest.id()) && query.matches(&newest) {
             return Ok(true);
         }
-        // The newest does not forbid it. One before it can only if that was deleted, or was another's.
+        // The newest record does not forbid. An earlier record can forbid only if the newest was
+        // deleted, or is another author's.
         let is_theirs = newest.author() == Some(there_is.author) && newest.time() < there_is.from;
         if is_theirs { Ok(false) } else { Ok(!self.find(&query)?.is_empty()) }
     }
 
-    /// What matches, in the query's order, of what is kept and of this batch. At least as much as the
-    /// limit, where there is as much.
+    /// Returns the keys of matching records, stored or put by this batch, in the query's order. At
+    /// least as many as the limit, if that many match.
     fn find(&mut self, query: &Query) -> Result<Vec<Key>, Fault> {
         self.find_some(query, usize::MAX).map(|(found, _)| found)
     }
 
-    /// The same, but of what is kept no more than has about so many bytes; and whether that cut it off.
+    /// As `find`, but stops at about `bytes_max` stored bytes. Also returns whether it did.
     fn find_some(&mut self, query: &Query, bytes_max: usize) -> Result<(Vec<Key>, bool), Fault> {
         let (mut found, cut) = match Slot::of(query, &self.inner.terms) {
             Some(slot) if self.fetched.slots.contains_key(&slot) => {
@@ -208,9 +209,9 @@ impl<'a, 'p> Play<'a, 'p> {
         Ok((found, cut))
     }
 
-    /// What matches of what is kept, and whether there is more than so many bytes of it.
+    /// Returns the keys of matching stored records, and whether `bytes_max` ended the search.
     fn search(&mut self, query: &Query, bytes_max: usize) -> Result<(Vec<Key>, bool), Fault> {
-        // Those that this batch deletes are found too.
+        // The search also finds records that this batch deletes.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
         let asked = Asked::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);

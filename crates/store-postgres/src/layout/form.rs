@@ -1,29 +1,29 @@
-//! The statements that questions and commits are made of, whatever the layout of the tables.
+//! The statements of queries and commits, independent of the layout of the tables.
 
 use hark_archive::Order;
 
 /// A statement, prepared once a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Form {
-    /// Keys of runs of (term, kind), each behind a place of its own.
+    /// Keys of index ranges of (term, kind), each range behind its own position.
     TermKeys(Order),
-    /// Keys of runs of (author, kind).
+    /// Keys of index ranges of (author, kind).
     AuthorKeys(Order),
-    /// Keys and authors of runs of a kind.
+    /// Keys and authors of index ranges of a kind.
     KindKeys(Order),
-    /// Keys and authors of everything.
+    /// Keys and authors of all records.
     TimeKeys(Order),
-    /// The same but for some kinds.
+    /// Keys and authors of all records but those of some kinds.
     TimeKeysBut(Order),
-    /// A page of so many runs of (term, kind), in order, with its records: of all parts, or of one.
+    /// A page of index ranges of (term, kind), with its records: of all parts, or of one.
     TermPage(Order, usize, Option<i64>),
-    /// A page of runs of (author, kind).
+    /// A page of index ranges of (author, kind).
     AuthorPage(Order, usize),
-    /// A page of runs of a kind.
+    /// A page of index ranges of a kind.
     KindPage(Order, usize),
-    /// A page of everything.
+    /// A page of all records.
     TimePage(Order),
-    /// A page of everything but some kinds.
+    /// A page of all records but those of some kinds.
     TimePageBut(Order),
     /// Keys of ids, with their records if `whole`.
     Ids { whole: bool },
@@ -51,29 +51,29 @@ pub(crate) enum Form {
     Bodies(Option<i64>),
     /// Begins a transaction.
     Begin,
-    /// Locks the shelf and says where it stands.
+    /// Locks the shelf and returns its state.
     Lock,
-    /// Which of these keys are there.
+    /// The given keys that are stored.
     Known,
-    /// Records that forbid, the newest of each key.
+    /// The newest forbidding record of each key.
     Forbids,
-    /// Keys of what authors have of a kind.
+    /// Keys of authors' records of a kind.
     Slots,
-    /// Keys of what has a term and a kind.
+    /// Keys of records with a term and a kind.
     TermSlots,
     /// Deletes records and their tags.
     Delete,
-    /// Deletes what says that they forbid.
+    /// Deletes the `forbid` rows of records.
     DeleteForbids,
-    /// Takes records in.
+    /// Inserts records.
     CopyRecords,
-    /// Takes tags in.
+    /// Inserts tags.
     CopyTags,
-    /// Notes what forbids.
+    /// Inserts the `forbid` rows of records.
     AddForbids,
-    /// Notes where the shelf stands, and wakes other nodes.
+    /// Updates the shelf's state, and notifies other nodes.
     Advance,
-    /// Where the shelf stands, and records by number.
+    /// The shelf's line and number, and records by number.
     News,
     /// Records that have expired.
     Expired,
@@ -82,7 +82,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What it is called in metrics and logs.
+    /// Returns the statement's name in metrics and logs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::TermKeys(_) => "term_keys",

@@ -1,5 +1,5 @@
-//! How a shelf's records lie in a database, and so what is said to it. The rest of the crate knows forms of
-//! statements and parts of a shelf, and asks the layout for their texts.
+//! The tables of a shelf's records, and their SQL. The rest of the crate knows forms of
+//! statements and parts of a shelf, and gets their SQL from the layout.
 
 pub(crate) use form::Form;
 pub(crate) use plain::Plain;
@@ -21,26 +21,26 @@ pub(crate) trait Layout: Send + Sync {
     /// What makes the tables, in order.
     fn migrations(&self) -> &'static [MigrationText];
 
-    /// Makes the tables of a part, of times from `start` up to, but not including, `stop`. Runs within a
-    /// commit, in this order.
+    /// Statements that make the tables of a part with times from `start` up to, but not including,
+    /// `stop`. A commit executes them in this order.
     fn make_part(&self, number: u64, start: i64, stop: i64) -> Vec<String>;
 
     /// Counts the records of a part that are of the kinds in $1, and their rows, up to $2 records.
     fn count_spared(&self, number: i64) -> String;
 
-    /// Counts the records of a part, or of one that is retired, whose numbers are above $1: at most $2, and
-    /// the number of the last.
+    /// Counts at most $2 records, with numbers above $1, of a part or a retired part. Also returns
+    /// the number of the last record.
     fn count_part(&self, number: i64, retired: bool) -> String;
 
-    /// Takes a part of `records` records out of the shelf, but for the `moved` ones of `spared` kinds.
+    /// Detaches a part of `records` records, and keeps its `moved` records of `spared` kinds.
     fn retire_part(&self, number: i64, spared: &[i32], records: i64, moved: i64) -> String;
 
-    /// Drops the tables of a part that was taken out, of which `counted` records were subtracted and that
-    /// had `records`; ends the transaction.
+    /// Drops the tables of a detached part, and ends the transaction. `counted` records were
+    /// subtracted for the part, which had `records`.
     fn drop_part(&self, number: i64, counted: i64, records: i64) -> String;
 
-    /// Sizes of the schema $1: records, bytes, bytes of indices, dead rows, oldest and newest time, and
-    /// the number of the newest put.
+    /// Sizes of the schema $1: records, bytes, bytes of indices, dead rows, oldest and newest time,
+    /// and the number of the newest put.
     fn sizes(&self) -> &'static str;
 }
 
@@ -134,8 +134,8 @@ mod tests {
         forms
     }
 
-    /// A text that changes changes the plans of all who have tables of this layout. Whoever means it copies
-    /// what this test has written over the snapshot.
+    /// Changing a statement changes the plans of all databases with this layout. To accept it,
+    /// copy this test's output over the snapshot.
     #[test]
     fn no_text_has_changed_since_it_was_last_looked_at() {
         let texts = texts(&Plain);

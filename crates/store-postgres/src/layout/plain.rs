@@ -1,7 +1,7 @@
-//! The layout of one server: the tables of a shelf are divided by time, and each part has its own indices.
+//! The layout for one server: a shelf's tables are partitioned by time, each part with its indices.
 //!
-//! Each statement has one plan only: a few index ranges, read in order up to a limit. What is read is Hark's
-//! choice, and the sessions' settings make PostgreSQL keep to it, whatever its statistics say.
+//! Each statement has one plan only: a few index ranges, read in order up to a limit. Hark chooses
+//! the ranges, and the sessions' settings make PostgreSQL read them whatever its statistics say.
 
 use hark_archive::Order;
 
@@ -10,7 +10,7 @@ use super::{Form, Layout, MigrationText};
 /// The tables as `migrations/` makes them.
 pub(crate) struct Plain;
 
-/// How long questions may be kept waiting for the lock under which a part is retired.
+/// How long retiring a part may wait for its lock, as queries wait behind it.
 const LOCK_TIMEOUT_MS: u32 = 50;
 
 impl Layout for Plain {
@@ -57,8 +57,8 @@ impl Layout for Plain {
             Form::AuthorSize => size("author bytea", "record", false),
             Form::TermSizeBut => size("term bigint", "tag", true),
             Form::AuthorSizeBut => size("author bytea", "record", true),
-            // Found by their times: those of an answer lie close together there, and not by id. To
-            // go through the table of all parts takes as long again as to find the record.
+            // Records are found by time, not by id: the records of an answer lie close together in
+            // time. Going through all parts' tables takes as long again as finding the record.
             Form::Bodies(part) => {
                 let record = of_part("record", part);
                 format!(
@@ -111,7 +111,7 @@ impl Layout for Plain {
                 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
                 seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
-            // One row without a record where there is none, as the line is always told.
+            // Without records, one row is still returned, for the line and its number.
             Form::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
                 (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
                 ORDER BY r.seq LIMIT $3) r ON true"
@@ -224,7 +224,7 @@ impl Layout for Plain {
     }
 }
 
-/// What lies behind `v` in an order, and how that is sorted.
+/// Returns the condition for rows behind `v` in an order, and that order's sort columns.
 fn behind(order: Order) -> (&'static str, &'static str) {
     match order {
         Order::NewestFirst => {
@@ -236,13 +236,14 @@ fn behind(order: Order) -> (&'static str, &'static str) {
     }
 }
 
-/// What a page of records has of each.
+/// The columns of a page of records.
 const RECORD: &str = "r.time, r.id, r.body";
-/// Leaves out what came after the question.
+/// The condition that excludes records stored after the query began.
 const SEEN: &str = " AND r.seq <= $6";
 
-/// The next of so many runs together, in order: each is an arm that is read no further than the page goes.
-/// Times from $1 to $2, behind ($3, $4), $5 of them; kinds and values are arrays, one of each a run.
+/// Returns a statement for the next rows of `runs` index ranges together, in order. Each range is
+/// an arm of a union, read no further than the page needs. The rows have times from $1 to $2, lie
+/// behind ($3, $4), and number at most $5. The arrays $7 and $8 have each range's kind and value.
 fn page(
     value: Option<(&str, &str)>,
     runs: usize,
@@ -267,12 +268,12 @@ fn page(
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 
-/// A table of all parts, or of one.
+/// Returns the name of the table of all parts, or of one part.
 fn of_part(table: &str, part: Option<i64>) -> String {
     part.map_or_else(|| table.into(), |number| format!("{table}_{number}"))
 }
 
-/// Of each run, the next keys in order.
+/// Returns a statement for the next keys of each index range, in order.
 fn keys(value: &str, table: &str, more: &str, order: Order) -> String {
     let (behind, sorted) = behind(order);
     let (array, column, same) = match value.split_once(' ') {
@@ -301,7 +302,8 @@ fn few(value: &str, table: &str) -> String {
     )
 }
 
-/// A skip from kind to kind: two looks each, however many rows there are.
+/// Returns a statement that skips from kind to kind: two index lookups per kind, however many rows
+/// a kind has.
 fn kinds(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -313,8 +315,8 @@ fn kinds(value: &str, table: &str) -> String {
     )
 }
 
-/// Of each value, the first few keys in ranges of kinds: a look for each range, and none at what lies
-/// between them.
+/// Returns a statement for the first few keys of each value in ranges of kinds: one index lookup
+/// per range. Rows between the ranges are not read.
 fn few_but(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -335,7 +337,7 @@ fn time_keys(order: Order, more: &str) -> String {
     )
 }
 
-/// How many rows values have: all, or those in ranges of kinds.
+/// Returns a statement that counts the rows of values: all rows, or those in ranges of kinds.
 fn size(value: &str, table: &str, in_ranges: bool) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     let (ranges, within) = if in_ranges {

@@ -1,7 +1,7 @@
-//! Answering a question: keys first, from ordered ranges of an index, then the records they name.
+//! Runs queries: finds keys in ordered index ranges, then fetches the records with these keys.
 //!
-//! No transaction outlives a statement. A search goes on behind the exact place where it was, and
-//! records that came after its beginning are told by their number.
+//! No transaction outlives a statement. A search resumes behind the last key that it read. Records
+//! stored after the search began are recognised by their sequence number, and left out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -30,36 +30,36 @@ mod plan;
 mod several;
 mod walk;
 
-/// Records fetched at a time, at most.
+/// Most records fetched at a time.
 const FETCH_MAX: usize = 500;
-/// Parts that records are fetched from one by one, at most.
+/// Most parts whose own tables are read. Records in more parts are fetched from the parent table.
 const FETCH_PARTS_MAX: usize = 4;
-/// Records fetched at a time at least, however long they are.
+/// Least number of records fetched at a time, however long the records are.
 const FETCH_MIN: usize = 16;
-/// Bytes of records that a search keeps while it rests; more if there is room. The others are fetched again.
+/// Bytes of records that every search may keep between slices. Other records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
-/// As far as there is room.
+/// Bytes of records that a search keeps if it gets a permit from `Inner::room`.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// Room for that, of all searches together.
+/// Bytes of these permits, for all searches together.
 pub(crate) const KEPT_ALL_BYTES: usize = 64 << 20;
-/// Values of a label that are also compared in the database, so that what does not match is not sent.
+/// Most values of a label condition that the database also compares, to send only what matches.
 const CUT_VALUES_MAX: usize = 64;
 
-/// A question with what follows from it.
+/// A query, and what is derived from it before it is run.
 pub(crate) struct Asked {
     pub(crate) query: Query,
-    /// Of each label condition, the terms of its values; none where no index has them.
+    /// The terms of each label condition's values. `None` if no index has these terms.
     pub(crate) terms: Vec<Option<Vec<i64>>>,
-    /// Of each label condition, whether large parts of all records meet it.
+    /// For each label condition, whether large parts of all records meet it.
     pub(crate) common: Vec<bool>,
-    /// Numbers above this are not seen.
+    /// Records with a higher sequence number are not seen.
     pub(crate) seq: i64,
-    /// What alone the search may be driven by, where that is not left to a choice.
+    /// The only set that may drive the search. `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
 }
 
 impl Asked {
-    /// The questions that take the place of one that may have a gate.
+    /// Returns the queries that replace a query which may have a gate.
     pub(crate) fn opened(query: &Query, terms: &Terms, nature: Nature, seq: i64) -> Vec<Self> {
         let mut query = query.clone();
         query.normalise();
@@ -90,8 +90,8 @@ impl Asked {
         Self { query, terms, common, seq, driver: None }
     }
 
-    /// The ranges of kinds between those that are not asked for, as the first and the last kind of each;
-    /// none where all are.
+    /// Returns the first and the last kind of each range between the excluded kinds. `None` if the
+    /// query excludes no kind.
     pub(crate) fn gaps(&self) -> Option<(Vec<i32>, Vec<i32>)> {
         if self.query.not_kinds.is_empty() {
             return None;
@@ -114,12 +114,12 @@ impl Asked {
         Some((firsts, lasts))
     }
 
-    /// Kinds that are not asked for, as the database has them.
+    /// Returns the excluded kinds in the database's type.
     fn not_kinds(&self) -> Vec<i32> {
         self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect()
     }
 
-    /// Of the label conditions but `driver`, the one that is cheapest to compare in the database.
+    /// Returns the label condition, other than `driver`, that the database compares most cheaply.
     fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
         let others =
             self.terms.iter().enumerate().filter(|(at, _)| driver != Some(Set::Label(*at)));
@@ -128,9 +128,9 @@ impl Asked {
     }
 }
 
-/// Where statements of a search are carried out.
+/// The sessions on which a search runs its statements.
 pub(crate) trait Sessions {
-    /// On a session that `work` is given; again on another if that one turns out to be lost.
+    /// Calls `work` with a session, and again with another one if the first session is lost.
     fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault>;
 }
 
@@ -145,35 +145,35 @@ impl Sessions for Session {
 
 /// How a search finds its keys.
 enum Stage {
-    /// It is not decided yet.
+    /// The search is not planned yet.
     Start,
-    /// In walks along runs.
+    /// A walk along index ranges finds the keys.
     Walk(Box<Walk>),
-    /// Page by page, with the records.
+    /// The search reads pages of keys together with their records.
     Pages(Box<Pages>),
-    /// All are found.
+    /// All keys are found.
     Found,
 }
 
-/// A search that is carried out on sessions it is given.
+/// A search that runs on the sessions its caller passes in.
 pub(crate) struct Finder {
     asked: Asked,
     stage: Stage,
-    /// Keys that come next, in order.
+    /// The next keys whose records are not fetched yet, in order.
     keys: VecDeque<Key>,
-    /// Records that come before those.
+    /// Fetched records, in order; they come before the records of `keys`.
     bodies: VecDeque<Box<[u8]>>,
-    /// Room that they have while it rests.
+    /// The permit for the bytes of `bodies` between slices.
     room: Option<OwnedSemaphorePermit>,
-    /// Records that are fetched at a time, as long as they have turned out to be.
+    /// Most records fetched at a time; lowered when the records turn out to be long.
     fetch_max: usize,
     told: usize,
-    /// Keys whose records were fetched, and how many of these belong to the answer.
+    /// The number of keys whose records were fetched; `matched` of the records match the query.
     fetched: usize,
     matched: usize,
     visited: u64,
     driver: Option<Set>,
-    /// Whether it has turned out that walking past others' records is dear.
+    /// Whether walking past other authors' records has turned out to be expensive.
     by_value: bool,
 }
 
@@ -208,18 +208,18 @@ impl Finder {
         matches!(self.stage, Stage::Found) && self.keys.is_empty()
     }
 
-    /// Records that are still wanted, with the one that tells that there is more.
+    /// Returns how many records are still wanted, with one more that shows whether more exist.
     fn wanted(&self) -> usize {
         (self.asked.query.limit - self.told).saturating_add(1).saturating_sub(self.bodies.len())
     }
 
-    /// Keys to look at, so that as many of their records as are wanted belong to the answer if it goes on
-    /// as before.
+    /// Returns how many keys yield the wanted number of records, if the share of matches stays the
+    /// same.
     fn reach(&self) -> usize {
         self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1)
     }
 
-    /// Takes a step towards the next record. False if there is none.
+    /// Takes a step towards the next record. Returns false if no record is left.
     fn step(&mut self, inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
         if !self.keys.is_empty() {
             self.fetch(inner, session)?;
@@ -260,13 +260,13 @@ impl Finder {
         }
     }
 
-    /// Fetches records of the next keys.
+    /// Fetches the records of the next keys.
     fn fetch(&mut self, inner: &Inner, session: &mut Session) -> Result<(), Fault> {
         let count = self.reach().clamp(1, self.fetch_max).min(self.keys.len());
         let keys: Vec<Key> = self.keys.iter().take(count).copied().collect();
         let parts = inner.parts();
         let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
-            // A part may have gone, or be unknown where a replica is behind.
+            // A part may have been dropped, or not have reached a lagging replica.
             Err(Fault::Missing(_)) => self.rows(&keys, &|_| None, session)?,
             rows => rows?,
         };
@@ -280,7 +280,8 @@ impl Finder {
         Ok(())
     }
 
-    /// Rows of keys, with their places among these. They are looked for in their parts if these are few.
+    /// Returns the rows of `keys`, each with its key's position in `keys`. The rows are read from
+    /// the tables of single parts if at most [`FETCH_PARTS_MAX`] parts are concerned.
     fn rows(
         &self,
         keys: &[Key],
@@ -315,7 +316,7 @@ impl Finder {
         Ok(rows.collect())
     }
 
-    /// As [`Search::slice`].
+    /// Runs the search for one slice, as [`Search::slice`] does.
     pub(crate) fn slice(
         &mut self,
         inner: &Inner,
@@ -361,7 +362,7 @@ impl Finder {
         }
     }
 
-    /// Lets go of records that are too much to keep until the next slice.
+    /// Releases the records that exceed the bytes a search may keep until the next slice.
     fn rest(&mut self, inner: &Inner) -> Progress {
         let (mut kept, bytes) = self.first(KEPT_BYTES_MAX);
         if bytes > KEPT_BYTES {
@@ -382,7 +383,7 @@ impl Finder {
         Progress::Paused
     }
 
-    /// How many of the records come next that have so many bytes at most, and how many they have.
+    /// Returns how many of the next records fit in `bytes_max`, and how many bytes these have.
     fn first(&self, bytes_max: usize) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         for body in &self.bodies {
@@ -404,7 +405,7 @@ pub(crate) struct PooledSearch {
 }
 
 impl PooledSearch {
-    /// For questions that are asked at `place`.
+    /// Creates a search that runs the queries as of `place`.
     pub(crate) fn new(inner: Arc<Inner>, asked: Vec<Asked>, place: Place) -> Self {
         let reading = Reading::new(Arc::clone(&inner), place);
         Self { inner, reading, finders: Finders::new(asked), seq: place.own(place.seen) }
@@ -435,7 +436,7 @@ impl Search for PooledSearch {
     }
 }
 
-/// Those of the records that belong to the answer.
+/// Returns the records that match the query.
 fn matching<'a>(
     asked: &Asked,
     bodies: impl Iterator<Item = &'a [u8]>,
@@ -451,7 +452,7 @@ fn matching<'a>(
     Ok(found)
 }
 
-/// Whether `key` comes before `other` in `order`.
+/// Compares the positions of `key` and `other` in `order`.
 fn compare(order: Order, key: &Key, other: &Key) -> std::cmp::Ordering {
     let times = match order {
         Order::NewestFirst => other.time.cmp(&key.time),

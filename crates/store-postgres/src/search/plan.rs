@@ -1,8 +1,8 @@
-//! Choosing what a search walks along.
+//! Chooses the index ranges that a search walks.
 //!
-//! Nothing is guessed. Where several conditions have an index, their rows are counted, up to a bound.
+//! Nothing is estimated. If several conditions have an index, their rows are counted up to a bound.
 //! Values without kinds are read whole if they have few rows, and kind by kind if they have many.
-//! Where there are very many authors, the order itself is walked as long as enough of it is theirs.
+//! For very many authors, all records are walked by time while enough of them have these authors.
 
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
@@ -14,17 +14,17 @@ use crate::layout::Form;
 use crate::session::{Fault, Session};
 use crate::time::{Key, to_db};
 
-/// Up to so many rows of each value are counted to choose between conditions.
+/// Most rows counted of a condition's values, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
-/// Kinds above which values are walked kind by kind as they have them, and not as they are asked for.
+/// Most kinds of a query whose ranges are walked without first finding the kinds that values have.
 const KINDS_MAX: usize = 8;
-/// Rows of a value that are read whole, without regard to kinds: at least, at most, and of all values.
+/// Rows of a value that are read whole, whatever their kinds: least, most, and of all values.
 const FEW_MIN: usize = 8;
 const FEW_MAX: usize = 256;
 const FEW_ALL: usize = 8_192;
-/// Values up to which one looks between kinds that are not asked for at once.
+/// Most values whose ranges between excluded kinds are read at once.
 const GAPS_VALUES_MAX: usize = 4;
-/// Runs above which it is tried first to walk the order itself.
+/// Most ranges that are walked without first trying to walk all records by time.
 const RUNS_MAX: usize = 128;
 
 /// The values of a condition that has an index.
@@ -59,7 +59,7 @@ impl Values<'_> {
         }
     }
 
-    /// Those at these places.
+    /// Returns the values at the given positions.
     fn some(&self, places: &[usize]) -> Self {
         match self {
             Self::Terms(terms) => Self::Terms(places.iter().map(|&at| terms[at]).collect()),
@@ -68,20 +68,20 @@ impl Values<'_> {
     }
 }
 
-/// Kinds as the database has them.
+/// Returns the query's kinds in the database's type.
 fn kinds(asked: &Asked) -> Option<Vec<i32>> {
     let kinds = asked.query.kinds.as_ref()?;
     Some(kinds.iter().map(|kind| kind.cast_signed()).collect())
 }
 
 impl Finder {
-    /// Makes the choice.
+    /// Chooses the ranges to walk. A query for ids is run at once.
     pub(super) fn plan(&mut self, session: &mut Session) -> Result<Stage, Fault> {
         let asked = &self.asked;
         if let Some(ids) = &asked.query.ids {
             self.driver = Some(Set::Ids);
             let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
-            // Records come along only where they are no more than are fetched at a time.
+            // Records are read with their keys only if one fetch could return them all.
             let whole = ids.len() <= self.wanted().min(FETCH_MAX);
             let rows = session.query(Form::Ids { whole }, &[&ids, &asked.seq])?;
             let mut found: Vec<(Key, &Row)> =
@@ -134,7 +134,7 @@ fn key(time: i64, id: &[u8]) -> Key {
     Key { time, id: id.try_into().unwrap_or_default() }
 }
 
-/// Whether a key lies in the question's times and behind its cursor.
+/// Whether a key lies within the query's times and behind the query's cursor.
 fn lies_ahead(asked: &Asked, key: &Key) -> bool {
     let query = &asked.query;
     let after = query.after.map(|after| Key { time: to_db(after.time), id: after.id });
@@ -143,7 +143,7 @@ fn lies_ahead(asked: &Asked, key: &Key) -> bool {
         && after.is_none_or(|after| compare(query.order, &after, key).is_lt())
 }
 
-/// Along the kinds, or the times.
+/// Returns a walk along the kinds, or along all times if no kinds are given.
 fn plain(asked: &Asked, kinds: Option<&[i32]>) -> Walk {
     match kinds {
         Some(kinds) => {
@@ -165,7 +165,7 @@ fn values(asked: &Asked, set: Set) -> Option<Values<'_>> {
     }
 }
 
-/// The condition with an index that fewest records meet.
+/// Returns the indexed condition that the fewest records meet.
 fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Option<Set>, Fault> {
     if asked.driver.is_some() {
         return Ok(asked.driver);
@@ -184,7 +184,7 @@ fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Opt
         (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16)
     };
     let bounds: Vec<i64> = sets.iter().map(|(_, values)| bound(values)).collect();
-    // What is not asked for must not sway the choice.
+    // Records of excluded kinds must not affect the choice.
     let gaps = asked.gaps();
     let given: Vec<Vec<&(dyn ToSql + Sync)>> = sets
         .iter()
@@ -212,8 +212,8 @@ fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Opt
     Ok(best.map(|(_, _, set)| set))
 }
 
-/// Values whose kinds are not given, or are many: those with few rows are read at once, the others
-/// kind by kind.
+/// Returns a walk for values without kinds, or with many kinds. Values with few rows are read at
+/// once, other values kind by kind.
 fn by_kind(
     asked: &Asked,
     set: Set,
@@ -264,11 +264,11 @@ struct Few {
     kind: i32,
 }
 
-/// The first few rows of each value, of those that are asked for.
+/// Returns the first few rows of each value, without rows of excluded kinds.
 ///
-/// To look between kinds that are not costs a look each. Where there are many values that is done only for
-/// those of which it turns out that such rows are among their first few, and others are behind them: what
-/// is counted is the same.
+/// Reading between the excluded kinds costs one index lookup per range. If there are many values,
+/// this is done only for values that have excluded rows among their first few rows, and may have
+/// more rows behind these. The counts are the same.
 fn few_of(
     asked: &Asked,
     values: &Values<'_>,

@@ -1,4 +1,4 @@
-//! A question as the searches that it takes: one, or several of which none finds what another does (see
+//! Runs a query as one search, or as several searches that find disjoint records (see
 //! [`Query::opened`](hark_archive::Query::opened)).
 
 use std::ops::ControlFlow;

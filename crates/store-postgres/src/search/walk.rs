@@ -1,9 +1,10 @@
-//! Walking runs: ordered ranges of an index, one for each value and kind that is asked for.
+//! Walks index ranges, one for each value and kind of the query. [`Run`] is such a range.
 //!
-//! A union of many runs is read a few keys a run at a time. What comes no later than the last key of
-//! every run that may go on is exact; a run is read further only once its keys are used up, and then
-//! further at once. Times are walked in windows of whole parts, one part first, so that an answer that
-//! lies in the newest part costs no look into older ones.
+//! A union of many ranges is read a few keys per range at a time. The merged keys are complete up
+//! to the frontier: the earliest of the last keys read from ranges that may have more. A range is
+//! read again only when its keys are used up, with a higher limit each time. Times are walked in
+//! windows of whole parts, the first of one part, so that an answer in the newest part reads no
+//! older parts.
 
 use std::collections::VecDeque;
 
@@ -19,40 +20,40 @@ use crate::parts::Parts;
 use crate::session::{Fault, Session};
 use crate::time::{Key, to_db};
 
-/// Keys read of a run at once, at least and at most.
+/// Least and most keys read from a range at a time.
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 1_000;
-/// Keys of all runs together that are read at first: to read on in one of them is an exchange of its own.
+/// Keys read from all ranges together at first. Every further read of a range is a round trip.
 const ASK_ALL: usize = 2_048;
-/// Runs that are read as pages, at most.
+/// Most ranges that are read as pages.
 const PAGE_RUNS_MAX: usize = 10;
-/// How much wider a window is than the one before it.
+/// The factor by which each window is wider than the window before it.
 const WIDEN: usize = 3;
-/// Walked before it is judged whether to go on walking past others' records.
+/// Keys walked before deciding whether to continue past other authors' records.
 const TRIAL: u64 = 256;
 
-/// What a run's keys have in common, beside their kind.
+/// What the keys of an index range have in common, besides their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Term(i64),
     Author(Author),
-    /// Nothing: all of a kind.
+    /// Nothing: the range has all records of the kind.
     Kind,
-    /// Not even that.
+    /// Nothing, not even the kind: the range has all records.
     Any,
 }
 
-/// A run.
+/// An index range: the ordered keys of one value and kind.
 #[derive(Debug)]
 struct Run {
     value: Value,
     kind: i32,
     keys: VecDeque<Key>,
-    /// Read up to here; none if the window begins here.
+    /// The last key read. `None` if the range is read from the start of the window.
     at: Option<Key>,
-    /// False if the window has no more of it.
+    /// Whether the range may have more keys in the window.
     more: bool,
-    /// Keys to read of it next.
+    /// How many keys to read next from the range.
     ask: usize,
 }
 
@@ -63,20 +64,20 @@ pub(super) struct Walk {
     /// Keys that are known already, in order.
     known: VecDeque<Key>,
     windows: Windows,
-    /// Where one walks past others' records: how many runs could be walked instead.
+    /// For a walk past other authors' records: how many ranges could be walked instead.
     instead: Option<u64>,
     walked: u64,
     matched: u64,
 }
 
-/// The times of a question, window by window.
+/// The times of a query, window by window.
 struct Windows {
-    /// Times that no window has covered; inclusive.
+    /// The times that no window has covered; both bounds are inclusive.
     rest: Option<(i64, i64)>,
-    /// The present one.
+    /// The current window; both bounds are inclusive.
     now: (i64, i64),
     parts: usize,
-    /// Where the first window begins, within its first time.
+    /// The key behind which the first window begins.
     after: Option<Key>,
 }
 
@@ -95,7 +96,7 @@ impl Windows {
         Self { rest, now: (from, from), parts: 1, after }
     }
 
-    /// Goes on to the next one. False if there is none.
+    /// Moves to the next window. Returns false if no window is left.
     fn next(&mut self, order: Order, parts: &Parts) -> bool {
         let Some(rest) = self.rest else { return false };
         let now = parts.window(rest, order, self.parts);
@@ -108,31 +109,32 @@ impl Windows {
         true
     }
 
-    /// Behind what the present one begins, if not with all of it.
+    /// Returns the key behind which the current window begins. `None` if the window is read whole.
     fn begins_behind(&mut self, order: Order) -> Option<Key> {
         let edge = self.edge(order);
         self.after.take().filter(|after| after.time == edge)
     }
 
-    /// Where it begins.
+    /// Returns the time at which the current window begins.
     fn edge(&self, order: Order) -> i64 {
         if order == Order::NewestFirst { self.now.1 } else { self.now.0 }
     }
 }
 
-/// A few runs, read together: PostgreSQL merges them, and gives the records with their keys.
+/// A few index ranges that PostgreSQL merges, returning the records with their keys.
 pub(super) struct Pages {
     pub(super) visited: u64,
     runs: Vec<(Value, i32)>,
     windows: Windows,
-    /// Whether the present window may have more, and up to where it was read; none if it begins here.
-    /// Go on once a page has come, so that one which did not can be asked for again.
+    /// Whether the current window may have more keys. `at` is the last key read; `None` if the
+    /// window is read from its start. Both change only when a page has arrived, so that a page that
+    /// failed can be requested again.
     open: bool,
     at: Option<Key>,
 }
 
 impl Pages {
-    /// Records that belong to the answer, of the next up to `wanted`; none if that was all.
+    /// Reads up to `wanted` records and returns those that match. `None` if no record is left.
     pub(super) fn next(
         &mut self,
         asked: &Asked,
@@ -152,11 +154,11 @@ impl Pages {
         // All ids lie behind an empty one.
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
-        // To go through the tables of all parts takes as long again as to find the records.
+        // Going through the tables of all parts takes as long again as finding the records.
         let (first, last) = self.windows.now;
         let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
         let rows = match self.read(asked, behind, wanted, part, session) {
-            // It may have gone, or be unknown where a replica is behind.
+            // The part may have been dropped, or not have reached a lagging replica.
             Err(Fault::Missing(_)) if part.is_some() => {
                 self.read(asked, behind, wanted, None, session)?
             }
@@ -166,7 +168,8 @@ impl Pages {
             let id: &[u8] = row.get(1);
             Key { time: row.get(0), id: id.try_into().unwrap_or_default() }
         };
-        // A record that has two of the values comes twice; one that came after the question is none.
+        // A record with two of the values comes twice. A record stored after the query began has
+        // no body.
         let once = rows.chunk_by(|a, b| key(a) == key(b)).filter_map(|same| same[0].get(2));
         let found = matching(asked, once)?;
         self.visited += rows.len() as u64 + 1;
@@ -225,18 +228,18 @@ impl Pages {
     }
 }
 
-/// What came of gathering keys.
+/// The result of [`Walk::gather`].
 pub(super) enum Gathered {
-    /// There may be more.
+    /// More keys may exist.
     Some,
-    /// That was all.
+    /// No keys are left.
     All,
-    /// From here on it is cheaper to walk the runs of single values.
+    /// Behind this key, it is cheaper to walk the ranges of single values.
     Instead(Key),
 }
 
 impl Walk {
-    /// Along `runs`, with keys of the same set that are `known` already.
+    /// Creates a walk along `runs`, with the keys of the same set that are `known` already.
     pub(super) fn new(
         set: Set,
         runs: Vec<(Value, i32)>,
@@ -266,13 +269,13 @@ impl Walk {
         }
     }
 
-    /// Walks past what others wrote, as long as that is cheaper than so many runs.
+    /// Makes the walk pass other authors' records while that is cheaper than `runs` ranges.
     pub(super) fn or_instead(mut self, runs: u64) -> Self {
         self.instead = Some(runs);
         self
     }
 
-    /// Appends the next keys, if there are any.
+    /// Appends the next keys, if any are left, to `out`.
     pub(super) fn gather(
         &mut self,
         asked: &Asked,
@@ -319,7 +322,7 @@ impl Walk {
         })
     }
 
-    /// Goes on to the next window. False if there is none.
+    /// Moves to the next window. Returns false if no window is left.
     fn begin_window(&mut self, asked: &Asked, parts: &Parts, wanted: usize) -> bool {
         if !self.windows.next(asked.query.order, parts) {
             return false;
@@ -336,10 +339,10 @@ impl Walk {
         true
     }
 
-    /// As pages, where there are few runs and every record of theirs is wanted.
+    /// Converts the walk to pages, if it has few ranges and all of their records are wanted.
     pub(super) fn pages(&self, asked: &Asked) -> Option<Pages> {
         let few = (1..=PAGE_RUNS_MAX).contains(&self.runs.len()) && self.known.is_empty();
-        // What is common is nearly always met, so hardly any record comes in vain.
+        // Nearly all records meet a common condition, so hardly any record is fetched in vain.
         let labels =
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());
@@ -353,7 +356,7 @@ impl Walk {
         })
     }
 
-    /// Reads on in the runs that have no keys left.
+    /// Reads the next keys of the ranges whose keys are used up.
     fn read(&mut self, asked: &Asked, wanted: usize, session: &mut Session) -> Result<(), Fault> {
         let due: Vec<usize> = (0..self.runs.len())
             .filter(|&at| self.runs[at].more && self.runs[at].keys.is_empty())
@@ -431,16 +434,16 @@ impl Walk {
             run.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
         }
         self.walked += rows.len() as u64;
-        // A look into a run that is empty is work too.
+        // Reading an empty range is work too.
         self.visited += rows.len() as u64 + due.len() as u64 / 4;
         Ok(())
     }
 
-    /// Whether it is cheaper to walk the runs of single values than to go on past what others wrote.
+    /// Whether walking the ranges of single values is cheaper than passing other authors' records.
     fn is_dear(&mut self, wanted: usize) -> bool {
         let Some(runs) = self.instead else { return false };
         let ahead = wanted as u64 * self.walked / self.matched.max(1);
-        // Most of what is read is passed by, so more of it is read at once.
+        // Most of the keys read are passed over, so more keys are read at a time.
         let ask = (ahead as usize / self.runs.len()).clamp(TRIAL as usize, ASK_MAX);
         self.runs.iter_mut().for_each(|run| run.ask = ask);
         self.walked >= TRIAL / 4 && ahead > runs * 2 + wanted as u64

@@ -1,5 +1,5 @@
-//! Where the messages stood that pages ended with lately. The next page is asked for by their hashes,
-//! and the archive need not look them up, nor still have them.
+//! Positions of the messages that recent pages ended with. The cursor of a next page is such a
+//! message's hash: the archive need not look the message up, nor still store it.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -17,8 +17,8 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
 
-/// The same where few messages are long: one above `short` bytes needs a permit of `long`, which comes
-/// back with it. It is refused where there is none.
+/// Like [`read`], but a message above `short` bytes needs a permit of `long`, which is returned
+/// with the message. Without a free permit the message is refused.
 pub(super) async fn read_short(
     stream: &mut Stream,
     short: usize,
@@ -62,7 +62,7 @@ async fn read_if<R>(
                 "too many long messages at a time; try again",
             )
         })?;
-        // As it comes, so that nobody gets room for saying a length.
+        // The buffer grows as bytes arrive, so a claimed length alone allocates no memory.
         let mut message = Vec::with_capacity(len.min(512));
         let read = stream.take(len as u64).read_to_end(&mut message).await?;
         if read < len {

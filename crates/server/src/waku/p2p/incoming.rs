@@ -1,5 +1,5 @@
-//! What peers open: connections, which not every address may and each only so many of, and streams,
-//! each of which goes to what serves its protocol.
+//! Incoming connections and streams of peers. Connections are limited per address and by the
+//! operator's lists. Each stream is passed to the handler of its protocol.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -211,7 +211,7 @@ impl ConnectionHandler for Handler {
             return;
         };
         let Some(served) = self.table.get(at) else { return };
-        // One that comes before there is anybody to serve it, or too many, is reset.
+        // A stream is reset if its protocol has no handler yet or the peer has too many streams.
         let Some(serve) = served.serve.get() else { return };
         if let Some(permit) = served.permits.take(self.peer, STREAMS_PER_PEER_MAX) {
             serve(self.peer, stream, permit);

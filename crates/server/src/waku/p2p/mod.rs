@@ -1,8 +1,8 @@
-//! The door for peers (libp2p): messages come and go by gossip, history goes by streams.
+//! The libp2p interface: messages are received and sent by gossip, history is sent on streams.
 //!
-//! One task drives all connections; what it takes off gossip and off streams goes to tasks of their
-//! own, whose number is bounded. `incoming` hands streams over, `frame` reads and writes what they
-//! carry, `store` and `metadata` are what is asked on them, `peers` says whom this node looks for.
+//! One task drives all connections. Each gossip message and each stream is handled by a task of its
+//! own; the number of these tasks is bounded. `incoming` accepts streams, `frame` reads and writes
+//! their frames, `store` and `metadata` are the protocols served, `peers` holds the peers to dial.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,59 +44,59 @@ pub(super) mod sync;
 pub use key::KeyError;
 pub use sync::SyncPlan;
 
-/// Gossip of messages (RFC 11/WAKU2-RELAY).
+/// The gossip protocol of messages (RFC 11/WAKU2-RELAY).
 const RELAY: &str = "/vac/waku/relay/2.0.0";
-/// What peers may open streams of.
+/// The protocols of the streams that peers may open.
 const PROTOCOLS: [&str; 4] =
     [store::PROTOCOL, metadata::PROTOCOL, sync::RECONCILIATION, sync::TRANSFER];
-/// Room for what gossip has around a message.
+/// Bytes allowed for the gossip envelope around a message.
 const RELAY_FRAME: usize = 64 << 10;
 /// Connections of one peer at a time.
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
-/// Connections that are not through with their handshakes yet.
+/// Incoming connections whose handshakes are not finished.
 const PENDING_MAX: u32 = 256;
-/// How long a connection rests before it is closed, where neither side has a use for it.
+/// How long a connection that neither side uses stays open.
 const IDLE_MAX: Duration = Duration::from_mins(10);
-/// Messages that this node's clients have published and that wait to be passed on.
+/// Orders from the other interfaces that wait, such as messages to publish.
 const QUEUE_MAX: usize = 1_024;
-/// Bytes of messages from gossip that wait to be durable; above it nothing more is taken off any
-/// connection. A short one counts for [`TAKING_BYTES_MIN`].
+/// Bytes of gossip messages that are not durable yet. Above this bound no connection is read. A
+/// message counts for at least [`TAKING_BYTES_MIN`].
 const TAKING_BYTES_MAX: usize = 64 << 20;
-/// So there are 4,096 of them at most.
+/// Bytes that a short message counts for. Thus at most 4,096 messages wait.
 const TAKING_BYTES_MIN: usize = 16 << 10;
-/// Streams of one connection: those of all protocols that a peer may have, and gossip's. Each can hold
-/// what its peer has sent and nobody has read yet.
+/// Streams of one connection: those of all protocols that a peer may open, and those of gossip.
+/// Each stream can buffer unread bytes from its peer.
 const STREAMS_MAX: usize = 96;
-/// Frames of a stream that nobody has read yet, with mplex; a frame has up to 1 MiB. Above it nothing
-/// more is read from the connection.
+/// Unread frames of an mplex stream; a frame has up to 1 MiB. Above this bound the connection is
+/// not read.
 const MPLEX_FRAMES_MAX: usize = 4;
 
-/// How this node is reached, and whom it looks for.
+/// Where this node listens, and which peers it dials.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
     pub listen: Vec<Multiaddr>,
-    /// Further addresses that lead to this node, which peers are told: those of a proxy before it.
+    /// Further addresses of this node that are announced to peers, for example those of a proxy.
     pub announce: Vec<Multiaddr>,
-    /// The file with the node's key; it is made where there is none.
+    /// The file with the node's key. A missing file is created.
     pub key: PathBuf,
-    /// Peers to stay connected with; each ends with `/p2p/` and its id.
+    /// Addresses of peers to stay connected with; each ends with `/p2p/` and the peer's id.
     pub peers: Vec<Multiaddr>,
-    /// Those of them that have history to give back, which is fetched after this node was away.
+    /// Addresses of peers with a store, from which history is fetched after this node was offline.
     pub stores: Vec<Multiaddr>,
-    /// How far back it is fetched at most, in seconds.
+    /// How far back history is fetched at most, in seconds.
     pub resume_max_s: u64,
-    /// The file that says until when nothing was missed.
+    /// The file with the time until which no message was missed.
     pub online: PathBuf,
-    /// How what they have is compared with what this node has.
+    /// How the messages of `stores` are compared with this node's.
     pub sync: SyncPlan,
     /// Connections at a time.
     pub connections_max: u32,
-    /// Connections of one address at a time, that it has opened.
+    /// Incoming connections from one address at a time.
     pub connections_per_address_max: usize,
 }
 
-/// What is wrong with an address, if anything is. That of a peer has to end with its id.
+/// Returns what is wrong with an address, if anything is. A peer's address must end with its id.
 pub fn fault(addr: &str, of_peer: bool) -> Option<String> {
     match addr.parse::<Multiaddr>() {
         Ok(addr) if of_peer && peers::id(&addr).is_none() => {
@@ -119,10 +119,10 @@ pub enum NetworkError {
     /// An address to announce ends with the id of another node.
     #[error("{0}, in `announce` in [waku], ends with the id of another node; leave /p2p/ out")]
     Announce(Multiaddr),
-    /// An address of a peer lacks its id.
+    /// The address of a peer lacks the peer's id.
     #[error("the address of a peer ends with /p2p/ and its id, but {0} does not")]
     Peer(Multiaddr),
-    /// The system refuses what a connection needs.
+    /// A transport or the gossip protocol cannot be set up.
     #[error("{0}")]
     Start(String),
 }
@@ -138,7 +138,7 @@ struct Behaviour {
     streams: libp2p_stream::Behaviour,
 }
 
-/// What the other doors want of the network.
+/// What the other tasks of the node order from the network task.
 #[derive(Debug)]
 enum Order {
     Publish(IdentTopic, Vec<u8>),
@@ -146,7 +146,7 @@ enum Order {
     Peers(oneshot::Sender<Vec<Peer>>),
 }
 
-/// The other doors' end.
+/// A handle to the network task, for the rest of the node.
 pub(super) struct Handle {
     orders: mpsc::Sender<Order>,
     control: libp2p_stream::Control,
@@ -157,14 +157,14 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Passes a message on.
+    /// Publishes a message to peers.
     pub(super) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
         let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
-        // Only a node that goes down takes none.
+        // Fails only while the node shuts down.
         let _ = self.orders.send(order).await;
     }
 
-    /// Where this node is reached.
+    /// Returns the addresses of this node.
     pub(super) fn addresses(&self) -> Vec<String> {
         self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
     }
@@ -176,7 +176,7 @@ impl Handle {
         Ok(peer)
     }
 
-    /// The same for a peer that may be at one of these addresses.
+    /// Connects to a peer that may be at any of these addresses, if it is not connected.
     async fn connect_to(&self, peer: PeerId, addrs: Vec<Multiaddr>) -> Result<(), String> {
         let (tell, told) = oneshot::channel();
         let down = "the node is going down";
@@ -184,25 +184,25 @@ impl Handle {
         told.await.map_err(|_| down)?
     }
 
-    /// All peers that are connected or wanted, by their ids.
+    /// Returns all peers that are connected or wanted, sorted by id.
     pub(super) async fn peers(&self) -> Vec<Peer> {
         let (tell, told) = oneshot::channel();
-        // A node that goes down has none.
+        // While the node shuts down, the list is empty.
         let _ = self.orders.send(Order::Peers(tell)).await;
         told.await.unwrap_or_default()
     }
 
-    /// Asks the store of a peer, connecting to it if need be.
+    /// Sends a request to the store of a peer, after connecting to the peer if needed.
     pub(super) async fn ask(&self, addr: Multiaddr, request: &[u8]) -> Result<Vec<u8>, String> {
         let peer = self.connect(addr).await?;
         store::ask(self.control.clone(), peer, request).await
     }
 }
 
-/// All connections, and what is done with them.
+/// The network task: all connections, and the handling of their events.
 pub(super) struct Network {
     swarm: Swarm<Behaviour>,
-    /// Addresses that another process listens on until it knows that this one has taken over.
+    /// Addresses to listen on once the previous process has released them in a handover.
     unheard: Vec<Multiaddr>,
     peers: Peers,
     known: Known,
@@ -211,7 +211,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Listens, at once or when it is run. Nothing is answered before [`Network::run`].
+    /// Sets up the network; listens now if `at_once`, else in [`Network::run`]. Nothing is answered
+    /// before [`Network::run`].
     pub(super) async fn bind(
         config: Config,
         node: &super::Config,
@@ -258,7 +259,7 @@ impl Network {
         Ok((Self { swarm, unheard, peers, known, orders, addresses }, handle))
     }
 
-    /// Serves until told to leave.
+    /// Serves until `stop`.
     pub(super) async fn run(mut self, waku: Arc<Waku>, mut stop: Stop) {
         let Behaviour { incoming, streams, .. } = self.swarm.behaviour();
         store::serve(incoming, Arc::clone(&waku));
@@ -278,13 +279,13 @@ impl Network {
                 event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
             }
         }
-        // Its sockets are another process's from now on.
+        // From now on another process may listen on these addresses.
         drop(self);
-        // What was taken off gossip and is not durable yet.
+        // Waits until the gossip messages in progress are durable.
         let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
     }
 
-    /// Listens on what another process has let go of by now.
+    /// Listens on the addresses that the previous process has released by now.
     async fn listen(&mut self) {
         for addr in std::mem::take(&mut self.unheard) {
             match listen(&mut self.swarm, &addr).await {
@@ -308,7 +309,7 @@ impl Network {
         match order {
             Order::Publish(topic, message) => {
                 match self.swarm.behaviour_mut().gossip.publish(topic, message) {
-                    // Nobody listens, or peers have told it already.
+                    // No peer subscribes to the topic, or peers have sent the message already.
                     Ok(_)
                     | Err(PublishError::NoPeersSubscribedToTopic | PublishError::Duplicate) => {}
                     Err(error) => tracing::warn!(%error, "a message was not passed on to peers"),
@@ -318,7 +319,7 @@ impl Network {
                 self.peers.connect(&mut self.swarm, peer, addrs, tell);
             }
             Order::Peers(tell) => {
-                // Who has asked may be gone.
+                // The receiver may be dropped.
                 let _ = tell.send(self.known.all(&self.swarm, &self.peers));
             }
         }
@@ -401,9 +402,9 @@ impl Network {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Accepted {
     Yes,
-    /// Not of this time or of these shards: nobody's fault.
+    /// The time is out of the window or the shard is not served; the peer is not at fault.
     Old,
-    /// No message at all.
+    /// The bytes are no message, or a message that every node refuses.
     Broken,
 }
 
@@ -419,7 +420,7 @@ fn accept(waku: &Waku, gossip: &gossipsub::Message) -> Accepted {
     }
 }
 
-/// Takes in what gossip has brought and [`accept`] let in.
+/// Stores a gossip message that [`accept`] has accepted.
 async fn take(waku: &Waku, gossip: &gossipsub::Message) {
     let Ok(message) = Message::parse(&gossip.data) else { return };
     let topic = gossip.topic.as_str();
@@ -428,7 +429,7 @@ async fn take(waku: &Waku, gossip: &gossipsub::Message) {
     }
 }
 
-/// Opens one address, and waits until the system says under which it is reached.
+/// Listens on one address, and waits until the system reports the resulting address.
 async fn listen(swarm: &mut Swarm<Behaviour>, addr: &Multiaddr) -> Result<(), NetworkError> {
     let failed = |error: String| NetworkError::Listen(addr.clone(), error);
     let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(root(&error)))?;
@@ -446,12 +447,12 @@ async fn listen(swarm: &mut Swarm<Behaviour>, addr: &Multiaddr) -> Result<(), Ne
     }
 }
 
-/// Brings the addresses up to date under which a node is reached: those it listens on and those that
-/// are announced. They stay in the order in which they came.
+/// Updates the list of a node's addresses: those it listens on and those it announces. Addresses
+/// keep the order in which they were added.
 fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
     let id = *swarm.local_peer_id();
     let all = swarm.listeners().chain(swarm.external_addresses()).cloned();
-    // Those that are announced end with it already.
+    // Announced addresses end with the id already.
     let all: Vec<_> = all.filter_map(|addr| addr.with_p2p(id).ok()).collect();
     reached.retain(|addr| all.contains(addr));
     for addr in all {
@@ -461,7 +462,7 @@ fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
     }
 }
 
-/// What is at the root of an error: the layers of transports say nothing of their own.
+/// Returns the root cause of an error: the transport layers around it add no information.
 fn root(error: &dyn std::error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {

@@ -1,5 +1,5 @@
-//! What follows from what another store says it has: what to say next, and what it lacks. No more than
-//! arithmetic on sorted lists; `sync` asks and answers with it.
+//! Compares this store's messages with a payload of another store: computes the next payload, and
+//! the messages the other store lacks. Works on sorted lists only; `sync` does the communication.
 
 use hark_codec::waku::sync::{Items, Payload, Place, Said, Writer, fingerprint};
 
@@ -11,8 +11,8 @@ const PARTS: u64 = 8;
 /// What is known of the other store after some payloads.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Whether the other store lacks it, for each of this store's messages as far as one is lacked. A
-    /// mark each, as a store may say the same as often as it likes.
+    /// For each of this store's messages, up to the last one lacked: whether the other lacks it.
+    /// Flags, not a list, because a store may report the same message any number of times.
     lacks: Vec<bool>,
     /// How many messages this store lacks, of those that the other one has told.
     pub(super) missed: usize,

@@ -46,8 +46,8 @@ impl Sent {
         of_peer.extend(places.take(room));
     }
 
-    /// Forgets what a peer was sent, one of whose connections has ended: nobody knows what it made of
-    /// the last messages.
+    /// Forgets the messages sent to a peer when one of its connections has ended: the last messages
+    /// may be lost.
     pub(super) fn forget(&self, peer: PeerId, has_gone: bool) {
         let mut peers = self.peers();
         if has_gone {

@@ -2,8 +2,8 @@
 //! (`/vac/waku/reconciliation/1.0.0`), and each sends them on a stream of its own
 //! (`/vac/waku/transfer/1.0.0`).
 //!
-//! Anybody may ask what this node has. Messages are taken from the peers in the configuration only, as
-//! they may be of any age.
+//! Any peer may compare its messages with this node's. Messages are accepted only from peers that
+//! the configuration names, because they may be of any age.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -27,50 +27,50 @@ use crate::stop::Stop;
 use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
 use crate::waku::{Taken, Waku};
 
-/// The name of comparing.
+/// The protocol that compares two stores.
 pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
-/// The name of sending.
+/// The protocol that sends missing messages.
 pub(super) const TRANSFER: &str = "/vac/waku/transfer/1.0.0";
 /// Bytes of a payload, at most.
 const PAYLOAD_MAX: usize = 4 << 20;
-/// Sessions that others have begun, at a time. One more is reset. Configured peers have as many to
-/// themselves.
+/// Sessions begun by peers, at a time. Further ones are reset. Configured peers have a separate
+/// limit of the same size.
 const SESSIONS_MAX: usize = 4;
-/// Payloads that a session may take.
+/// Payloads that a session may receive.
 const ROUNDS_MAX: usize = 64;
-/// Messages of a session's span, at most: it holds a list of them, of 40 bytes each.
+/// Messages of a session's time span, at most: the session holds a list with 40 bytes for each.
 const ITEMS_MAX: usize = 500_000;
-/// Messages in the lists of all sessions that others have begun, at most. A session for which there is
-/// no room ends.
+/// Messages in the lists of all sessions begun by peers, at most. A session that would exceed this
+/// bound ends.
 const ITEMS_ALL_MAX: usize = 1_000_000;
-/// Messages of a list that room is taken for at a time.
+/// Messages of a list for which permits are acquired at a time.
 const ITEMS_STEP: usize = 1_000;
-/// How long the other side may take to say something.
+/// How long the peer may take to send its next frame.
 const WAIT: Duration = Duration::from_secs(30);
-/// Messages on their way into the archive at a time.
+/// Received messages that are being stored at a time.
 const AT_ONCE: usize = 100;
-/// Messages that are read from it at a time.
+/// Messages that are read from the store at a time.
 const READ_AT_ONCE: usize = 32;
 
-/// How often what is compared.
+/// How often this node compares with other stores, and over which time span.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncPlan {
-    /// Time between two comparisons with each store; none if never.
+    /// Time between two comparisons with each store. `None` disables them.
     pub every: Option<Duration>,
-    /// How much is compared, in seconds up to now.
+    /// Length of the time span compared, in seconds.
     pub range_s: u64,
-    /// Less these last ones, which may still be under way.
+    /// Age at which the span ends, in seconds: younger messages may still be in transit.
     pub jitter_s: u64,
 }
 
 impl Default for SyncPlan {
-    /// nwaku's.
+    /// The values of nwaku.
     fn default() -> Self {
         Self { every: Some(Duration::from_mins(5)), range_s: 3_600, jitter_s: 20 }
     }
 }
 
-/// Room for sessions that others begin.
+/// Permits for sessions that peers begin, and for the messages in their lists.
 struct Room {
     sessions: Arc<Semaphore>,
     items: Arc<Semaphore>,
@@ -85,7 +85,7 @@ impl Default for Room {
     }
 }
 
-/// Answers the peers that compare.
+/// Serves comparisons that peers begin.
 pub(super) fn serve(incoming: &Incoming, sending: Control, waku: &Arc<Waku>) {
     let waku = Arc::clone(waku);
     let (of_configured, of_others) = (Room::default(), Room::default());
@@ -104,7 +104,7 @@ pub(super) fn serve(incoming: &Incoming, sending: Control, waku: &Arc<Waku>) {
     });
 }
 
-/// Takes what configured peers send.
+/// Receives the messages that configured peers send.
 pub(super) fn receive(incoming: &Incoming, waku: &Arc<Waku>) {
     let waku = Arc::clone(waku);
     incoming.serve(TRANSFER, move |peer, stream| {
@@ -117,7 +117,7 @@ pub(super) fn receive(incoming: &Incoming, waku: &Arc<Waku>) {
     });
 }
 
-/// Compares with each store in turn, until told to leave.
+/// Compares with each configured store in turn, until `stop`.
 pub(in crate::waku) async fn run(waku: Arc<Waku>, mut stop: Stop) {
     let Some(config) = &waku.config.p2p else { return };
     let (Some(every), Some(network)) = (config.sync.every, &waku.network) else { return };
@@ -140,7 +140,7 @@ pub(in crate::waku) async fn run(waku: Arc<Waku>, mut stop: Stop) {
     }
 }
 
-/// Compares with a store.
+/// Begins a comparison with a store.
 async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Result<(), String> {
     let peer = network.connect(store.clone()).await?;
     let mut control = network.control.clone();
@@ -149,7 +149,7 @@ async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Resul
     let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
     let stop = waku.now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
-    // One session at a time: a list of its own needs no room among those of others.
+    // This node begins one session at a time, so its list does not count against those of peers.
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
     let own = Own::load(waku, span(waku, start, stop), items).await?;
     let mut first = Writer::new(&topics(waku), start, PAYLOAD_MAX);
@@ -159,7 +159,7 @@ async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Resul
     session(waku, control, peer, stream, heard, (start, own)).await
 }
 
-/// The other side of [`compare`]: what another store has begun with `first`.
+/// Answers a comparison that a peer has begun with the payload `first`.
 async fn answer(
     waku: &Arc<Waku>,
     control: Control,
@@ -170,21 +170,21 @@ async fn answer(
 ) -> Result<(), String> {
     let (start, query) = match Payload::parse(&first).map_err(|error| error.to_string())? {
         Some(payload) => (payload.start, asked(waku, &payload)),
-        // It has nothing to say, and is done.
+        // An empty payload ends the session.
         None => return Ok(()),
     };
     let own = Own::load(waku, query, items).await?;
     session(waku, control, peer, stream, Some(first), (start, own)).await
 }
 
-/// The messages of this store's that a session is about, in order.
+/// This store's messages that a session compares, sorted by time and hash.
 struct Own {
     items: Vec<Place>,
     _room: Vec<OwnedSemaphorePermit>,
 }
 
 impl Own {
-    /// Those that answer a query.
+    /// Loads the messages that match a query.
     async fn load(
         waku: &Arc<Waku>,
         mut query: Query,
@@ -202,7 +202,7 @@ impl Own {
                     };
                     held.push(more);
                 }
-                // Other stores refuse one without a payload, each time that it is sent.
+                // Other stores refuse a message without a payload every time it is sent.
                 if MessageRecord::new(*record).has_payload() {
                     items.push((record.time(), *record.id()));
                 }
@@ -221,7 +221,8 @@ impl Own {
     }
 }
 
-/// A comparison to its end, from what the other side has said. Then that one gets what it lacks.
+/// Runs a comparison to its end, starting with the peer's payload `heard`. Then sends the peer the
+/// messages it lacks.
 async fn session(
     waku: &Arc<Waku>,
     control: Control,
@@ -253,7 +254,7 @@ async fn session(
         drop(next);
         heard = hear(&mut stream).await?;
     }
-    // Whether the peer hears it is its own affair.
+    // The session is over even if the peer does not receive the end of the stream.
     let _ = frame::end(&mut stream).await;
     let Own { items: mut lacks, _room } = own;
     found.keep_lacked(&mut lacks);
@@ -268,7 +269,7 @@ async fn session(
     Ok(())
 }
 
-/// Says a payload.
+/// Sends a payload.
 async fn say(waku: &Waku, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
     frame::write(stream, bytes).await.map_err(|error| broken(&error))?;
     let counts = &waku.metrics.sync.bytes;
@@ -276,7 +277,7 @@ async fn say(waku: &Waku, stream: &mut Stream, bytes: &[u8]) -> Result<(), Strin
     Ok(())
 }
 
-/// The next payload of the other side; none if it says no more.
+/// Receives the peer's next payload. `None` if the peer has ended the stream.
 async fn hear(stream: &mut Stream) -> Result<Option<Vec<u8>>, String> {
     match tokio::time::timeout(WAIT, frame::read(stream, PAYLOAD_MAX)).await {
         Ok(next) => next.map_err(|error| broken(&error)),
@@ -288,12 +289,12 @@ fn broken(error: &std::io::Error) -> String {
     format!("the stream broke: {error}")
 }
 
-/// Pubsub topics of this store's messages.
+/// The pubsub topics of the shards that this node serves.
 fn topics(waku: &Waku) -> Vec<String> {
     waku.config.served().map(|shard| shard.to_string()).collect()
 }
 
-/// What this store has of a span.
+/// The query for this store's messages of a time span.
 fn span(waku: &Waku, from: u64, to: u64) -> Query {
     let values = topics(waku).into_iter().map(|topic| topic.into_bytes().into()).collect();
     let labels = vec![LabelSet { name: topic::PUBSUB, values }];
@@ -302,7 +303,7 @@ fn span(waku: &Waku, from: u64, to: u64) -> Query {
     Query { labels, from, to, order, limit, budget, ..Query::default() }
 }
 
-/// What this store has of a payload's span and topics.
+/// The query for this store's messages of a payload's time span and topics.
 fn asked(waku: &Waku, payload: &Payload<'_>) -> Query {
     let mut query = span(waku, payload.start, payload.end);
     let theirs = payload.pubsub_topics;
@@ -319,7 +320,7 @@ fn asked(waku: &Waku, payload: &Payload<'_>) -> Query {
     query
 }
 
-/// Hands over what a query finds, until `sink` has enough.
+/// Passes the records that match a query to `sink`, until it breaks.
 fn each(
     store: &dyn Store,
     query: &Query,
@@ -343,7 +344,7 @@ fn each(
     }
 }
 
-/// Sends messages, and says how many.
+/// Sends messages to a peer, and returns how many were sent.
 async fn send(
     waku: &Arc<Waku>,
     mut control: Control,
@@ -379,16 +380,16 @@ async fn send(
     Ok(sent)
 }
 
-/// A message went over.
+/// Counts a message that was transferred.
 fn transferred(waku: &Waku, direction: Direction, bytes: usize) {
     let counts = &waku.metrics.sync;
     counts.bytes.of(SyncProtocol::Transfer).of(direction).add(bytes as u64);
     counts.messages.of(direction).add(1);
 }
 
-/// Takes messages in until there are no more.
+/// Stores the messages of a stream until it ends.
 async fn take(waku: &Arc<Waku>, mut stream: Stream) {
-    // Room for the topic.
+    // 1,024 bytes for the topic.
     let bytes_max = waku.config.message_bytes_max + 1_024;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let (mut taking, mut new) = (JoinSet::new(), 0_u64);
@@ -415,7 +416,7 @@ async fn take(waku: &Arc<Waku>, mut stream: Stream) {
     }
 }
 
-/// Takes in one message with its topic; whether it is new.
+/// Stores one message with its topic. Returns whether the message is new.
 async fn one(waku: &Waku, bytes: &[u8]) -> bool {
     let (mut pubsub_topic, mut message) = ("", None);
     for field in Fields::new(bytes).flatten() {

@@ -1,4 +1,4 @@
-//! What peers send that is wrong, and what they get for it.
+//! Tests of how a node answers invalid input from peers, and of its limits for peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::waku::Serving;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
-/// A node with one message, and a peer of it.
+/// A node with one message, and a peer that is connected to the node.
 struct Pair {
     waku: Arc<Waku>,
     peer: PeerId,
@@ -38,7 +38,7 @@ impl Pair {
         Self::with(name, Clients::default()).await
     }
 
-    /// A node that takes these connections.
+    /// Starts a node that accepts connections from `clients`.
     async fn with(name: &str, clients: Clients) -> Self {
         let store = MemoryStore::new(KeepAll);
         let message = Message {
@@ -98,7 +98,7 @@ impl Pair {
             }
         });
         tokio::time::timeout(Duration::from_secs(30), &mut told).await.unwrap().unwrap();
-        // What was in it is all.
+        // The node holds the key in memory now.
         let _ = std::fs::remove_dir_all(folder);
         Self { waku, peer, addr, control, phase, node, client }
     }
@@ -108,7 +108,8 @@ impl Pair {
         control.open_stream(self.peer, StreamProtocol::new(protocol)).await.unwrap()
     }
 
-    /// The answer to these bytes: status, words and how many messages. Fails if the stream is reset.
+    /// Returns the answer to these bytes: status, description and number of messages. Fails if the
+    /// stream is reset.
     async fn try_say(&self, bytes: &[u8]) -> std::io::Result<(u32, String, usize)> {
         let mut stream = self.stream(STORE).await;
         stream.write_all(bytes).await?;
@@ -116,7 +117,7 @@ impl Pair {
         let answer = frame::read(&mut stream, 1 << 20).await?;
         let answer = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
         let answer = Response::parse(&answer).unwrap();
-        // Then it ends.
+        // The stream ends after the answer.
         assert_eq!(frame::read(&mut stream, 1).await?, None);
         let words = answer.status_desc.unwrap().to_owned();
         Ok((answer.status_code.unwrap(), words, answer.messages().count()))
@@ -130,7 +131,7 @@ impl Pair {
         self.say(&framed(request)).await
     }
 
-    /// Whether one more peer gets in; it stays as long as what comes back.
+    /// Whether the node accepts one more peer. The peer stays connected until its swarm is dropped.
     async fn enters(&self) -> (bool, Swarm<Behaviour>) {
         let mut swarm = stranger().await;
         swarm.dial(self.addr.clone()).unwrap();
@@ -168,7 +169,7 @@ async fn with_key(key: Keypair) -> Swarm<Behaviour> {
     Box::pin(swarm(key, bounds)).await.unwrap()
 }
 
-/// A request as it goes over a stream.
+/// The bytes of a request on a stream.
 fn framed(request: &Request<'_>) -> Vec<u8> {
     let (mut bytes, mut framed) = (Vec::new(), Vec::new());
     request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
@@ -186,11 +187,11 @@ async fn what_is_wrong_is_answered_in_the_protocols_terms() {
     let pair = Pair::start("wrong").await;
     assert_eq!(pair.ask(&good()).await, (200, "OK".into(), 1));
     for (bytes, said) in [
-        // A field that reaches beyond the end, a type that is none, and nothing at all.
+        // A field that reaches beyond the end, an unknown wire type, and an empty request.
         (&[2, 0x0a, 9][..], "cut short"),
         (&[1, 0x0b], "type"),
         (&[0], "request_id"),
-        // A length that nobody needs, and one that is no number.
+        // A length above the bound, and one that is no valid varint.
         (&[0xff, 0xff, 0xff, 0x7f], "bytes, where"),
         (&[0xff; 9], "length"),
     ] {
@@ -223,7 +224,7 @@ async fn streams_that_rest_are_bounded_and_hold_nobody_up() {
     }
     assert_eq!(pair.ask(&good()).await.0, 200);
     let one = pair.stream(STORE).await;
-    // One more than a peer may have is reset.
+    // One stream above the limit of a peer is reset.
     let mut reset = pair.stream(STORE).await;
     let answer = tokio::time::timeout(Duration::from_secs(10), frame::read(&mut reset, 1)).await;
     assert!(!matches!(answer, Ok(Ok(Some(_))) | Err(_)), "it is neither answered nor left open");
@@ -247,7 +248,7 @@ async fn all_streams_of_a_burst_are_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_has_so_many_connections_and_gets_them_back() {
     let pair = Pair::start("address").await;
-    // Beside the one that is there.
+    // One peer is connected already.
     let (second, third, fourth) = (pair.enters().await, pair.enters().await, pair.enters().await);
     assert_eq!([second.0, third.0, fourth.0], [true, true, false]);
     drop((second, third));
@@ -348,7 +349,7 @@ impl Comparing {
         Self { control, sent, client }
     }
 
-    /// Says these bytes, and gives the answer; none if the stream is reset.
+    /// Sends a payload, and returns the answer. `None` if the stream is reset.
     async fn say(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
         let mut control = self.control.clone();
         let protocol = StreamProtocol::new(sync::RECONCILIATION);
@@ -357,14 +358,14 @@ impl Comparing {
         frame::read(&mut stream, 8 << 20).await.ok().flatten()
     }
 
-    /// Waits for a message.
+    /// Waits until the node sends this peer a message.
     async fn is_sent_one(&self) {
         let sent = tokio::time::timeout(Duration::from_secs(30), self.sent.acquire());
         sent.await.unwrap().unwrap().forget();
     }
 }
 
-/// A payload that says of the time up to 100 that there is nothing in it.
+/// A payload that declares the time up to 100 empty.
 fn nothing_there() -> Vec<u8> {
     let mut writer = hark_codec::waku::sync::Writer::new(&[], 1, 1_000);
     writer.items((100, [0; 32]), &[], true);
@@ -389,7 +390,7 @@ async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
     assert_eq!(peer.sent.available_permits(), 0);
     let sent = || pair.waku.metrics.sync.messages.of(crate::waku::metrics::Direction::Sent).get();
     assert_eq!(sent(), 1);
-    // A peer that was away may have lost it.
+    // A peer that was disconnected may have lost the message, so it is sent again.
     peer.client.abort();
     let _ = peer.client.await;
     let again = Comparing::start(&pair, key).await;
@@ -403,17 +404,17 @@ async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
 async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
     let pair = Pair::start("ranges").await;
     let peer = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
-    // From time 1 on, each range is 1 ns long, and nothing is said of it.
+    // From time 1 on, each range is 1 ns long and to be skipped.
     let mut ranges = vec![0, 0, 1];
     ranges.extend([1, 0].iter().cycle().take(4_000_000));
     assert_eq!(peer.say(&pair, &ranges).await.as_deref(), Some(&[0][..]));
-    // Each has another fingerprint than this store.
+    // Each range has a fingerprint that differs from the store's.
     let print = [&[1, 1][..], &[7; 32]].concat();
     let prints: Vec<u8> =
         [0, 0, 1].into_iter().chain(print.iter().copied().cycle().take(3_400_000)).collect();
     let answer = peer.say(&pair, &prints).await.unwrap();
     assert!(answer.len() <= 4 << 20, "{} bytes", answer.len());
-    // Topics without end are refused.
+    // Too many topics are refused.
     let mut topics = vec![0x80, 0x80, 0x80, 1];
     topics.resize(4_000_000, 0);
     assert_eq!(peer.say(&pair, &topics).await, None);
@@ -421,7 +422,7 @@ async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
     pair.end().await;
 }
 
-/// What is decided about a message of a peer's.
+/// The decision about a gossip message with these bytes.
 fn accepted(waku: &Waku, data: Vec<u8>) -> Accepted {
     let topic = IdentTopic::new("/waku/2/rs/1/0").hash();
     accept(waku, &gossipsub::Message { source: None, data, sequence_number: None, topic })
@@ -453,7 +454,7 @@ async fn what_other_nodes_refuse_is_refused_of_gossip() {
         (with(u64::from(u32::MAX)), Accepted::Yes),
         (with(u64::from(u32::MAX) + 1), Accepted::Broken),
         (empty.clone(), Accepted::Broken),
-        // Its payload is there and has no bytes.
+        // The payload field is present but empty.
         (
             {
                 empty.extend([0x0a, 0]);

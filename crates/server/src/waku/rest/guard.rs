@@ -1,10 +1,10 @@
-//! Who may ask the REST door, and which web pages may.
+//! Which clients and which web pages may use the REST API.
 //!
-//! A browser lets a page of anybody ask any address that the browser's machine reaches, this door among
-//! them. So a request that a page has caused is refused unless the operator has named the page's origin:
-//! it says `Origin` or `Sec-Fetch-Site`, or has come to a name that is not this door's (a page may let
-//! its own name lead here: DNS rebinding), or has a body of a type that a page may send without asking.
-//! Programs and scripts say none of that.
+//! A browser lets any web page send requests to any address that the browser's machine can reach,
+//! including this API. So a request caused by a page is refused unless the operator has allowed the
+//! page's origin. Such a request has an `Origin` or `Sec-Fetch-Site` header, or a host name that is
+//! not this node's (DNS rebinding), or a content type that a page may send without a preflight.
+//! Requests of programs and scripts have none of these.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(super) async fn guard(
 }
 
 impl Access {
-    /// Whether a request may pass. One of a page may be read by pages of the origin that comes back.
+    /// Checks whether a request may pass. Returns the origin whose pages may read the answer.
     fn check(
         &self,
         method: &Method,

@@ -42,8 +42,8 @@ fn status(status: Status) -> StatusCode {
     }
 }
 
-/// The answer to what another store was asked, as nwaku has it: what went wrong beyond this node stands
-/// in the JSON.
+/// Maps the answer of another store to HTTP, like nwaku: errors of the other store are reported in
+/// the JSON.
 pub(super) fn from_peer(answer: Result<Vec<u8>, Unanswered>) -> Answer {
     let answer = match answer {
         Ok(answer) => answer,
@@ -149,7 +149,7 @@ impl Parameters {
         Ok(all)
     }
 
-    /// As a request on the wire, so that both doors mean the same.
+    /// Encodes the parameters as a Store v3 request, so that REST and libp2p share the semantics.
     pub(super) fn request(&self) -> Vec<u8> {
         let request = Request {
             request_id: "REST",
