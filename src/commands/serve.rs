@@ -12,7 +12,7 @@ use hark_archive::{Store, vital};
 use hark_server::Server;
 use hark_server::control::{Handover, Taking};
 use hark_server::shelf::{self, Compact};
-use hark_store_embedded::{Embedded, private};
+use hark_store_embedded::{Embedded, permissions};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
@@ -125,7 +125,7 @@ fn hold(
     let names: Vec<_> = rooms.iter().map(|room| room.network.name()).collect();
     let (lock, taking) =
         if args.takeover { place.take_over(&names)? } else { (place.lock()?, None) };
-    if let Some(warning) = private::warning(&place.data)? {
+    if let Some(warning) = permissions::warning(&place.data)? {
         tracing::warn!("{warning}");
     }
     Ok((Some(Arc::new(Held::new(lock))), taking))

@@ -4,9 +4,9 @@
 
 mod address;
 mod bounds;
+mod networks;
 mod nostr;
 mod policy;
-mod rooms;
 mod settings;
 mod typed;
 mod waku;
@@ -22,8 +22,8 @@ use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, Threads};
 use hark_server::{Addresses, MetricsDoor, Proxies};
 
 use address::StoreAddress;
-pub use rooms::{NETWORKS, Reload, Room, Served, ShelfConfig, StoreIs};
-pub(crate) use rooms::{room, rooms, serve_these};
+pub use networks::{NETWORKS, Reload, Room, Served, ShelfConfig, StoreIs};
+pub(crate) use networks::{room, rooms, serve_these};
 use waku::Waku;
 
 /// Checked settings.

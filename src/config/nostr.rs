@@ -6,7 +6,7 @@ use hark_server::nostr::{Config as RelayConfig, Serving, policy};
 use hark_server::shelf;
 
 use super::Config;
-use super::rooms::{Room, Served, ShelfConfig, StoreIs};
+use super::networks::{Room, Served, ShelfConfig, StoreIs};
 
 /// The network, as this program serves it.
 pub(super) const ROOM: Room = Room {

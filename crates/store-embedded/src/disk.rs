@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::map::Map;
-use crate::private;
+use crate::permissions;
 
 /// A file that is written from front to back.
 pub trait DiskFile: Send {
@@ -133,7 +133,7 @@ impl DiskFile for fs::File {
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(private::create_file(path)?))
+        Ok(Box::new(permissions::create_file(path)?))
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
@@ -157,7 +157,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        private::create_dir(path)
+        permissions::create_dir(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

@@ -18,7 +18,7 @@ mod manifest;
 mod map;
 mod mapped;
 mod open;
-pub mod private;
+pub mod permissions;
 mod rebuild;
 mod room;
 pub mod segment;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::disk::{RealDisk, make_dir};
-use crate::private;
+use crate::permissions;
 
 /// Attempts to lock WRITER while LOCK is held, and the time between two. Another process holds
 /// WRITER at that point only if it is just ending.
@@ -163,7 +163,7 @@ fn held(file: &mut File, data: &Path) -> io::Result<LockError> {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    private::open_file(path, options.read(true).write(true).create(true).truncate(false))
+    permissions::open_file(path, options.read(true).write(true).create(true).truncate(false))
 }
 
 fn open_writer(data: &Path) -> Result<File, LockError> {

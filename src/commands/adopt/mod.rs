@@ -97,7 +97,7 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     let stop = interrupt::flag()?;
     let mut source = Source::open(&args.url)?;
     let mut hand = place.write()?;
-    hark_store_embedded::private::create_dir(&place.data)?;
+    hark_store_embedded::permissions::create_dir(&place.data)?;
     let mut progress = Progress::open(place, &source.name())?;
     // One that lies ahead is of another database of the same name.
     let transaction = source.transaction()?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use hark_codec::hex;
-use hark_store_embedded::private;
+use hark_store_embedded::permissions;
 use serde_json::{Value, json};
 
 use super::source::Cursor;
@@ -74,7 +74,7 @@ impl Progress {
         });
         let unfinished = self.file.with_extension("unfinished");
         let saved = (|| {
-            let mut file = private::create_file(&unfinished)?;
+            let mut file = permissions::create_file(&unfinished)?;
             file.write_all(text.to_string().as_bytes())?;
             file.sync_all()?;
             fs::rename(&unfinished, &self.file)
