@@ -194,25 +194,29 @@ impl Giving {
         }
         let until = Instant::now() + patience;
         let hold = |moved: &Movable| Hold::begin(&moved.shelf, until);
-        let holds: Result<Vec<_>, _> = self.shelves.iter().map(hold).collect();
-        let mut released = 0;
-        let held = holds.and_then(|holds| {
-            for moved in &self.shelves {
-                moved.store.release()?;
-                released += 1;
+        let holds: Vec<_> = match self.shelves.iter().map(hold).collect() {
+            Ok(holds) => holds,
+            Err(reason) => return Err(self.keep(0, reason)),
+        };
+        for (released, moved) in self.shelves.iter().enumerate() {
+            if let Err(reason) = moved.store.release() {
+                // The writers are held until the released shelves can be written again.
+                return Err(self.keep(released, reason));
             }
-            Ok(holds)
-        });
-        held.map_err(|reason| {
-            let (released, others) = self.shelves.split_at(released);
-            for moved in others {
-                moved.store.rest(false);
-            }
-            match released.iter().try_for_each(|moved| moved.store.resume()) {
-                Ok(()) => Given::Kept(reason),
-                Err(why) => Given::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
-            }
-        })
+        }
+        Ok(holds)
+    }
+
+    /// Continues with all shelves, of which the first `released` ones were released.
+    fn keep(&self, released: usize, reason: String) -> Given {
+        let (released, others) = self.shelves.split_at(released);
+        for moved in others {
+            moved.store.rest(false);
+        }
+        match released.iter().try_for_each(|moved| moved.store.resume()) {
+            Ok(()) => Given::Kept(reason),
+            Err(why) => Given::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
+        }
     }
 
     /// Directs all writes to the new process, which has the right to write now.
