@@ -272,7 +272,7 @@ impl Network {
             tokio::select! {
                 () = stop.accepting() => break,
                 _ = tick.tick() => {
-                    self.listen().await;
+                    self.listen();
                     self.peers.look(&mut self.swarm);
                 }
                 Some(order) = self.orders.recv() => self.carry_out(order),
@@ -285,23 +285,17 @@ impl Network {
         let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
     }
 
-    /// Listens on the addresses that the previous process has released by now.
-    async fn listen(&mut self) {
+    /// Listens on the addresses that the previous process has released by now. Events of the swarm are
+    /// left to the caller: connections may be among them.
+    fn listen(&mut self) {
         for addr in std::mem::take(&mut self.unheard) {
-            match listen(&mut self.swarm, &addr).await {
-                Ok(()) => tracing::info!(%addr, "peers are taken from now on"),
+            match self.swarm.listen_on(addr.clone()) {
+                Ok(_) => tracing::info!(%addr, "peers are taken from now on"),
                 Err(error) => {
-                    tracing::debug!(%error, "trying again");
+                    tracing::debug!(error = root(&error), "trying again");
                     self.unheard.push(addr);
                 }
             }
-        }
-        if self.unheard.is_empty() {
-            self.addresses.send_if_modified(|reached| {
-                let before = reached.clone();
-                refresh(&self.swarm, reached);
-                before != *reached
-            });
         }
     }
 
