@@ -129,6 +129,12 @@ fn clients_notice_nothing_and_peers_reconnect() {
     wait_for("the friend is a peer again", || connected(&new) == 1);
     friend.publish(&message("takeover", "BQ==", now_ns()));
     wait_for("no message is missed", || history(&new.ask("GET", page, "")) == 5);
+    // Nor does the friend miss what is published through the old process, which has no peers any more.
+    let late = message("takeover", "Bg==", now_ns()).to_string();
+    assert_eq!(kept.ask("POST", publish, &late), (200, "OK".into()));
+    wait_for("the friend has it", || {
+        friend.get(&format!("{page}&includeData=true")).to_string().contains("Bg==")
+    });
     // Commands speak to the new process, of both shelves.
     for network in ["nostr", "waku"] {
         let stats = hark(&data).args(["stats", "--json", "--network", network]).output();

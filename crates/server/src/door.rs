@@ -7,6 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use hark_archive::Record;
+use serde_json::{Map, Value};
+
 pub use crate::admin::http::Operators;
 use crate::admin::take::Taking;
 use crate::connections::Connections;
@@ -15,7 +18,6 @@ use crate::metrics::Page;
 use crate::settings::Shared;
 use crate::stop::Stop;
 use crate::{Clients, ServeError, Shelf};
-use serde_json::{Map, Value};
 
 /// The opened endpoints of one network, with the shelf behind them.
 pub trait Door: Send + Sync {
@@ -35,6 +37,12 @@ pub trait Door: Send + Sync {
     /// Restores one part of the [`Door::state`] of the same door in the process before this one.
     fn restore(&self, part: &[u8]) {
         let _ = part;
+    }
+
+    /// Sends a record that a client has published in the process before this one, after a takeover, to
+    /// those whom only this process reaches.
+    fn forward(&self, record: &Record<'_>) {
+        let _ = record;
     }
 
     /// Writes the door's own metrics for Prometheus. Those of the shelves are written elsewhere.

@@ -24,7 +24,7 @@ use super::protocol::{
     STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::socket;
-use crate::door::Opened;
+use crate::door::{Door, Opened};
 use crate::settings::Shared;
 use crate::shelf::{Movable, Shelf};
 
@@ -241,17 +241,24 @@ impl Connection {
                 if let (Some((shelf, sibling)), Ok(record)) = (sibling, Record::new(frame.body())) {
                     shelf.subscribers().publish(None, &record);
                     shelf.siblings().pass_on(&record, Some(sibling));
+                    if let Some(network) = self.network(frame.shelf()) {
+                        network.door.forward(&record);
+                    }
                 }
                 continue;
             }
             // Room for progress, as the answers before this one may not be read yet.
             let (say, said) = sync_channel(4);
-            let network = self.networks.iter().find(|each| each.shelf.name() == frame.shelf());
+            let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
             if promise.send((name, said)).is_err() {
                 break Ok(());
             }
             match network {
+                // What its clients publish is for those, too, whom only this process reaches.
+                Some(Opened { shelf, door }) if frame.what == PUT && !siblings.is_empty() => {
+                    put(shelf, Some(Arc::clone(door)), frame.body(), say);
+                }
                 Some(network) => self.serve(&frame, network, say),
                 None => {
                     let _ = say.send((FAILED, self.unserved(&frame).into()));
@@ -260,6 +267,11 @@ impl Connection {
         };
         drop(promise);
         answering.join().unwrap_or(Ok(())).and(result)
+    }
+
+    /// The network whose shelf has this name.
+    fn network(&self, shelf: &str) -> Option<&Opened> {
+        self.networks.iter().find(|network| network.shelf.name() == shelf)
     }
 
     /// Why a request about no shelf of this server is not answered.
@@ -274,7 +286,7 @@ impl Connection {
     fn serve(&self, frame: &Frame, Opened { shelf, door }: &Opened, say: Say) {
         // Sends below fail only where the connection is gone, and the answer with it.
         let answer = match frame.what {
-            PUT => return put(shelf, frame.body(), say),
+            PUT => return put(shelf, None, frame.body(), say),
             ERASE => self.erase(shelf, frame.body(), &say).map(|count| count.to_string()),
             COMPACT => match shelf.compact() {
                 Some(compact) => compact(&mut |line| {
@@ -321,20 +333,27 @@ impl Connection {
     }
 }
 
-fn put(shelf: &Shelf, body: &[u8], say: Say) {
+/// Writes a record. `door` forwards it, once it is stored, where that is to be done.
+fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: Say) {
     // Here and not in the store: a bad record there would fail others in its batch.
     if let Err(error) = Record::new(body).and_then(|record| record.check()) {
         let _ = say.send((FAILED, error.to_string().into()));
         return;
     }
-    let refused = say.clone();
+    let (refused, record) = (say.clone(), Box::<[u8]>::from(body));
+    let forwarded = door.map(|door| (door, record.clone()));
     let done = move |result: Result<Outcome, Arc<CommitError>>| {
+        if let (Ok(Outcome::Stored { .. }), Some((door, bytes))) = (&result, forwarded)
+            && let Ok(record) = Record::new(&bytes)
+        {
+            door.forward(&record);
+        }
         let _ = say.try_send(match result {
             Ok(outcome) => (OUTCOME, outcome_bytes(outcome).into()),
             Err(error) => (FAILED, error.to_string().into()),
         });
     };
-    if shelf.writer().submit(Write::Put(body.into()), Box::new(done)).is_err() {
+    if shelf.writer().submit(Write::Put(record), Box::new(done)).is_err() {
         let _ = refused.send((FAILED, "the archive takes no more writes".into()));
     }
 }

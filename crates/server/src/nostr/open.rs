@@ -3,6 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use hark_archive::live::Live;
+use hark_archive::{Query, Record};
+use hark_networks::nostr::admit::OwnUrls;
+
 use super::intake::{Intake, Parts};
 use super::listen::RelayDoor;
 use super::metrics::Metrics;
@@ -15,9 +19,6 @@ use crate::rate::Rates;
 use crate::shelf::{Shelf, Subscribers};
 use crate::slow::SlowLog;
 use crate::websocket::Deflate;
-use hark_archive::live::Live;
-use hark_archive::{Query, Record};
-use hark_networks::nostr::admit::OwnUrls;
 
 /// Threads of a relay, until they are waited for.
 #[derive(Default)]

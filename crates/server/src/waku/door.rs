@@ -196,6 +196,13 @@ impl Door for WakuDoor {
         }
     }
 
+    fn forward(&self, record: &Record<'_>) {
+        let record = MessageRecord::new(*record);
+        if let Ok(pubsub_topic) = std::str::from_utf8(record.pubsub_topic()) {
+            self.waku.try_pass_on(pubsub_topic, record.message());
+        }
+    }
+
     fn metrics(&self, page: &mut Page) {
         prometheus::write(page, &self.waku);
     }

@@ -82,6 +82,13 @@ impl Waku {
             network.publish(pubsub_topic, message).await;
         }
     }
+
+    /// Passes a message on to peers, without waiting.
+    pub(super) fn try_pass_on(&self, pubsub_topic: &str, message: &[u8]) {
+        if let Some(network) = self.network.as_ref().filter(|_| self.config.forward) {
+            network.try_publish(pubsub_topic.to_owned(), message.to_vec());
+        }
+    }
 }
 
 #[cfg(not(feature = "libp2p"))]
@@ -104,4 +111,6 @@ impl Waku {
     }
 
     pub(super) async fn pass_on(&self, _: String, _: Vec<u8>) {}
+
+    pub(super) fn try_pass_on(&self, _: &str, _: &[u8]) {}
 }

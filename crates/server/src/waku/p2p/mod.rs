@@ -164,6 +164,14 @@ impl Handle {
         let _ = self.orders.send(order).await;
     }
 
+    /// The same without waiting: a message that finds the queue full is not relayed.
+    pub(super) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
+        let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
+        if self.orders.try_send(order).is_err() {
+            tracing::warn!("a message of the process before this one was not relayed");
+        }
+    }
+
     /// Returns the addresses of this node.
     pub(super) fn addresses(&self) -> Vec<String> {
         self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
