@@ -92,6 +92,7 @@ impl Place {
             head_bytes_max: self.config.head_bytes_max,
             // Space that deleted records occupy is not available to other records.
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
+            listed_labels: self.network.nature().listed_labels,
             ..Options::default()
         }
     }
@@ -113,6 +114,7 @@ impl Place {
             units_per_s: nature.units_per_s,
             one_kind: nature.one_kind,
             common_labels: nature.common_labels,
+            listed_labels: nature.listed_labels,
             ..hark_store_postgres::Options::default()
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hark_archive::Store;
 use hark_store_embedded::{Embedded, Options};
-use hark_testkit::contract::{Compared, Size, Subject, rules, run};
+use hark_testkit::contract::{Compared, Size, Subject, listed, rules, run};
 use hark_testkit::random::{Flavour, Random};
 
 /// The embedded archive with small segments, so that a few thousand records are sealed and merged
@@ -38,6 +38,7 @@ impl Shelf {
             merge_fan_in: 4,
             segment_records_max: u64::from(seal_records) * 20,
             background,
+            listed_labels: listed(flavour),
             ..Options::default()
         };
         let mut shelf = Self { dir: tempdir::Dir(dir), flavour, options, store: None };
@@ -66,8 +67,19 @@ impl Subject for Shelf {
     }
 
     fn disturb(&mut self, random: &mut Random) {
-        match random.below(6) {
-            0 | 1 => self.open(),
+        match random.below(7) {
+            0 => self.open(),
+            1 => {
+                // Segments that list other labels are made again, some of them at once.
+                self.store = None;
+                let options = Options { listed_labels: b"e", ..self.options.clone() };
+                let opened = Embedded::open(self.path(), rules(self.flavour), options);
+                opened.expect("opens").settle().expect("settles");
+                self.open();
+                if random.once_in(2) {
+                    self.embedded().settle().expect("settles");
+                }
+            }
             2 => {
                 self.embedded().compact(&mut |_| {}).expect("compacts");
                 let stats = self.embedded().stats();

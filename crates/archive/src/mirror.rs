@@ -256,6 +256,10 @@ impl Store for Mirrored {
         self.shared.first.count(query)
     }
 
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        self.shared.first.label_values(name, each)
+    }
+
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         self.shared.first.expired(now, limit)
     }
@@ -541,6 +545,14 @@ mod tests {
 
         fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
             self.store.count(query)
+        }
+
+        fn label_values(
+            &self,
+            name: u8,
+            each: &mut dyn FnMut(&[u8], u64),
+        ) -> Result<(), SearchError> {
+            self.store.label_values(name, each)
         }
 
         fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

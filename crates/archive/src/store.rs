@@ -29,6 +29,7 @@ use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::query::plan::Set;
 
+pub mod label_values;
 pub mod memory;
 
 /// One change to a store.
@@ -137,6 +138,15 @@ pub enum SearchError {
     /// The disk or database failed.
     #[error("the archive could not be read: {0}")]
     Failed(String),
+}
+
+impl SearchError {
+    /// The error of [`Store::label_values`] for a label that the store does not list.
+    #[must_use]
+    pub fn not_listed(name: u8) -> Self {
+        let name = char::from(name).escape_default();
+        Self::Failed(format!("the values of label `{name}` are not listed"))
+    }
 }
 
 /// The state of a search after a slice.
@@ -339,6 +349,12 @@ pub trait Store: Send + Sync {
     /// Counts the records that match, ignoring limit and cursor. `None` if the budget did not
     /// suffice.
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError>;
+
+    /// Passes each value of a label to `each`, with the number of stored records that have it. Every
+    /// value is passed once, in no particular order. A store counts only the labels that its
+    /// options list; for any other label it may return an error. After an error, what was passed
+    /// is incomplete.
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError>;
 
     /// Returns the ids of up to `limit` stored records that have expired by `now`.
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError>;

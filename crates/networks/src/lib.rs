@@ -36,6 +36,8 @@ pub struct Nature {
     pub one_kind: bool,
     /// Names of labels that have few values, each of them on many records.
     pub common_labels: &'static [u8],
+    /// Names of labels whose values a store lists, as questions are matched against the values.
+    pub listed_labels: &'static [u8],
 }
 
 /// Records as lines of JSON, without line endings.

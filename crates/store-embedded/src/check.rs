@@ -1,6 +1,6 @@
 //! Checking a shelf: every checksum, and every posting list and rank against the records.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::{OpenError, open_segment};
 use crate::rebuild::Deletes;
+use crate::segment::values::Value;
 use crate::segment::view::{Segment, SegmentView};
 use crate::segment::{self, Address, SECTIONS};
 use crate::term::Terms;
@@ -106,7 +107,7 @@ fn check_files(
     progress: OnProgress<'_>,
 ) -> Report {
     let disk = &*options.disk;
-    let terms = Terms::new(&manifest.secret);
+    let terms = Terms::new(&manifest.secret, options.listed_labels);
     let deletes = Deletes::none();
     let (report, live) = (Report::default(), HashMap::new());
     let mut check = Check { disk, dir, manifest, terms, deletes, report, live };
@@ -350,7 +351,38 @@ impl Check<'_> {
         if !expiring.is_sorted() {
             self.tell(told, "the list of expiries is out of order".into());
         }
-        debug_assert_eq!(SECTIONS.len(), 10, "a new section needs its check here");
+        self.values(segment, told);
+        debug_assert_eq!(SECTIONS.len(), 11, "a new section needs its check here");
+    }
+
+    /// Checks the values of listed labels: live rows have no others, and every value has a row.
+    fn values(&mut self, segment: &Segment, told: &mut Told) {
+        let (file, listed) = (&segment.file, segment.file.listed());
+        let is_live = |row: &u32| !segment.dead.dead.get(*row);
+        let live = if listed.is_empty() { 0 } else { file.rows };
+        let records = (0..live).filter(is_live).filter_map(|row| segment.record(row));
+        let labels = records.flat_map(|record| record.labels());
+        let mut missing: BTreeSet<Value<'_>> =
+            labels.filter(|(name, _)| listed.contains(name)).collect();
+        let mut last = None;
+        let mut values = file.values();
+        for (at, value) in values.by_ref().enumerate() {
+            if last.is_some_and(|last| last >= value) {
+                self.tell(told, format!("value {at} of the listed labels is out of order"));
+            }
+            last = Some(value);
+            if file.term(self.terms.label(value.0, value.1)).is_empty() {
+                self.tell(told, format!("value {at} of the listed labels is that of no row"));
+            }
+            missing.remove(&value);
+        }
+        if !missing.is_empty() {
+            let count = missing.len();
+            self.tell(told, format!("{count} values of labels are missing from the list"));
+        }
+        if !values.is_at_end() {
+            self.tell(told, "the list of values of labels is cut off".into());
+        }
     }
 }
 

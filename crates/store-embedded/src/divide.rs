@@ -85,7 +85,7 @@ pub(crate) fn divide(
     }
     let (_, sealed) = logs.split_last().unwrap_or((&0, &[]));
     next.logs.extend(logs.iter().map(|&number| entry(number)));
-    let terms = Terms::new(&next.secret);
+    let terms = Terms::new(&next.secret, options.listed_labels);
     for &log in sealed {
         let number = next.next_segment;
         next.next_segment += 1;

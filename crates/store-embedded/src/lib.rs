@@ -12,6 +12,7 @@ pub mod disk;
 mod divide;
 mod follow;
 pub mod head;
+mod label_values;
 mod lock;
 pub mod log;
 mod manifest;
@@ -67,6 +68,10 @@ pub struct Options {
     /// Whether sealing, merging and rewriting run on a thread of their own. Otherwise they run
     /// inside the commit that calls for them: slower, but the same every time.
     pub background: bool,
+    /// Names of labels whose values are listed in segments, for
+    /// [`Store::label_values`](hark_archive::Store::label_values). Segments that list others are
+    /// made again, one at a time.
+    pub listed_labels: &'static [u8],
     /// The disk that the files are on.
     pub disk: Arc<dyn disk::Disk>,
 }
@@ -82,6 +87,7 @@ impl Default for Options {
             rewrite_dead_share: 0.3,
             dead_bytes_max: u64::MAX,
             background: true,
+            listed_labels: &[],
             disk: Arc::new(disk::RealDisk),
         }
     }

@@ -13,8 +13,10 @@ use crate::segment;
 use crate::segment::sidecar::Kind;
 use crate::term::SECRET;
 
-/// The format that this version reads and writes.
-pub const VERSION: u32 = 1;
+/// The format that this version writes.
+pub const VERSION: u32 = 2;
+/// The formats that it reads. The first is the same but for segments, which listed no labels.
+const KNOWN: [u32; 2] = [1, VERSION];
 const NAME: &str = "MANIFEST";
 const ASIDE: &str = "MANIFEST.new";
 
@@ -136,7 +138,7 @@ impl Manifest {
         let version = text.lines().next().and_then(|line| line.strip_prefix("hark-shelf "));
         let version = version.and_then(|version| version.parse().ok());
         match version.ok_or(damaged("first line"))? {
-            VERSION => {}
+            version if KNOWN.contains(&version) => {}
             other => return Err(ManifestError::Version(other)),
         }
         let at = text.rfind("crc32c ").ok_or(damaged("no checksum"))?;

@@ -176,7 +176,7 @@ impl Embedded {
         mut manifest: Manifest,
         mut notes: Option<&mut Vec<String>>,
     ) -> Result<Shelf, OpenError> {
-        let terms = Terms::new(&manifest.secret);
+        let terms = Terms::new(&manifest.secret, options.listed_labels);
         let disk = &*options.disk;
         let mut segments = Vec::new();
         let mut remade = false;

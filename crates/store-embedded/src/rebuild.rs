@@ -162,7 +162,7 @@ fn rebuild_all(
         *manifest = divide(dir, options, manifest, long)?;
         progress(Progress { what: "dividing logs", done: 1, total: 1 });
     }
-    let terms = Terms::new(&manifest.secret);
+    let terms = Terms::new(&manifest.secret, options.listed_labels);
     let deletes = Deletes::read(disk, dir, manifest, 0)?;
     let total = manifest.segments.len() as u64;
     for at in 0..manifest.segments.len() {

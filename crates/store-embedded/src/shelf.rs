@@ -26,6 +26,7 @@ use crate::Options;
 use crate::disk::DiskFile;
 use crate::follow::Released;
 use crate::head::{self, Head, HeadView, ROWS_MAX};
+use crate::label_values::label_values;
 use crate::log::{self, BODY_MAX, Frame, Log};
 use crate::manifest::{LogEntry, Manifest};
 use crate::segment;
@@ -105,7 +106,7 @@ impl View {
         lost.or_else(|| self.segments.iter().find_map(|segment| segment.trouble()))
     }
 
-    fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
+    pub(crate) fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
         std::iter::once(&self.active).chain(self.frozen.iter().rev())
     }
 
@@ -714,6 +715,16 @@ impl Store for Embedded {
         let count = count_all(&view.parts, &view.now().0, questions);
         self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
         Ok(count)
+    }
+
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        let terms = self.shelf.terms;
+        if !terms.listed().contains(&name) {
+            return Err(SearchError::not_listed(name));
+        }
+        let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
+        label_values(&view, terms, name, each);
+        self.shelf.believe(&view, &before, || view.trouble())
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

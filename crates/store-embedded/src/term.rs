@@ -12,18 +12,25 @@ use siphasher::sip::SipHasher13;
 /// Bytes of a shelf's secret.
 pub const SECRET: usize = 16;
 
-/// The hash functions of one shelf.
+/// The hash functions of one shelf, and the labels whose values are listed.
 #[derive(Clone, Copy)]
 pub struct Terms {
     hasher: SipHasher13,
     every: u64,
+    listed: &'static [u8],
 }
 
 impl Terms {
-    /// Makes the hash functions from the shelf's secret.
-    pub fn new(secret: &[u8; SECRET]) -> Self {
+    /// Makes the hash functions from the shelf's secret. The values of the labels named in `listed`
+    /// are listed.
+    pub fn new(secret: &[u8; SECRET], listed: &'static [u8]) -> Self {
         let hasher = SipHasher13::new_with_key(secret);
-        Self { hasher, every: hash(hasher, 0, 0, &[]) }
+        Self { hasher, every: hash(hasher, 0, 0, &[]), listed }
+    }
+
+    /// The names of the labels whose values are listed.
+    pub fn listed(&self) -> &'static [u8] {
+        self.listed
     }
 
     /// The term that every row has. Its posting list of a kind has all rows of that kind.

@@ -224,7 +224,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
             (0..records).map(|number| record_of(number, number % 5, labels, 0)).collect();
         let mut scratch = Vec::with_capacity(3_000);
         let before = bytes_of_this_thread();
-        let head = Head::new(Arc::new(Log::empty()), Terms::new(&[7; 16]), 0, 1_000);
+        let head = Head::new(Arc::new(Log::empty()), Terms::new(&[7; 16], &[]), 0, 1_000);
         let empty = bytes_of_this_thread();
         for bytes in &records {
             head.insert(&Record::new(bytes).expect("sound"), 0, &mut scratch);

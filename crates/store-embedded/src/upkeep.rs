@@ -332,11 +332,16 @@ impl Shelf {
     /// Seals the oldest frozen head; false if there is none.
     fn seal_next(&self) -> Result<bool, UpkeepError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
-        let started = Started::now();
-        let needs = seal::bytes_max(&head) + self.dead_files_max();
+        let (started, before) = (Started::now(), self.before());
+        let values = seal::values(&head, &self.terms);
+        let needs = seal::bytes_max(&head, &values, &self.terms) + self.dead_files_max();
         let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
         let number = self.segment_number();
-        let written = seal::seal(&room, &self.dir, number, &head)?;
+        if !self.terms.listed().is_empty() {
+            // Values were read from the log. None may be missing.
+            self.all_was_read(&before)?;
+        }
+        let written = seal::seal(&room, &self.dir, number, &head, (&self.terms, &values))?;
         self.note_written(written.bytes);
         let log = head.log.number;
         let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
@@ -375,7 +380,7 @@ impl Shelf {
             return Ok(Some(Arc::clone(bad)));
         }
         let number = self.segment_number();
-        let written = merge::merge(&room, &self.dir, number, olds)?;
+        let written = merge::merge(&room, &self.dir, number, olds, &self.terms)?;
         self.all_was_read(&before)?;
         self.note_written(written.bytes);
         let entry = SegmentEntry {

@@ -33,6 +33,7 @@ mod address;
 mod commit;
 mod count;
 mod explain;
+mod label_values;
 mod layout;
 mod line;
 mod listen;
@@ -72,6 +73,9 @@ pub struct Options {
     /// Names of labels whose values large parts of all records share. Such a label drives no search
     /// that has another condition.
     pub common_labels: &'static [u8],
+    /// Names of labels whose values are listed, for
+    /// [`Store::label_values`](hark_archive::Store::label_values). Private labels are never listed.
+    pub listed_labels: &'static [u8],
     /// Whether missing migrations are applied.
     pub migrate: bool,
 }
@@ -90,6 +94,7 @@ impl Default for Options {
             units_per_s: 1,
             one_kind: false,
             common_labels: &[],
+            listed_labels: &[],
             migrate: true,
         }
     }
@@ -152,6 +157,7 @@ pub(crate) struct Inner {
 pub(crate) struct Nature {
     pub(crate) one_kind: bool,
     pub(crate) common_labels: &'static [u8],
+    pub(crate) listed_labels: &'static [u8],
 }
 
 /// Hashes of ids stored recently, in two generations.
@@ -212,13 +218,20 @@ impl PostgresStore {
             }
         } else {
             let missing = migrate::status(&mut session, &schema)?;
-            let missing = missing.iter().filter(|one| one.applied.is_none()).count();
+            let mut missing = missing.iter().filter(|one| one.applied.is_none()).count();
+            if missing == 0 && !label_values::is_settled(&mut session, options.listed_labels)? {
+                missing = 1;
+            }
             if missing > 0 {
                 return Err(MigrateError::Missing { missing, shelf: shelf.into() }.into());
             }
         }
         let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
         let (secret, width) = stats::settled(&mut session, width)?;
+        let terms = Terms::new(&secret);
+        if options.migrate {
+            label_values::settle(&mut session, &terms, options.listed_labels)?;
+        }
         let lines = line::read(&mut session)?;
         let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
         let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
@@ -234,14 +247,18 @@ impl PostgresStore {
             pool,
             replica,
             rules,
-            terms: Terms::new(&secret),
+            terms,
             grid: Grid {
                 width,
                 from: options.parts_from_s.saturating_mul(options.units_per_s),
                 max: options.parts_max,
             },
             units_per_s: options.units_per_s,
-            nature: Nature { one_kind: options.one_kind, common_labels: options.common_labels },
+            nature: Nature {
+                one_kind: options.one_kind,
+                common_labels: options.common_labels,
+                listed_labels: options.listed_labels,
+            },
             parts: RwLock::new(Arc::new(parts)),
             places: Places::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
@@ -282,8 +299,17 @@ pub fn migrations(
     check_version(&mut session)?;
     if up {
         migrate::up(&mut session, &schema)?;
+        let secret = stats::secret(&mut session)?;
+        label_values::settle(&mut session, &Terms::new(&secret), options.listed_labels)?;
     }
-    Ok(migrate::status(&mut session, &schema)?)
+    let mut all = migrate::status(&mut session, &schema)?;
+    if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
+        && !label_values::is_settled(&mut session, options.listed_labels)?
+    {
+        // Its tables exist, but not what this version of the network has in them.
+        last.applied = None;
+    }
+    Ok(all)
 }
 
 fn schema(shelf: &str) -> Result<String, OpenError> {
@@ -357,6 +383,15 @@ impl Store for PostgresStore {
         let mut reading = Reading::new(Arc::clone(&self.inner), self.inner.places.now());
         let counted = reading.with(|session| counting.count(session));
         counted.map_err(|fault| failed(&fault))
+    }
+
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        if !self.inner.nature.listed_labels.contains(&name) {
+            return Err(SearchError::not_listed(name));
+        }
+        let mut after = i64::MIN;
+        let read = |session: &mut _| label_values::read(session, name, &mut after, each);
+        self.inner.pool.with(read).map_err(|fault| failed(&fault))
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

@@ -9,6 +9,8 @@
 //! If the lock of the parent tables is not free at once, the transaction is rolled back and tried
 //! again in the next round, so that no query waits behind it.
 
+use std::collections::HashMap;
+
 use tokio_postgres::Row;
 
 use crate::Inner;
@@ -33,21 +35,22 @@ pub(crate) fn oldest_part(
 ) -> Result<Option<u64>, Fault> {
     // These parts were left by a process that ended, or failed, before it dropped them.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
-        whole(session, |session| drop_retired(session, row.get(0)))?;
+        whole(session, |session| drop_retired(inner, session, row.get(0)))?;
     }
     let spared: Vec<i32> = spared.iter().map(|kind| kind.cast_signed()).collect();
     let Some(number) = candidate(session, to, &spared)? else { return Ok(None) };
     let records = count(session, number, false)?;
-    let moved = whole(session, |session| retire(session, number, &spared, records))?;
+    let moved = whole(session, |session| retire(inner, session, number, (&spared, records)))?;
     let Some((moved, version)) = moved else { return Ok(None) };
     inner.set_parts(Parts::read(session, version)?);
     inner.forget_known();
-    let records = whole(session, |session| drop_retired(session, number))?.unwrap_or(records);
+    let records =
+        whole(session, |session| drop_retired(inner, session, number))?.unwrap_or(records);
     Ok(Some((records - moved).max(0).cast_unsigned()))
 }
 
 /// Runs `work`, which begins a transaction. Rolls the transaction back if `work` did not succeed.
-fn whole<T>(
+pub(crate) fn whole<T>(
     session: &mut Session,
     work: impl FnOnce(&mut Session) -> Result<Option<T>, Fault>,
 ) -> Result<Option<T>, Fault> {
@@ -100,10 +103,10 @@ fn count(session: &mut Session, number: i64, retired: bool) -> Result<i64, Fault
 /// Returns how many were spared, and the new version of the parts. `None` if the part is gone, or
 /// now has too many spared records.
 fn retire(
+    inner: &Inner,
     session: &mut Session,
     number: i64,
-    spared: &[i32],
-    records: i64,
+    (spared, records): (&[i32], i64),
 ) -> Result<Option<(i64, i64)>, Fault> {
     session.batch("BEGIN")?;
     // No commit changes the part from here on.
@@ -114,23 +117,52 @@ fn retire(
     }
     let Some(moved) = count_spared(session, number, spared)? else { return Ok(None) };
     session.batch(&session.layout().retire_part(number, spared, records, moved))?;
+    if !inner.nature.listed_labels.is_empty() {
+        session.batch(session.layout().keep_spared_values())?;
+    }
     let rows = session.query_once("SELECT parts FROM state", &[])?;
     session.batch("COMMIT")?;
     Ok(Some((moved, rows.first().map_or(0, |row| row.get(0)))))
 }
 
-/// Drops the tables of a detached part, and corrects the shelf's count of records. Returns how many
+/// Counts the records of a retired part by listed value, a bounded number of records per statement.
+fn count_values(session: &mut Session, number: i64) -> Result<HashMap<i64, i64>, Fault> {
+    let text = session.layout().count_values(number);
+    let (mut values, mut seq) = (HashMap::new(), i64::MIN);
+    loop {
+        let rows = session.query_once(&text, &[&seq, &COUNTED_MAX])?;
+        let Some(last) = rows.first().and_then(|row| row.get::<_, Option<i64>>(0)) else {
+            return Ok(values);
+        };
+        for row in &rows {
+            if let (Some(term), Some(records)) = (row.get(1), row.get::<_, Option<i64>>(2)) {
+                *values.entry(term).or_default() += records;
+            }
+        }
+        seq = last;
+    }
+}
+
+/// Drops the tables of a detached part, and corrects the shelf's count of records and of values. Returns how many
 /// records the part had. `None` if another process dropped it first.
-fn drop_retired(session: &mut Session, number: i64) -> Result<Option<i64>, Fault> {
+fn drop_retired(inner: &Inner, session: &mut Session, number: i64) -> Result<Option<i64>, Fault> {
     let records = match count(session, number, true) {
         Err(Fault::Missing(_)) => return Ok(None),
         records => records?,
+    };
+    let values = match inner.nature.listed_labels {
+        [] => HashMap::new(),
+        _ => count_values(session, number)?,
     };
     session.batch("BEGIN")?;
     session.query(Form::Lock, &[])?;
     let text = "DELETE FROM retired WHERE number = $1 RETURNING records";
     let rows = session.query_once(text, &[&number])?;
     let Some(counted) = rows.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };
+    if !values.is_empty() {
+        let (terms, records): (Vec<i64>, Vec<i64>) = values.into_iter().unzip();
+        session.query_once(&session.layout().lower_values(), &[&terms, &records])?;
+    }
     session.batch(&session.layout().drop_part(number, counted, records))?;
     Ok(Some(records))
 }

@@ -20,8 +20,19 @@ pub(crate) fn settled(session: &mut Session, width: u64) -> Result<([u8; SECRET]
     let width = value("part_width").and_then(|width| width.try_into().ok());
     match (secret, width) {
         (Some(secret), Some(width)) => Ok((secret, u64::from_be_bytes(width).max(1))),
-        _ => Err(Fault::Refused("its table `meta` is not whole".into())),
+        _ => Err(not_whole()),
     }
+}
+
+/// The shelf's secret.
+pub(crate) fn secret(session: &mut Session) -> Result<[u8; SECRET], Fault> {
+    let rows = session.query_once("SELECT value FROM meta WHERE name = 'secret'", &[])?;
+    let secret = rows.first().and_then(|row| row.get::<_, &[u8]>(0).try_into().ok());
+    secret.ok_or_else(not_whole)
+}
+
+fn not_whole() -> Fault {
+    Fault::Refused("its table `meta` is not whole".into())
 }
 
 /// Sizes as PostgreSQL says them; zeros while it is away.

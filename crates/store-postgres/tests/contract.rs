@@ -3,7 +3,7 @@
 
 use hark_archive::Store;
 use hark_store_postgres::{Options, PostgresStore};
-use hark_testkit::contract::{Size, Subject, rules, run};
+use hark_testkit::contract::{Size, Subject, listed, rules, run};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
 
@@ -28,7 +28,11 @@ impl Schema {
     }
 
     fn open(&mut self) {
-        let common = Options { part_s: 600, ..Options::default() };
+        self.open_listing(listed(self.flavour));
+    }
+
+    fn open_listing(&mut self, listed_labels: &'static [u8]) {
+        let common = Options { part_s: 600, listed_labels, ..Options::default() };
         let (shelf, options) = match self.flavour {
             Flavour::Nostr => ("nostr", common),
             Flavour::Labels => (
@@ -54,7 +58,13 @@ impl Subject for Schema {
 
     fn disturb(&mut self, random: &mut Random) {
         match random.below(3) {
-            0 => self.open(),
+            0 => {
+                // Values are counted again wherever other labels were listed meanwhile.
+                if random.once_in(2) {
+                    self.open_listing(b"c");
+                }
+                self.open();
+            }
             1 => drop(self.database.sql("VACUUM ANALYZE")),
             _ => drop(self.database.sql("ANALYZE")),
         }

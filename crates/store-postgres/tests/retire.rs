@@ -11,7 +11,7 @@ const DAY: u64 = 86_400;
 const OLD: u64 = 19_700 * DAY;
 
 fn open(database: &Database<'_>) -> PostgresStore {
-    let options = Options { part_s: DAY, ..Options::default() };
+    let options = Options { part_s: DAY, listed_labels: b"t", ..Options::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     store.expect("opens")
 }
@@ -30,6 +30,15 @@ fn put(store: &dyn Store, numbers: std::ops::Range<u32>, kind: u32, time: u64) {
 fn all(store: &dyn Store) -> u64 {
     let counted = store.count(&Query::default()).unwrap().unwrap();
     assert_eq!(store.stats().records, counted);
+    let mut values = Vec::new();
+    store.label_values(b't', &mut |value, records| values.push((value.to_vec(), records))).unwrap();
+    for (value, records) in &values {
+        let labels = vec![hark_archive::LabelSet::one(b't', value)];
+        let query = Query { labels, ..Query::default() };
+        assert_eq!(store.count(&query).unwrap(), Some(*records), "{value:?}");
+    }
+    // Every record has one value.
+    assert_eq!(values.iter().map(|(_, records)| records).sum::<u64>(), counted);
     counted
 }
 

@@ -47,6 +47,14 @@ pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
     }
 }
 
+/// The labels that a subject lists, for a flavour.
+pub fn listed(flavour: Flavour) -> &'static [u8] {
+    match flavour {
+        Flavour::Nostr => b"pt",
+        Flavour::Labels => b"cp",
+    }
+}
+
 /// Runs a subject and the model side by side. Panics if they differ, with the seed in the message.
 pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -> Compared {
     let model = match flavour {
@@ -65,6 +73,8 @@ pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -
         while disturbed < size.disturbances * world.made() / size.records {
             subject.disturb(&mut world.random);
             disturbed += 1;
+            let context = format!("seed {seed}, after {} records", world.made());
+            compare_values(subject.store(), &model, listed(flavour), &context);
         }
         while compared.queries < size.queries * world.made() / size.records {
             let query = world.query();
@@ -74,7 +84,24 @@ pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -
             compared.queries += 1;
         }
     }
+    compare_values(subject.store(), &model, listed(flavour), &format!("seed {seed}, at the end"));
     compared
+}
+
+/// Panics with `context` if the store and the model know other values of these labels, or other
+/// numbers of records with them.
+pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], context: &str) {
+    let values = |store: &dyn Store, name| {
+        let mut values = Vec::new();
+        let mut each = |value: &[u8], count| values.push((value.to_vec(), count));
+        store.label_values(name, &mut each).expect("the store lists values");
+        values.sort_unstable();
+        values
+    };
+    for &name in listed {
+        let (theirs, ours) = (values(store, name), values(model, name));
+        assert!(theirs == ours, "values of {name} differ, {context}: {theirs:?} for {ours:?}");
+    }
 }
 
 fn batch(world: &mut World) -> Vec<Write> {

@@ -27,7 +27,7 @@ impl Network for Toy {
         "lines"
     }
     fn nature(&self) -> Nature {
-        Nature { units_per_s: 1, one_kind: true, common_labels: &[] }
+        Nature { units_per_s: 1, one_kind: true, common_labels: &[], listed_labels: b"t" }
     }
     fn rules(&self) -> Box<dyn Rules> {
         Box::new(Self)

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_codec::record::{Id, Key, Record};
 
-use super::{CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write};
+use super::{
+    CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write,
+    label_values,
+};
 use crate::admission::{Effects, Rules};
 use crate::query::explain::{Explanation, Step};
 use crate::query::plan::Set;
@@ -228,6 +231,15 @@ impl Store for MemoryStore {
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, ..normal(query) };
         Ok(Some(self.state().find(&query).len() as u64))
+    }
+
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        let state = self.state();
+        let records = state.records.values().map(|bytes| view(bytes));
+        for (value, count) in label_values::count(records, name) {
+            each(value, count);
+        }
+        Ok(())
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

@@ -121,7 +121,7 @@ fn planned(authors: u32, values: u32) -> Work {
         limit: 100,
         ..Query::default()
     };
-    let terms = Terms::new(&[7; 16]);
+    let terms = Terms::new(&[7; 16], &[]);
     let of = |rows, runs| Size { rows, runs, terms: runs };
     let mut size = move |set| match set {
         Set::Ids => of(1, 1),

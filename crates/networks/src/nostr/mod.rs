@@ -24,7 +24,7 @@ impl Network for Nostr {
     }
 
     fn nature(&self) -> Nature {
-        Nature { units_per_s: 1, one_kind: false, common_labels: &[] }
+        Nature { units_per_s: 1, one_kind: false, common_labels: &[], listed_labels: &[] }
     }
 
     fn rules(&self) -> Box<dyn Rules> {

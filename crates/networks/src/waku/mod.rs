@@ -29,7 +29,12 @@ impl Network for Waku {
 
     fn nature(&self) -> Nature {
         // There are few shards, so few pubsub topics.
-        Nature { units_per_s: NS_PER_S, one_kind: true, common_labels: &[topic::PUBSUB] }
+        Nature {
+            units_per_s: NS_PER_S,
+            one_kind: true,
+            common_labels: &[topic::PUBSUB],
+            listed_labels: &[],
+        }
     }
 
     fn rules(&self) -> Box<dyn Rules> {

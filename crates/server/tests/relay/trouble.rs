@@ -80,6 +80,10 @@ impl Store for Trouble {
         if asks_for(query, TIRES) { Ok(None) } else { self.0.count(query) }
     }
 
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        self.0.label_values(name, each)
+    }
+
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         self.0.expired(now, limit)
     }

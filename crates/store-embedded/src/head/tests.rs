@@ -74,7 +74,7 @@ fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &Terms, random: &mut Rando
 #[test]
 fn readers_find_every_published_row_in_order_while_rows_are_inserted() {
     let records = records(6_000, 3);
-    let terms = Terms::new(&SECRET);
+    let terms = Terms::new(&SECRET, &[]);
     // Capacity for fewer rows, so that tables grow.
     let head = Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 500));
     std::thread::scope(|threads| {

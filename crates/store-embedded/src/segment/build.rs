@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::spool::Spool;
+use super::values::{self, Value};
 use super::{MAGIC, SECTIONS, Section, filter, path};
 use crate::disk::{Disk, DiskFile};
 
@@ -116,6 +117,21 @@ impl Builder {
     pub fn expiries(&mut self, expiries: &[(u64, u32)]) -> io::Result<()> {
         self.u64s(Section::ExpiryTimes, expiries.iter().map(|(time, _)| *time))?;
         self.u32s(Section::ExpiryRows, expiries.iter().map(|(_, row)| *row))
+    }
+
+    /// Writes which labels are listed, and their values, which are ascending and deduplicated.
+    pub fn values<'a>(
+        &mut self,
+        names: &[u8],
+        values: impl Iterator<Item = Value<'a>>,
+    ) -> io::Result<()> {
+        self.begin();
+        self.put(&values::header(names).collect::<Vec<u8>>())?;
+        for value in values {
+            self.put(&values::entry(value))?;
+            self.put(value.1)?;
+        }
+        self.end(Section::Values)
     }
 
     /// Writes the trailer and returns the file's size. The file is durable then, its name is not.

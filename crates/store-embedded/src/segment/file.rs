@@ -5,11 +5,13 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use super::{MAGIC, SECTIONS, Section, filter, path};
+use super::values::{self, Values};
+use super::{MAGIC, MAGIC_1, SECTIONS, Section, filter, path};
 use crate::disk::Disk;
 use crate::map::Map;
 
-const TRAILER: usize = SECTIONS.len() * 20 + 8 + 8 + 4 + 4 + 8;
+/// Bytes of the trailer behind the table of sections.
+const TAIL: usize = 8 + 8 + 4 + 4 + 8;
 
 /// An open segment file.
 pub struct SegmentFile {
@@ -37,18 +39,21 @@ impl SegmentFile {
     }
 
     fn from_map(map: Map) -> Option<Self> {
-        let body = map.len().checked_sub(TRAILER)?;
+        let magic = map.first_chunk::<8>()?;
+        let count = if magic == MAGIC_1 { SECTIONS.len() - 1 } else { SECTIONS.len() };
+        let body = map.len().checked_sub(count * 20 + TAIL)?;
         let trailer = &map[body..];
-        let (table, tail) = trailer.split_at(TRAILER - 12);
+        let (table, tail) = trailer.split_at(trailer.len() - 12);
         let sum = u32::from_le_bytes(*tail.first_chunk()?);
-        if !map.starts_with(MAGIC) || tail[4..] != MAGIC[..] || crc32c::crc32c(table) != sum {
+        let is_known = magic == MAGIC || magic == MAGIC_1;
+        if !is_known || tail[4..] != magic[..] || crc32c::crc32c(table) != sum {
             return None;
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
         let mut sums = [0; SECTIONS.len()];
         // Sections follow one another, padded with zeros: no byte of the file is left unchecked.
         let mut next = MAGIC.len();
-        for (at, entry) in table.chunks_exact(20).take(SECTIONS.len()).enumerate() {
+        for (at, entry) in table.chunks_exact(20).take(count).enumerate() {
             let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
             let len = u64::from_le_bytes(*entry[8..].first_chunk()?) as usize;
             sections[at] = start..start.checked_add(len)?;
@@ -63,7 +68,7 @@ impl SegmentFile {
         if next != body {
             return None;
         }
-        let rest = &table[SECTIONS.len() * 20..];
+        let rest = &table[count * 20..];
         let oldest = u64::from_le_bytes(*rest.first_chunk()?);
         let newest = u64::from_le_bytes(*rest[8..].first_chunk()?);
         let rows = u32::from_le_bytes(*rest.last_chunk()?);
@@ -208,6 +213,17 @@ impl SegmentFile {
         (0..count).filter_map(|at| {
             Some((self.u64(Section::ExpiryTimes, at)?, self.u32(Section::ExpiryRows, at)?))
         })
+    }
+
+    /// The names of the labels that the segment lists. None in a file of the version before.
+    pub fn listed(&self) -> &[u8] {
+        values::open(self.section(Section::Values)).0
+    }
+
+    /// The values of the listed labels that rows had when the segment was written, ascending by
+    /// name and value.
+    pub fn values(&self) -> Values<'_> {
+        values::open(self.section(Section::Values)).1
     }
 
     /// Returns the indices at which an ascending array of hashes equals `value`. Since hashes are

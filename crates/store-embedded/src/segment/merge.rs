@@ -7,13 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::Id;
+use hark_archive::query::prepared::Terms as _;
 
 use super::build::Builder;
 use super::seal::DROPPED;
 use super::sidecar::Kind;
 use super::spool::{self, Spool};
+use super::values::Value;
 use super::view::Segment;
 use crate::disk::Disk;
+use crate::term::Terms;
 
 /// What a merge has written.
 pub struct Written {
@@ -36,13 +39,14 @@ pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     segments.iter().map(bytes).sum()
 }
 
-/// Writes the segment `number` and its addresses (generation 0) from `segments`. Rows that are dead
-/// now are left out.
+/// Writes the segment `number` and its addresses (generation 0) from `segments`, which list the same
+/// labels. Rows that are dead now are left out.
 pub fn merge(
     disk: &dyn Disk,
     shelf: &Path,
     number: u32,
     segments: &[Arc<Segment>],
+    terms: &Terms,
 ) -> io::Result<Written> {
     let order = interleave(segments);
     let mut rows: Vec<Vec<u32>> =
@@ -62,6 +66,7 @@ pub fn merge(
     }
     expiries.sort_unstable();
     builder.expiries(&expiries)?;
+    builder.values(terms.listed(), values(segments, &rows, terms))?;
     let mut bytes = builder.finish()?;
     let addresses =
         order.iter().map(|&(segment, row)| segments[segment as usize].address(row).pack());
@@ -122,6 +127,34 @@ fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u6
         heap.extend(next(at, entry));
         Some((hash, row))
     })
+}
+
+/// Merges the values of listed labels. Those that no remaining row has are left out.
+fn values<'a>(
+    segments: &'a [Arc<Segment>],
+    rows: &'a [Vec<u32>],
+    terms: &'a Terms,
+) -> impl Iterator<Item = Value<'a>> {
+    let is_kept = move |(name, value): Value<'_>| {
+        let term = terms.label(name, value);
+        segments.iter().zip(rows).any(|(segment, map)| {
+            let file = &segment.file;
+            let mut postings = file.term(term).flat_map(|entry| file.list(entry));
+            postings.any(|at| kept(map, file.posting(at)).is_some())
+        })
+    };
+    let mut lists: Vec<_> = segments.iter().map(|segment| segment.file.values()).collect();
+    let mut heap = BinaryHeap::new();
+    for (at, list) in lists.iter_mut().enumerate() {
+        heap.extend(list.next().map(|value| Reverse((value, at))));
+    }
+    let mut last = None;
+    let merged = std::iter::from_fn(move || {
+        let Reverse((value, at)) = heap.pop()?;
+        heap.extend(lists[at].next().map(|value| Reverse((value, at))));
+        Some(value)
+    });
+    merged.filter(move |&value| last.replace(value) != Some(value) && is_kept(value))
 }
 
 /// Merges the dictionaries and their posting lists.

@@ -10,10 +10,13 @@ pub mod merge;
 pub mod seal;
 pub mod sidecar;
 pub mod spool;
+pub mod values;
 pub mod view;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
-pub const MAGIC: &[u8; 8] = b"HARKseg1";
+pub const MAGIC: &[u8; 8] = b"HARKseg2";
+/// The same of the version before, which has no section [`Section::Values`].
+pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
 
 /// The sections of a segment file, in the order of the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +41,12 @@ pub enum Section {
     ExpiryTimes,
     /// The rows that expire at these times, u32.
     ExpiryRows,
+    /// The values of listed labels (see [`values`]).
+    Values,
 }
 
 /// All sections in their order.
-pub const SECTIONS: [Section; 10] = [
+pub const SECTIONS: [Section; 11] = [
     Section::Times,
     Section::IdHashes,
     Section::IdRows,
@@ -52,6 +57,7 @@ pub const SECTIONS: [Section; 10] = [
     Section::Starts,
     Section::ExpiryTimes,
     Section::ExpiryRows,
+    Section::Values,
 ];
 
 /// The path of a segment file of a shelf.

@@ -10,6 +10,7 @@ use super::Address;
 use super::build::Builder;
 use super::sidecar::Kind;
 use super::spool::{self, Spool};
+use super::values::{self, Value};
 use crate::disk::Disk;
 use crate::head::{Head, Row, id_prefix};
 use crate::term::Terms;
@@ -41,9 +42,16 @@ pub struct Item {
     pub address: Address,
 }
 
-/// Most bytes that sealing a head writes: its rows, each with time, id, filter, address and expiry;
-/// the rows of its posting lists; and their entries, spilled and in the dictionary.
-pub fn bytes_max(head: &Head) -> u64 {
+/// Returns the values of listed labels that live rows of a head have.
+pub fn values<'a>(head: &'a Head, terms: &Terms) -> Vec<Value<'a>> {
+    let live = (0..head.inserted()).filter(|&row| !head.is_dead(row));
+    values::of(live.filter_map(|row| head.record(row)), terms)
+}
+
+/// Most bytes that sealing a head with these `values` writes: its rows, each with time, id, filter,
+/// address and expiry; the rows of its posting lists; their entries, spilled and in the dictionary;
+/// and the values.
+pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &Terms) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
         head.rows_of_list(number, &mut rows);
@@ -53,12 +61,19 @@ pub fn bytes_max(head: &Head) -> u64 {
     u64::from(head.inserted()) * (8 + 12 + 1 + 8 + 12)
         + postings * 4
         + entries * (16 + spool::ENTRY_BYTES)
+        + values::bytes(terms.listed(), values)
         + (4 << 10)
 }
 
 /// Writes the segment `number` and its addresses (generation 0) from `head`. Rows that are dead now
 /// are left out.
-pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Result<Written> {
+pub fn seal(
+    disk: &dyn Disk,
+    shelf: &Path,
+    number: u32,
+    head: &Head,
+    (terms, values): (&Terms, &[Value<'_>]),
+) -> io::Result<Written> {
     let item = |row| {
         let &Row { time, id, hash, offset, .. } = head.row(row)?;
         Some(Item { row, time, id, hash, address: Address { log: head.log.number, offset } })
@@ -77,7 +92,8 @@ pub fn seal(disk: &dyn Disk, shelf: &Path, number: u32, head: &Head) -> io::Resu
         list.sort_unstable();
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, next, head.expiries())?;
+    let listed = (terms.listed(), values);
+    let bytes = sorted.write(disk, shelf, number, next, head.expiries(), listed)?;
     Ok(sorted.written(bytes))
 }
 
@@ -114,7 +130,9 @@ pub fn write(
         rest = &rest[len..];
         Some((term, kind))
     };
-    let bytes = sorted.write(disk, shelf, number, next, expiries)?;
+    let values = values::of(records.iter().map(|(.., record)| *record), terms);
+    let listed = (terms.listed(), &values[..]);
+    let bytes = sorted.write(disk, shelf, number, next, expiries, listed)?;
     Ok(sorted.written(bytes))
 }
 
@@ -136,7 +154,8 @@ impl Sorted {
     }
 
     /// Writes the segment and its addresses, and returns their bytes. `next` is as for
-    /// [`Builder::lists`]; `expiries` has old rows.
+    /// [`Builder::lists`]; `expiries` has old rows; `listed` has the names of listed labels and their
+    /// values.
     fn write(
         &self,
         disk: &dyn Disk,
@@ -144,6 +163,7 @@ impl Sorted {
         number: u32,
         next: impl FnMut(&mut Vec<u32>) -> Option<(u64, u32)>,
         mut expiries: Vec<(u64, u32)>,
+        listed: (&[u8], &[Value<'_>]),
     ) -> io::Result<u64> {
         let mut ids: Vec<_> = (0..).zip(&self.items).map(|(new, item)| (item.hash, new)).collect();
         ids.sort_unstable();
@@ -157,6 +177,7 @@ impl Sorted {
         builder.ids(ids.into_iter())?;
         builder.lists(Spool::new(disk, shelf, number)?, next)?;
         builder.expiries(&expiries)?;
+        builder.values(listed.0, listed.1.iter().copied())?;
         let addresses = self.items.iter().map(|item| item.address.pack());
         Ok(builder.finish()? + Kind::Addresses.write(disk, shelf, (number, 0), addresses)?)
     }

@@ -42,7 +42,8 @@ pub(crate) struct Round<'a> {
     seals: bool,
     /// Segments that could not be merged.
     unmerged: HashSet<u32>,
-    /// Segments that are damaged: neither they nor their logs are touched.
+    /// Segments that are damaged or were replaced in this round: neither they nor their logs are
+    /// touched.
     bad: HashSet<u32>,
     /// Logs that are not rewritten.
     logs: HashSet<u32>,
@@ -92,11 +93,15 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Rebuilds segments that are known to be damaged, then merges what is due.
+    /// Rebuilds segments that are known to be damaged, or that list other labels than they should,
+    /// then merges what is due.
     pub(crate) fn merge(&mut self, due: Due) {
         let view = self.shelf.view.load_full();
-        for bad in view.segments.iter().filter(|segment| segment.is_unreadable()) {
-            self.mend(bad);
+        let listed = self.shelf.terms.listed();
+        for segment in &view.segments {
+            if segment.is_unreadable() || segment.file.listed() != listed {
+                self.mend(segment);
+            }
         }
         while !(self.stop)() {
             let view = self.shelf.view.load_full();
@@ -140,7 +145,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Rebuilds a damaged segment from its logs, or gives it up.
+    /// Rebuilds a segment that is damaged or lists other labels from its logs, or gives it up.
     fn mend(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
         if (self.stop)() || !self.bad.insert(number) {
@@ -148,6 +153,10 @@ impl<'a> Round<'a> {
         }
         let path = segment::path(&self.shelf.dir, number);
         match self.shelf.mend(bad) {
+            Ok(segments) if bad.file.listed() != self.shelf.terms.listed() => tracing::info!(
+                segment = %path.display(), segments,
+                "a segment was made anew, as the network lists other labels than before"
+            ),
             Ok(segments) => tracing::warn!(
                 segment = %path.display(), segments,
                 "a damaged segment was made anew from its logs"

@@ -17,6 +17,7 @@ use hark_archive::store::Numbered;
 use hark_archive::{CommitError, Committed, Outcome, Record, Write};
 use tokio_postgres::types::ToSql;
 
+use crate::label_values::Tally;
 use crate::layout::Form;
 use crate::line::Place;
 use crate::parts::Parts;
@@ -181,7 +182,7 @@ fn attempt(
         Parts::make(session, &missing, &inner.grid)?;
         inner.set_parts(Parts::read(session, parts.version + 1)?);
     }
-    let gone = delete(session, &deleted)?;
+    let gone = delete(inner, session, &deleted)?;
     committed.bytes = insert(inner, session, &kept)?;
     let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
     let said = i32::from(!deleted.is_empty());
@@ -206,14 +207,15 @@ fn news(place: Place, session: &mut Session, seq: i64) -> Result<Vec<Numbered>, 
     Ok(listen::records(&rows, place).collect())
 }
 
-fn delete(session: &mut Session, deleted: &[Key]) -> Result<i64, Fault> {
+fn delete(inner: &Inner, session: &mut Session, deleted: &[Key]) -> Result<i64, Fault> {
     if deleted.is_empty() {
         return Ok(0);
     }
     let times: Vec<i64> = deleted.iter().map(|key| key.time).collect();
     let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
-    let answers =
-        session.pipeline(&[(Form::Delete, &[&times, &ids]), (Form::DeleteForbids, &[&ids])])?;
+    let lists = !inner.nature.listed_labels.is_empty();
+    let delete = if lists { Form::DeleteListed } else { Form::Delete };
+    let answers = session.pipeline(&[(delete, &[&times, &ids]), (Form::DeleteForbids, &[&ids])])?;
     Ok(answers[0].first().map_or(0, |row| row.get(0)))
 }
 
@@ -235,6 +237,7 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
     if let Some(tags) = tags {
         session.copy(Form::CopyTags, std::iter::once(tags))?;
     }
+    making.values.write(session)?;
     let Forbidding { keys, times, ids } = &making.forbidding;
     if !keys.is_empty() {
         session.query(Form::AddForbids, &[keys, times, ids])?;
@@ -249,6 +252,7 @@ struct Making<'a> {
     records: Rows,
     tags: Vec<(i64, i32, &'a Key)>,
     forbidding: Forbidding<'a>,
+    values: Tally,
     ended: bool,
     /// Bytes encoded so far.
     bytes: usize,
@@ -270,6 +274,7 @@ impl<'a> Making<'a> {
             records: Rows::new(PIECE_BYTES),
             tags: Vec::with_capacity(kept.len() * 4),
             forbidding: Forbidding::default(),
+            values: Tally::default(),
             ended: false,
             bytes: 0,
         }
@@ -312,6 +317,7 @@ impl<'a> Making<'a> {
         }
         rows.bigints(&terms);
         rows.bytes(record.bytes());
+        self.values.add(record, self.inner.nature.listed_labels, &self.inner.terms);
         self.tags.extend(terms.into_iter().map(|term| (term, kind, key)));
         if self.inner.rules.forbids(record.kind()) {
             for forbidding in self.inner.terms.forbids(record) {

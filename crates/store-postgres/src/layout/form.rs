@@ -63,6 +63,8 @@ pub(crate) enum Form {
     TermSlots,
     /// Deletes records and their tags.
     Delete,
+    /// The same, and lowers the numbers of records of their labels' values.
+    DeleteListed,
     /// Deletes the `forbid` rows of records.
     DeleteForbids,
     /// Inserts records.
@@ -71,6 +73,10 @@ pub(crate) enum Form {
     CopyTags,
     /// Inserts the `forbid` rows of records.
     AddForbids,
+    /// Adds to the numbers of records of labels' values.
+    AddValues,
+    /// Values of a label, with their numbers of records, by term.
+    Values,
     /// Updates the shelf's state, and notifies other nodes.
     Advance,
     /// The shelf's line and number, and records by number.
@@ -115,10 +121,13 @@ impl Form {
             Self::Slots => "slots",
             Self::TermSlots => "term_slots",
             Self::Delete => "delete",
+            Self::DeleteListed => "delete_listed",
             Self::DeleteForbids => "delete_forbids",
             Self::CopyRecords => "copy_records",
             Self::CopyTags => "copy_tags",
             Self::AddForbids => "add_forbids",
+            Self::AddValues => "add_values",
+            Self::Values => "values",
             Self::Advance => "advance",
             Self::News => "news",
             Self::Expired => "expired",

@@ -39,6 +39,17 @@ pub(crate) trait Layout: Send + Sync {
     /// subtracted for the part, which had `records`.
     fn drop_part(&self, number: i64, counted: i64, records: i64) -> String;
 
+    /// Adds the spared records to the numbers of their labels' values, in the transaction of
+    /// [`Layout::retire_part`]. The numbers of a part still count the whole part until it is dropped.
+    fn keep_spared_values(&self) -> &'static str;
+
+    /// Counts the records of at most $2 records, with numbers above $1, of a retired part, by listed
+    /// value. Also returns the number of the last record, if there is one.
+    fn count_values(&self, number: i64) -> String;
+
+    /// Lowers the numbers of records of the values in $1 by those in $2.
+    fn lower_values(&self) -> String;
+
     /// Sizes of the schema $1: records, bytes, bytes of indices, dead rows, oldest and newest time,
     /// and the number of the newest put.
     fn sizes(&self) -> &'static str;
@@ -69,6 +80,9 @@ mod tests {
         add("count_part retired".into(), &layout.count_part(19_000, true));
         add("retire_part".into(), &layout.retire_part(19_000, &[5, 62], 100, 3));
         add("drop_part".into(), &layout.drop_part(19_000, 100, 98));
+        add("keep_spared_values".into(), layout.keep_spared_values());
+        add("count_values".into(), &layout.count_values(19_000));
+        add("lower_values".into(), &layout.lower_values());
         add("sizes".into(), layout.sizes());
         for (name, value) in layout.settings() {
             add(format!("setting {name}"), value);
@@ -122,10 +136,13 @@ mod tests {
             Form::Slots,
             Form::TermSlots,
             Form::Delete,
+            Form::DeleteListed,
             Form::DeleteForbids,
             Form::CopyRecords,
             Form::CopyTags,
             Form::AddForbids,
+            Form::AddValues,
+            Form::Values,
             Form::Advance,
             Form::News,
             Form::Expired,

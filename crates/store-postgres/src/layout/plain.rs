@@ -10,6 +10,14 @@ use super::{Form, Layout, MigrationText};
 /// The tables as `migrations/` makes them.
 pub(crate) struct Plain;
 
+/// The end of [`Form::Delete`].
+const COUNT_GONE: &str = " SELECT count(*) FROM gone";
+/// Lowers the numbers of records of values by those in `lost`. Values of no records are deleted.
+const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
+    WHERE v.term = l.term AND v.records <= l.records), \
+    lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l \
+    WHERE v.term = l.term AND v.records > l.records)";
+
 /// How long retiring a part may wait for its lock, as queries wait behind it.
 const LOCK_TIMEOUT_MS: u32 = 50;
 
@@ -98,6 +106,16 @@ impl Layout for Plain {
                 WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) \
                 SELECT count(*) FROM gone"
                 .into(),
+            Form::DeleteListed => {
+                let delete = self.text(Form::Delete);
+                let (delete, count) = delete.split_at(delete.len() - COUNT_GONE.len());
+                debug_assert_eq!(count, COUNT_GONE);
+                format!(
+                    "{delete}, lost AS (SELECT t.term, count(*) AS records FROM gone g \
+                     CROSS JOIN LATERAL unnest(g.terms) AS t(term) GROUP BY t.term), \
+                     {LOWER_VALUES}{count}"
+                )
+            }
             Form::DeleteForbids => "DELETE FROM forbid WHERE id = ANY($1::bytea[])".into(),
             Form::CopyRecords => {
                 "COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY"
@@ -106,6 +124,13 @@ impl Layout for Plain {
             Form::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
             Form::AddForbids => "INSERT INTO forbid SELECT * FROM \
                 unnest($1::bigint[], $2::bigint[], $3::bytea[])"
+                .into(),
+            Form::AddValues => "INSERT INTO label_value SELECT * FROM \
+                unnest($1::bigint[], $2::smallint[], $3::bytea[], $4::bigint[]) \
+                ON CONFLICT (term) DO UPDATE SET records = label_value.records + excluded.records"
+                .into(),
+            Form::Values => "SELECT term, value, records FROM label_value \
+                WHERE name = $1 AND term > $2 ORDER BY term LIMIT $3"
                 .into(),
             Form::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
                 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
@@ -145,6 +170,7 @@ impl Layout for Plain {
         &[
             (1, "shelf", include_str!("../../migrations/0001_shelf.sql")),
             (2, "line", include_str!("../../migrations/0002_line.sql")),
+            (3, "label_values", include_str!("../../migrations/0003_label_values.sql")),
         ]
     }
 
@@ -208,6 +234,28 @@ impl Layout for Plain {
             "DROP TABLE retired_record_{number}, retired_tag_{number};
          UPDATE state SET records = records + {counted} - {records};
          COMMIT"
+        )
+    }
+
+    fn keep_spared_values(&self) -> &'static str {
+        "UPDATE label_value v SET records = v.records + s.records FROM (SELECT term, \
+            count(*) AS records FROM spared_tag GROUP BY term) s WHERE v.term = s.term"
+    }
+
+    fn count_values(&self, number: i64) -> String {
+        format!(
+            "WITH r AS MATERIALIZED (SELECT seq, terms FROM retired_record_{number} \
+             WHERE seq > $1 ORDER BY seq LIMIT $2) SELECT l.seq, c.term, c.records FROM \
+             (SELECT max(seq) AS seq FROM r) l LEFT JOIN LATERAL (SELECT v.term, \
+             count(*) AS records FROM r CROSS JOIN LATERAL unnest(r.terms) AS t(term) \
+             JOIN label_value v ON v.term = t.term GROUP BY v.term) c ON true"
+        )
+    }
+
+    fn lower_values(&self) -> String {
+        format!(
+            "WITH lost AS (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS l(term, records)), \
+             {LOWER_VALUES} SELECT count(*) FROM lost"
         )
     }
 

@@ -100,6 +100,8 @@ SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS 
 SELECT v.n, t.time, t.id, r.body FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r WHERE r.time = t.time AND r.id = t.id LIMIT 1) r
 -- Delete
 WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) SELECT count(*) FROM gone
+-- DeleteListed
+WITH gone AS (DELETE FROM record r USING unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id), lost AS (SELECT t.term, count(*) AS records FROM gone g CROSS JOIN LATERAL unnest(g.terms) AS t(term) GROUP BY t.term), ended AS (DELETE FROM label_value v USING lost l WHERE v.term = l.term AND v.records <= l.records), lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l WHERE v.term = l.term AND v.records > l.records) SELECT count(*) FROM gone
 -- DeleteForbids
 DELETE FROM forbid WHERE id = ANY($1::bytea[])
 -- CopyRecords
@@ -108,6 +110,10 @@ COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINAR
 COPY tag (term, time, kind, id) FROM STDIN BINARY
 -- AddForbids
 INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])
+-- AddValues
+INSERT INTO label_value SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::bytea[], $4::bigint[]) ON CONFLICT (term) DO UPDATE SET records = label_value.records + excluded.records
+-- Values
+SELECT term, value, records FROM label_value WHERE name = $1 AND term > $2 ORDER BY term LIMIT $3
 -- Advance
 WITH s AS (UPDATE state SET seq = $1, records = $2 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s
 -- News
@@ -160,6 +166,12 @@ CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHE
 DROP TABLE retired_record_19000, retired_tag_19000;
          UPDATE state SET records = records + 100 - 98;
          COMMIT
+-- keep_spared_values
+UPDATE label_value v SET records = v.records + s.records FROM (SELECT term, count(*) AS records FROM spared_tag GROUP BY term) s WHERE v.term = s.term
+-- count_values
+WITH r AS MATERIALIZED (SELECT seq, terms FROM retired_record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) SELECT l.seq, c.term, c.records FROM (SELECT max(seq) AS seq FROM r) l LEFT JOIN LATERAL (SELECT v.term, count(*) AS records FROM r CROSS JOIN LATERAL unnest(r.terms) AS t(term) JOIN label_value v ON v.term = t.term GROUP BY v.term) c ON true
+-- lower_values
+WITH lost AS (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS l(term, records)), ended AS (DELETE FROM label_value v USING lost l WHERE v.term = l.term AND v.records <= l.records), lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l WHERE v.term = l.term AND v.records > l.records) SELECT count(*) FROM lost
 -- sizes
 SELECT (SELECT records FROM state), coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint, coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint, coalesce(sum(pg_stat_get_dead_tuples(c.oid)) FILTER (WHERE c.relname LIKE 'record%'), 0)::bigint, (SELECT min(time) FROM record), (SELECT max(time) FROM record), (SELECT seq FROM state) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND c.relkind = 'r'
 -- setting plan_cache_mode
@@ -287,5 +299,22 @@ ALTER TABLE state ADD COLUMN line bigint NOT NULL DEFAULT 0;
 CREATE TABLE retired (
     number bigint PRIMARY KEY,
     records bigint NOT NULL
+);
+
+-- migration 3 label_values
+-- The values of labels that the network lists, and how many records have each. A term is a hash, which
+-- does not tell its value. Each commit keeps the numbers.
+CREATE TABLE label_value (
+    term bigint PRIMARY KEY,
+    -- The label's name, one ASCII letter.
+    name smallint NOT NULL,
+    value bytea NOT NULL,
+    records bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- The labels that are listed. Where this is not what the network lists, the next `hark migrate up` counts
+-- the values of all records.
+CREATE TABLE listed_label (
+    name smallint PRIMARY KEY
 );
 

@@ -1,0 +1,128 @@
+//! The values of listed labels, and how many records have each. Commits keep these numbers in the
+//! table `label_value`; they are counted anew when the network lists other labels than before.
+
+use std::collections::HashMap;
+
+use hark_codec::record::{PRIVATE_LABELS, Record};
+
+use crate::layout::Form;
+use crate::retire::whole;
+use crate::session::{Fault, Session};
+use crate::terms::Terms;
+
+/// Most values that one statement reads or writes.
+const PAGE: usize = 10_000;
+/// Most records that one statement reads.
+const RECORDS: i64 = 5_000;
+
+/// Numbers of records by value, to be added to the table.
+#[derive(Default)]
+pub(crate) struct Tally {
+    values: HashMap<i64, (u8, Vec<u8>, i64)>,
+    /// The terms of the current record, as it may have a label more than once.
+    terms: Vec<i64>,
+}
+
+impl Tally {
+    /// Counts the values of a record's listed labels.
+    pub(crate) fn add(&mut self, record: &Record<'_>, listed: &[u8], terms: &Terms) {
+        if listed.is_empty() {
+            return;
+        }
+        self.terms.clear();
+        for (name, value) in record.labels().filter(|(name, _)| listed.contains(name)) {
+            let term = terms.label(name, value, None).filter(|term| !self.terms.contains(term));
+            let Some(term) = term else { continue };
+            self.terms.push(term);
+            let counted = self.values.entry(term);
+            counted.or_insert_with(|| (name, value.to_vec(), 0)).2 += 1;
+        }
+    }
+
+    /// Adds the numbers to the table, and begins anew.
+    pub(crate) fn write(&mut self, session: &mut Session) -> Result<(), Fault> {
+        let all: Vec<_> = self.values.drain().collect();
+        for page in all.chunks(PAGE) {
+            let terms: Vec<i64> = page.iter().map(|(term, _)| *term).collect();
+            let names: Vec<i16> = page.iter().map(|(_, (name, ..))| i16::from(*name)).collect();
+            let values: Vec<&[u8]> = page.iter().map(|(_, (_, value, _))| &value[..]).collect();
+            let records: Vec<i64> = page.iter().map(|(.., (_, _, records))| *records).collect();
+            session.query(Form::AddValues, &[&terms, &names, &values, &records])?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes the values of a label to `each`, with their numbers of records.
+pub(crate) fn read(
+    session: &mut Session,
+    name: u8,
+    after: &mut i64,
+    each: &mut dyn FnMut(&[u8], u64),
+) -> Result<(), Fault> {
+    loop {
+        let page = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let rows = session.query(Form::Values, &[&i16::from(name), after, &page])?;
+        for row in &rows {
+            *after = row.get(0);
+            each(row.get(1), row.get::<_, i64>(2).max(0).cast_unsigned());
+        }
+        if rows.len() < PAGE {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether the table has the values of these labels and of no others.
+pub(crate) fn is_settled(session: &mut Session, listed: &[u8]) -> Result<bool, Fault> {
+    let rows = session.query_once("SELECT name FROM listed_label ORDER BY name", &[])?;
+    Ok(rows.iter().map(|row| row.get::<_, i16>(0)).eq(names(listed)))
+}
+
+/// Names as the database has them, ascending.
+fn names(listed: &[u8]) -> Vec<i16> {
+    let mut names: Vec<i16> =
+        listed.iter().filter(|&&name| name >= PRIVATE_LABELS).map(|name| (*name).into()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Counts the values of these labels in all records, unless that was done before. Commits of other
+/// processes wait meanwhile.
+pub(crate) fn settle(session: &mut Session, terms: &Terms, listed: &[u8]) -> Result<(), Fault> {
+    if is_settled(session, listed)? {
+        return Ok(());
+    }
+    whole(session, |session| {
+        session.batch("BEGIN")?;
+        let state = session.query(Form::Lock, &[])?;
+        let last: i64 = state.first().map_or(0, |row| row.get(0));
+        session.batch("DELETE FROM label_value; DELETE FROM listed_label")?;
+        let (mut tally, mut seq) = (Tally::default(), 0_i64);
+        let mut records = if listed.is_empty() { 0 } else { RECORDS };
+        while records == RECORDS {
+            let rows = session.query(Form::News, &[&seq, &last, &RECORDS])?;
+            records = 0;
+            for row in &rows {
+                // Without records, one row is still returned.
+                let (Some(at), Some(body)) = (row.get(2), row.get::<_, Option<&[u8]>>(3)) else {
+                    continue;
+                };
+                (seq, records) = (at, records + 1);
+                if let Ok(record) = Record::new(body) {
+                    tally.add(&record, listed, terms);
+                }
+            }
+            if tally.values.len() > PAGE {
+                tally.write(session)?;
+            }
+        }
+        tally.write(session)?;
+        let text = "INSERT INTO listed_label SELECT * FROM unnest($1::smallint[])";
+        session.query_once(text, &[&names(listed)])?;
+        session.batch("COMMIT")?;
+        Ok(Some(()))
+    })?;
+    Ok(())
+}
