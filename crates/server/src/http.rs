@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 use crate::connections::Entered;
 use crate::listener::accept;
@@ -54,8 +54,6 @@ pub(crate) async fn serve<F, A>(
     A: Future<Output = Response> + Send + 'static,
 {
     let (room, ended) = (Arc::new(Semaphore::new(ANSWER_BYTES_MAX)), stop.clone());
-    let (alive, mut all_gone) = mpsc::channel::<Infallible>(1);
-    let enter = |peer| Ok((enter(peer)?, alive.clone()));
     let serve = |stream, peer, entered| {
         let (answer, stop, room) = (answer.clone(), ended.clone(), Arc::clone(&room));
         async move {
@@ -68,8 +66,6 @@ pub(crate) async fn serve<F, A>(
         }
     };
     accept(listener, stop, enter, serve).await;
-    drop(alive);
-    all_gone.recv().await;
 }
 
 async fn connection<F, A>(stream: TcpStream, mut stop: Stop, bounds: Bounds, answer: F)

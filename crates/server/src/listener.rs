@@ -80,11 +80,7 @@ impl Listener {
         serve: impl Fn(TcpStream) -> F,
     ) {
         let Some(socket) = self.take() else { return };
-        let (alive, mut all_gone) = mpsc::channel::<Infallible>(1);
-        let enter = |peer| {
-            let max = self.settings.load().limits.connections_max;
-            Ok((self.enter(peer, max)?, alive.clone()))
-        };
+        let enter = |peer| self.enter(peer, self.settings.load().limits.connections_max);
         let ended = stop.clone();
         let serve = |stream, _, entered| {
             let (serving, mut ended) = (serve(stream), ended.clone());
@@ -97,8 +93,6 @@ impl Listener {
             }
         };
         accept(socket, stop, enter, serve).await;
-        drop(alive);
-        all_gone.recv().await;
     }
 
     fn socket(&self) -> MutexGuard<'_, Option<std::net::TcpListener>> {
@@ -118,23 +112,30 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.listen(1024)?.into_std()
 }
 
-/// Accepts connections until the server takes no more. `enter` decides which are accepted, and
-/// returns what a connection holds until it ends; `serve` serves one, in a task of its own.
+/// Held by everything that serves a connection, until it ends.
+pub(crate) type Alive = mpsc::Sender<Infallible>;
+
+/// Accepts connections until the server takes no more, and returns when all have ended. `enter`
+/// decides which are accepted; `serve` serves one, in a task of its own. What `enter` returned is
+/// held with an [`Alive`] until the connection ends.
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     mut stop: Stop,
     enter: impl Fn(IpAddr) -> Result<T, TurnedAway>,
-    serve: impl Fn(TcpStream, IpAddr, T) -> F,
+    serve: impl Fn(TcpStream, IpAddr, (T, Alive)) -> F,
 ) {
+    let (alive, mut all_gone) = mpsc::channel(1);
     let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     loop {
         let accepted = tokio::select! {
-            () = stop.accepting() => return,
+            () = stop.accepting() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => match enter(peer.ip()) {
-                Ok(entered) => drop(tokio::spawn(serve(stream, peer.ip(), entered))),
+                Ok(entered) => {
+                    tokio::spawn(serve(stream, peer.ip(), (entered, alive.clone())));
+                }
                 Err(why) => {
                     if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
                         tokio::spawn(async move {
@@ -151,4 +152,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
             }
         }
     }
+    // The port is closed while the open connections are served to their ends.
+    drop((listener, alive));
+    all_gone.recv().await;
 }

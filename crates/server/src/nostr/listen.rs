@@ -13,7 +13,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 
 use super::Relay;
 use super::metrics::{Verb, Verdict};
@@ -119,15 +118,14 @@ impl Door for RelayDoor {
 /// Serves connections for as long as that is wanted, and returns when the last one has ended.
 async fn serve_all(listener: TcpListener, relay: &Arc<Relay>, operators: Operators, stop: Stop) {
     let web = Web::new(Arc::clone(relay), operators, stop.clone());
-    let (alive, mut all_gone) = mpsc::channel(1);
     let enter = |peer| {
         let slot = Slot::take(relay, peer);
-        let slot = slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))?;
-        Ok(Place { _alive: alive.clone(), slot: Arc::new(slot), peer })
+        slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
-    accept(listener, stop, enter, |stream, _, place| serve(stream, web.clone(), place)).await;
-    drop((alive, web));
-    all_gone.recv().await;
+    accept(listener, stop, enter, |stream, peer, (slot, alive)| {
+        serve(stream, web.clone(), Place { _alive: alive, slot: Arc::new(slot), peer })
+    })
+    .await;
 }
 
 /// One connection's HTTP part. It ends with the upgrade; the session holds its place from there.

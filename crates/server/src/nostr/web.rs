@@ -14,7 +14,6 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use tokio::sync::mpsc;
 
 use super::landing::{self, Landing};
 use super::outboxes::Account;
@@ -24,14 +23,12 @@ use crate::address::{Address, Proxies};
 use crate::admin::http::Operators;
 use crate::connections::{Entered, farewell};
 use crate::http::held;
+use crate::listener::Alive;
 use crate::metrics::TurnedAway;
 use crate::permits::Permit;
 use crate::rate::Visitor;
 use crate::stop::Stop;
 use crate::websocket::Handshake;
-
-/// Held by everything that serves a connection, until it ends.
-pub(crate) type Alive = mpsc::Sender<std::convert::Infallible>;
 
 /// The state of the HTTP handler.
 #[derive(Clone)]
