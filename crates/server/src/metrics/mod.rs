@@ -8,6 +8,7 @@ pub use hark_archive::meter::{Count, Histogram};
 use hark_archive::query::plan::Set;
 pub(crate) use page::CONTENT_TYPE;
 pub use page::Page;
+use serde_json::Value;
 
 mod page;
 
@@ -104,5 +105,49 @@ impl<L: Label, T> By<L, T> {
     /// All, with their names.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &T)> {
         L::ALL.iter().map(|(_, name)| *name).zip(&*self.0)
+    }
+}
+
+impl<L: Label> By<L> {
+    /// The counts of those labels together.
+    pub fn sum(&self, counted: impl Fn(L) -> bool) -> u64 {
+        let labels = L::ALL.iter().filter(|(label, _)| counted(*label));
+        labels.map(|(label, _)| self.of(*label).get()).sum()
+    }
+
+    /// The counts above zero, by their names.
+    fn named(&self) -> Value {
+        let counts = self.all().filter(|(_, count)| count.get() > 0);
+        counts.map(|(name, count)| (name.to_owned(), count.get())).collect()
+    }
+}
+
+impl<A: Label, B: Label> By<A, By<B>> {
+    /// The counts of those inner labels together, whatever the outer one.
+    pub fn sum(&self, counted: impl Fn(B) -> bool) -> u64 {
+        self.0.iter().map(|counts| counts.sum(&counted)).sum()
+    }
+
+    /// The counts above zero, by their names: an object for each outer label.
+    pub fn nested(&self) -> Value {
+        self.all().map(|(name, counts)| (name.to_owned(), counts.named())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_summed_by_label_and_named_where_there_are_any() {
+        let counts = By::<Plan, By<TurnedAway>>::default();
+        counts.of(Plan::Ids).of(TurnedAway::Full).add(2);
+        counts.of(Plan::Time).of(TurnedAway::Full).add(3);
+        counts.of(Plan::Time).of(TurnedAway::Denied).add(5);
+        assert_eq!(counts.sum(|why| why == TurnedAway::Full), 5);
+        assert_eq!(counts.of(Plan::Time).sum(|_| true), 8);
+        let nested = counts.nested();
+        assert_eq!(nested["time"], serde_json::json!({ "denied": 5, "full": 3 }));
+        assert_eq!(nested["kinds"], serde_json::json!({}));
     }
 }

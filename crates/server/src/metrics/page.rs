@@ -53,6 +53,23 @@ impl Page {
         }
     }
 
+    /// Numbers that go up, one for what two labels can say.
+    pub fn counters_nested<A: Label, B: Label>(
+        &mut self,
+        name: &str,
+        help: &str,
+        [outer, inner]: [&str; 2],
+        counts: &By<A, By<B>>,
+    ) {
+        self.head(name, "counter", help);
+        for (outer_value, counts) in counts.all() {
+            for (inner_value, count) in counts.all() {
+                let labels = format!("{outer}=\"{outer_value}\",{inner}=\"{inner_value}\"");
+                self.line(name, &labels, count.get());
+            }
+        }
+    }
+
     /// Times.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);

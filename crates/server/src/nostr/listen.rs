@@ -22,7 +22,7 @@ use super::web::{self, Place, Slot, Web};
 use crate::admin::http::Operators;
 use crate::door::{self, Door, Reached, Row};
 use crate::listener::{Listener, accept};
-use crate::metrics::{Label as _, Page};
+use crate::metrics::Page;
 use crate::patience::Patient;
 use crate::stop::Stop;
 use crate::words::{bytes, number};
@@ -58,16 +58,10 @@ impl Door for RelayDoor {
         let relay = &self.relay;
         // How many of these verbs were done as asked, and how many were not.
         let answered = |what, verbs: &[Verb]| {
-            let (mut done, mut refused) = (0, 0);
-            for (verdict, name) in Verdict::ALL {
-                let counts = verbs.iter().map(|verb| relay.metrics.answers().of(*verb));
-                let count: u64 = counts.map(|verdicts| verdicts.of(*verdict).get()).sum();
-                if ["ok", "duplicate"].contains(name) {
-                    done += count;
-                } else {
-                    refused += count;
-                }
-            }
+            let as_asked = |verdict| matches!(verdict, Verdict::Ok | Verdict::Duplicate);
+            let verdicts = verbs.iter().map(|verb| relay.metrics.answers().of(*verb));
+            let done = verdicts.clone().map(|verdicts| verdicts.sum(as_asked)).sum();
+            let refused = verdicts.map(|verdicts| verdicts.sum(|it| !as_asked(it))).sum();
             (what, number(done), format!("{} refused", number(refused)))
         };
         let plain = |what, value| (what, value, String::new());
@@ -78,18 +72,11 @@ impl Door for RelayDoor {
             plain("subscriptions", number(relay.live.len() as u64)),
             plain("waits for clients", bytes(relay.outboxes.bytes() as u64)),
         ];
-        let by_verb = relay.metrics.answers().all().map(|(verb, verdicts)| {
-            let counts = verdicts.all().map(|(verdict, count)| (verdict, count.get()));
-            let counts = counts.filter(|(_, count)| *count > 0);
-            let counts: Map<_, _> =
-                counts.map(|(name, count)| (name.into(), count.into())).collect();
-            (verb.into(), Value::Object(counts))
-        });
         let fields = [
             ("subscriptions", json!(relay.live.len())),
             ("connections", json!(relay.metrics.connections_open.get())),
             ("outbox_bytes", json!(relay.outboxes.bytes())),
-            ("messages", Value::Object(by_verb.collect())),
+            ("messages", relay.metrics.answers().nested()),
         ];
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
     }

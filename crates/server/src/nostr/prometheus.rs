@@ -18,18 +18,13 @@ pub(super) fn write(page: &mut Page, relay: &Relay) {
 
 fn said(page: &mut Page, relay: &Relay) {
     let metrics = &relay.metrics;
-    page.head(
+    page.counters_nested(
         "hark_messages_total",
-        "counter",
         "Messages answered, by verb and by what became of them: done (ok), or the standard prefix of \
          the reason.",
+        ["verb", "result"],
+        metrics.answers(),
     );
-    for (verb, verdicts) in metrics.answers().all() {
-        for (verdict, count) in verdicts.all() {
-            let labels = format!("verb=\"{verb}\",result=\"{verdict}\"");
-            page.line("hark_messages_total", &labels, count.get());
-        }
-    }
     page.head("hark_events_total", "counter", "Events kept, or passed on if ephemeral, by kind.");
     for (kind, count) in metrics.events.all() {
         page.line("hark_events_total", &format!("kind=\"{kind}\""), count);

@@ -11,6 +11,7 @@ use hark_codec::waku::MessageRecord;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
+use super::metrics::{Answered, Fate};
 use super::poll::{self, Poll};
 use super::{
     ANSWERS_BYTES_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, Serving, Waku, metrics, prometheus, rest,
@@ -21,7 +22,7 @@ use crate::ServeError;
 use crate::admin::http::Operators;
 use crate::door::{self, Door, Host, Opened, Opening, Reached, Row, Serve};
 use crate::listener::Listener;
-use crate::metrics::{Label as _, Page};
+use crate::metrics::Page;
 use crate::rate::Buckets;
 use crate::shelf::{self, Shelf, Subscribers};
 use crate::slow::SlowLog;
@@ -209,38 +210,19 @@ impl Door for WakuDoor {
 
     fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
         let metrics = &self.waku.metrics;
-        let (mut taken, mut refused) = (0, 0);
-        for (_, fates) in metrics.messages.all() {
-            for (fate, _) in metrics::Fate::ALL {
-                let count = fates.of(*fate).get();
-                if metrics::Fate::FAILED.contains(fate) {
-                    refused += count;
-                } else {
-                    taken += count;
-                }
-            }
-        }
-        let (mut answered, mut unanswered) = (0, 0);
-        for (_, answers) in metrics.queries.all() {
-            for (status, _) in metrics::Answered::ALL {
-                let count = answers.of(*status).get();
-                if *status == metrics::Answered::Success {
-                    answered += count;
-                } else {
-                    unanswered += count;
-                }
-            }
-        }
+        let (messages, questions) = (&metrics.messages, &metrics.queries);
+        let refused = |fate| Fate::FAILED.contains(&fate);
+        let answered = |status| status == Answered::Success;
         let row = |what, done, not| (what, number(done), format!("{} refused", number(not)));
         let rows = vec![
-            row("messages taken", taken, refused),
-            row("questions answered", answered, unanswered),
+            row("messages taken", messages.sum(|fate| !refused(fate)), messages.sum(refused)),
+            row("questions answered", questions.sum(answered), questions.sum(|it| !answered(it))),
             ("peers", number(metrics.peers.get()), String::new()),
         ];
         let fields = [
             ("peers", json!(metrics.peers.get())),
-            ("messages", prometheus::by_fate(metrics)),
-            ("questions", prometheus::by_status(metrics)),
+            ("messages", messages.nested()),
+            ("questions", questions.nested()),
         ];
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
     }

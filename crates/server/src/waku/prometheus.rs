@@ -1,10 +1,8 @@
 //! The Waku node's part of the page for Prometheus, under nwaku's names.
 
-use serde_json::Value;
-
 use super::Waku;
 use super::metrics::{Answered, Fate, Metrics, Tally};
-use crate::metrics::{By, Label, Page};
+use crate::metrics::{Label as _, Page};
 
 /// Writes it.
 pub(crate) fn write(page: &mut Page, waku: &Waku) {
@@ -27,17 +25,12 @@ fn messages(page: &mut Page, waku: &Waku) {
         let labels = format!("shard=\"{shard}\"");
         page.line("waku_archive_messages_per_shard", &labels, count);
     }
-    page.head(
+    page.counters_nested(
         "waku_messages_total",
-        "counter",
         "Messages that came in, by where from and by what became of them.",
+        ["origin", "result"],
+        &metrics.messages,
     );
-    for (origin, fates) in metrics.messages.all() {
-        for (fate, count) in fates.all() {
-            let labels = format!("origin=\"{origin}\",result=\"{fate}\"");
-            page.line("waku_messages_total", &labels, count.get());
-        }
-    }
     page.head(
         "waku_node_messages_total",
         "counter",
@@ -54,33 +47,14 @@ fn messages(page: &mut Page, waku: &Waku) {
     );
     page.head("waku_archive_errors_total", "counter", "Messages that were not kept, by why.");
     for fate in Fate::FAILED {
-        let count: u64 = metrics.messages.all().map(|(_, fates)| fates.of(fate).get()).sum();
         let labels = format!("type=\"{}\"", fate.name());
-        page.line("waku_archive_errors_total", &labels, count);
+        page.line("waku_archive_errors_total", &labels, metrics.messages.sum(|it| it == fate));
     }
     page.histogram(
         "waku_archive_insert_duration_seconds",
         "Time from a message's coming until it was durable.",
         &metrics.insert,
     );
-}
-
-/// Messages by where they came from and by what became of them, as far as there were any.
-pub(super) fn by_fate(metrics: &Metrics) -> Value {
-    nested(&metrics.messages)
-}
-
-/// Questions by who asked and by the status of the answer, as far as there were any.
-pub(super) fn by_status(metrics: &Metrics) -> Value {
-    nested(&metrics.queries)
-}
-
-fn nested<A: Label, B: Label>(counts: &By<A, By<B>>) -> Value {
-    let inner = |counts: &By<B>| -> Value {
-        let counts = counts.all().filter(|(_, count)| count.get() > 0);
-        counts.map(|(name, count)| (name.to_owned(), count.get())).collect()
-    };
-    counts.all().map(|(name, counts)| (name.to_owned(), inner(counts))).collect()
 }
 
 fn questions(page: &mut Page, metrics: &Metrics) {
@@ -92,15 +66,13 @@ fn questions(page: &mut Page, metrics: &Metrics) {
     page.head("waku_store_time_seconds", "gauge", "Time to answer the last question.");
     let last_s = metrics.last_query().as_secs_f64();
     page.line("waku_store_time_seconds", "phase=\"query-db-time\"", last_s);
-    let answered = |status: Answered| -> u64 {
-        metrics.queries.all().map(|(_, by)| by.of(status).get()).sum()
-    };
-    let asked: u64 = Answered::ALL.iter().map(|(status, _)| answered(*status)).sum();
-    let refused = answered(Answered::TooManyRequests) + answered(Answered::Unavailable);
+    let asked = metrics.queries.sum(|_| true);
+    let refused = [Answered::TooManyRequests, Answered::Unavailable];
+    let refused = metrics.queries.sum(|status| refused.contains(&status));
     page.head("waku_store_queries_total", "counter", "Questions.");
     page.line("waku_store_queries_total", "", asked);
     page.head("waku_store_errors_total", "counter", "Questions that could not be read.");
-    let unread = answered(Answered::BadRequest);
+    let unread = metrics.queries.sum(|status| status == Answered::BadRequest);
     page.line("waku_store_errors_total", "type=\"decode_rpc_failure\"", unread);
     page.head(
         "waku_service_requests_total",
@@ -111,30 +83,24 @@ fn questions(page: &mut Page, metrics: &Metrics) {
         let labels = format!("service=\"/vac/waku/store-query/3.0.0\",state=\"{state}\"");
         page.line("waku_service_requests_total", &labels, count);
     }
-    page.head("waku_store_answers_total", "counter", "Questions by who asked and by status.");
-    for (asker, answers) in metrics.queries.all() {
-        for (status, count) in answers.all() {
-            let labels = format!("asker=\"{asker}\",status=\"{status}\"");
-            page.line("waku_store_answers_total", &labels, count.get());
-        }
-    }
+    page.counters_nested(
+        "waku_store_answers_total",
+        "Questions by who asked and by status.",
+        ["asker", "status"],
+        &metrics.queries,
+    );
     page.counter("waku_store_messages_told_total", "Messages told in answers.", &metrics.told);
 }
 
 /// What is exchanged with other stores. nwaku's names of it have no prefix.
 fn sync(page: &mut Page, metrics: &Metrics) {
-    page.head(
+    page.counters_nested(
         "waku_catch_ups_total",
-        "counter",
         "Fetches after an absence (resume) and comparisons (sync) that this node began, by whether they \
          got to their end.",
+        ["by", "result"],
+        &metrics.caught_up,
     );
-    for (by, outcomes) in metrics.caught_up.all() {
-        for (outcome, count) in outcomes.all() {
-            let labels = format!("by=\"{by}\",result=\"{outcome}\"");
-            page.line("waku_catch_ups_total", &labels, count.get());
-        }
-    }
     let sync = &metrics.sync;
     tally(
         page,
@@ -150,17 +116,12 @@ fn sync(page: &mut Page, metrics: &Metrics) {
         &sync.differences,
         1.0,
     );
-    page.head(
+    page.counters_nested(
         "total_bytes_exchanged_total",
-        "counter",
         "Bytes of comparisons with other stores, and of the messages that followed.",
+        ["protocol", "direction"],
+        &sync.bytes,
     );
-    for (protocol, directions) in sync.bytes.all() {
-        for (direction, count) in directions.all() {
-            let labels = format!("protocol=\"{protocol}\",direction=\"{direction}\"");
-            page.line("total_bytes_exchanged_total", &labels, count.get());
-        }
-    }
     page.counters(
         "total_transfer_messages_exchanged_total",
         "Messages that followed comparisons with other stores.",
