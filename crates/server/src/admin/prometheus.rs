@@ -50,12 +50,16 @@ struct Described<'a> {
 impl Described<'_> {
     /// Its label with others.
     fn and(&self, others: &str) -> String {
-        match (self.label.is_empty(), others.is_empty()) {
-            (true, _) => others.into(),
-            (_, true) => self.label.clone(),
-            _ => format!("{},{others}", self.label),
-        }
+        if self.label.is_empty() { others.into() } else { format!("{},{others}", self.label) }
     }
+}
+
+/// The shelves that have what `of` gives, each with it.
+fn having<'a, T>(
+    shelves: &'a [Described<'a>],
+    of: fn(&'a Stats) -> Option<&'a T>,
+) -> Vec<(&'a Described<'a>, &'a T)> {
+    shelves.iter().filter_map(|described| Some((described, of(&described.stats)?))).collect()
 }
 
 /// A number of each shelf.
@@ -101,7 +105,7 @@ fn written(page: &mut Page, shelves: &[Described<'_>]) {
 }
 
 fn store(page: &mut Page, shelves: &[Described<'_>]) {
-    let all: Vec<_> = shelves.iter().map(|described| (described, &described.stats)).collect();
+    let all = having(shelves, Some);
     lines(
         page,
         "gauge",
@@ -160,11 +164,7 @@ fn store(page: &mut Page, shelves: &[Described<'_>]) {
 }
 
 fn database(page: &mut Page, shelves: &[Described<'_>]) {
-    let of = |described| -> Option<(&Described<'_>, &Database)> {
-        let described: &Described<'_> = described;
-        Some((described, described.stats.database.as_ref()?))
-    };
-    let all: Vec<_> = shelves.iter().filter_map(of).collect();
+    let all = having(shelves, |stats| stats.database.as_ref());
     if all.is_empty() {
         return;
     }
@@ -212,11 +212,7 @@ fn database(page: &mut Page, shelves: &[Described<'_>]) {
 }
 
 fn mirror(page: &mut Page, shelves: &[Described<'_>]) {
-    let of = |described| -> Option<(&Described<'_>, &Lag)> {
-        let described: &Described<'_> = described;
-        Some((described, described.stats.mirror.as_ref()?))
-    };
-    let all: Vec<_> = shelves.iter().filter_map(of).collect();
+    let all = having(shelves, |stats| stats.mirror.as_ref());
     lines(
         page,
         "gauge",
