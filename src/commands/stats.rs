@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use hark_server::control::fields;
 use hark_server::words::date;
 use serde_json::{Value, json};
 
@@ -24,22 +25,10 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let served = server.is_some();
     let live = server.and_then(|mut server| server.stats().ok());
     if args.json {
-        let mut json = json!({
-            "data": place.data,
-            "in_database": place.database.is_some(),
-            "server_running": served,
-            "records": stats.records,
-            "dead": stats.dead,
-            "dead_bytes": stats.dead_bytes,
-            "bytes": stats.bytes,
-            "log_bytes": stats.log_bytes,
-            "index_bytes": stats.index_bytes,
-            "head_records": stats.head_records,
-            "segments": stats.segments,
-            "oldest": stats.oldest,
-            "newest": stats.newest,
-            "damaged": stats.damaged,
-        });
+        let mut json = Value::Object(fields(&stats));
+        json["data"] = json!(place.data);
+        json["in_database"] = json!(place.database.is_some());
+        json["server_running"] = json!(served);
         json["server"] = json!(live.as_ref().map(|live| of_server(live, &json)));
         print::line(&json.to_string())?;
         return Ok(ExitCode::SUCCESS);

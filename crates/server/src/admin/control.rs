@@ -7,7 +7,9 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use hark_archive::store::Stats;
 use hark_archive::{Id, Outcome};
+use serde_json::{Map, Value, json};
 
 pub(crate) use super::give::Giving;
 pub use super::handover::{Claim, Handover, WriteLock};
@@ -96,7 +98,7 @@ impl Client {
     }
 
     /// The shelf's size and state; fields are named as in [`hark_archive::store::Stats`].
-    pub fn stats(&mut self) -> Result<serde_json::Value, ControlError> {
+    pub fn stats(&mut self) -> Result<Value, ControlError> {
         let answer = self.ask(STATS, b"", &mut |_| {})?;
         serde_json::from_str(&answer).map_err(|_| broken("stats that are no JSON"))
     }
@@ -137,6 +139,24 @@ impl Client {
         }
         Err(broken("the end, before an answer"))
     }
+}
+
+/// The fields of `stats` that `hark stats` shows of every archive, whether or not a server runs on it.
+pub fn fields(stats: &Stats) -> Map<String, Value> {
+    let fields = [
+        ("records", json!(stats.records)),
+        ("dead", json!(stats.dead)),
+        ("dead_bytes", json!(stats.dead_bytes)),
+        ("bytes", json!(stats.bytes)),
+        ("log_bytes", json!(stats.log_bytes)),
+        ("index_bytes", json!(stats.index_bytes)),
+        ("head_records", json!(stats.head_records)),
+        ("segments", json!(stats.segments)),
+        ("oldest", json!(stats.oldest)),
+        ("newest", json!(stats.newest)),
+        ("damaged", json!(stats.damaged)),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// A connection to the server whose socket lies at `path`.

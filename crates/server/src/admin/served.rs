@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use hark_archive::mirror::Lag;
 use hark_archive::store::Mark;
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::feed::{Feed, Outbox};
@@ -297,11 +297,9 @@ impl Connection {
             STATS => {
                 let (more, rows) = door.stats();
                 let mut stats = stats(shelf);
-                if let Some(fields) = stats.as_object_mut() {
-                    fields.extend(more);
-                    fields.insert("rows".into(), json!(rows));
-                }
-                Ok(stats.to_string())
+                stats.extend(more);
+                stats.insert("rows".into(), json!(rows));
+                Ok(Value::Object(stats).to_string())
             }
             other => {
                 Err(format!("request {other} is not known; is the other end of this version?"))
@@ -359,30 +357,22 @@ fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: Say) {
 }
 
 /// What is known of a shelf, whatever its network.
-fn stats(shelf: &Shelf) -> Value {
+fn stats(shelf: &Shelf) -> Map<String, Value> {
     let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
-    json!({
-        "records": stats.records,
-        "dead": stats.dead,
-        "bytes": stats.bytes,
-        "dead_bytes": stats.dead_bytes,
-        "log_bytes": stats.log_bytes,
-        "index_bytes": stats.index_bytes,
-        "head_records": stats.head_records,
-        "segments": stats.segments,
-        "oldest": stats.oldest,
-        "newest": stats.newest,
-        "damaged": stats.damaged,
-        "damaged_files": stats.damaged_files,
-        "upkeep_failed": stats.upkeep_failed,
-        "written_bytes": stats.written_bytes,
-        "mirror": stats.mirror.as_ref().map(mirror),
-        "batches": counters.batches.read().count(),
-        "writes": counters.writes.get(),
-        "resident_bytes": Process::now().resident_bytes,
-        "since": shelf.since_s(),
-        "trouble": shelf.trouble(),
-    })
+    let more = [
+        ("damaged_files", json!(stats.damaged_files)),
+        ("upkeep_failed", json!(stats.upkeep_failed)),
+        ("written_bytes", json!(stats.written_bytes)),
+        ("mirror", json!(stats.mirror.as_ref().map(mirror))),
+        ("batches", json!(counters.batches.read().count())),
+        ("writes", json!(counters.writes.get())),
+        ("resident_bytes", json!(Process::now().resident_bytes)),
+        ("since", json!(shelf.since_s())),
+        ("trouble", json!(shelf.trouble())),
+    ];
+    let mut fields = super::control::fields(&stats);
+    fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    fields
 }
 
 fn mirror(lag: &Lag) -> Value {
