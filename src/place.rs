@@ -385,9 +385,15 @@ impl Hand {
         match self {
             Self::Own(owned) => erase(&*owned.store, ids),
             Self::Database(store) => erase(&**store, ids),
-            Self::Server(client) => {
-                client.erase(ids).context("the server stopped answering; run the command again")
-            }
+            Self::Server(client) => client.erase(ids).map_err(|error| {
+                let words = match error {
+                    ControlError::Refused(_) => {
+                        "not all was deleted; run the command again once the server does it"
+                    }
+                    _ => "the server stopped answering; run the command again",
+                };
+                anyhow::Error::new(error).context(words)
+            }),
         }
     }
 }

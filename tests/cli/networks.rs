@@ -142,11 +142,18 @@ fn every_command_works_on_every_shelf_beside_a_running_server_or_says_why_not() 
 #[test]
 fn a_server_says_which_shelves_it_serves() {
     let place = Place::new("network-unserved");
-    let file = place.file("lines", message("/a/1/b/proto", 1).as_bytes());
+    let [kept, new] = [1, 2].map(|second| {
+        place.file(&format!("lines-{second}"), message("/a/1/b/proto", second).as_bytes())
+    });
+    let import = |file| ["import", "--json", "--network", "waku", file];
+    assert_eq!(place.hark(&import(&kept)).json()["stored"], 1);
     let server = place.serve();
-    let run = place.hark(&["import", "--json", "--network", "waku", &file]);
     let says = "this server does not serve waku; it serves nostr";
-    assert!(run.code == 1 && format!("{}{}", run.stdout, run.stderr).contains(says), "{run:?}");
+    for command in [&import(&new)[..], &["delete", "--yes", "--network", "waku", "{}"]] {
+        let run = place.hark(command);
+        assert!(run.code == 1 && format!("{}{}", run.stdout, run.stderr).contains(says), "{run:?}");
+        assert!(!run.stderr.contains("stopped answering"), "{run:?}");
+    }
     assert_eq!(server.terminate().0, 0);
 }
 
