@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use hark_codec::hex;
 use hark_server::Addresses;
-use hark_server::network::Network;
 use hark_server::nostr::policy::{Policy, Words};
+use hark_server::ranges;
+use ipnet::IpNet;
 
 /// A list as typed: entries, and `@` names of files of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,8 +51,8 @@ impl Lists {
     pub(crate) fn read(&self, folder: &Path) -> Result<(Addresses, Policy), Vec<String>> {
         let mut reader = Reader { folder, faults: Vec::new() };
         let addresses = Addresses {
-            allow: reader.list("allow_addresses", &self.allow_addresses, network),
-            deny: reader.list("deny_addresses", &self.deny_addresses, network),
+            allow: reader.list("allow_addresses", &self.allow_addresses, range),
+            deny: reader.list("deny_addresses", &self.deny_addresses, range),
         };
         let policy = Policy {
             allow_keys: reader.list("allow_keys", &self.allow_keys, key).into_iter().collect(),
@@ -125,8 +126,8 @@ impl Reader<'_> {
     }
 }
 
-fn network(text: &str) -> Result<Network, String> {
-    text.parse().map_err(|fault| format!("{text:?} {fault}"))
+fn range(text: &str) -> Result<IpNet, String> {
+    ranges::read(text).map_err(|fault| format!("{text:?} {fault}"))
 }
 
 fn key(text: &str) -> Result<[u8; 32], String> {

@@ -11,8 +11,9 @@ use hark_archive::retention::Rule;
 use hark_codec::hex;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::retention::Retention;
-use hark_server::network::Network;
+use hark_server::ranges;
 use hark_store_postgres::shown;
+use ipnet::IpNet;
 
 use super::Config;
 use super::address::StoreAddress;
@@ -433,18 +434,18 @@ impl Plain for Option<SocketAddr> {
     }
 }
 
-impl Plain for Vec<Network> {
+impl Plain for Vec<IpNet> {
     fn read(value: &Value) -> Result<Self, String> {
         let what = "a list of addresses and networks like [\"127.0.0.1\", \"10.0.0.0/8\"]";
-        let networks = texts(value)
-            .and_then(|texts| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>());
-        networks.map_or_else(|| wanted(what, value), Ok)
+        let ranges = texts(value).and_then(|texts| {
+            texts.iter().map(|text| ranges::read(text).ok()).collect::<Option<_>>()
+        });
+        ranges.map_or_else(|| wanted(what, value), Ok)
     }
 
     fn show(&self) -> String {
-        let networks: Vec<String> =
-            self.iter().map(|network| quoted(&network.to_string())).collect();
-        format!("[{}]", networks.join(", "))
+        let ranges: Vec<String> = self.iter().map(|range| quoted(&range.to_string())).collect();
+        format!("[{}]", ranges.join(", "))
     }
 }
 

@@ -4,8 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::HeaderMap;
+use ipnet::IpNet;
 
-use crate::network::Network;
+use crate::ranges;
 
 /// What counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address, as that is
 /// what one household or machine is given.
@@ -34,7 +35,7 @@ impl fmt::Display for Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxies {
     /// Where they are.
-    pub trusted: Vec<Network>,
+    pub trusted: Vec<IpNet>,
     /// The header in which they name the client: `x-forwarded-for`, `x-real-ip` or `forwarded`. Only
     /// one, as a proxy that writes one of them passes the others on as the client sent them.
     pub header: String,
@@ -55,7 +56,7 @@ impl Proxies {
 
     /// Whether `ip` is that of a trusted proxy.
     pub fn trust(&self, ip: IpAddr) -> bool {
-        self.trusted.iter().any(|network| network.contains(ip))
+        ranges::contain(&self.trusted, ip)
     }
 
     /// The client behind a trusted proxy: of the hops that the header names, the last one that is no
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn the_client_is_the_last_hop_that_is_no_proxy_of_ours() {
         let proxies = |header: &str| Proxies {
-            trusted: vec!["127.0.0.1".parse().unwrap(), "10.0.0.0/8".parse().unwrap()],
+            trusted: ["127.0.0.1", "10.0.0.0/8"].map(|range| ranges::read(range).unwrap()).into(),
             header: header.into(),
         };
         let named = |header: &str, lists: &[&str]| {

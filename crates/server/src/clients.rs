@@ -5,24 +5,25 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
+use ipnet::IpNet;
 
 use crate::address::Proxies;
-use crate::network::Network;
+use crate::ranges;
 use crate::settings::{Settings, Shared};
 
 /// Lists of addresses. Who is on both is denied; an empty list asks for nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     /// Only clients at these addresses are served.
-    pub allow: Vec<Network>,
+    pub allow: Vec<IpNet>,
     /// Clients at these addresses are not.
-    pub deny: Vec<Network>,
+    pub deny: Vec<IpNet>,
 }
 
 impl Addresses {
     /// Whether a client at `ip` is served.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
-        let on = |list: &[Network]| list.iter().any(|network| network.contains(ip));
+        let on = |list: &[IpNet]| ranges::contain(list, ip);
         !on(&self.deny) && (self.allow.is_empty() || on(&self.allow))
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hark_archive::limits::Limits;
-use network::Network;
+use ipnet::IpNet;
 
 mod address;
 mod admin;
@@ -22,10 +22,10 @@ pub mod door;
 mod http;
 pub mod listener;
 pub mod metrics;
-pub mod network;
 pub mod nostr;
 mod patience;
 mod permits;
+pub mod ranges;
 mod rate;
 mod server;
 mod settings;
@@ -71,11 +71,11 @@ pub struct MetricsDoor {
     /// An address of their own for `/metrics` and `/healthz`. No other door then has them.
     pub listen: Option<SocketAddr>,
     /// Addresses that may read `/metrics`.
-    pub allow: Vec<Network>,
+    pub allow: Vec<IpNet>,
 }
 
 impl Default for MetricsDoor {
     fn default() -> Self {
-        Self { listen: None, allow: network::LOOPBACK.to_vec() }
+        Self { listen: None, allow: ranges::LOOPBACK.to_vec() }
     }
 }

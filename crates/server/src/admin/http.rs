@@ -8,6 +8,7 @@ use axum::http::header::{CONTENT_TYPE, FORWARDED};
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
+use ipnet::IpNet;
 
 use super::prometheus;
 use crate::MetricsDoor;
@@ -17,7 +18,7 @@ use crate::door::{Host, Opened};
 use crate::http::{self, Bounds};
 use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
-use crate::network::Network;
+use crate::ranges;
 use crate::server::ServeError;
 use crate::stop::Stop;
 
@@ -29,7 +30,7 @@ const CONNECTION_MAX: Duration = Duration::from_mins(1);
 /// The operators' own address, if there is one, and who may read the metrics.
 pub(crate) struct OperatorsDoor {
     listener: Option<Listener>,
-    allow: Vec<Network>,
+    allow: Vec<IpNet>,
 }
 
 impl OperatorsDoor {
@@ -72,7 +73,7 @@ impl OperatorsDoor {
 pub struct Operators {
     networks: Arc<[Opened]>,
     /// Who may read the metrics.
-    allow: Arc<[Network]>,
+    allow: Arc<[IpNet]>,
     /// They have an address of their own.
     apart: bool,
     stop: Stop,
@@ -101,7 +102,7 @@ impl Operators {
 
     /// The page for Prometheus, to those who may read it.
     pub async fn metrics(&self, peer: IpAddr, headers: &HeaderMap) -> Response {
-        if !self.allow.iter().any(|network| network.contains(peer)) {
+        if !ranges::contain(&self.allow, peer) {
             let text = "not for this address; server.metrics_allow names those that may read it\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }

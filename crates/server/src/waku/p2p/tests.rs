@@ -265,7 +265,7 @@ async fn an_address_has_so_many_connections_and_gets_them_back() {
 async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
     let shared: crate::settings::Shared = Arc::default();
     let reload = crate::Reload { shared: Arc::clone(&shared), unlimited: false };
-    let loopback = crate::network::LOOPBACK.to_vec();
+    let loopback = crate::ranges::LOOPBACK.to_vec();
     let proxies = |trusted| crate::Proxies { trusted, ..crate::Proxies::default() };
     let pair = Pair::with("denied", Clients::new(Arc::clone(&shared), proxies(Vec::new()))).await;
     let second = pair.enters().await;
