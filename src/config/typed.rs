@@ -187,25 +187,9 @@ pub(crate) fn did_you_mean<'a>(
     typed: &str,
     known: impl Iterator<Item = &'a str> + Clone,
 ) -> String {
-    let nearest = known.clone().map(|name| (distance(typed, name), name)).min();
+    let nearest = known.clone().map(|name| (strsim::levenshtein(typed, name), name)).min();
     match nearest {
         Some((steps, name)) if steps <= 2 + name.len() / 4 => format!("; did you mean `{name}`?"),
         _ => format!("; there are {}", known.collect::<Vec<_>>().join(", ")),
     }
-}
-
-/// Letters to insert, drop or change to get from one word to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (done, letter) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = done + 1;
-        for (column, &other) in to.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(row[column] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
