@@ -58,7 +58,7 @@ pub struct Address {
 enum Check {
     #[default]
     Nothing,
-    /// The authority that signed it.
+    /// The authority that signed the certificate.
     Authority,
     /// The authority, and the name that the certificate is for.
     Name,

@@ -13,7 +13,7 @@ use crate::session::{Fault, Session};
 use crate::terms::Terms;
 use crate::time::to_db;
 
-/// A statement that grows with its values.
+/// The conditions and the values of a statement that is being built.
 #[derive(Default)]
 struct Text {
     conditions: Vec<String>,
@@ -21,7 +21,7 @@ struct Text {
 }
 
 impl Text {
-    /// Adds a value and gives the name that it has in the text.
+    /// Adds a value, and returns the value's name in the text.
     fn value(&mut self, value: impl ToSql + Sync + Send + 'static) -> String {
         self.values.push(Box::new(value));
         format!("${}", self.values.len())
@@ -71,7 +71,7 @@ impl Counting {
         Ok((count <= self.budget).then_some(count.cast_unsigned()))
     }
 
-    /// The statements, and what PostgreSQL says to EXPLAIN ANALYZE.
+    /// Returns the statements, each with PostgreSQL's output of EXPLAIN ANALYZE.
     pub(crate) fn explain(&self, session: &mut Session) -> Result<Vec<String>, Fault> {
         let mut lines = Vec::new();
         for (sql, text) in &self.statements {
@@ -133,7 +133,7 @@ fn statement(asked: &Asked, terms: &Terms, budget: i64) -> (String, Text) {
     (sql, text)
 }
 
-/// What the records are found by.
+/// Returns the FROM clause by which the records are found.
 fn driver(asked: &Asked, text: &mut Text, within: &dyn Fn(&str) -> String) -> String {
     let query = &asked.query;
     if let Some(ids) = &query.ids {

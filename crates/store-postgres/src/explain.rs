@@ -1,5 +1,5 @@
-//! How a question is answered: Hark's choice, and what PostgreSQL makes of each statement. To know
-//! that, it is asked.
+//! Explains how a query is run: Hark's choice, and PostgreSQL's plan of each statement. To get the
+//! plans, the query is run.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::replica::Reading;
 use crate::search::{Finders, Sessions as _};
 use crate::session::{Fault, Traced};
 
-/// Rows that are visited to explain a question, at most.
+/// Most rows that are visited to explain a query.
 const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.

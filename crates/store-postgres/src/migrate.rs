@@ -8,11 +8,11 @@ use crate::terms::SECRET;
 /// A migration, and whether the database has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number.
+    /// The migration's number.
     pub number: i32,
-    /// Its name.
+    /// The migration's name.
     pub name: String,
-    /// When it was applied, if it was.
+    /// When the migration was applied; `None` if it is missing.
     pub applied: Option<String>,
 }
 
@@ -22,7 +22,7 @@ pub enum MigrateError {
     /// The database is away, or refused.
     #[error("{0}")]
     Database(String),
-    /// The database has other text under this number.
+    /// The database has a migration of this number with another text.
     #[error(
         "migration {number} in the database is not the one that this version of Hark has; nothing \
          was changed"
@@ -31,7 +31,7 @@ pub enum MigrateError {
         /// Its number.
         number: i32,
     },
-    /// The database is of a newer Hark.
+    /// A newer version of Hark has changed the database.
     #[error(
         "the database has migration {number}, which this version of Hark does not know; use a \
              newer one"
@@ -40,12 +40,12 @@ pub enum MigrateError {
         /// Its number.
         number: i32,
     },
-    /// Some are missing.
+    /// Some migrations are not applied.
     #[error("{missing} migrations are not applied; run `hark migrate up --network {shelf}`")]
     Missing {
-        /// How many.
+        /// How many migrations are not applied.
         missing: usize,
-        /// Of which shelf.
+        /// The name of the shelf.
         shelf: String,
     },
 }
@@ -69,7 +69,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// All migrations, checked against what the database has.
+/// Returns all migrations, checked against those of the database.
 pub(crate) fn status(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
     let there = session.query_once(
         "SELECT to_regclass($1::text) IS NOT NULL",
@@ -101,9 +101,9 @@ pub(crate) fn status(session: &mut Session, schema: &str) -> Result<Vec<Migratio
     Ok(all)
 }
 
-/// Applies what is missing. Says which those were.
+/// Applies the missing migrations, and returns them.
 pub(crate) fn up(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
-    // One process at a time, whatever the shelf. Given back with the session at the latest.
+    // One process migrates at a time, whatever the shelf. The session's end also frees the lock.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     let done = apply(session, schema);
     session.batch("SELECT pg_advisory_unlock(7235419860234518)")?;
@@ -128,7 +128,7 @@ fn apply(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateE
              COMMIT"
         );
         if let Err(fault) = session.batch(&all) {
-            // Only if it still stands; the first fault says more.
+            // This fails if the connection is lost; the first fault says more.
             let _ = session.batch("ROLLBACK");
             return Err(fault.into());
         }
@@ -137,7 +137,7 @@ fn apply(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateE
     Ok(done)
 }
 
-/// The secret of the shelf's hashes, as it is put into the database.
+/// Returns a new secret for the shelf's hashes, in the form that the database stores.
 fn new_secret() -> Result<String, MigrateError> {
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| MigrateError::Database(error.to_string()))?;

@@ -13,45 +13,45 @@ use crate::layout::Form;
 use crate::session::{Fault, Session};
 use crate::time::to_db;
 
-/// Which parts there may be.
+/// The parts that may exist.
 #[derive(Clone, Debug)]
 pub(crate) struct Grid {
-    /// Width of one, in the network's units of time.
+    /// Width of a part, in the network's units of time.
     pub(crate) width: u64,
-    /// No part lies before this.
+    /// No part lies before this time.
     pub(crate) from: u64,
-    /// So many, at most.
+    /// Most parts of a shelf.
     pub(crate) max: usize,
 }
 
-/// The parts.
+/// The parts of a shelf.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
-    /// Of the database's `state`: which parts these are.
+    /// The version of the parts, from the database's table `state`.
     pub(crate) version: i64,
-    /// By where they start, in the database's order of time: where they stop, and their number.
+    /// The end and the number of each part, by its start. Times are in the database's type.
     list: BTreeMap<i64, (i64, i64)>,
 }
 
 impl Parts {
-    /// Reads them.
+    /// Reads the parts from the database.
     pub(crate) fn read(session: &mut Session, version: i64) -> Result<Self, Fault> {
         Ok(Self::of(&session.query(Form::Parts, &[])?, version))
     }
 
-    /// As the database has answered.
+    /// Returns the parts in a result of [`Form::Parts`].
     pub(crate) fn of(rows: &[Row], version: i64) -> Self {
         let list = rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
         Self { version, list }
     }
 
-    /// The number of the part that a time lies in.
+    /// Returns the number of the part that a time lies in.
     pub(crate) fn of_time(&self, time: i64) -> Option<i64> {
         let (_, (stop, number)) = self.list.range(..=time).next_back()?;
         (time < *stop).then_some(*number)
     }
 
-    /// Numbers of the parts that are to be made for `times`.
+    /// Returns the numbers of the parts that have to be made for `times`.
     pub(crate) fn missing(
         &self,
         times: impl Iterator<Item = u64>,
@@ -100,7 +100,7 @@ impl Parts {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of parts.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }

@@ -11,14 +11,14 @@ use crate::session::{Door, Fault, Session};
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// When a database that is away is asked again.
+/// When to try again to reach a database that is away.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     next: Option<(Instant, Duration, Fault)>,
 }
 
 impl Backoff {
-    /// Opens a session, or says at once what was wrong a moment ago.
+    /// Opens a session. Before the next attempt is due, fails at once with the last fault.
     pub(crate) fn open(&mut self, door: &Door) -> Result<Session, Fault> {
         self.ready()?;
         let opened = door.open();
@@ -26,7 +26,7 @@ impl Backoff {
         opened
     }
 
-    /// Whether it is time to try; else what was wrong a moment ago.
+    /// Fails with the last fault unless the next attempt is due.
     fn ready(&self) -> Result<(), Fault> {
         match &self.next {
             Some((next, _, fault)) if Instant::now() < *next => Err(fault.clone()),
@@ -40,7 +40,7 @@ impl Backoff {
             self.next = None;
             return;
         };
-        // Attempts that were made side by side are one.
+        // Attempts that were made at the same time count as one.
         if self.ready().is_ok() {
             let wait = self.next.as_ref().map_or(RETRY_FIRST, |(_, wait, _)| *wait * 2);
             let wait = wait.min(RETRY_LAST);
@@ -49,7 +49,7 @@ impl Backoff {
     }
 }
 
-/// What a pool has done.
+/// Counts of a pool's sessions.
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
     /// Sessions that are open.
@@ -106,7 +106,7 @@ impl Pool {
         let result = self.run(session, &mut work);
         match result {
             Err(fault) if fault.is_away() && !fresh => {
-                // The others were lost with it.
+                // The other idle sessions were lost as well.
                 self.forget_idle();
                 let (session, _) = self.take()?;
                 self.run(session, &mut work)
@@ -158,7 +158,7 @@ impl Pool {
         opened
     }
 
-    /// A session, and whether it was opened just now.
+    /// Returns a session, and whether it was opened just now.
     fn take(&self) -> Result<(Session, bool), Fault> {
         let until = Instant::now() + self.wait_max;
         let mut state = self.state();

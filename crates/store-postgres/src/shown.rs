@@ -1,4 +1,4 @@
-//! The address of a store as people may see it: in logs, in messages and in `hark config --show`. What
+//! Prepares the address of a store for logs, for messages and for `hark config --show`: text that
 //! may be a password, or a part of one, is replaced by `***`.
 
 use std::borrow::Cow;
@@ -29,8 +29,8 @@ const PLAIN: [&str; 21] = [
     "timezone",
     "user",
 ];
-/// Parameters that are named, and whose values are not. All others are not even named: a password
-/// that is not quoted as it must be looks like several parameters.
+/// Parameters of which only the names are shown. Names of unknown parameters are hidden as well,
+/// since a password that is not quoted correctly looks like several parameters.
 const SECRET: [&str; 5] = ["options", "passfile", "password", "sslkey", "sslpassword"];
 const HIDDEN: &str = "***";
 
@@ -49,7 +49,7 @@ pub(crate) fn is_key_value(address: &str) -> bool {
     })
 }
 
-/// Whether there may be a password in it.
+/// Whether the address may have a password.
 pub(crate) fn has_secret(address: &str) -> bool {
     let plain = percent_decode_str(address).decode_utf8_lossy();
     let shown = shown(address);
@@ -66,7 +66,7 @@ pub(crate) fn is_torn(address: &str) -> bool {
     place.matches('@').count() > 1 || !place.contains('@') && parameters.contains('@')
 }
 
-/// The address without what may be secret. Text that is no address of a database stays as it is.
+/// Returns the address without its secrets. Text that is no address of a database is unchanged.
 pub fn shown(address: &str) -> Cow<'_, str> {
     if let Some((scheme, rest)) = address.split_once("://") {
         return format!("{scheme}://{}", url(rest).as_deref().unwrap_or(HIDDEN)).into();
@@ -81,10 +81,10 @@ pub fn shown(address: &str) -> Cow<'_, str> {
     address.into()
 }
 
-/// What follows `://`; none if no part of it is known to be harmless.
+/// Returns the text after `://` without its secrets. `None` if all of it may be secret.
 fn url(rest: &str) -> Option<String> {
     let (place, parameters) = match rest.split_once('?') {
-        // Either is part of a password then.
+        // The text before and after the `?` may be parts of a password.
         Some((_, parameters)) if parameters.contains('@') => return None,
         Some((place, parameters)) => (place, Some(parameters)),
         None => (rest, None),
@@ -115,7 +115,7 @@ fn url(rest: &str) -> Option<String> {
     Some(out)
 }
 
-/// Whether what follows a host is a port, and not somebody's password.
+/// Whether a host is followed by a port or by nothing. Other text may be a password.
 fn has_port_or_none(host: &str) -> bool {
     let behind = match host.strip_prefix('[') {
         Some(host) => host.split_once(']').map_or("?", |(_, behind)| behind),
@@ -138,7 +138,7 @@ fn parameter(pair: &str) -> Cow<'_, str> {
     }
 }
 
-/// Stops at what is not written as libpq reads it.
+/// Returns libpq's parameters without their secrets, up to the first text that libpq cannot read.
 fn key_value(address: &str) -> String {
     let (mut out, mut rest) = (Vec::new(), address.trim_start());
     while !rest.is_empty() {
@@ -165,7 +165,7 @@ fn key_value(address: &str) -> String {
     out.join(" ")
 }
 
-/// Where a value ends that may be in quotes and have backslashes; none if it does not.
+/// Returns the end of a value, which may have quotes and backslashes. `None` if it does not end.
 fn value_end(text: &str) -> Option<usize> {
     let is_quoted = text.starts_with('\'');
     let mut chars = text.char_indices().skip(usize::from(is_quoted));
@@ -217,7 +217,8 @@ mod tests {
         }
     }
 
-    /// A password of words that stand nowhere else, with what must be written otherwise between them.
+    /// Returns a password and its random words, which occur nowhere else. Between the words are
+    /// characters that must be escaped.
     fn secret(random: &mut Random) -> (String, Vec<String>) {
         const BETWEEN: [&str; 14] =
             ["@", ":", "/", "?", "#", "&", "%", "=", " ", "'", "\\", "\"", "@?", "&a="];
@@ -231,7 +232,7 @@ mod tests {
         (secret, words)
     }
 
-    /// Some address with `secret` in it, as it must be written or as one might.
+    /// Returns a random address with `secret`, escaped correctly or not.
     fn address(random: &mut Random, secret: &str) -> String {
         let encoded = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
         let in_url = if random.once_in(2) { encoded.as_str() } else { secret };

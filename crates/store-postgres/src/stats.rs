@@ -1,4 +1,4 @@
-//! What was settled when the shelf was made, and how large it is.
+//! The values that were fixed when the shelf was made, and the shelf's size.
 
 use hark_archive::store::{Database, Stats};
 
@@ -7,7 +7,7 @@ use crate::session::{Fault, Session};
 use crate::terms::SECRET;
 use crate::time::from_db;
 
-/// The shelf's secret, and the width of its parts: `width` if the shelf is new.
+/// Returns the shelf's secret, and the width of its parts: `width` if the shelf is new.
 pub(crate) fn settled(session: &mut Session, width: u64) -> Result<([u8; SECRET], u64), Fault> {
     let text = "INSERT INTO meta VALUES ('part_width', $1) ON CONFLICT DO NOTHING";
     session.query_once(text, &[&width.to_be_bytes().as_slice()])?;
@@ -35,7 +35,7 @@ fn not_whole() -> Fault {
     Fault::Refused("its table `meta` is not whole".into())
 }
 
-/// Sizes as PostgreSQL says them; zeros while it is away.
+/// Returns the sizes that PostgreSQL reports; zeros while the database is away.
 pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
     let read = inner.pool.with(|session| session.query_once(session.layout().sizes(), &[&schema]));
     let rows = match read {
@@ -70,7 +70,7 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         log_bytes: bytes.saturating_sub(number(2)),
         dead,
         dead_bytes,
-        // Vacuuming makes room for other rows of it.
+        // Vacuuming makes the space of dead rows available to new rows.
         reclaimable_bytes: dead_bytes,
         segments: inner.parts().len() as u64,
         oldest: row.get::<_, Option<i64>>(4).map(from_db),

@@ -48,7 +48,7 @@ impl Terms {
         terms
     }
 
-    /// The key under which a record that forbids is found.
+    /// Returns the key under which a forbidding record is found.
     pub(crate) fn forbidding(&self, there_is: &Forbidding<'_>) -> i64 {
         let (name, value) = there_is.label;
         self.forbid(there_is.author, there_is.kind, name, value)
@@ -63,7 +63,7 @@ impl Terms {
         hasher.finish().cast_signed()
     }
 
-    /// All keys under which a record that forbids is found.
+    /// Returns all keys under which a forbidding record is found.
     pub(crate) fn forbids(&self, record: &Record<'_>) -> Vec<i64> {
         let Some(author) = record.author() else { return Vec::new() };
         let kind = record.kind();
@@ -75,7 +75,7 @@ impl Terms {
         keys
     }
 
-    /// A short hash of an id, for memory that need not be exact.
+    /// Returns a short hash of an id, for a memory of ids that need not be exact.
     pub(crate) fn id(&self, id: &Id) -> u64 {
         let mut hasher = self.0;
         hasher.write(id);

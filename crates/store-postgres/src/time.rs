@@ -4,17 +4,17 @@ use hark_archive::Position;
 
 const TOP: u64 = 1 << 63;
 
-/// As the database has it.
+/// Converts a network's time to the database's type.
 pub(crate) fn to_db(time: u64) -> i64 {
     (time ^ TOP).cast_signed()
 }
 
-/// As the network has it.
+/// Converts a time of the database to the network's time.
 pub(crate) fn from_db(time: i64) -> u64 {
     time.cast_unsigned() ^ TOP
 }
 
-/// A record's place as an index has it.
+/// A record's position in the indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) time: i64,

@@ -1,5 +1,5 @@
-//! The contract that every store keeps, on a real PostgreSQL: the model's answers for random data and
-//! questions, over many small parts.
+//! The contract of all stores, on a real PostgreSQL: for random data and queries, over many small
+//! parts, the answers are the model's.
 
 use hark_archive::Store;
 use hark_store_postgres::{Options, PostgresStore};
@@ -7,12 +7,12 @@ use hark_testkit::contract::{Size, Subject, listed, rules, run};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
 
-/// A fixed seed, or the one given.
+/// Returns the seed in `HARK_SEED`, or a fixed seed.
 fn seed() -> u64 {
     std::env::var("HARK_SEED").map_or(20_261_121, |seed| seed.parse().expect("is a number"))
 }
 
-/// A shelf in a database of its own, with parts so small that there are many.
+/// A shelf in its own database, with many small parts.
 struct Schema {
     database: Database<'static>,
     flavour: Flavour,

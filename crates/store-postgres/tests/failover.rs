@@ -1,5 +1,5 @@
-//! A database that loses its last commits: a standby that lagged is promoted, or a backup takes its place.
-//! What is put then has numbers that others had, and everyone hears of it all the same.
+//! A database loses its last commits: a lagging standby is promoted, or a backup is restored. Later
+//! puts reuse the lost numbers, and are delivered to every subscriber all the same.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
-/// Long enough for machines that test; what is waited for is what ends the wait.
+/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn wait_until(what: &str, done: impl Fn() -> bool) {
@@ -34,7 +34,7 @@ fn put(number: u32) -> Write {
 
 type Numbers = Arc<Mutex<Vec<u32>>>;
 
-/// A subscriber: numbers of what it was told, live.
+/// A subscriber, with the numbers of the records that it received live.
 struct Subscriber(Numbers);
 
 impl Sink for Subscriber {
@@ -70,7 +70,7 @@ struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
     live: Arc<Live>,
-    /// All numbers that were told, in order.
+    /// The sequence numbers of all delivered records, in order.
     told: Arc<Mutex<Vec<u64>>>,
     subscribers: Vec<(Handle, Numbers)>,
 }
@@ -95,7 +95,7 @@ impl Node {
         Self { store, writer, live, told, subscribers: Vec::new() }
     }
 
-    /// Asks for everything and goes on listening.
+    /// Subscribes to all records.
     fn subscribe(&mut self) {
         let heard = Numbers::default();
         let sink = Box::new(Subscriber(Arc::clone(&heard)));
@@ -107,7 +107,7 @@ impl Node {
         self.subscribers.push((handle, heard));
     }
 
-    /// Puts these, each again until it is kept.
+    /// Puts the records of `numbers`. Repeats each put until the record is stored.
     fn put(&self, numbers: impl IntoIterator<Item = u32>) {
         for number in numbers {
             wait_until("is kept", || match self.writer.write(put(number)) {
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// Waits until every subscriber has heard of these.
+    /// Waits until every subscriber has received the records of `numbers`.
     fn hears(&self, who: &str, numbers: impl IntoIterator<Item = u32>) {
         let wanted: BTreeSet<u32> = numbers.into_iter().collect();
         for (at, (_, heard)) in self.subscribers.iter().enumerate() {
@@ -170,7 +170,7 @@ fn after_a_failover_that_lost_commits_both_nodes_hear_all_that_comes() {
     fail_over(&primary, &standby, &|| one.put(0..10), &lost);
     one.put(100..105);
     two.put(200..203);
-    // Those who subscribe meanwhile as well.
+    // Subscribers that come after the failover also receive all later records.
     one.subscribe();
     two.subscribe();
     one.put(105..107);
@@ -193,7 +193,7 @@ fn a_node_that_looks_late_hears_all_though_the_numbers_have_passed_those_it_knew
     let database = primary.database("late");
     let standby = primary.replica();
     let url = both(&primary, &standby, &database.name);
-    // It hears of others with its own commits only.
+    // This node receives other nodes' records only when it commits.
     let mut late = Node::new(&url, false);
     late.subscribe();
     fail_over(&primary, &standby, &|| late.put(0..10), &|| late.put(10..20));
@@ -211,14 +211,14 @@ fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_heard(
     let mut node = Node::new(&database.url, true);
     node.subscribe();
     node.put(0..20);
-    // What a copy of its files has that was taken after ten of them; the server is started on these.
+    // The state of a backup that was taken after ten puts. The server then starts on this backup.
     database.sql(
         "BEGIN; DELETE FROM hark_nostr.record WHERE seq > 10;
          UPDATE hark_nostr.state SET seq = 10, records = 10; COMMIT",
     );
     cluster.stop();
     cluster.start();
-    // A process that has not seen what was lost is the first to write.
+    // The first process to write has not seen the lost records.
     let other = Node::new(&database.url, true);
     other.put(100..105);
     node.hears("node", 100..105);

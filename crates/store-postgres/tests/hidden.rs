@@ -1,4 +1,4 @@
-//! What is behind a gate shows neither in answers nor in their cost.
+//! Records behind a gate affect neither answers nor the cost of answers.
 
 use hark_archive::admission::KeepAll;
 use hark_store_postgres::{Options, PostgresStore};
@@ -13,7 +13,7 @@ fn seed() -> u64 {
 fn postgres_answers_and_charges_as_if_nothing_hidden_were_there() {
     let databases = ["hidden without", "hidden with"].map(|name| Cluster::shared().database(name));
     let stores = databases.each_ref().map(|database| {
-        // Parts are made for the times of public records alone, and both have those.
+        // Both stores have the same parts, as parts are made only for the times of public records.
         let options = Options { part_s: 40, parts_from_s: 900_000, ..Options::default() };
         let store = PostgresStore::open(&database.url, "nostr", Box::new(KeepAll), &options);
         store.expect("the shelf opens")

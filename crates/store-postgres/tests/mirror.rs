@@ -1,4 +1,4 @@
-//! A mirror of a database that several processes write to: what any of them puts comes over.
+//! A mirror of a database that several processes write to: it receives the puts of all processes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
-/// Long enough for machines that test; what is waited for is what ends the wait.
+/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
 const PATIENCE: Duration = Duration::from_mins(2);
 const DAY: u64 = 86_400;
 
@@ -80,7 +80,7 @@ fn what_other_nodes_put_reaches_the_mirror_of_one() {
     let database = Cluster::shared().database("mirror nodes");
     let node = mirrored(&database);
     let other = open(&database);
-    // Between commits of its own, and in step with none.
+    // The other node's commits come between this node's commits, at no particular time.
     for round in 0..5 {
         let number = round * 10;
         let puts: Vec<Write> =
@@ -107,7 +107,7 @@ fn parts_that_go_as_a_whole_go_in_the_mirror_as_well() {
     }
     let kept = put(100, old + 10 * DAY);
     node.writer.write(kept).unwrap();
-    // Of the mirror alone, and as old.
+    // Only the mirror has this record, which is as old as those that are dropped.
     node.second.commit(&[put(200, old)]).unwrap();
     let rule = hark_archive::retention::Rule { older_than_s: DAY, ..Default::default() };
     let policy = hark_archive::retention::Policy { rules: vec![rule], ..Default::default() };

@@ -1,5 +1,5 @@
-//! Several processes on one database, and a database that goes away: what was acknowledged is there,
-//! everyone hears everything once, and service goes on by itself.
+//! Several processes on one database, and a database that goes away: acknowledged records are
+//! stored, every subscriber receives every record once, and service resumes by itself.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,10 +14,10 @@ use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
-/// Long enough for machines that test; what is waited for is what ends the wait.
+/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A node: a store, its writer, and what its subscribers hear.
+/// A node: a store, its writer, and the records that subscribers receive.
 struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
@@ -33,7 +33,7 @@ impl Listener for Ear {
         answer: &mut dyn FnMut(),
     ) {
         for (seq, record) in records {
-            // Whoever listens no more hears nothing.
+            // The receiver is gone if the test no longer listens.
             let _ = self.0.send((seq, *record.id()));
         }
         answer();
@@ -58,7 +58,7 @@ impl Node {
         Self { store, writer, heard }
     }
 
-    /// Puts all, without waiting for one before the next.
+    /// Puts all records. No put waits for the outcome of the put before it.
     fn put(&self, records: &[Box<[u8]>]) -> Vec<Result<Outcome, Arc<CommitError>>> {
         let outcomes = Arc::new(Mutex::new(BTreeMap::new()));
         for (at, bytes) in records.iter().enumerate() {
@@ -76,7 +76,7 @@ impl Node {
         std::mem::take(&mut *outcomes.lock().unwrap()).into_values().collect()
     }
 
-    /// Ids that are kept, in order.
+    /// Returns the ids of the stored records, in order.
     fn ids(&self) -> Vec<Id> {
         let mut search = self.store.search(&Query::default()).unwrap();
         let mut ids = Vec::new();
@@ -88,7 +88,7 @@ impl Node {
         ids
     }
 
-    /// Hears until so many were heard.
+    /// Waits for the next `count` records.
     fn hear(&self, count: usize) -> Vec<(u64, Id)> {
         (0..count).map(|_| self.heard.recv_timeout(PATIENCE).expect("hears")).collect()
     }
@@ -228,7 +228,7 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
     assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(3));
     let tagged = vec![hark_archive::LabelSet::one(b't', b"a")];
     assert_eq!(all(Query { labels: tagged, ..Query::default() }), Some(409));
-    // What comes late has a part again, and what was spared is in it.
+    // A late record makes the part again, and the spared records move to it.
     put(vec![record(9_000, 1, 1, time(0, 900))]);
     assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(4));
     assert_eq!(store.drop_part(time(5, 0), &spared).unwrap(), Some(1));

@@ -1,4 +1,4 @@
-//! Questions go to a replica only while it has what they must see.
+//! Queries run on a replica only while it has all records that they must see.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use hark_store_postgres::{Options, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
-/// Long enough for machines that test; what is waited for is what ends the wait.
+/// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn open(url: &str, read_url: &str) -> PostgresStore {
@@ -37,12 +37,12 @@ fn found(store: &dyn Store) -> u32 {
     count
 }
 
-/// Questions that the replica was asked, and that it could not be.
+/// Returns how many queries ran on the replica, and how many went to the primary instead.
 fn replica(store: &dyn Store) -> (u64, u64) {
     store.stats().database.expect("is there").replica.expect("is there")
 }
 
-/// Puts one more and asks, until the replica has answered.
+/// Puts a record and queries the store, repeatedly, until the replica has answered.
 fn until_asked(store: &dyn Store, kept: &mut u32) {
     let (asked, until) = (replica(store).0, Instant::now() + PATIENCE);
     while replica(store).0 < asked + 2 {

@@ -1,5 +1,5 @@
-//! Searches that rest between pages: what they have read they keep as long as there is room, and what
-//! they could not keep comes all the same.
+//! Searches that pause between pages keep the records that they have read, as far as memory allows,
+//! and read the other records again.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,7 @@ use hark_testkit::random::encode;
 
 const NEWEST: u64 = 1_700_000_499;
 
-/// 500 records of 1 KB, one a second.
+/// Opens a store with 500 records of 1 KB, one a second.
 fn store(database: &str) -> PostgresStore {
     let options = Options::default();
     let store = PostgresStore::open(database, "nostr", Box::new(NostrRules), &options);
@@ -26,7 +26,7 @@ fn store(database: &str) -> PostgresStore {
     store
 }
 
-/// Takes a page of 60 records. Whether there may be more.
+/// Takes a page of 60 records. Returns whether more records may follow.
 fn page(search: &mut dyn Search, times: &mut Vec<u64>) -> bool {
     let until = times.len() + 60;
     let mut sink = |record: &Record<'_>| {
@@ -53,7 +53,7 @@ fn records_are_read_once_as_long_as_there_is_room_for_them() {
     assert_eq!(times, expected);
     assert!(!fetched(), "it was read again");
 
-    // 0.44 MB each, and room for 64.
+    // Each search has 0.44 MB to keep; all searches together may keep 64 MB.
     let mut many: Vec<_> = (0..180).map(|_| search()).collect();
     for (search, times) in &mut many {
         assert!(page(&mut **search, times));

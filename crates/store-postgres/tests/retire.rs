@@ -1,5 +1,5 @@
-//! Parts that go as a whole: what grows with them is done while nobody waits, and whoever is next goes on
-//! where another process ended.
+//! Parts are dropped as a whole. Work that grows with a part delays no commits, and the next
+//! process finishes a drop that another process left undone.
 
 use hark_archive::{Head, Query, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
@@ -50,7 +50,7 @@ fn a_part_with_much_that_is_spared_is_left_to_be_emptied_record_by_record() {
     put(&store, 0..200, 1, OLD);
     put(&store, 0..300, 1, OLD + DAY);
     put(&store, 0..2, 5, OLD + DAY);
-    // To move the first part's deletions would keep others waiting; the second one goes.
+    // The first part has too many spared records to be moved, so the second part is dropped.
     assert_eq!(store.drop_part(OLD + 10 * DAY, &[5]).unwrap(), Some(300));
     assert_eq!(store.drop_part(OLD + 10 * DAY, &[5]).unwrap(), None);
     assert_eq!(all(&store), 3_202);
@@ -69,7 +69,8 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
     put(&store, 0..200, 1, OLD);
     put(&store, 0..100, 1, OLD + DAY);
     put(&store, 0..50, 1, OLD + 5 * DAY);
-    // As a process leaves it that ends after it has taken a part out, of which it had counted 190.
+    // The state after a process ended between detaching a part and dropping it. The process had
+    // counted 190 records.
     let part = OLD / DAY;
     database.sql(&format!(
         "SET search_path = hark_nostr; BEGIN;
@@ -82,7 +83,7 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
          UPDATE state SET parts = parts + 1, records = records - 190; COMMIT"
     ));
     let other = open(&database);
-    // What comes late has a part again, under the same number.
+    // Late records make a part with the same number again.
     put(&other, 500..510, 1, OLD);
     assert_eq!(other.drop_part(OLD + 3 * DAY, &[5]).unwrap(), Some(10));
     assert_eq!(other.drop_part(OLD + 3 * DAY, &[5]).unwrap(), Some(100));

@@ -1,4 +1,4 @@
-//! What deletes much does so in steps, and nobody waits for more than one of them.
+//! Large deletions are done in steps, and other writes wait for at most one step.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn note(number: u32, author: u8) -> Write {
     put(number, author, 1, (b't', b"a"))
 }
 
-/// A request to vanish that is meant for this relay.
+/// Returns a request to vanish from this relay (NIP-62).
 fn vanish(author: u8) -> Write {
     put(0, author, 62, (VANISH, b""))
 }
@@ -61,14 +61,14 @@ fn whoever_puts_meanwhile_waits_for_a_step_of_a_vanishing_and_not_for_all_of_it(
     writer.submit(note(100_000, 2), say("here")).unwrap();
     let first = told.recv().unwrap();
     assert!(matches!(first, ("here", Outcome::Stored { .. })), "{first:?}");
-    // Nor does another node.
+    // Another node does not wait for the whole deletion either.
     let outcome = other.commit(&[note(100_001, 2)]).unwrap().outcomes;
     assert!(matches!(outcome[..], [Outcome::Stored { .. }]));
     let last = told.recv().unwrap();
     assert!(matches!(last, ("vanish", Outcome::Stored { .. })), "{last:?}");
-    // The request has its OK: nothing of it is left, and nothing comes back.
+    // The request was stored: only the request itself is left, and deleted records stay refused.
     assert_eq!(store.count(&of(1)).unwrap(), Some(1));
-    // This node has not heard of what the other one put last, as nobody asks it for news.
+    // This node does not see the other node's last put, as nothing calls its `news`.
     assert_eq!(open(&database).count(&of(2)).unwrap(), Some(2));
     assert_eq!(store.stats().records, 3);
     let again = other.commit(&[note(5, 1)]).unwrap().outcomes;
@@ -86,7 +86,8 @@ fn a_vanishing_that_ended_half_way_is_gone_on_with_by_whoever_gets_the_request_n
     assert_eq!((done.outcomes, done.unfinished), (vec![Outcome::Erased(ERASE_STEP as u64)], true));
     let gone: HashSet<_> = done.erased.iter().map(|(at, id)| (*at, *id)).collect();
     assert_eq!(gone.len(), ERASE_STEP);
-    // Here the node ends. What was not answered is not kept, and the client sends it again elsewhere.
+    // The node ends here. The request was neither stored nor answered, so the client sends it to
+    // another node.
     drop(store);
     let left = open(&database).count(&of(1)).unwrap();
     assert_eq!(left, Some(u64::from(count) - ERASE_STEP as u64));
@@ -101,7 +102,7 @@ fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long
     let options = Options { statement_timeout: Duration::from_secs(2), ..Options::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     let store = store.expect("opens");
-    // Long ones, with many labels: a step has fewer of these.
+    // Records with many labels are long, so a step deletes fewer of them.
     let labels: Vec<(u8, Vec<u8>)> =
         (0..2_000).map(|n: u32| (b't', n.to_be_bytes().to_vec())).collect();
     let long = |n: u32| {
@@ -123,7 +124,7 @@ fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long
     assert_eq!(store.count(&of(3)).unwrap(), Some(0));
 }
 
-/// How long a step takes where there is much; others wait for one at most.
+/// Measures how long a step takes if there is much to delete, as other writes wait for one step.
 #[test]
 fn many_vanish_in_steps_of_which_the_longest_is_told() {
     if std::env::var_os("HARK_LONG").is_none() {

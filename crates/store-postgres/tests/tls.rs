@@ -1,5 +1,5 @@
-//! The way to the database is protected as its URL asks for, and a server that is not who it should be
-//! is told nothing.
+//! Connections to the database are protected as its URL demands, and a server with the wrong
+//! identity is sent nothing.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// An authority that signs.
+/// An authority that signs certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -20,7 +20,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// A certificate for these addresses and its key, both PEM.
+    /// Returns a certificate for `addresses`, and its key. Both are PEM.
     fn sign(&self, addresses: &[&str], name: &str) -> (String, String) {
         let addresses: Vec<String> = addresses.iter().map(|&name| name.into()).collect();
         let mut params = CertificateParams::new(addresses).unwrap();
@@ -34,7 +34,7 @@ impl Authority {
     }
 }
 
-/// A file of this test.
+/// Writes a file of this test, and returns its path.
 fn file(name: &str, text: &str) -> String {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("tls");
     std::fs::create_dir_all(&dir).unwrap();
@@ -56,7 +56,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     let database = cluster.database("tls");
     let url = |parameters: &str| format!("{}?{parameters}", database.url);
 
-    // A server without TLS: who insists on it gets no connection, who does not gets one.
+    // The server has no TLS: a client that requires TLS fails to connect, another client succeeds.
     assert!(open(&url("sslmode=require")).err().unwrap().to_string().contains("TLS"));
     drop(open(&database.url).unwrap());
 
@@ -68,7 +68,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     cluster.file("clients.crt", &ours.pem());
     serve(ours.sign(&["127.0.0.1", "localhost"], "database"));
     let protected = || {
-        // Of all of its connections, those that listen among them.
+        // All connections of the store count, including the connection that listens.
         let sql = "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) \
                    WHERE a.application_name = 'hark'";
         database.sql(sql) == "t"
@@ -86,7 +86,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     assert!(!protected());
     drop(plain);
 
-    // Signed by somebody else, or for somebody else.
+    // Certificates that another authority signed, or that are for another server.
     let refused = |parameters: &str| {
         let error =
             open(&url(parameters)).err().unwrap_or_else(|| panic!("{parameters}")).to_string();
@@ -101,7 +101,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     refused(&full);
     drop(open(&url(&authority)).unwrap());
 
-    // The server asks who is there.
+    // The server requires a client certificate.
     cluster.sql("postgres", "CREATE ROLE secured SUPERUSER LOGIN");
     cluster.file("pg_hba.conf", "hostssl all secured all cert\nhost all all all trust\n");
     let secured = database.url.replace("postgres@", "secured@");

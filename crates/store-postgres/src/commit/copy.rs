@@ -1,9 +1,9 @@
-//! Rows as COPY's binary format has them: big endian, each field behind its length.
+//! Rows in COPY's binary format: big endian, each field after its length.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// Type number of bigint, as arrays of it name it.
+/// PostgreSQL's OID of the type bigint, which an array of bigint contains.
 const INT8_OID: u32 = 20;
 
 pub(super) struct Rows(BytesMut);
@@ -15,7 +15,7 @@ impl Rows {
         Self(rows)
     }
 
-    /// Begins a row of so many fields.
+    /// Begins a row with the given number of fields.
     pub(super) fn row(&mut self, fields: i16) {
         self.0.put_i16(fields);
     }
@@ -55,7 +55,7 @@ impl Rows {
         }
     }
 
-    /// Says that no row follows.
+    /// Marks the end of the rows.
     pub(super) fn end(&mut self) {
         self.0.put_i16(-1);
     }
@@ -64,7 +64,7 @@ impl Rows {
         self.0.len()
     }
 
-    /// What was written since the last time; so many bytes come next.
+    /// Takes the bytes written since the last call, and reserves `next` bytes for the next ones.
     pub(super) fn take(&mut self, next: usize) -> Bytes {
         let written = self.0.split().freeze();
         self.0.reserve(next);

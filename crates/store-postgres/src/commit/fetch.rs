@@ -1,4 +1,4 @@
-//! Everything kept that the rules of a batch's records could touch, fetched in one exchange.
+//! Fetches all stored records that the rules of a batch's records could touch, in one round trip.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::session::{Fault, Session};
 use crate::terms::Terms;
 use crate::time::Key;
 
-/// What a slot's query asks for, where an index has it: an author's records of a kind, and with a
+/// The conditions of a slot's query, if an index has them: an author, a kind, and optionally a
 /// label that is private to the author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slot {
@@ -23,7 +23,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// None if the query asks for something else.
+    /// Returns the slot of a query. `None` if the query has other conditions.
     pub(super) fn of(query: &Query, terms: &Terms) -> Option<Self> {
         let ([author], [kind]) = (query.authors.as_deref()?, query.kinds.as_deref()?) else {
             return None;
@@ -42,24 +42,24 @@ impl Slot {
 
 #[derive(Default)]
 pub(super) struct Fetched {
-    /// Number of the newest put.
+    /// The number of the newest put.
     pub(super) seq: i64,
-    /// Records kept.
+    /// The number of stored records.
     pub(super) records: i64,
-    /// Version of the parts.
+    /// The version of the parts.
     pub(super) parts: i64,
-    /// The line that numbers are of.
+    /// The line that the numbers belong to.
     pub(super) line: i64,
-    /// Which of the batch's ids are kept.
+    /// The batch's ids that are stored.
     pub(super) known: HashSet<[u8; 32]>,
-    /// Of each key that was asked for and found, the newest record that forbids.
+    /// The newest forbidding record of each key that has one.
     pub(super) forbids: HashMap<i64, Vec<u8>>,
-    /// What is in each slot.
+    /// The keys of the records in each slot.
     pub(super) slots: HashMap<Slot, Vec<Key>>,
 }
 
 impl Fetched {
-    /// Begins the transaction and fetches.
+    /// Begins the transaction, locks the shelf, and fetches the records.
     pub(super) fn get(
         inner: &Inner,
         session: &mut Session,
@@ -126,7 +126,7 @@ impl Fetched {
             for row in next() {
                 let slot = &termed[row.get::<_, i64>(0) as usize - 1];
                 let body: &[u8] = row.get(3);
-                // The hash stands for author and value, so it is compared like any other.
+                // Another author or value may have the same term.
                 let theirs = Record::new(body).is_ok_and(|record| {
                     record.author() == Some(&slot.author)
                         && terms.of(&record).binary_search(&slot.term.unwrap_or(0)).is_ok()

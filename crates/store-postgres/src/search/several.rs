@@ -63,7 +63,7 @@ impl Finders {
             finder.room = None;
         }
         loop {
-            // Each of them up to its next record.
+            // Each search runs until it has its next record.
             let mut at = 0;
             while let Some(finder) = self.all.get(at) {
                 if !finder.bodies.is_empty() || finder.is_through() {
@@ -83,7 +83,7 @@ impl Finders {
             let order = self.all.first().map_or_else(Default::default, |f| f.asked.query.order);
             let next = heads.min_by(|(_, a), (_, b)| match (a, b) {
                 (Some(a), Some(b)) => compare(order, a, b),
-                // What is no record is passed by.
+                // Bytes that are no record come first, and are skipped below.
                 (a, b) => a.is_some().cmp(&b.is_some()),
             });
             let Some((at, _)) = next else { return Ok(Progress::Done { more: false }) };
