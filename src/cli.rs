@@ -28,10 +28,10 @@ On a fresh machine:
 Exit codes: 0 done, 1 failed or faults found, 2 wrong flags, filter or configuration, 130 interrupted.
 Documentation: docs/operating.md";
 
-/// Keeps the messages of open messaging networks and gives any slice of the history back, fast.
+/// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///
-/// One binary, one archive. Every command but `rebuild` works beside a running server: reads look
-/// at the same files, writes are handed to the server.
+/// One binary, one archive. Every command but `rebuild` works beside a running server: it reads the
+/// same files, and the server does its writes.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version, after_help = AFTER, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
@@ -67,21 +67,21 @@ fn networks() -> PossibleValuesParser {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Listen, keep and answer: the relay
+    /// Run the server: accept, keep and return events
     Serve(ServeArgs),
-    /// Take events in from JSONL files, plain, .gz or .zst
+    /// Import events from JSONL files, plain, .gz or .zst
     Import(ImportArgs),
-    /// Write events out as JSONL
+    /// Export events as JSONL
     Export(ExportArgs),
-    /// Bring all events of one archive into another, while both are served
+    /// Copy all events of one archive to another, while both are served
     Copy(CopyArgs),
-    /// Bring the events of another relay's database into the archive, while that relay runs
+    /// Copy the events of another relay's database into the archive, while that relay runs
     Adopt(AdoptArgs),
     /// Print the events that match a filter, newest first
     Query(QueryArgs),
     /// Print how many events match a filter
     Count(QueryArgs),
-    /// Delete the events that match a filter; without --yes only says what it would do
+    /// Delete the events that match a filter; without --yes, only show what would be deleted
     Delete(DeleteArgs),
     /// Show how a filter would be answered, and what that is expected to cost
     Explain(ExplainArgs),
@@ -89,11 +89,11 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Merge segments and free the space of deleted events, also while the server runs
     Compact(StatsArgs),
-    /// Read the whole archive and compare every checksum, list and rank with the records
+    /// Read the whole archive and compare every checksum and index with the records
     Check(StatsArgs),
     /// Rebuild all indices from the log; the server must be stopped
     Rebuild(StatsArgs),
-    /// Bring the tables of an archive in PostgreSQL up to date, or show whether they are
+    /// Update the tables of an archive in PostgreSQL, or show whether they are up to date
     Migrate(MigrateArgs),
     /// Print the default configuration with comments, or check a given one
     Config(ConfigArgs),

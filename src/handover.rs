@@ -1,4 +1,4 @@
-//! The lock of an embedded archive and its shelves, as they go from one server to the next.
+//! Passes the lock of an embedded archive, and its shelves, from one server to the next.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,9 @@ use hark_archive::store::Mark;
 use hark_server::control::{Claim, Handover, WriteLock};
 use hark_store_embedded::{Embedded, Lock};
 
-/// The archive's lock, while this process has it.
+/// The archive's lock, while this process holds it.
 pub(crate) struct Held {
-    /// None once another server has it.
+    /// `None` once another server has the lock.
     lock: Mutex<Option<Lock>>,
 }
 
@@ -24,9 +24,9 @@ impl Held {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `act` does with the lock, while it is this process's.
+    /// Calls `act` with the lock. Fails if this process no longer holds it.
     fn with<T>(&self, act: impl FnOnce(&mut Lock) -> io::Result<T>) -> io::Result<T> {
-        let given = || io::Error::other("the archive's lock is another process's");
+        let given = || io::Error::other("another process holds the archive's lock");
         self.held().as_mut().ok_or_else(given).and_then(act)
     }
 
@@ -73,11 +73,11 @@ impl WriteLock for Held {
     }
 }
 
-/// A shelf under that lock.
+/// A shelf of the archive, with the archive's lock.
 pub(crate) struct HeldShelf {
     pub(crate) store: Arc<Embedded>,
     pub(crate) held: Arc<Held>,
-    /// Records that are taken in from a server that has taken over.
+    /// Most records of the server that took over that this process reads.
     pub(crate) records_max: u64,
 }
 

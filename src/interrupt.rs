@@ -32,7 +32,7 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Both signals as one stream. Needs a runtime around it.
+/// Both signals as one stream. It must be created and read within a runtime.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -47,7 +47,7 @@ impl Signals {
         })
     }
 
-    /// The next of either.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,8 +1,8 @@
-//! What the binary does: the command line, the configuration, and the only place that names a store.
-//! Another binary can serve further networks: it calls [`run`] with its own list.
+//! The program of the binary: the command line, the configuration, and the only code that names
+//! stores. Another binary can serve further networks: it calls [`run`] with its own list.
 //!
-//! Read `cli` for what can be typed, `place` for how a command gets at the archive, whether a
-//! server runs on it or not, then the commands one by one.
+//! Read `cli` first (what can be typed), then `place` (how a command opens the archive, with or
+//! without a running server), then the commands one by one.
 
 mod cli;
 mod commands;
@@ -26,10 +26,10 @@ use crate::cli::{Cli, Command};
 use crate::commands::adopt::AdoptFrom;
 use crate::place::Place;
 
-/// Wrong flags, filter or configuration. Clap's own faults have the same code.
+/// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
 const WRONG_USE: u8 = 2;
 
-/// Flags that do not go together.
+/// The error for flags that cannot be combined.
 #[derive(Debug)]
 struct WrongUse(String);
 
@@ -41,14 +41,14 @@ impl std::fmt::Display for WrongUse {
 
 impl std::error::Error for WrongUse {}
 
-/// Does what the command line says, with these networks. The first is meant where none is named.
+/// Runs the command line with the given networks. The first network is the default.
 pub fn run(networks: &'static [Room]) -> ExitCode {
     config::serve_these(networks);
     let cli = Cli::parse();
     allow_files();
     match carry_out(cli) {
         Ok(code) => code,
-        // The reader of the output has closed it.
+        // The reader of the output has closed its end.
         Err(error) if print::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hark: {error:#}");
@@ -62,11 +62,11 @@ pub fn run(networks: &'static [Room]) -> ExitCode {
     }
 }
 
-/// Lets the process have as many open files as it may ask for: connections are files, and the usual
-/// 1,024 are meant for programs that keep them in a bit set.
+/// Raises the limit of open files to the maximum that this process may set, since every connection
+/// is a file. The usual limit of 1,024 is meant for programs that keep files in a bit set.
 fn allow_files() {
     let allowed = getrlimit(Resource::Nofile);
-    // What it may ask for is not refused; and the server says so if it is still too little.
+    // Raising the limit to its maximum does not fail. If it is too low, the server reports that.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: allowed.maximum, ..allowed });
 }
 
@@ -74,7 +74,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Some(why) = cli.command.of_no_network().filter(|_| cli.place.network.is_some()) {
         return Err(WrongUse(format!("{why}; leave --network out")).into());
     }
-    // These two need no archive, so no configuration must be right either.
+    // These two commands need no archive, so they run even if the configuration is invalid.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.place),
         Command::Bench(args) => return hark_bench::run(args, &commands::bench::open),

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Many small, short-lived pieces, freed by other threads than made them: the system's allocator
-/// spends half again as long on them.
+/// The allocator. Hark makes many small, short-lived allocations and frees them on other threads,
+/// which takes the system's allocator half again as long.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

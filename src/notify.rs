@@ -3,25 +3,25 @@
 
 use sd_notify::NotifyState;
 
-/// The server accepts connections.
+/// Reports that the server accepts connections.
 pub(crate) fn ready(url: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("listening on {url}"))]);
 }
 
-/// The configuration is being read again. Followed by [`reloaded`], whatever became of it.
+/// Reports that the configuration is being read again. [`reloaded`] follows, whatever the result.
 pub(crate) fn reloading() {
-    // Without the time, newer versions of systemd would not take it; the clock is always there.
+    // Newer versions of systemd require the time. Reading the clock does not fail.
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         tell(&[NotifyState::Reloading, now]);
     }
 }
 
-/// It has been read again.
+/// Reports that the configuration has been read again.
 pub(crate) fn reloaded() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The server goes down.
+/// Reports that the server is shutting down.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
 }
@@ -38,6 +38,6 @@ pub(crate) async fn signs_of_life() {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "systemd could not be told how this server is");
+        tracing::warn!(%error, "systemd could not be notified of this server's state");
     }
 }

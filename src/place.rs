@@ -17,7 +17,7 @@ use crate::config::{Config, ShelfConfig, room, rooms};
 
 /// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
-    "look at the address, and whether the database runs and lets you in";
+    "check the address, and that the database runs and accepts this user";
 
 /// An archive that is bounded in bytes is split into at least this many logs, unless a log would
 /// then be smaller than [`LOG_BYTES_MIN`].
@@ -41,7 +41,7 @@ fn database(store: &str) -> anyhow::Result<Option<String>> {
         "embedded" => Ok(None),
         url if is_database(url) => Ok(Some(url.into())),
         other => bail!(
-            "there is no store `{}`; leave --store out for files in the data directory, or say \
+            "there is no store `{}`; leave --store out for files in the data directory, or give \
              postgres://user@host/database",
             shown(other)
         ),
@@ -134,7 +134,7 @@ impl Place {
             return Ok(());
         }
         bail!(
-            "`hark {command}` is for archives in files; this one is in a database, which looks after \
+            "`hark {command}` is for archives in files; this one is in a database, which maintains \
              its files itself"
         )
     }
@@ -180,7 +180,7 @@ impl Place {
         Embedded::open(&shelf, self.network.rules(), self.options()).with_context(|| {
             format!(
                 "the archive in {} could not be opened; nothing was changed. `hark check` says what \
-                 is wrong with it, `hark rebuild` makes its indices anew",
+                 is wrong with it, `hark rebuild` rebuilds its indices",
                 shelf.display()
             )
         })
@@ -233,7 +233,7 @@ impl Place {
     /// lock is taken as by [`Place::lock`].
     pub(crate) fn take_over(&self, shelves: &[&str]) -> anyhow::Result<(Lock, Option<Taking>)> {
         let mut taking = match Taking::ask(&self.control_socket(), shelves, &mut |line| {
-            tracing::info!("the server that runs: {line}");
+            tracing::info!("the running server: {line}");
         }) {
             Ok(taking) => taking,
             Err(ControlError::Absent) => {
@@ -244,12 +244,12 @@ impl Place {
             }
             Err(error) => {
                 return Err(anyhow::Error::new(error)
-                    .context("the server that runs was not taken over, and goes on"));
+                    .context("the running server was not taken over, and continues"));
             }
         };
-        let lock = taking.lock().context("the server that runs handed no lock over")?;
+        let lock = taking.lock().context("the running server handed no lock over")?;
         let lock = Lock::inherit(lock, &self.data, taking.turn())
-            .context("the server that runs was not taken over, and goes on")?;
+            .context("the running server was not taken over, and continues")?;
         Ok((lock, Some(taking)))
     }
 
@@ -259,8 +259,8 @@ impl Place {
         let store = Embedded::open_released(&shelf, self.network.rules(), self.options());
         store.with_context(|| {
             format!(
-                "the archive in {} could not be opened beside the server that runs, which goes on. \
-                 `hark check` says what is wrong with it",
+                "the archive in {} could not be opened beside the running server, which continues. \
+                 `hark check` says what is wrong with the archive",
                 shelf.display()
             )
         })
@@ -374,7 +374,7 @@ impl Hand {
                 let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
                 client.put_many(&records).context(
                     "the server stopped answering; what was reported as stored is safe. Run the \
-                     import again: it goes on where it was",
+                     import again: it skips what is stored",
                 )
             }
         }

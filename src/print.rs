@@ -1,4 +1,4 @@
-//! What commands print: numbers for people, tables, progress on a terminal or a line now and then.
+//! The output of commands: numbers for people, tables, and progress as a bar or occasional lines.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 pub(crate) use hark_server::words::{bytes, number};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Prints a line to stdout. A reader who has gone is an error, told by [`is_broken_pipe`].
+/// Prints a line to stdout. If the reader has closed its end, this fails with an error that
+/// [`is_broken_pipe`] recognises.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     Ok(writeln!(out, "{text}")?)
 }
 
-/// Whether the reader of our output has gone.
+/// Whether the error means that the reader of the output has closed its end.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -22,7 +23,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Two columns, the second flush right, the rest as it comes.
+/// Returns a table of two aligned columns, the second flush right, and the rest of each row.
 pub(crate) fn table(rows: &[(&str, String, String)]) -> String {
     let names = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
     let values = rows.iter().map(|row| row.1.chars().count()).max().unwrap_or(0);
@@ -38,7 +39,7 @@ pub(crate) fn table(rows: &[(&str, String, String)]) -> String {
     out
 }
 
-/// How far a long command has come: a bar on a terminal, else a line on stderr now and then.
+/// Shows the progress of a long command: a bar on a terminal, else occasional lines on stderr.
 pub(crate) struct Meter {
     bar: Option<ProgressBar>,
     started: Instant,
@@ -46,11 +47,11 @@ pub(crate) struct Meter {
     what: String,
 }
 
-/// Time between two lines where there is no terminal.
+/// Interval between two lines if stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 impl Meter {
-    /// Begins at nothing. `total` is 0 where it is not known.
+    /// Starts a meter at 0. `total` is 0 if it is unknown.
     pub(crate) fn start(what: &str, total: u64, unit: Unit) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = if total == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(total) };
@@ -71,12 +72,12 @@ impl Meter {
         Self { bar, started: now, told: now, what: what.into() }
     }
 
-    /// Takes progress as the store reports it.
+    /// Shows the progress that the store reports.
     pub(crate) fn store(&mut self, progress: hark_store_embedded::Progress) {
         self.at(progress.done, progress.total, progress.what);
     }
 
-    /// `done` of `total`, and a few words.
+    /// Shows `done` of `total`, and a few words.
     pub(crate) fn at(&mut self, done: u64, total: u64, words: &str) {
         if let Some(bar) = &self.bar {
             if total > 0 {
@@ -98,7 +99,7 @@ impl Meter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -106,7 +107,7 @@ impl Meter {
     }
 }
 
-/// What is counted.
+/// The unit that a meter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes,

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds since 1970, now.
+/// Returns the current time, in seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -62,7 +62,8 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
     parts.next().is_none().then_some(three)
 }
 
-/// Days since 1970-01-01, in the Gregorian calendar with years that begin in March.
+/// Returns the days since 1970-01-01 in the Gregorian calendar. Computes with years that begin in
+/// March, so that a leap day is a year's last day.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year / 4 - year / 100 + year / 400;

@@ -1,4 +1,4 @@
-//! What `hark bench` is lent to ask a store in process.
+//! The stores that `hark bench` queries within its own process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::cli::PlaceArgs;
 use crate::place::{Owned, Place};
 use crate::question::{self, Answer};
 
-/// Connections for questions: more than any bench asks at once by itself.
+/// Connections for queries: more than any bench runs at once.
 const CONNECTIONS: usize = 32;
 
 /// Opens the store at an address for `hark bench`.

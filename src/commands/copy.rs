@@ -1,4 +1,4 @@
-//! `hark copy`: everything of one archive into another, by walking through both side by side.
+//! `hark copy`: copies all records of one archive to another, walking through both in parallel.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,10 +29,10 @@ pub(crate) struct CopyArgs {
     /// The archive to read: a directory or a postgres:// URL
     #[arg(long, value_name = "STORE")]
     pub(crate) from: String,
-    /// The archive to write, made if it is not there
+    /// The archive to write; it is made if it does not exist
     #[arg(long, value_name = "STORE")]
     pub(crate) to: String,
-    /// Delete what only the target has, so that it becomes the same
+    /// Delete what only the target has, so that both archives become equal
     #[arg(long)]
     pub(crate) delete: bool,
     /// Print the result as JSON
@@ -40,16 +40,16 @@ pub(crate) struct CopyArgs {
     pub(crate) json: bool,
 }
 
-/// Records made durable at once, and bytes of them.
+/// Records made durable together, and bytes of them.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
-/// Ids deleted at once.
+/// Ids deleted together.
 const BATCH_IDS: usize = 500;
-/// Walks after the first: each brings what was written during the one before, and takes as long as
-/// reading both. Of a source that is written all the time, the last one leaves little.
+/// Walks after the first. Each copies what was written during the walk before it, and takes as long
+/// as reading both archives. If the source is written all the time, the last walk leaves little.
 const WALKS_MORE: usize = 2;
 
-/// What came of it.
+/// The counts of a copy.
 #[derive(Default)]
 struct Sum {
     compared: u64,
@@ -78,14 +78,14 @@ pub(crate) fn run(args: &CopyArgs, place: &Place) -> anyhow::Result<ExitCode> {
             break;
         }
         if more < WALKS_MORE {
-            eprintln!("hark: once more, for what was written meanwhile");
+            eprintln!("hark: comparing again, for what was written meanwhile");
         }
     }
     let complete = !stop.load(Ordering::Relaxed);
     report(args, &sum, started, complete)?;
     if !complete {
         eprintln!(
-            "hark: stopped; what is counted as copied is safe. Run it again to go on from here"
+            "hark: stopped; what is counted as copied is safe. Run the copy again to continue"
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
@@ -156,13 +156,13 @@ fn put(hand: &mut Hand, records: Vec<Box<[u8]>>, sum: &mut Sum) -> anyhow::Resul
     for outcome in hand.put(records)? {
         match outcome {
             Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => sum.copied += 1,
-            // Came in by another way meanwhile.
+            // Another writer has stored the record meanwhile.
             Ok(Outcome::Duplicate) => {}
             Ok(Outcome::Superseded | Outcome::Refused(_)) => sum.refused += 1,
             Err(words) => {
                 return Err(anyhow::anyhow!("{words}")).context(
                     "the server of the target could not store what it was given; look at its log, \
-                     then run the copy again: it goes on where it was",
+                     then run the copy again: it copies what is still missing",
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! `hark delete`: says what a filter would delete and, with `--yes`, deletes it in batches.
+//! `hark delete`: shows what a filter would delete, or deletes it in batches (`--yes`).
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ pub(crate) struct DeleteArgs {
     pub(crate) json: bool,
 }
 
-/// Deletes made durable at once.
+/// Deletions made durable together.
 const BATCH_IDS: usize = 500;
 /// Events shown before anything is deleted.
 const SHOWN: u64 = 5;
@@ -39,10 +39,10 @@ const SHOWN: u64 = 5;
 const SHOWN_CHARS: usize = 160;
 
 pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    // At time 0 nothing has expired: what is kept can be deleted, visible or not.
+    // At time 0 nothing has expired, so that stored records can be deleted even after they expire.
     let queries = question::read(place.network, &args.filters, 0)?;
     if queries.iter().any(|query| query.limit == 0) {
-        bail!("a limit of 0 asks for nothing; leave it out to delete all that matches");
+        bail!("a limit of 0 matches nothing; leave it out to delete all that matches");
     }
     place.must_exist()?;
     if args.yes { delete(args, place, &queries) } else { dry_run(args, place, &queries) }
@@ -83,7 +83,7 @@ fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Resul
 fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let mut hand = place.write()?;
-    // The ids come from one snapshot: what arrives meanwhile is not touched.
+    // The ids come from one snapshot, so records that arrive later are not deleted.
     let (mut answer, total) = {
         let own;
         let store: &dyn hark_archive::Store = match &hand {
@@ -119,7 +119,7 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
     let text = if args.json {
         serde_json::json!({ "matching": total, "deleted": deleted }).to_string()
     } else {
-        let more = if stopped { "; stopped before the end, run it again to go on" } else { "" };
+        let more = if stopped { "; stopped before the end, run it again to continue" } else { "" };
         let records = place.network.records();
         format!("{} {records} deleted{more}", print::number(deleted))
     };

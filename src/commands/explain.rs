@@ -29,7 +29,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) json: bool,
 }
 
-/// What asking it showed.
+/// The figures of a query that was run.
 struct Ran {
     events: u64,
     visited: u64,

@@ -30,13 +30,13 @@ pub(crate) struct ExportArgs {
     /// Filters of the network, as JSON; a record is written if it matches any [default: everything]
     #[arg(value_name = "FILTER")]
     pub(crate) filters: Vec<String>,
-    /// Not before: seconds since 1970, a date (UTC), or an age like 12h or 7d
+    /// The earliest time: seconds since 1970, a date (UTC), or an age like 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
     pub(crate) since: Option<u64>,
-    /// Not after, given like --since
+    /// The latest time, given like --since
     #[arg(long, value_name = "TIME", value_parser = crate::when::parse)]
     pub(crate) until: Option<u64>,
-    /// Newest first, as a relay would send them
+    /// Write the newest first, as a relay sends them
     #[arg(long)]
     pub(crate) newest_first: bool,
     /// Write to this file instead of stdout
@@ -44,7 +44,7 @@ pub(crate) struct ExportArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Events between two looks at the clock.
+/// Records between two updates of the meter.
 const METER_EVERY: u64 = 4096;
 
 pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -71,8 +71,8 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     let records = place.network.records();
     let written = to_file(path, &mut answer, (&mut meter, records)).with_context(|| {
         format!(
-            "{} could not be written; there is nothing under this name that was not before. Make \
-             room or choose another file, and run the export again",
+            "{} could not be written; what was under this name is unchanged. Free disk space or \
+             choose another file, and run the export again",
             path.display()
         )
     });
@@ -100,7 +100,7 @@ fn write(
     Ok(records)
 }
 
-/// Writes beside `path` and gives the file its name once it is whole and on disk.
+/// Writes a file beside `path`, and renames it to `path` once it is complete and durable.
 fn to_file(
     path: &Path,
     answer: &mut Answer<'_>,
@@ -129,7 +129,7 @@ fn to_file(
         anyhow::Ok(records)
     })();
     if whole.is_err() {
-        // The failure is what gets reported; what is left over says what it is by its name.
+        // Only the first failure is reported. The name of a leftover file shows what the file is.
         let _ = std::fs::remove_file(&unfinished);
     }
     whole

@@ -1,4 +1,5 @@
-//! `hark migrate`: the tables of an archive in a database, and whether they are those of this version.
+//! `hark migrate`: updates the tables of an archive in a database, or shows which updates are
+//! missing.
 
 use std::process::ExitCode;
 
@@ -27,9 +28,9 @@ pub(crate) struct MigrateArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum MigrateAction {
-    /// Apply what is missing
+    /// Apply the missing migrations
     Up,
-    /// Only look
+    /// Only show which migrations are applied
     Status,
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode>
     let up = args.action == MigrateAction::Up;
     let all =
         hark_store_postgres::migrations(url, place.network.name(), &place.database_options(), up)
-            .with_context(|| format!("the tables are as they were; {LOOK_AT_DATABASE}"))?;
+            .with_context(|| format!("the tables were not changed; {LOOK_AT_DATABASE}"))?;
     let missing = all.iter().filter(|one| one.applied.is_none()).count();
     for one in &all {
         let applied = one.applied.as_deref();

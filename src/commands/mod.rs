@@ -1,4 +1,4 @@
-//! One file a command, and what several of them share.
+//! The commands, one file each, and code that several commands share.
 
 pub(crate) mod adopt;
 pub(crate) mod bench;

@@ -21,7 +21,7 @@ pub(crate) struct QueryArgs {
     /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required = true)]
     pub(crate) filters: Vec<String>,
-    /// Print JSON (events always are)
+    /// Print JSON (events are always JSON)
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,10 +1,10 @@
-//! Why an event that was to be brought in was not stored.
+//! The reasons why an event of an import or an adoption is not stored.
 
 use hark_archive::Outcome;
 use hark_archive::admission::Refusal;
 use hark_networks::LineFault;
 
-/// The reasons.
+/// Why an event is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Malformed,
@@ -17,12 +17,12 @@ pub(super) enum Reason {
     Superseded,
     Deleted,
     Vanished,
-    /// Its source has it no more; only an adoption knows.
+    /// The source no longer has the event; only adoptions use this reason.
     Gone,
 }
 
 impl Reason {
-    /// Why a line has no record, and words that say more, or none.
+    /// Returns why a line gives no record, and details, which may be empty.
     pub(super) fn of_line(fault: LineFault) -> (Self, String) {
         match fault {
             LineFault::Malformed(words) => (Self::Malformed, words),
@@ -35,7 +35,7 @@ impl Reason {
         }
     }
 
-    /// Why the store did not keep a record; none if it did.
+    /// Returns why the store did not store a record. `None` if the store did.
     pub(super) fn of(outcome: Outcome) -> Option<Self> {
         match outcome {
             Outcome::Stored { .. } | Outcome::Erased(_) => None,

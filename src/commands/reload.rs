@@ -36,7 +36,7 @@ impl Watch {
         Ok(Self { config, reload, networks, hangup })
     }
 
-    /// Never ends.
+    /// Watches the files and SIGHUP. Never ends.
     pub(crate) async fn run(mut self) {
         let mut read = self.config.files.clone();
         let mut seen = read.clone();
@@ -48,7 +48,7 @@ impl Watch {
             let now: Vec<Seen> = read.iter().map(Seen::again).collect();
             if asked || now != read && now == seen {
                 notify::reloading();
-                // What is refused is not read again until it changes.
+                // A refused configuration is not read again until its files change.
                 read = if self.read_again() { self.config.files.clone() } else { now };
                 notify::reloaded();
                 seen.clone_from(&read);
@@ -58,7 +58,7 @@ impl Watch {
         }
     }
 
-    /// Whether the settings can be used.
+    /// Reads the configuration again and applies it. Returns whether the configuration is valid.
     fn read_again(&mut self) -> bool {
         let config = match Config::load(self.config.file.as_deref()) {
             Ok(config) => config,

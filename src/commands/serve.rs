@@ -1,4 +1,4 @@
-//! `hark serve`: the archive, the server on it, and signals between them.
+//! `hark serve`: opens the archive, runs the server on it, and handles signals.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Take the place of the server that runs on this archive, without dropping a connection
+    /// Take over from the server that runs on this archive, without dropping a connection
     #[arg(long)]
     pub(crate) takeover: bool,
     /// What is logged: error, warn, info, debug, trace, or a filter [default: log.level, info]
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
         );
     }
     let rooms: Vec<_> = rooms().iter().filter(|room| (room.is_served)(&place.config)).collect();
-    // Last to go: the stores close before the system takes the lock back.
+    // `held` is dropped last, so that the stores close before the system releases the lock.
     let (held, taking) = hold(args, place, &rooms)?;
     let (mut networks, mut mirrors) = (Vec::new(), Vec::new());
     let mirror_lock = MirrorLock::default();
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
-    // Whatever ends here is waited for by threads that wait for it.
+    // Other threads wait for the server, so a panic in it must end the process.
     let serving = serve(args, place, networks, held.clone(), taking);
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The lock of an archive in files, and the server that is taken over, if one is.
+/// Returns the lock of an archive in files, and the takeover from a running server, if one begins.
 fn hold(
     args: &ServeArgs,
     place: &Place,
@@ -134,11 +134,11 @@ fn hold(
 /// A shelf that is open for writing.
 struct Opened {
     shelf: shelf::Options,
-    /// Whether its database is on this machine; None if it is in files.
+    /// Whether the shelf's database is on this machine. `None` if the shelf is in files.
     database_is_near: Option<bool>,
 }
 
-/// Opens the shelf of `place`: under the lock that is held, or in a database.
+/// Opens the shelf of `place`: in files, whose lock this process holds, or in a database.
 fn open(place: &Place, held: Option<&Arc<Held>>, is_takeover: bool) -> anyhow::Result<Opened> {
     let (mut compact, mut handover) = (None, None);
     let mut database_is_near = None;
@@ -197,11 +197,11 @@ async fn serve(
     let server = match taking {
         Some(taking) => tokio::select! {
             server = Server::take_over(config, networks, taking) => {
-                server.context("the server that runs was not taken over, and goes on")
+                server.context("the running server was not taken over, and continues")
             }
             () = signals.next() => {
                 tracing::info!("asked to end before it has taken over");
-                // Without waiting for anything: it may be the disk that holds it up.
+                // The process ends without waiting, as the takeover may be waiting for the disk.
                 std::process::exit(INTERRUPTED.into());
             }
         },
@@ -220,7 +220,7 @@ async fn serve(
     tracing::info!(at = at.join(", "), metrics, data = %place.data.display(), "serving");
     for (at, reached) in addresses.iter().enumerate() {
         let printed = print::line(&reached.to_string());
-        // Who waits for the first line may have gone.
+        // After the first line, the reader of the output may close its end.
         if at == 0 {
             printed?;
         }
@@ -242,7 +242,7 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets a second store have what this one accepts, if the configuration names one.
+/// Mirrors `store` to a second store, if the configuration names one.
 fn mirrored(
     place: &Place,
     store: Arc<dyn Store>,
@@ -269,12 +269,12 @@ fn compaction(store: &Arc<Embedded>) -> Compact {
     })
 }
 
-/// Logs to stderr, so that stdout is for programs.
+/// Starts the log on stderr, since stdout is for programs.
 fn start_log(args: &ServeArgs, log: &Log) -> anyhow::Result<()> {
     let level = args.log_level.as_ref().unwrap_or(&log.level);
     let wanted: Targets = level
         .parse()
-        .with_context(|| format!("--log-level {level} is no level and no filter of them"))?;
+        .with_context(|| format!("--log-level {level} is neither a level nor a filter"))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry();
     match args.log_format.unwrap_or(log.format) {

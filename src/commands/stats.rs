@@ -1,5 +1,5 @@
-//! `hark stats`: the archive's size and state, as its files say, and what a running server says it has
-//! done.
+//! `hark stats`: the archive's size and state, from its files, and the statistics of a running
+//! server.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub(crate) struct StatsArgs {
 
 pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let stats = place.read()?.stats();
-    // A server that does not answer is told by what it does not say.
+    // If the server does not answer, its statistics are left out.
     let server = place.server().ok().flatten();
     let served = server.is_some();
     let live = server.and_then(|mut server| server.stats().ok());
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a server says about itself and not about the files.
+/// Returns the server's statistics that the files do not have.
 fn of_server(live: &Value, of_files: &Value) -> Value {
     let own = |name: &&String| of_files.get(name.as_str()).is_none() && *name != "rows";
     let fields = live.as_object().into_iter().flatten();

@@ -1,4 +1,5 @@
-//! `hark compact`, `hark check` and `hark rebuild`: less room, a proof, and indices made anew.
+//! `hark compact`, `hark check` and `hark rebuild`: free disk space, check the archive, and rebuild
+//! its indices.
 
 use std::process::ExitCode;
 
@@ -9,7 +10,7 @@ use crate::commands::stats::StatsArgs;
 use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 
-/// Faults that are told one by one; the rest is counted.
+/// Most faults that are printed; further faults are only counted.
 const FAULTS_SHOWN: usize = 100;
 
 pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -20,7 +21,7 @@ pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
         Hand::Server(mut client) => client
             .compact(&mut |words| meter.at(0, 0, words))
             .context("the server did not finish compacting; the archive is whole. Try again")?,
-        // Not reached: it was refused above.
+        // Not reached: `must_be_files` refuses databases.
         Hand::Database(_) => String::new(),
         Hand::Own(owned) => {
             let done = owned
@@ -79,9 +80,9 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
     eprintln!(
         "hark: nothing was changed. {}",
         if mendable {
-            "What is kept is whole; `hark rebuild` makes the rest anew, with the server stopped"
+            "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
         } else {
-            "What is kept is damaged: restore the files from a backup, or begin a new archive from one \
+            "Records are damaged: restore the files from a backup, or begin a new archive from one \
              with `hark import`"
         }
     );
@@ -103,7 +104,7 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
         json!({ "records": rebuilt.records, "segments": rebuilt.segments }).to_string()
     } else {
         format!(
-            "{} {} in {} segments, made anew from the log",
+            "{} {} in {} segments, rebuilt from the log",
             print::number(rebuilt.records),
             place.network.records(),
             rebuilt.segments
@@ -113,7 +114,7 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a compaction did, in words.
+/// Returns the result of a compaction as text.
 pub(crate) fn summary(done: &hark_store_embedded::Compacted) -> String {
     format!(
         "{} segments became {}, {} became {}",

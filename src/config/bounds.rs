@@ -7,9 +7,9 @@ use hark_store_embedded::{LOG_BYTES_MAX, SEAL_RECORDS_MAX};
 use super::Config;
 use super::settings::SECTIONS;
 
-/// For counts that need no bound of their own.
+/// The maximum of counts that need no particular bound.
 const ANY: u64 = 1_000_000_000_000;
-/// Bytes: a tebibyte.
+/// The maximum of byte counts: a tebibyte.
 const BYTES: u64 = 1 << 40;
 /// Bytes of an event or a message. A record may be twice as long, for labels that do not occur in
 /// the message literally, and still fits the store.
@@ -200,7 +200,7 @@ mod tests {
                 }
             }
         }
-        // `queries` is a rate outside of its section.
+        // `queries` is a rate outside of the section `rates`.
         let ranges: usize = RANGES.iter().map(|(_, ranges)| ranges.len()).sum();
         assert_eq!(found + 1, ranges, "a range without a setting");
     }

@@ -246,10 +246,10 @@ impl Config {
             faults.push(format!("[limits] {fault}"));
         }
         if let Err(error) = self.log.level.parse::<tracing_subscriber::filter::Targets>() {
-            faults.push(format!("[log] `level` is no level and no filter of them: {error}"));
+            faults.push(format!("[log] `level` is neither a level nor a filter: {error}"));
         }
         if self.info.url.is_none() && !self.info.other_urls.is_empty() {
-            faults.push("[info] `other_urls` are further ones; set `url` as well".into());
+            faults.push("[info] `other_urls` is set without `url`; set `url` as well".into());
         }
         if let Some(key) = &self.info.pubkey
             && hark_codec::hex::decode_32(key.as_bytes()).is_none()

@@ -59,7 +59,7 @@ pub struct ShelfConfig {
 }
 
 /// What a network's doors must know besides the settings.
-#[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // peers alone ask for some of it
+#[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
 pub struct StoreIs<'a> {
     /// The archive's directory.
     pub data: &'a Path,

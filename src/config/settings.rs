@@ -449,7 +449,7 @@ impl Plain for Vec<IpNet> {
     }
 }
 
-/// `[a minute, at once]`; [0, 0] stands for none.
+/// `[per_minute, at_once]`; [0, 0] stands for none.
 impl Plain for Option<Rate> {
     fn read(value: &Value) -> Result<Self, String> {
         let what = "two whole numbers: [so many a minute, so many at once]";

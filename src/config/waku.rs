@@ -30,7 +30,7 @@ pub(super) const ROOM: Room = Room {
     serve,
 };
 
-/// Its settings, as they are typed.
+/// The network's section of the configuration file.
 pub(super) const SECTION: Section = Section {
     name: "waku",
     doc: "A store of Waku messages beside the relay, on a shelf of its own.",

@@ -1,4 +1,5 @@
-//! A row becomes a record: spelled as JSON, parsed like any event, its id checked to be its hash.
+//! Converts a row to a record: writes the row as JSON, parses it like any event, and checks that
+//! the id is the event's hash.
 
 use std::panic::resume_unwind;
 
@@ -12,10 +13,10 @@ use super::source::Row;
 use super::text;
 use crate::commands::refusal::Reason;
 
-/// Parsed keys that a thread remembers.
+/// Parsed keys that a thread caches.
 const KEY_SLOTS: usize = 4096;
 
-/// What holds for all rows.
+/// The parameters common to all rows.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) event_bytes_max: usize,
@@ -23,18 +24,18 @@ pub(super) struct Terms {
     pub(super) verify_signatures: bool,
 }
 
-/// What became of some rows.
+/// The result of converting rows.
 #[derive(Debug, Default)]
 pub(super) struct Convert {
     pub(super) records: Vec<Box<[u8]>>,
-    /// The id of each, as text.
+    /// The id of each record, as text.
     pub(super) ids: Vec<String>,
     pub(super) refused: Vec<(Reason, String, String)>,
 }
 
 impl Terms {
-    /// Makes records of rows, in their order: on all cores where signatures are checked, which costs
-    /// more than all else.
+    /// Converts rows to records, in order. If signatures are checked, which costs more than the
+    /// rest, all cores work.
     pub(super) fn convert(&self, rows: &[Row], now_s: u64) -> Convert {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let parts = if self.verify_signatures { cores } else { 1 };
@@ -47,7 +48,7 @@ impl Terms {
                 rows.chunks(part).map(|rows| scope.spawn(|| self.part(rows, now_s))).collect();
             let mut all = Convert::default();
             for thread in threads {
-                // Rows that no thread answers for must not pass as done.
+                // The rows of a thread that panicked must not count as done.
                 let done = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
                 all.records.extend(done.records);
                 all.ids.extend(done.ids);
@@ -122,14 +123,14 @@ impl Worker<'_> {
     }
 }
 
-/// A row as an event.
+/// Writes a row as an event.
 fn write_json(row: &Row, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"id\":\"");
     hex::encode_into(&row.id, out);
     out.extend_from_slice(b"\",\"pubkey\":\"");
     hex::encode_into(&row.pubkey, out);
     out.extend_from_slice(b"\",\"created_at\":");
-    // Neither is negative in an event; what is no event is told by the parser.
+    // The parser refuses a negative time or kind.
     out.extend_from_slice(row.created_at.to_string().as_bytes());
     out.extend_from_slice(b",\"kind\":");
     out.extend_from_slice(row.kind.to_string().as_bytes());
@@ -154,7 +155,8 @@ mod tests {
         Terms { event_bytes_max: 65_536, own_urls: OwnUrls::new([]), verify_signatures }
     }
 
-    /// A row as nostream would have it, and its event. `spaced` is how jsonb spells tags.
+    /// Returns a row as nostream would store it, and its event. `spaced` has the tags as jsonb
+    /// prints them.
     fn row(tags: &[&[&str]], content: &str, spaced: &str) -> (Row, Vec<u8>) {
         let keys = Keys::from_secret([7; 32]).unwrap();
         let mut line = Vec::new();

@@ -1,11 +1,11 @@
-//! Finds rows that come with a time that the adoption has passed already: events that are published
-//! again, and replaceable ones of an old date.
+//! Finds new rows whose time the adoption has passed already: events that are published again, and
+//! replaceable events with an old date.
 //!
-//! No index leads to them. `first_seen` has none, and a replaceable event keeps that of the row that it
-//! takes over. PostgreSQL itself remembers which transaction has written a row (`xmin`), so the table is
-//! read from end to end for rows of transactions that are new, again and again. It is read a piece at a
-//! time, each in a short statement, and [`REST`] times as long as that took nothing is read: one core
-//! and one disk of nostream's are never busy with it for more than a tenth of the time.
+//! No index leads to these rows. `first_seen` has no index, and a replaceable event keeps the value
+//! of the row that it replaces. But PostgreSQL records which transaction wrote a row (`xmin`). So
+//! the whole table is read repeatedly, for rows of new transactions. It is read in pieces, each
+//! with a short statement. After each piece, reading pauses [`REST`] times as long as the piece
+//! took, so that it uses one core and one disk of nostream for at most a tenth of the time.
 
 use std::time::Instant;
 
@@ -16,16 +16,16 @@ use super::source::Source;
 
 /// Pages that a statement reads: 32 MiB.
 const PIECE: u64 = 4_096;
-/// Rest between two pieces, by the time that the first took.
+/// The pause after a piece, as a multiple of the time that the piece took.
 const REST: u32 = 9;
 
-/// How far the reading is.
+/// The state of the reading.
 pub(super) struct Late {
-    /// Rows that this transaction or a later one has written are looked for.
+    /// The round looks for rows that this transaction or a later one has written.
     since: u64,
-    /// The same for the next round.
+    /// `since` of the next round.
     next: u64,
-    /// Pages of the table that this round has behind it, of so many.
+    /// The next page that the round reads, and the number of the table's pages.
     page: u64,
     pages: u64,
     /// When the next piece may be read.
@@ -37,7 +37,7 @@ impl Late {
         Self { since, next: since, page: 0, pages: 0, due: Instant::now() }
     }
 
-    /// The oldest transaction whose rows may not all have been found.
+    /// Returns the oldest transaction whose rows may not all have been found.
     pub(super) fn since(&self) -> u64 {
         self.since
     }
@@ -46,8 +46,8 @@ impl Late {
         Instant::now() >= self.due
     }
 
-    /// Reads a piece: ids of rows with a time before `created_at`. Once all of them are brought in,
-    /// [`Late::pass`] goes on to the next piece.
+    /// Reads a piece, and returns the ids of new rows with a time before `created_at`. Once all of
+    /// these rows are stored, [`Late::pass`] moves on to the next piece.
     pub(super) fn read(&mut self, source: &Source, created_at: i64) -> anyhow::Result<Vec<Id>> {
         let began = Instant::now();
         if self.page == 0 {
@@ -61,7 +61,7 @@ impl Late {
         Ok(ids)
     }
 
-    /// What the last piece had is in the archive.
+    /// Notes that the new rows of the last piece are stored.
     pub(super) fn pass(&mut self) {
         if self.page >= self.pages {
             self.page = 0;

@@ -1,9 +1,9 @@
-//! `hark adopt nostream`: the events of nostream's database, brought over while it is in use.
+//! `hark adopt nostream`: copies the events of nostream's database while the database is in use.
 //!
-//! A thread reads rows in the order of their time, a batch at a time, and makes records of them; this
-//! one puts them and remembers how far it is. A batch that was put and not yet remembered is put
-//! again after a crash, which changes nothing: an id is kept once. What comes late, with a time that
-//! was passed already, is found by `late` while it follows, and at the end by comparing all ids.
+//! A reader thread reads rows in batches, in the order of their time, and converts them to records.
+//! The main thread puts the records and saves the position. After a crash, a batch whose position
+//! was not saved is put again, which changes nothing: each id is stored once. Late rows, whose time
+//! was passed already, are found by `late` (with `--follow`) and by comparing all ids at the end.
 
 mod convert;
 mod late;
@@ -42,7 +42,7 @@ pub(crate) struct AdoptArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AdoptFrom {
-    /// Of nostream: the table `events` of its PostgreSQL
+    /// Adopt from nostream: the table `events` of its PostgreSQL database
     Nostream(AdoptNostreamArgs),
 }
 
@@ -66,19 +66,19 @@ pub(crate) struct AdoptNostreamArgs {
     /// nostream's database: postgres://user:password@host:port/database
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// Events a second, at most [default: as fast as they come]
+    /// Most events a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u64>,
-    /// Events that are brought over at once
+    /// Events in a batch
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub(crate) batch: u32,
-    /// Then bring what is published there, until Ctrl-C
+    /// Afterwards, copy what is published to nostream, until Ctrl-C
     #[arg(long)]
     pub(crate) follow: bool,
-    /// Compare so many events with the archive's, byte for byte [default with the flag: 1000]
+    /// Compare N events with the archive's, byte for byte [default with the flag: 1000]
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
     pub(crate) verify: Option<u64>,
-    /// Check all signatures, too
+    /// Also check all signatures
     #[arg(long)]
     pub(crate) verify_signatures: bool,
     /// Print the result as JSON
@@ -88,9 +88,9 @@ pub(crate) struct AdoptNostreamArgs {
 
 /// Batches that are read ahead.
 const AHEAD: usize = 2;
-/// Time between two looks for what was published.
+/// Interval between two reads of newly published events.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How far behind the newest time a look begins: events come a little late.
+/// How far before the newest time such a read begins, since events arrive a little late.
 const OVERLAP_S: i64 = 120;
 
 pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -99,12 +99,12 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     let mut hand = place.write()?;
     hark_store_embedded::permissions::create_dir(&place.data)?;
     let mut progress = Progress::open(place, &source.name())?;
-    // One that lies ahead is of another database of the same name.
+    // A saved transaction that lies ahead is from another database of the same name.
     let transaction = source.transaction()?;
     progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
     if progress.at > Cursor::default() {
         let events = print::number(progress.events);
-        eprintln!("hark: goes on where an earlier run was, after {events} events");
+        eprintln!("hark: continuing an earlier run, after {events} events");
     }
     if !args.verify_signatures {
         eprintln!(
@@ -127,7 +127,8 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     if args.follow && !adoption.stopped() {
         adoption.follow(&mut source, &mut hand, &mut progress)?;
     }
-    // Whoever follows ends it by an interrupt, and wants all of it; who does not wants an end.
+    // With --follow, an interrupt is the normal end, and all ids are compared. Without it, an
+    // interrupt ends the run at once.
     let swept = if args.follow || !adoption.stopped() {
         let sample = args.verify.unwrap_or(0);
         Some(sweep::run(&mut source, &mut hand, place, &mut adoption, sample)?)
@@ -138,7 +139,7 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     match swept {
         None => {
             eprintln!(
-                "hark: stopped; what was brought over is safe. Run it again to go on from here"
+                "hark: stopped; what was brought over is safe. Run the adoption again to continue"
             );
             Ok(ExitCode::from(interrupt::INTERRUPTED))
         }
@@ -147,7 +148,7 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     }
 }
 
-/// One run.
+/// The state of one run.
 pub(super) struct Adoption<'a> {
     args: &'a AdoptNostreamArgs,
     terms: Terms,
@@ -158,7 +159,7 @@ pub(super) struct Adoption<'a> {
     stop: &'a AtomicBool,
 }
 
-/// A batch on its way: records, the ids and refusals beside them, and what it came from.
+/// A converted batch, the position of its last row, and the number of its rows.
 struct Batch {
     converted: Convert,
     at: Cursor,
@@ -170,7 +171,7 @@ impl Adoption<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Brings over all that is behind the remembered place.
+    /// Copies all rows behind the saved position.
     fn copy(
         &mut self,
         source: &mut Source,
@@ -219,7 +220,7 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    /// Brings what is published, until somebody asks for an end.
+    /// Copies newly published events until an interrupt.
     fn follow(
         &mut self,
         source: &mut Source,
@@ -227,8 +228,8 @@ impl Adoption<'_> {
         progress: &mut Progress,
     ) -> anyhow::Result<()> {
         eprintln!(
-            "hark: {} events are here; now follows what is published there, until Ctrl-C. Stop \
-             nostream before that, and nothing is missing",
+            "hark: {} events were brought over; new events follow until Ctrl-C. Stop nostream \
+             before Ctrl-C, and nothing is missing",
             print::number(progress.events)
         );
         let mut late = Late::new(progress.since.unwrap_or_default());
@@ -242,7 +243,7 @@ impl Adoption<'_> {
                 self.bring(hand, progress, &rows)?;
                 progress.at = progress.at.max(at);
             }
-            // What is older than this the next look does not see, and `late` has to.
+            // The next read does not see rows older than this, so `late` has to find them.
             from = behind(progress.at);
             progress.since = Some(late.since());
             progress.save()?;
@@ -258,7 +259,7 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    /// Brings what one piece of nostream's table has of times before this one.
+    /// Copies new rows with a time before `created_at`, from one piece of nostream's table.
     fn bring_late(
         &mut self,
         source: &Source,
@@ -276,7 +277,7 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    /// Puts rows that were published meanwhile. Some of them may be here.
+    /// Puts rows that were published meanwhile. Some of them may be stored already.
     fn bring(
         &mut self,
         hand: &mut Hand,
@@ -318,20 +319,20 @@ impl Adoption<'_> {
         let rate = self.tally.stored as f64 / seconds.max(0.001);
         let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
         let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
-        // The comparison of all ids knows better why what is not here is not.
+        // The comparison of all ids knows better why events are not stored.
         rows.extend(swept.map_or_else(|| self.tally.rows(), Swept::rows));
         print::line(&print::table(&rows))
     }
 }
 
-/// Where a look for what was published begins. An event may come from the future, and those of the
-/// present come after it.
+/// Returns where the next read of newly published events begins. The newest event may have a time
+/// in the future, and later events the present time.
 fn behind(newest: Cursor) -> Cursor {
     let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
     Cursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)
 }
 
-/// Makes records durable and counts what became of them.
+/// Makes records durable, and counts the outcomes and the refusals.
 fn put(hand: &mut Hand, converted: Convert, tally: &mut Tally) -> anyhow::Result<()> {
     let Convert { records, ids, refused } = converted;
     for (reason, id, words) in refused {
@@ -341,7 +342,7 @@ fn put(hand: &mut Hand, converted: Convert, tally: &mut Tally) -> anyhow::Result
         for (outcome, id) in hand.put(records)?.into_iter().zip(ids) {
             let outcome = outcome.map_err(anyhow::Error::msg).context(
                 "the server could not store what it was given; look at its log, then run the \
-                 adoption again: it goes on where it was",
+                 adoption again: it continues where it stopped",
             )?;
             tally.outcome(outcome, &id);
         }

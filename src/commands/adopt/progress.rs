@@ -1,4 +1,5 @@
-//! How far an adoption is: remembered beside the archive after each batch, so that it goes on there.
+//! The position of an adoption. It is saved beside the archive after each batch, so that the next
+//! run continues there.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,21 +13,21 @@ use serde_json::{Value, json};
 use super::source::Cursor;
 use crate::place::Place;
 
-/// The place of one source.
+/// The position in one source.
 pub(super) struct Progress {
     file: PathBuf,
     source: String,
-    /// All up to here is in the archive.
+    /// All rows up to this position were put into the archive.
     pub(super) at: Cursor,
-    /// Rows that were looked at for it.
+    /// Rows brought over so far, by earlier runs as well.
     pub(super) events: u64,
-    /// Rows that this transaction of the source's or a later one has written may have come with an
-    /// earlier time. None if that was never looked for.
+    /// Rows that this or a later transaction of the source has written may have an earlier time
+    /// than `at`, and still be missing. `None` if nothing has looked for such rows.
     pub(super) since: Option<u64>,
 }
 
 impl Progress {
-    /// Reads what an earlier run of this source has left.
+    /// Reads the position that an earlier run on this source has saved, if any.
     pub(super) fn open(place: &Place, source: &str) -> anyhow::Result<Self> {
         let file = place.data.join("adopt.json");
         let (source, at) = (source.into(), Cursor::default());
@@ -34,8 +35,8 @@ impl Progress {
         match fs::read(&progress.file) {
             Ok(text) => progress.read(&text).with_context(|| {
                 format!(
-                    "{} says how far an earlier run was, and cannot be read; remove it to begin anew: \
-                     what is here already is skipped",
+                    "{} has the position of an earlier run, and cannot be read; remove it to start \
+                     over: what is stored already is skipped",
                     progress.file.display()
                 )
             })?,
@@ -49,7 +50,7 @@ impl Progress {
 
     fn read(&mut self, text: &[u8]) -> anyhow::Result<()> {
         let found: Value = serde_json::from_slice(text)?;
-        // Another source begins at its own beginning.
+        // A position in another source is ignored.
         if found["source"] == self.source.as_str() {
             let id = found["id"].as_str().and_then(|id| hex::decode_32(id.as_bytes()));
             self.at = Cursor {
@@ -62,7 +63,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Remembers. A file appears under its name only when it is whole.
+    /// Saves the position. The file appears under its name only when it is complete.
     pub(super) fn save(&self) -> anyhow::Result<()> {
         let id = hex::encode_32(&self.at.id);
         let text = json!({

@@ -1,4 +1,4 @@
-//! nostream's database: rows of `events`, by keyset, in short statements.
+//! Reads nostream's database: rows of `events`, by keyset pagination, in short statements.
 
 use std::error::Error;
 use std::ops::Range;
@@ -20,14 +20,14 @@ const COLUMNS: [&str; 7] = [
     "event_tags",
     "event_signature",
 ];
-/// Rows of a random place that a sample looks at.
+/// Rows that a sample reads at each of its positions.
 const NEAR: i64 = 1;
 
-/// What is said when a question gets no answer.
+/// The error message if a query gets no answer.
 const LOST: &str = "nostream's database stopped answering; what was brought over is safe. Run the \
-                    adoption again: it goes on where it was";
+                    adoption again: it continues where it stopped";
 
-/// A place in the order of rows.
+/// A position in the order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cursor {
     pub(super) created_at: i64,
@@ -35,13 +35,13 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// So many seconds earlier.
+    /// Returns a position that is `seconds` earlier.
     pub(super) fn before(&self, seconds: i64) -> Self {
         Self { created_at: (self.created_at - seconds).max(0), id: [0; 32] }
     }
 }
 
-/// A row as it is there.
+/// A row of nostream's table `events`.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) id: Vec<u8>,
@@ -60,7 +60,7 @@ impl Row {
     }
 }
 
-/// Of other lengths than an id's, only their order counts.
+/// Returns the bytes as an id, cut or filled with zeros. Bytes of another length keep their order.
 fn id(bytes: &[u8]) -> Id {
     let mut id = [0; 32];
     for (to, from) in id.iter_mut().zip(bytes) {
@@ -69,15 +69,15 @@ fn id(bytes: &[u8]) -> Id {
     id
 }
 
-/// The JSON of a jsonb column, as it comes.
+/// The unparsed JSON of a jsonb column.
 struct Jsonb(Vec<u8>);
 
 impl<'a> FromSql<'a> for Jsonb {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        // The version of the format stands first.
+        // The first byte is the version of the format.
         match raw {
             [1, json @ ..] => Ok(Self(json.to_vec())),
-            _ => Err("a jsonb of a version that is not known".into()),
+            _ => Err("a jsonb of an unknown version".into()),
         }
     }
 
@@ -86,12 +86,12 @@ impl<'a> FromSql<'a> for Jsonb {
     }
 }
 
-/// A connection, and what is asked on it.
+/// A connection to nostream's database, and its queries.
 pub(super) struct Source {
     runtime: Runtime,
     client: Client,
     address: Address,
-    /// Rows that nostream itself would give out.
+    /// The condition for rows that nostream itself would return to clients.
     alive: &'static str,
     /// Whether a range of pages can be read without the rest of the table: since PostgreSQL 14.
     pub(super) reads_pages: bool,
@@ -111,14 +111,14 @@ impl Source {
             "nostream's database could not be reached; nothing was done. Is the address right, and \
              may this machine connect (pg_hba.conf)?",
         )?;
-        // Its end is told by the next question.
+        // If the connection ends, the next query fails.
         runtime.spawn(connection);
         let mut source = Self { runtime, client, address, alive: "true", reads_pages: false };
         source.look()?;
         Ok(source)
     }
 
-    /// Whether it is nostream's, and of which age.
+    /// Checks that the database is nostream's, and detects what its version can do.
     fn look(&mut self) -> anyhow::Result<()> {
         let sql = "SELECT column_name::text FROM information_schema.columns \
                    WHERE table_name = 'events' AND table_schema = ANY(current_schemas(false))";
@@ -137,8 +137,8 @@ impl Source {
         }
         let sql = "SELECT current_setting('server_version_num')::int >= 140000";
         self.reads_pages = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
-        // The order is that of an index; sorting the whole table for each batch would be worse than any
-        // other plan. And a reader that holds no locks waits for none.
+        // Rows are read in the order of an index. Sorting the whole table for each batch would be
+        // worse than any other plan. A statement fails if it waits long for a lock.
         self.runtime.block_on(self.client.batch_execute(
             "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
              SET default_transaction_read_only = on; SET lock_timeout = '10s'",
@@ -146,7 +146,8 @@ impl Source {
         Ok(())
     }
 
-    /// What it is called in what is remembered of it: no password, and the same however it is typed.
+    /// Returns the name under which the position in this source is saved. The name has no password,
+    /// and does not depend on how the address is typed.
     pub(super) fn name(&self) -> String {
         let config = &self.address.config;
         let host = self.address.hosts().next().unwrap_or_default();
@@ -155,7 +156,7 @@ impl Source {
         format!("nostream at {host}:{port}/{database}")
     }
 
-    /// About how many rows there are.
+    /// Returns the approximate number of rows.
     pub(super) fn estimate(&self) -> anyhow::Result<u64> {
         let sql =
             "SELECT GREATEST(reltuples, 0)::bigint FROM pg_class WHERE oid = 'events'::regclass";
@@ -163,38 +164,39 @@ impl Source {
         Ok(rows.unsigned_abs())
     }
 
-    /// How many rows there are that nostream would give out.
+    /// Returns the number of rows that nostream would return to clients.
     pub(super) fn count(&self) -> anyhow::Result<u64> {
         let sql = format!("SELECT count(*) FROM events WHERE {}", self.alive);
         let rows: i64 = self.runtime.block_on(self.client.query_one(&sql, &[]))?.get(0);
         Ok(rows.unsigned_abs())
     }
 
-    /// The next rows behind a place, by time and id.
+    /// Returns the next rows behind a position, by time and id.
     pub(super) fn after(&self, at: &Cursor, limit: u32) -> anyhow::Result<Vec<Row>> {
-        // Named with its table, or it would be the column of the answer, which no index has.
+        // ORDER BY names the table. Without it, the result's columns would be meant, which have no
+        // index.
         let rest = "event_created_at >= $1::bigint AND (event_created_at, event_id) > ($1::bigint, $2) \
                     ORDER BY events.event_created_at, events.event_id LIMIT $3";
         self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])
     }
 
-    /// The oldest transaction that had not ended: all that this database does not show yet is of this
-    /// one or of later ones.
+    /// Returns the oldest transaction that has not ended. Rows that are not visible yet are written
+    /// by this transaction or by later ones.
     pub(super) fn transaction(&self) -> anyhow::Result<u64> {
         let sql = "SELECT txid_snapshot_xmin(txid_current_snapshot())";
         let transaction: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
         Ok(transaction.unsigned_abs())
     }
 
-    /// How many pages the table has.
+    /// Returns the number of the table's pages.
     pub(super) fn pages(&self) -> anyhow::Result<u64> {
         let sql = "SELECT pg_relation_size('events') / current_setting('block_size')::bigint";
         let pages: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
         Ok(pages.unsigned_abs())
     }
 
-    /// Ids of rows on these pages that have a time before `created_at` and were written by transaction
-    /// `since` or a later one.
+    /// Returns the ids of rows on these pages that have a time before `created_at` and were written
+    /// by transaction `since` or a later one.
     pub(super) fn written(
         &self,
         since: u64,
@@ -202,8 +204,8 @@ impl Source {
         created_at: i64,
     ) -> anyhow::Result<Vec<Id>> {
         let page = |page: u64| page.min(u32::MAX.into());
-        // A row has the low half of its transaction's number, of which the first three are none. A row
-        // so old that its number seems to lie ahead is none of these.
+        // A row has the low half of its transaction's number. The first three numbers are reserved.
+        // A row so old that its number seems to lie in the future is not returned.
         let since = (since & u64::from(u32::MAX)).max(3);
         let sql = format!(
             "SELECT event_id FROM events \
@@ -216,18 +218,18 @@ impl Source {
         Ok(rows.iter().map(|row| id(row.get(0))).collect())
     }
 
-    /// The rows of these ids.
+    /// Returns the rows with these ids.
     pub(super) fn of_ids(&self, ids: &[Id]) -> anyhow::Result<Vec<Row>> {
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
         self.rows("event_id = ANY($1)", &[&ids])
     }
 
-    /// The row behind a random place.
+    /// Returns the row with this id or the next higher one.
     pub(super) fn near(&self, id: &Id) -> anyhow::Result<Vec<Row>> {
         self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR])
     }
 
-    /// The next places by time and id, of rows dead or alive.
+    /// Returns the next positions, by time and id, of all rows, including deleted ones.
     pub(super) fn places(&self, after: &Cursor, limit: i64) -> anyhow::Result<Vec<Cursor>> {
         let sql = "SELECT event_created_at::bigint, event_id FROM events \
                    WHERE event_created_at >= $1::bigint \

@@ -1,5 +1,5 @@
-//! The end of an adoption: all ids of the source are looked up in the archive, and what is not there is
-//! brought in or refused for a reason. A sample is compared byte for byte.
+//! The end of an adoption: looks up all ids of the source in the archive, and stores the missing
+//! events or counts why they are refused. Compares a sample byte for byte.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -16,29 +16,29 @@ use crate::place::{Hand, Place};
 use crate::print::{self, Meter, Unit};
 use crate::when;
 
-/// Ids that are read at once, and looked up at once.
+/// Ids read together, and ids looked up together.
 const READ: i64 = 20_000;
 const LOOK_UP: usize = 500;
 
-/// What the comparison came to.
+/// The result of the comparison.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// Ids that the source has, in all, and as it gives them out.
+    /// Ids in the source: all, and those that nostream would return to clients.
     ids: u64,
     alive: u64,
-    /// Of these, already here; and brought in by this.
+    /// Ids of the source that were in the archive, that the comparison stored, and that it refused.
     here: u64,
     late: u64,
     refused: u64,
-    /// Why those that are not here are not.
+    /// Why ids were refused.
     why: Tally,
-    /// Of the sample: events compared, and those that differ.
+    /// The number of events compared in the sample, and the ids of those that differ.
     sampled: u64,
     different: Vec<String>,
 }
 
 impl Swept {
-    /// Whether every id is here or was refused for a reason, and no event differs.
+    /// Whether every id is in the archive or was refused for a reason, and no event differs.
     pub(super) fn is_clean(&self) -> bool {
         self.ids == self.here + self.late + self.refused && self.different.is_empty()
     }
@@ -57,18 +57,18 @@ impl Swept {
         })
     }
 
-    /// Lines for people.
+    /// Returns the rows of the report for people.
     pub(super) fn rows(&self) -> Vec<(&'static str, String, String)> {
         let plain = String::new;
         let mut rows = vec![
             (
-                "ids there",
+                "ids in the source",
                 print::number(self.ids),
                 format!("{} not deleted", print::number(self.alive)),
             ),
-            ("of them here", print::number(self.here), plain()),
-            ("brought in late", print::number(self.late), plain()),
-            ("not here", print::number(self.refused), "for these reasons:".into()),
+            ("of them stored", print::number(self.here), plain()),
+            ("stored late", print::number(self.late), plain()),
+            ("not stored", print::number(self.refused), "for these reasons:".into()),
         ];
         rows.extend(self.why.rows());
         if self.sampled > 0 {
@@ -87,7 +87,7 @@ impl Swept {
     }
 }
 
-/// Compares all ids, brings in what is missing, and looks at a sample.
+/// Compares all ids, stores the missing events, and compares a sample.
 pub(super) fn run(
     source: &mut Source,
     hand: &mut Hand,
@@ -117,14 +117,14 @@ pub(super) fn run(
     }
     meter.finish();
     if sample > 0 {
-        // What came in meanwhile is to be seen, too.
+        // The archive is opened again to see the events that were stored meanwhile.
         compare(source, &*hand.read(place)?, adoption, sample, &mut swept)?;
     }
     Ok(swept)
 }
 
-/// Those of `places` that the archive lacks. They are near each other in time, which saves a store that
-/// is kept in parts by time from looking for each in all of them.
+/// Appends the ids of `places` that the archive lacks to `missing`. The places are close together
+/// in time, so a store that is divided into parts by time looks in few parts.
 fn missing_of(archive: &dyn Store, places: &[Cursor], missing: &mut Vec<Id>) -> anyhow::Result<()> {
     let ids: Vec<Id> = places.iter().map(|place| place.id).collect();
     let time = |place: Option<&Cursor>| place.and_then(|at| u64::try_from(at.created_at).ok());
@@ -148,7 +148,7 @@ fn missing_of(archive: &dyn Store, places: &[Cursor], missing: &mut Vec<Id>) -> 
     Ok(())
 }
 
-/// Brings these in, or counts why not.
+/// Stores the events of `ids`, or counts why they are refused.
 fn bring(
     source: &Source,
     hand: &mut Hand,
@@ -170,7 +170,7 @@ fn bring(
     Ok(())
 }
 
-/// Compares events of random places with those of the archive.
+/// Compares a sample of the source's events with those of the archive.
 fn compare(
     source: &Source,
     archive: &dyn Store,
@@ -180,7 +180,7 @@ fn compare(
 ) -> anyhow::Result<()> {
     let mut place: Id = [0; 32];
     for number in 0..sample {
-        // Ids are hashes, so evenly spread places give any event the same chance.
+        // Ids are hashes, so evenly spread positions give every event the same chance.
         let share = u64::MAX / sample * number;
         place[..8].copy_from_slice(&share.to_be_bytes());
         let rows = source.near(&place)?;
@@ -195,8 +195,8 @@ fn compare(
     Ok(())
 }
 
-/// Whether the archive has the row's record, to the byte; none if it refuses the row or has none of its
-/// id, which the comparison of ids has told.
+/// Whether the archive has the row's record, byte for byte. `None` if the row is refused, or if the
+/// archive lacks its id, which the comparison of ids reports.
 fn is_equal(
     archive: &dyn Store,
     adoption: &Adoption<'_>,

@@ -1,4 +1,4 @@
-//! What became of rows, counted by reason, with the first id of each.
+//! The outcomes of the rows, counted by reason, with the first id of each reason.
 
 use hark_archive::Outcome;
 use serde_json::{Map, Value, json};
@@ -6,22 +6,22 @@ use serde_json::{Map, Value, json};
 use crate::commands::refusal::Reason;
 use crate::print;
 
-/// Of each reason, its name and words for people.
+/// The reasons, each with its name and an explanation for people.
 const ALL: [(Reason, &str, &str); 11] = [
-    (Reason::Malformed, "malformed", "no Nostr event"),
+    (Reason::Malformed, "malformed", "not a Nostr event"),
     (Reason::BadId, "bad id", "the id is not the event's hash"),
     (Reason::BadSignature, "bad signature", "not signed by its author"),
     (Reason::TooLarge, "too large", "above limits.event_bytes_max"),
     (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
     (Reason::Expired, "expired", "its expiration has passed"),
-    (Reason::Duplicate, "duplicate", "was here already"),
-    (Reason::Superseded, "superseded", "a newer version is here"),
+    (Reason::Duplicate, "duplicate", "already kept"),
+    (Reason::Superseded, "superseded", "a newer version is kept"),
     (Reason::Deleted, "deleted", "its author asked for deletion"),
     (Reason::Vanished, "vanished", "its author asked to vanish"),
-    (Reason::Gone, "deleted there", "nostream keeps the row and gives it to nobody"),
+    (Reason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
 ];
 
-/// Counts.
+/// Counts of rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) stored: u64,
@@ -29,7 +29,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a refusal; `words` say more than the reason does, or nothing.
+    /// Counts a refusal. `words` are details, and may be empty.
     pub(super) fn refuse(&mut self, reason: Reason, id: &str, words: &str) {
         let (count, first) = &mut self.refused[reason as usize];
         *count += 1;
@@ -39,7 +39,7 @@ impl Tally {
         }
     }
 
-    /// Counts what the store made of a record.
+    /// Counts the store's outcome for a record.
     pub(super) fn outcome(&mut self, outcome: Outcome, id: &str) {
         match Reason::of(outcome) {
             None => self.stored += 1,
@@ -47,7 +47,7 @@ impl Tally {
         }
     }
 
-    /// Adds what was counted later.
+    /// Adds the counts of later rows.
     pub(super) fn add(&mut self, later: Self) {
         self.stored += later.stored;
         for ((count, first), (more, later)) in self.refused.iter_mut().zip(later.refused) {
@@ -58,12 +58,12 @@ impl Tally {
         }
     }
 
-    /// All refusals.
+    /// Returns the number of all refusals.
     pub(super) fn refusals(&self) -> u64 {
         self.refused.iter().map(|(count, _)| count).sum()
     }
 
-    /// Lines for people.
+    /// Returns the rows of the report for people.
     pub(super) fn rows(&self) -> Vec<(&'static str, String, String)> {
         let found = ALL.iter().zip(&self.refused).filter(|(_, (count, _))| *count > 0);
         found
@@ -73,7 +73,7 @@ impl Tally {
             .collect()
     }
 
-    /// For programs.
+    /// Returns the counts for programs.
     pub(super) fn to_json(&self) -> Value {
         let all = ALL.iter().zip(&self.refused);
         let all = all.map(|((_, name, _), (count, _))| (name.replace(' ', "_"), json!(count)));

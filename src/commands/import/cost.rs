@@ -6,7 +6,7 @@ use hark_archive::store::{Job, Upkeep};
 
 use crate::print;
 
-/// Time between two looks at how much memory is in use.
+/// Least time between two measurements of the memory in use.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The peak of this process's anonymous memory. Mapped files do not count, since the system
@@ -31,7 +31,7 @@ impl Memory {
     }
 }
 
-/// The figures.
+/// The cost of an import.
 pub(super) struct Cost {
     upkeep: Upkeep,
     memory_bytes_max: Option<u64>,
@@ -66,7 +66,7 @@ impl Cost {
         print::table(&rows)
     }
 
-    /// For programs.
+    /// Returns the cost for programs.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let mut jobs = serde_json::Map::new();
         for (name, job) in self.jobs() {

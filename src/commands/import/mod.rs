@@ -59,7 +59,7 @@ const BATCH_RECORDS_DATABASE: usize = 4_096;
 const CHUNKS_PER_WORKER: usize = 4;
 /// Silence of a pipe after which the records received so far are written.
 const PIPE_PAUSE: Duration = Duration::from_millis(20);
-/// How often an idle worker looks whether the import has ended.
+/// How often an idle worker checks whether the import has ended.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> {
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     }
     if stopped {
         eprintln!(
-            "hark: stopped; what is counted as stored is safe. Run it again to go on from here"
+            "hark: stopped; what is counted as stored is safe. Run the import again to continue"
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
@@ -165,7 +165,7 @@ fn file(
     let halt = Arc::new(AtomicBool::new(false));
     let (jobs, queue) = sync_channel::<Job>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
-    // How the reading ended, once it has.
+    // Receives the result of reading the whole file.
     let (ended, end) = sync_channel(1);
     vital::spawn("hark-reader", {
         let halt = Arc::clone(&halt);
@@ -191,8 +191,8 @@ fn file(
     }
     end.recv().unwrap_or_else(|_| Err(io::Error::other("the reader failed"))).with_context(|| {
         format!(
-            "{} could not be read to its end; what came before is stored. Mend the file and run \
-             the import again: it goes on where it was",
+            "{} could not be read to its end; what came before is stored. Repair the file and run \
+             the import again: it skips what is stored",
             path.display()
         )
     })

@@ -1,4 +1,4 @@
-//! Where lines come from: a file or stdin, compressed or not, read in chunks of whole lines.
+//! Reads chunks of whole lines from a file or from stdin, compressed or not.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Cursor, Read};
@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that a chunk of a file gathers. Large enough that handing it over costs nothing, small
-/// enough that the cores end together.
+/// Least bytes of a chunk of a file. Large enough that handing a chunk over costs little, small
+/// enough that all cores finish at about the same time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes asked for at once.
+/// Most bytes read at a time.
 const READ_BYTES: usize = 128 << 10;
 
 /// Whole lines, in the order of the source.
@@ -18,7 +18,7 @@ pub(super) struct Chunk {
     pub(super) bytes: Vec<u8>,
     /// Whether a line that was too long to be read followed these lines.
     pub(super) overlong: bool,
-    /// Bytes of the source, as it lies on disk, that were read by then.
+    /// Bytes of the source, as on disk, that were read up to the end of the chunk.
     pub(super) read_to: u64,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Chunk {
 pub(super) struct Source {
     from: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,
-    /// Size on disk, where it is known.
+    /// Size on disk, if it is known.
     pub(super) size: Option<u64>,
-    /// A pipe: whoever writes into it may wait for what was written to be stored.
+    /// Whether the source is a pipe. Its writer may wait until what was written is stored.
     live: bool,
     line_bytes_max: usize,
     /// The beginning of a line whose end has not been read yet.
@@ -142,7 +142,7 @@ impl Read for Plain {
     }
 }
 
-/// Counts what goes through.
+/// A reader that counts the bytes read.
 struct Counted {
     from: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,

@@ -9,12 +9,12 @@ use hark_networks::Network;
 use crate::commands::refusal::Reason;
 use crate::print;
 
-/// Of each reason, its name and words for people.
+/// The reasons, each with its name and an explanation for people.
 const ALL: [(Reason, &str, &str); 10] = [
     (Reason::Malformed, "malformed", "not a record of this network"),
     (Reason::BadId, "bad id", "its id is not the hash of the rest"),
     (Reason::BadSignature, "bad signature", "not signed by its author"),
-    (Reason::TooLarge, "too large", "larger than the settings let it be"),
+    (Reason::TooLarge, "too large", "larger than the settings allow"),
     (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
     (Reason::Expired, "expired", "its expiration has passed"),
     (Reason::Duplicate, "duplicate", "already kept"),
@@ -48,7 +48,7 @@ struct First {
 }
 
 impl Tally {
-    /// Counts a refusal; `words` say more than the reason does, or nothing.
+    /// Counts a refusal. `words` are details, and may be empty.
     pub(super) fn refuse(&mut self, reason: Reason, line: u64, words: &str) {
         let count = &mut self.refused[reason as usize];
         count.count += 1;
@@ -59,7 +59,7 @@ impl Tally {
         }
     }
 
-    /// Counts what the store made of a line.
+    /// Counts the store's outcome for a line.
     pub(super) fn outcome(&mut self, outcome: Outcome, line: u64) {
         match Reason::of(outcome) {
             None => self.stored += 1,
