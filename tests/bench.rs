@@ -1,5 +1,5 @@
-//! `hark bench` against a real server, with small numbers: that it counts right, says what was
-//! refused, and that what it writes can be read. How fast anything is, no test asks.
+//! `hark bench` against a real server, with small numbers: it counts correctly, reports refusals,
+//! and writes readable files. No test measures speed.
 
 use hark_testkit::postgres::Cluster;
 use serde_json::Value;
@@ -10,7 +10,7 @@ fn bench(args: &[&str]) -> Run {
     hark(&[&["bench"], args].concat())
 }
 
-/// So many events in a file.
+/// Writes a file of `count` events.
 fn events(place: &Place, count: &str) -> String {
     let file = place.path("events.jsonl");
     let run = bench(&["gen", &file, "--events", count]);
@@ -51,13 +51,13 @@ fn generated_events_are_the_same_from_the_same_seed() {
     let bytes = std::fs::read(&one).unwrap();
     assert_eq!(bytes.split_inclusive(|byte| *byte == b'\n').count(), 700);
     assert!(bytes == std::fs::read(&two).unwrap(), "two files of a seed differ");
-    // All of them are good, by the checks that imports make.
+    // All events pass the checks of an import.
     let report = place.hark(&["import", "--json", &one]).json();
     assert_eq!(report["lines"], 700);
     for reason in ["malformed", "too_large", "bad_id", "bad_signature", "duplicate", "expired"] {
         assert_eq!(report["refused"][reason], 0, "{report}");
     }
-    // Nobody's file is overwritten.
+    // An existing file is not overwritten.
     let again = bench(&["gen", &one, "--events", "10"]);
     assert_eq!(again.code, 1);
     assert!(again.stderr.contains("is there already"), "{}", again.stderr);
@@ -104,7 +104,7 @@ fn a_relay_is_loaded_asked_and_listened_to_and_every_figure_adds_up() {
     }
     assert_eq!([events_of("1 id"), events_of("20 ids"), events_of("latest 100")], [1, 20, 100]);
     assert_eq!([events_of("value matching nothing"), events_of("common #p, rare kind")], [0; 2]);
-    // Private events are told to whoever has shown to be their reader.
+    // Private events are sent to clients that have proven to be their readers.
     assert!(is_positive(of("inbox #p 1059"), "events"));
     assert_eq!(events_of("until, first pages"), events_of("until, last pages"));
     let html = std::fs::read_to_string(&page).unwrap();
@@ -237,7 +237,7 @@ fn nostreams_tables_and_a_store_give_the_same_answers() {
     let run = bench(&["nostream", &file, &server]);
     assert!(run.stderr.contains("name the database"), "{}", run.stderr);
 
-    // What an adoption starts from.
+    // The database that an adoption starts from.
     let url = cluster.url("nostream_bench");
     let said = bench(&["nostream", &file, &url, "--events", "1000"]).text();
     assert!(said.contains(" events in nostream's tables"), "{said}");

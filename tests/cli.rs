@@ -1,4 +1,4 @@
-//! The binary as a user meets it: flags, files, pipes, exit codes, and what it says.
+//! The binary from a user's view: flags, files, pipes, exit codes, and messages.
 
 mod beside_server;
 mod extremes;

@@ -1,5 +1,5 @@
-//! What the embedded archive keeps when the power, the disk or the process goes, and what it does
-//! about bytes that have changed.
+//! What the embedded archive keeps if the power, the disk or the process fails, and how it treats
+//! changed bytes.
 
 mod beside;
 mod damage;

@@ -1,4 +1,4 @@
-//! What is published comes to everyone who asked for it, once: stored, or live.
+//! Every published event reaches every subscriber that asked for it, once: stored or live.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }
 
-/// A server in a directory of its own, which goes with it.
+/// A server in its own directory, which is removed with it.
 struct Relay {
     server: Server,
     root: PathBuf,
@@ -41,14 +41,14 @@ impl Drop for Relay {
     }
 }
 
-/// What one subscriber heard of a run.
+/// What one subscriber received in a run.
 #[derive(Default)]
 struct Heard {
     times: HashMap<u64, u32>,
     stored: usize,
 }
 
-/// Asks once `begin` of the run's events have their OK, and listens until all have come.
+/// Subscribes once `begin` of the run's events have their OK, and receives until all have arrived.
 fn listen(
     address: &str,
     filters: &[serde_json::Value],
@@ -77,7 +77,7 @@ fn listen(
             eose = true;
         }
     }
-    // A double that is still on its way would come before the answer to this.
+    // A duplicate that is still under way would arrive before the answer to this COUNT.
     socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
     let last = socket.json();
     assert_eq!(last[0], "COUNT", "{last}");
@@ -99,7 +99,7 @@ fn two_subscribers_hear_each_event_published_meanwhile_exactly_once() {
         let heard = std::thread::scope(|scope| {
             let whole = json!({ "#t": [topic], "limit": 100_000 });
             let author = |at: usize| String::from_utf8_lossy(&hex(keys[at].public())).into_owned();
-            // The second one's filters overlap, and are searched one after the other.
+            // The second subscriber's filters overlap, and are searched one after the other.
             let parts = [
                 json!({ "#t": [topic], "authors": [author(0), author(1)], "limit": 100_000 }),
                 json!({ "#t": [topic], "kinds": [1], "limit": 100_000 }),
@@ -157,7 +157,7 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
     let relay = Relay::start("fan", "");
     let address = relay.server.address.as_str();
     let keys = Keys::from_secret([4; 32]).expect("a key");
-    // When each was sent, ns since the start.
+    // When each event was sent, in ns since the start.
     let sent_ns: Vec<AtomicU64> = (0..events).map(|_| AtomicU64::new(0)).collect();
     let (started, ready) = (Instant::now(), AtomicUsize::new(0));
     let elapsed_ns = || started.elapsed().as_nanos() as u64;

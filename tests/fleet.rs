@@ -1,5 +1,5 @@
-//! Several servers on one database, spoken to as clients do: one copy of everything, heard everywhere,
-//! and nothing acknowledged is lost when the database goes away.
+//! Several servers on one database, used by clients: every event is stored once and delivered by
+//! every server, and nothing acknowledged is lost when the database goes away.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -39,7 +39,8 @@ fn ids(database: &Database<'_>) -> Vec<Id> {
     ids
 }
 
-/// Publishes these on a connection, with at most `window` unanswered; the verdicts by id.
+/// Publishes messages on one connection, with at most `window` of them unanswered. Returns the
+/// answers by id.
 fn send(address: &str, window: usize, messages: &[Vec<u8>]) -> HashMap<Id, Vec<u8>> {
     let (mut verdicts, mut next) = (HashMap::new(), messages.iter());
     let answered = |id, verdict: &[u8]| {
@@ -107,7 +108,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
     assert!(!cluster.log().contains("ERROR:"), "{}", cluster.log());
 }
 
-/// How long it takes until a subscriber of one server hears what another was sent.
+/// Measures how long an event takes from one server to a subscriber of another.
 fn heard_elsewhere(nodes: &[Serving], keys: &Keys) {
     let mut subscriber = Socket::connect(&nodes[1].address);
     subscriber.say(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
@@ -190,7 +191,7 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 let held = done();
-                // The others end in any case, so that the test does.
+                // The other threads end in any case, so that the test ends.
                 over.fetch_or(!held, Ordering::Relaxed);
                 assert!(held, "{what}");
             };

@@ -1,5 +1,5 @@
-//! The house keeps its order: which crate may know which, what only some files may hold, and that
-//! the documents speak of files that are there.
+//! The rules of the source tree: which crate may depend on which, what only some files may contain,
+//! and that files named in the documents exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +10,11 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Folders of what is made, not written; `.git` is a file in a second work tree.
+/// Folders of generated files; `.git` is a file in a second work tree.
 const MADE: [&str; 8] =
     ["target", ".git", "node_modules", "data", "corpus", "artifacts", "coverage", "seeds"];
 
-/// All files that were written, relative to the root, with forward slashes.
+/// Returns all files that are not generated, relative to the root, with forward slashes.
 fn files() -> Vec<String> {
     fn walk(folder: &Path, files: &mut Vec<String>) {
         for entry in fs::read_dir(folder).expect("a folder of ours") {
@@ -52,11 +52,11 @@ fn sources() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Who may know whom. What is not listed here is not allowed.
+/// The crates that each crate may depend on. Dependencies that are not listed are not allowed.
 ///
-/// `hark-bench` drives any server by its URL, so it knows none; only its count of instructions knows what
-/// it counts. `hark-testkit` holds what tests of
-/// several crates share, and nothing that is shipped knows it.
+/// `hark-bench` drives any server by its URL, so it depends on none; only its count of instructions
+/// depends on the code that it counts. `hark-testkit` has what tests of several crates share, and
+/// no crate that is shipped depends on it.
 const ARROWS: [(&str, &[&str], &[&str]); 9] = [
     ("hark-codec", &[], &["hark-testkit"]),
     ("hark-archive", &["hark-codec"], &["hark-testkit"]),
@@ -143,7 +143,7 @@ fn every_crate_takes_lints_and_versions_from_the_workspace() {
     }
 }
 
-/// What a crate's sources must not speak of, and why.
+/// Words that a crate's sources must not contain, and why.
 const KEPT_OUT: [(&str, &[&str], &str); 4] = [
     (
         "crates/codec/src/",
@@ -185,7 +185,7 @@ const NAMED: [(&str, &str); 14] = [
     ("crates/testkit/", "for tests"),
 ];
 
-/// What a network adds is in its folders. Whoever adds one touches those, its settings and one list.
+/// A network's code is in its folders. Adding a network changes these, its settings and one list.
 #[test]
 fn networks_are_named_in_their_folders_only() {
     let mut seen = BTreeSet::new();
@@ -205,7 +205,7 @@ fn networks_are_named_in_their_folders_only() {
     }
     let unused: Vec<_> = NAMED.iter().filter(|(place, _)| !seen.contains(place)).collect();
     assert!(unused.is_empty(), "nothing is named in {unused:?}");
-    // The network of tests: its file, where that is added, and what looks at it.
+    // The toy network of tests may be named in its file, where it is added, and in tests.
     let toys =
         ["crates/testkit/src/toy.rs", "crates/testkit/src/lib.rs", "examples/toy.rs", "tests/"];
     for (file, text) in sources() {
@@ -282,7 +282,7 @@ fn no_path_of_a_developers_machine_is_in_the_tree() {
     }
 }
 
-/// What stands between backticks on one line, and the words of indented drawings.
+/// Returns texts between backticks on one line, and the words of indented drawings.
 fn named(text: &str) -> Vec<String> {
     let mut named = Vec::new();
     for line in text.lines() {
@@ -305,7 +305,7 @@ fn spread(name: &str) -> Vec<String> {
     inner.split(',').flat_map(|part| spread(&format!("{before}{}{after}", part.trim()))).collect()
 }
 
-/// Whether it is meant as a file of this tree.
+/// Whether a name means a file of this tree.
 fn is_file_of_ours(name: &str) -> bool {
     let endings = [".rs", ".md", ".toml", ".sh", ".js", ".service", ".html"];
     let folders = ["crates/", "docs/", "src/", "tests/", "scripts/", "fuzz/", "deploy/", ".ci/"];
@@ -320,7 +320,7 @@ fn is_file_of_ours(name: &str) -> bool {
 #[test]
 fn documents_name_only_files_and_tests_that_are_there() {
     let files = files();
-    // What an operator makes, or what examples are called.
+    // Files that an operator makes, or that examples name.
     let elsewhere = ["hark.toml", "config.toml", "report.html"];
     let mut checked = 0;
     for document in files.iter().filter(|file| has_ending(file, "md")) {

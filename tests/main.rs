@@ -1,11 +1,11 @@
-//! The one integration binary: the whole of Hark, driven from outside.
+//! The only integration test binary: it drives all of Hark from outside.
 
 mod bench;
 mod cli;
 mod crash;
 mod delivery;
 mod fleet;
-/// What the fuzz targets check, on their seeds.
+/// The checks of the fuzz targets, run on their seeds.
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod fuzz;

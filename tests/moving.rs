@@ -1,5 +1,5 @@
-//! From one store to another: copies, mirrors, and the way in from nostream; with real servers, a real
-//! PostgreSQL, and processes that are killed.
+//! Moving from one store to another: copies, mirrors, and adoptions from nostream; with real
+//! servers, a real PostgreSQL, and processes that are killed.
 
 mod adopt;
 mod copy;

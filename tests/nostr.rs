@@ -1,5 +1,6 @@
-//! Real clients against the real binary: what their users do must work, and what comes back must be
-//! what went in. In the modules: what each NIP asks of a relay, with a client that sees every message.
+//! Real clients against the real binary: what their users do must work, and events must be returned
+//! as published. The modules test each NIP's demands on a relay, with a client that sees every
+//! message.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -24,7 +25,8 @@ mod gate;
 mod kit;
 mod nip01;
 
-/// Without a key. It must not try to sign in then: the SDK gives up what it is fetching when that fails.
+/// Returns a client without a key. It must not try to authenticate: if that fails, the SDK gives up
+/// what it is fetching.
 async fn sdk(relay: &Relay) -> Client {
     let client = Client::default();
     client.automatic_authentication(false);
@@ -127,7 +129,7 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes a second");
 }
 
-/// Signs in by itself when the relay asks for it.
+/// The SDK authenticates by itself when the relay asks for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nostr_sdk_authenticates_deletes_and_reads_wraps_as_recipient_only() {
     let relay = Relay::start("nostr-sdk-auth");
@@ -185,7 +187,7 @@ async fn nostr_sdk_authenticates_deletes_and_reads_wraps_as_recipient_only() {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes a second");
 }
 
-/// What a script with nostr-tools says, which must not fail.
+/// Runs a script with nostr-tools, which must succeed, and returns its output.
 fn nostr_tools(script: &str, relay: &Relay) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("js");
     assert!(
@@ -211,7 +213,7 @@ fn nostr_tools_publishes_subscribes_and_counts() {
     let relay = Relay::start("nostr-tools");
     let out = nostr_tools("nostr-tools.mjs", &relay);
 
-    // What the script says it has published is what `hark query` finds beside the server.
+    // `hark query`, beside the server, finds the events that the script reports as published.
     let said: serde_json::Value = serde_json::from_str(&out).expect("one line of JSON");
     let author = said["author"].as_str().expect("a key");
     let filter = format!(r#"{{"kinds":[1],"authors":["{author}"]}}"#);

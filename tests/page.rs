@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::{Message, WebSocket, connect};
 
 use crate::cli::support::{Place, Serving, event};
 
-/// Longer than anything here takes on a loaded machine.
+/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A browser with one tab; it ends with the test.
@@ -46,7 +46,7 @@ impl Browser {
         let url = lines.by_ref().map_while(Result::ok).find_map(|line| {
             line.strip_prefix("DevTools listening on ").map(|url| url.trim().to_owned())
         });
-        // Whatever else it says is taken, so that it never waits for a reader.
+        // The rest of the output is read, so that the browser never waits for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         let (socket, _) = connect(url.expect("its address")).expect("the browser answers");
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
@@ -82,7 +82,7 @@ impl Browser {
         }
     }
 
-    /// What an expression comes to in the page.
+    /// Evaluates an expression in the page.
     fn ask(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true});
         let mut answer = self.call("Runtime.evaluate", &params);
@@ -90,7 +90,7 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
-    /// Asks until it is so.
+    /// Evaluates an expression until it has the expected value.
     fn wait(&mut self, expression: &str, expected: &Value) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -116,7 +116,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ended already is as good.
+        // The browser may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.profile);
@@ -136,13 +136,13 @@ fn serve(place: &Place) -> Serving {
     place.serve_with(&["--config", &config])
 }
 
-/// The page's width and what reaches beyond it.
+/// An expression for the elements that reach beyond the page's width.
 const BEYOND: &str = "[...document.querySelectorAll('*')].filter(e => \
      e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5 || \
      e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible') \
      .map(e => e.tagName + ' ' + e.textContent.slice(0, 40))";
 
-/// The lowest contrast of any text with what is behind it, as WCAG 2 counts it.
+/// An expression for the lowest contrast of any text with its background, by WCAG 2.
 const CONTRAST: &str = r"(() => {
     const light = (colour) => {
         const [r, g, b] = colour.match(/[\d.]+/g).map((part) => part / 255);
@@ -214,7 +214,7 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     }
     assert_ne!(papers[0], papers[1], "dark is as light");
 
-    // Without scripts all is there, and as of the moment it was asked for.
+    // Without scripts the page is complete, as of the moment of the request.
     browser.call("Emulation.setScriptExecutionDisabled", &json!({"value": true}));
     browser.open(&url, 390);
     assert_eq!(browser.ask("document.getElementById('events').textContent"), "1");

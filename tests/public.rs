@@ -1,5 +1,5 @@
-//! A public relay among clients that mean no good: memory stays bounded, and the others are served.
-//! `HARK_LONG=1` makes the numbers real; `--nocapture` shows them.
+//! A public relay among hostile clients: memory stays bounded, and other clients are served.
+//! `HARK_LONG=1` runs with realistic numbers; `--nocapture` prints the results.
 
 mod attack;
 mod memory;
@@ -13,8 +13,8 @@ fn long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }
 
-/// Asks for a WebSocket with more headers, each with its line break. The status, and what is read and
-/// written from there.
+/// Requests a WebSocket with further headers, each with its line break. Returns the status and the
+/// connection.
 fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream>)> {
     use std::io::Write as _;
     let mut to = TcpStream::connect(address)?;
@@ -25,7 +25,7 @@ fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
     );
     to.write_all(request.as_bytes())?;
-    // A small one: there are thousands of these.
+    // The buffer is small, as there are thousands of connections.
     let mut from = BufReader::with_capacity(256, to);
     let mut line = String::new();
     from.read_line(&mut line)?;
@@ -37,7 +37,7 @@ fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream
     Ok((status.ok_or(io::ErrorKind::UnexpectedEof)?, from))
 }
 
-/// A frame's first byte and payload.
+/// Reads a frame, and returns its first byte and its payload.
 fn frame(from: &mut BufReader<TcpStream>) -> io::Result<(u8, Vec<u8>)> {
     use std::io::Read as _;
     let mut head = [0; 2];

@@ -1,5 +1,5 @@
-//! The binary as a server of its own, and a WebSocket to it in a few lines: what the tests need that
-//! kill servers, hold thousands of connections, or look at every frame.
+//! Runs the binary as a server, and opens WebSockets to it, for tests that kill servers, hold
+//! thousands of connections, or look at every frame.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,10 +13,10 @@ use hark_codec::crypto::Keys;
 use hark_codec::hex;
 use hark_codec::nostr::Draft;
 
-/// Longer than anything that is waited for takes on a loaded machine.
+/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A server, ended by its own id if the test fails.
+/// A server process, which is killed if the test fails.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) address: String,
@@ -30,7 +30,7 @@ impl Drop for Server {
     }
 }
 
-/// The binary on this archive, with nothing of ours in its environment.
+/// Returns a command that runs the binary on this archive, without Hark's variables.
 pub(crate) fn hark(data: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hark"));
     for (name, _) in std::env::vars_os() {
@@ -47,7 +47,7 @@ impl Server {
         Self::begin(data, config, &[])
     }
 
-    /// In the place of the one that runs.
+    /// Starts a server that takes over from the running one.
     pub(crate) fn take_over(data: &Path, config: &Path) -> Self {
         Self::begin(data, config, &["--takeover"])
     }
@@ -105,7 +105,7 @@ impl Socket {
         Ok(Self { from, to })
     }
 
-    /// Another end of the same connection, for a thread that only speaks.
+    /// Returns another handle of the same connection, for a thread that only sends.
     pub(crate) fn mouth(&self) -> Mouth {
         Mouth(self.to.try_clone().expect("is cloned"))
     }
@@ -114,7 +114,8 @@ impl Socket {
         self.to.write_all(&frame(0x81, text.as_bytes())).expect("is sent");
     }
 
-    /// The next message but AUTH's challenge; `None` once the connection has ended. Pings are answered.
+    /// Returns the next message, except AUTH challenges. `None` once the connection has ended.
+    /// Answers pings.
     pub(crate) fn hear(&mut self) -> Option<Vec<u8>> {
         loop {
             let mut head = [0; 2];
@@ -160,7 +161,7 @@ impl Socket {
     }
 }
 
-/// Where a connection is spoken into.
+/// The sending end of a connection.
 pub(crate) struct Mouth(TcpStream);
 
 impl Mouth {
@@ -169,7 +170,7 @@ impl Mouth {
     }
 }
 
-/// A frame as clients send it, with a mask of zeros.
+/// Returns a frame as clients send it, with a mask of zeros.
 fn frame(first: u8, text: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     let len = u16::try_from(text.len()).expect("nothing here is longer");
@@ -198,8 +199,8 @@ pub(crate) fn publication(
     (message, id)
 }
 
-/// Publishes the messages that `next` makes, with at most `window` of them unanswered, until it makes
-/// no more or the connection ends. `answered` gets the id of each OK, and the rest of it.
+/// Publishes the messages that `next` makes, with at most `window` of them unanswered, until `next`
+/// makes no more or the connection ends. `answered` gets each OK's id and the rest of the OK.
 pub(crate) fn publish(
     mut socket: Socket,
     window: usize,
@@ -210,7 +211,7 @@ pub(crate) fn publish(
     let (sent, unanswered) = mpsc::sync_channel::<()>(window);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // One waits in the channel for each message that may be sent ahead of this one.
+            // The channel has one entry for each message without an answer.
             while unanswered.recv().is_ok() {
                 let Some(text) = socket.hear() else { return };
                 let reply = text.strip_prefix(b"[\"OK\",\"").unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The contract, for every store.
+//! Runs the contract on every store.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ struct Shelf {
 mod room;
 
 mod tempdir {
-    //! A directory that goes when it is dropped.
+    //! A directory that is removed when its value is dropped.
     use std::path::PathBuf;
     pub(super) struct Dir(pub(super) PathBuf);
     impl Drop for Dir {
@@ -112,7 +112,7 @@ fn files(shelf: &Path, folder: &str) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("is there").path()).collect()
 }
 
-/// A fixed seed, or the one given, or with `--long` a fresh one.
+/// Returns the seed in `HARK_SEED`, with `--long` a fresh seed, otherwise a fixed seed.
 fn seed() -> u64 {
     if let Ok(seed) = std::env::var("HARK_SEED") {
         return seed.parse().expect("HARK_SEED is a number");

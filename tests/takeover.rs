@@ -1,5 +1,5 @@
-//! `hark serve --takeover` with real processes: nobody who is connected notices, and whatever dies on
-//! the way, nothing that got its OK is lost.
+//! `hark serve --takeover` with real processes: connected clients notice nothing, and no event that
+//! got its OK is lost, whichever process dies.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -31,7 +31,8 @@ struct Place {
 }
 
 impl Place {
-    /// Small heads, so that servers begin logs and seal segments while one follows the other.
+    /// Makes a place with small heads, so that servers begin logs and seal segments while one
+    /// follows the other.
     fn new(name: &str, settings: &str) -> Self {
         let root = scratch(name);
         std::fs::create_dir_all(&root).expect("is made");
@@ -57,7 +58,7 @@ impl Place {
             .expect("opens beside the server")
     }
 
-    /// Whether the archive is sound and has all of these.
+    /// Asserts that the archive is sound and has all of these records.
     fn check(&self, acknowledged: &[Id]) {
         let reader = self.reader();
         let lost = acknowledged.iter().filter(|id| !reader.knows(id).expect("answers")).count();
@@ -79,13 +80,13 @@ fn keys() -> Keys {
     Keys::from_secret([6; 32]).expect("a key")
 }
 
-/// A note, or an event that is passed on and not kept.
+/// Returns a note, or an event that is sent to subscribers but not stored.
 fn event(kept: bool, content: &str) -> (Vec<u8>, Id) {
     let kind = if kept { 1 } else { 20_001 };
     publication(&keys(), now_s(), kind, &[&["t", "load"]], content)
 }
 
-/// What publishers have published: every event's content, and the ids of those that are kept.
+/// The published events: every event's content, and the ids of stored events.
 #[derive(Default)]
 struct Published {
     contents: Mutex<Vec<String>>,
@@ -95,8 +96,8 @@ struct Published {
 }
 
 impl Published {
-    /// Publishes under this name until it is over, or the server is gone. Every fifth event is
-    /// ephemeral. True if every event got its OK.
+    /// Publishes under this name until the load is over or the server is gone. Every fifth event is
+    /// ephemeral. Returns whether every event got its OK.
     fn load(&self, socket: Socket, name: &str) -> bool {
         let (mut sent, mut ok) = (0, 0);
         publish(
@@ -125,7 +126,7 @@ impl Published {
         sent == ok
     }
 
-    /// Returns once so many more have their OK.
+    /// Waits until `more` further events have their OK.
     fn wait(&self, more: usize) {
         let (begun, before) = (Instant::now(), self.answered.load(Ordering::Acquire));
         while self.answered.load(Ordering::Acquire) < before + more {
@@ -135,7 +136,7 @@ impl Published {
     }
 }
 
-/// Subscribes to what comes from now on.
+/// Subscribes to all events of the load from now on.
 fn subscribe(address: &str) -> Socket {
     let mut socket = Socket::connect(address);
     socket.say(&json!(["REQ", "s", { "#t": ["load"], "limit": 0 }]).to_string());
@@ -143,7 +144,8 @@ fn subscribe(address: &str) -> Socket {
     socket
 }
 
-/// How often each content was heard, until `ends` of those that begin with "end" have come.
+/// Returns how often each content was received, until `ends` contents that begin with "end" have
+/// arrived.
 fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
     let (mut heard, mut ended) = (HashMap::new(), 0);
     while ended < ends {
@@ -156,7 +158,7 @@ fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
             *heard.entry(content.to_owned()).or_default() += 1;
         }
     }
-    // A double that is still on its way would come before the answer to this.
+    // A duplicate that is still under way would arrive before the answer to this COUNT.
     socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
     assert_eq!(socket.json()[0], "COUNT");
     heard
@@ -171,7 +173,7 @@ fn say(socket: &mut Socket, kept: bool, content: &str) -> Id {
     id
 }
 
-/// What was just said is there to be asked for.
+/// Asserts that a query finds the event with this id.
 fn finds(socket: &mut Socket, id: &Id) {
     let id = String::from_utf8(hark_codec::hex::encode_32(id).to_vec()).expect("is hex");
     socket.say(&json!(["REQ", "q", { "ids": [id] }]).to_string());
@@ -187,7 +189,7 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
         let mut old = place.start();
         let address = old.address.clone();
         let published = Published::default();
-        // Subscribers that were there before hear all there is.
+        // Subscribers from before the load receive all of its events.
         let listening = [subscribe(&address), subscribe(&address)];
         let mut idle = Socket::connect(&address);
         let (mut new, took, late, heard) = std::thread::scope(|scope| {
@@ -203,7 +205,7 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
             let new = place.take_over();
             let took = begun.elapsed();
             assert_eq!(new.address, address);
-            // Those that come later see what happens from there on, here and there.
+            // Later subscribers receive all later events, whichever process they are published at.
             let late = subscribe(&address);
             let before = published.contents.lock().expect("no panic").len();
             let late = scope.spawn(move || (before, listen(late, 4)));
@@ -238,7 +240,7 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
         let missed = contents[before..].iter().filter(|content| !late.contains_key(*content));
         assert_eq!(missed.count(), 0, "by one that came later, round {round}");
         assert!(late.values().all(|times| *times == 1), "doubles, round {round}");
-        // The last connection of the old one ends, and so does it.
+        // The old process ends with its last connection.
         drop(idle);
         assert!(old.child.wait().expect("ends").success());
         place.check(&published.kept.lock().expect("no panic"));
@@ -286,17 +288,18 @@ fn servers_are_replaced_one_after_another() {
     let newest = servers[2].child.id().to_string();
     let said = String::from_utf8_lossy(&taken.stderr).into_owned();
     assert!(!taken.status.success() && said.contains(&newest), "{said}");
-    // The first one serves its connection through the second.
+    // The first server serves its connection through the second one.
     for (server, socket) in servers.iter_mut().zip(sockets).take(2) {
         drop(socket);
         assert!(server.child.wait().expect("ends").success());
     }
 }
 
-/// How a takeover is spoken.
+/// The version of the takeover protocol.
 const VERSION: u32 = 3;
 
-/// Asks for a takeover as a new server does, and says what came first.
+/// Requests a takeover as a new server does. Returns the connection and the type of the first
+/// answer.
 fn ask(data: &Path, version: u32) -> (UnixStream, u8) {
     let mut stream = UnixStream::connect(data.join("control.sock")).expect("a server runs");
     let request = [&[11, 0, 0, 0, 5, 0][..], &version.to_le_bytes(), b"nostr"].concat();
@@ -329,20 +332,20 @@ fn a_takeover_that_fails_changes_nothing() {
         assert_eq!(Socket::connect(&server.address).mouth().say(b"[]").ok(), Some(()));
     };
     alive(true);
-    // One that goes away with the sockets in its hand.
+    // A new process that disconnects once it has the sockets.
     let (stream, what) = ask(&place.data(), VERSION);
     assert_eq!(what, handed);
-    // Another meanwhile, and one of another make.
+    // Meanwhile, a second new process, and one with another version of the protocol.
     assert_eq!(ask(&place.data(), VERSION).1, failed);
     assert_eq!(ask(&place.data(), 7).1, failed);
     drop(stream);
     alive(false);
-    // One that says no more: what is published meanwhile waits, then is kept.
+    // A new process that sends nothing more: events published meanwhile wait, then are stored.
     let (stream, what) = ask(&place.data(), VERSION);
     assert_eq!(what, handed);
     alive(true);
     drop(stream);
-    // One that cannot open what it is given.
+    // A new process that fails to start.
     let log = place.root.join("other.toml");
     std::fs::write(&log, "[server]\nmetrics_listen = \"192.0.2.1:1\"\n").expect("is written");
     let mut command = hark(&place.data());
@@ -350,7 +353,7 @@ fn a_takeover_that_fails_changes_nothing() {
     let output = command.output().expect("runs");
     assert!(!output.status.success());
     alive(true);
-    // And one that comes through.
+    // A new process that succeeds.
     let new = place.take_over();
     alive(true);
     assert_eq!(new.address, server.address);
@@ -392,7 +395,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
             let victim = if kill_old { &mut old.child } else { &mut new };
             victim.kill().expect("is killed");
             victim.wait().expect("has ended");
-            // The other one goes on as the server, or ends, having understood that it cannot.
+            // The other process continues as the server, or ends because it cannot.
             let other = if kill_old { &mut new } else { &mut old.child };
             let begun = Instant::now();
             let serves = loop {
@@ -429,7 +432,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
     );
 }
 
-/// Whether an event that is said there gets its OK.
+/// Publishes an event, and returns whether it gets its OK.
 fn round_trip(socket: &mut Socket, round: u32) -> bool {
     let (message, _) = event(true, &format!("{round}, after"));
     socket.say(std::str::from_utf8(&message).expect("is text"));

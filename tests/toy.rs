@@ -1,7 +1,8 @@
-//! A network that nothing here was written for: examples/toy.rs adds it, and every command knows it, in
-//! files and in PostgreSQL.
+//! A network that Hark itself does not know: examples/toy.rs adds it, and every command supports
+//! it, in files and in PostgreSQL.
 //!
-//! Without a harness, as this program is also the binary that it tests: with `HARK_TOY` set it is that.
+//! This test has no harness, since the program is also the binary that it tests, if `HARK_TOY` is
+//! set.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,14 +18,14 @@ use serde_json::Value;
 #[path = "../examples/toy.rs"]
 mod program;
 
-/// Longer than anything that is waited for takes on a loaded machine.
+/// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
     if std::env::var_os("HARK_TOY").is_some() {
         return program::main();
     }
-    // Whoever asks which tests there are is told that there is nothing to choose from.
+    // With `--list`, the list of tests is empty.
     if !std::env::args().any(|argument| argument == "--list") {
         in_files();
         in_a_database();
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// An archive, its settings, and where the toy listens.
+/// An archive, its settings, and the address on which the toy network listens.
 struct Place {
     root: PathBuf,
     /// The store, as typed.
@@ -41,10 +42,10 @@ struct Place {
     toy: String,
 }
 
-/// A server, ended by its own id if a check fails.
+/// A server process, which is killed if a check fails.
 struct Server {
     child: Child,
-    /// Where its metrics are.
+    /// The address of its metrics.
     relay: String,
 }
 
@@ -76,7 +77,7 @@ impl Place {
         Self { root, store: store.into(), toy }
     }
 
-    /// This program as the binary, with nothing of ours in its environment.
+    /// Returns a command that runs this program as the binary, without Hark's variables.
     fn hark(&self, args: &[&str]) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         for (name, _) in std::env::vars_os() {
@@ -89,7 +90,7 @@ impl Place {
         command
     }
 
-    /// What a command about the toy says.
+    /// Runs a command on the toy network, and returns its output.
     fn says(&self, args: &[&str]) -> String {
         let output = self.hark(args).args(["--network", "toy"]).output().expect("runs");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -187,7 +188,7 @@ fn in_a_database() {
     assert_eq!(mirror.count("weather"), place.count("weather"), "the mirror is in step");
 }
 
-/// Lines come in, are asked for, copied and deleted.
+/// Imports, queries, copies and deletes lines without a server.
 fn without_a_server(place: &Place) {
     let now = now_s();
     let lines: Vec<_> = (0..50).map(|n| format!("weather {} rain {n}", now - n)).collect();
@@ -211,7 +212,7 @@ fn without_a_server(place: &Place) {
 }
 
 impl Place {
-    /// Where the archive is, for `hark copy`.
+    /// Returns the address of the archive for `hark copy`.
     fn address(&self) -> String {
         let data = self.root.join("data");
         let files = data.to_str().expect("a path");
@@ -219,7 +220,7 @@ impl Place {
     }
 }
 
-/// The same through a running server, with what only that does.
+/// Does the same through a running server, and tests what only a server does.
 fn beside_a_server(place: &Place) -> Server {
     let server = place.serve(&[]);
     let (mut client, now) = (place.connect(), now_s());
@@ -235,7 +236,7 @@ fn beside_a_server(place: &Place) -> Server {
     let file = place.root.join("more");
     std::fs::write(&file, format!("weather {now} snow\n")).expect("is written");
     assert_eq!(place.json(&["import", file.to_str().expect("a path")])["stored"], 1);
-    // Retention: what is older than ten years goes.
+    // Retention deletes records that are older than ten years.
     client.keep("weather 1000 long ago");
     wait_for("what is old goes", || place.count("weather") == 52);
     let page = get(&server.relay, "/metrics");
@@ -255,7 +256,7 @@ fn in_step(server: &Server) {
     });
 }
 
-/// Another process serves the archive; who was connected notices nothing.
+/// Another process takes the archive over; connected clients notice nothing.
 fn taken_over(place: &Place, mut old: Server) -> Server {
     let (mut kept, now) = (place.connect(), now_s());
     kept.keep(&format!("weather {now} before"));
@@ -268,7 +269,7 @@ fn taken_over(place: &Place, mut old: Server) -> Server {
     drop(kept);
     assert!(old.child.wait().expect("ends").success(), "{}", place.log());
     assert_eq!(place.count("weather"), 55);
-    // It has the mirror since the old one has let go of that.
+    // The new server has the mirror, as the old server has released it.
     in_step(&new);
     new
 }

@@ -50,7 +50,7 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// Among arguments: rates and connections are bounded, as they are for operators.
+/// An argument of tests: rates and connections are bounded, as they are for operators.
 const LIMITED: &str = "limited";
 
 impl Node {
@@ -58,12 +58,12 @@ impl Node {
         Self::on(folder(name), settings)
     }
 
-    /// On what is kept there, with these settings of `[waku]` beside the usual ones.
+    /// Starts a node on an existing archive, with these settings of `[waku]` beside the usual ones.
     pub(crate) fn on(data: PathBuf, settings: &[(&str, &str)]) -> Self {
         Self::with(data, &[], settings)
     }
 
-    /// With these arguments as well.
+    /// Starts a node as [`Node::on`] does, with these arguments as well.
     fn with(data: PathBuf, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
         command.arg("serve").args(args.iter().filter(|arg| **arg != LIMITED));
@@ -74,7 +74,7 @@ impl Node {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
-        // A test's network asks for no proofs.
+        // The network of a test requires no proofs.
         command.env("HARK_WAKU_FORWARD", "always");
         command.env("HARK_WAKU_LISTEN", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/tcp/0/ws");
         for (name, value) in settings {
@@ -109,7 +109,7 @@ impl Node {
         let _ = self.child.wait();
     }
 
-    /// Ends it as an operator does.
+    /// Stops the node as an operator does.
     pub(crate) fn stop(&mut self) {
         let pid = self.child.id().to_string();
         let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
@@ -117,12 +117,12 @@ impl Node {
         assert!(self.child.wait().expect("has ended").success());
     }
 
-    /// Asks the REST door: status and body.
+    /// Sends a request to the REST door, and returns the status and the body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         http(&self.rest, method, path, body)
     }
 
-    /// The same where it must be answered well.
+    /// Sends a GET request, which must succeed, and returns the JSON of the answer.
     pub(crate) fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask("GET", path, "");
         assert_eq!(status, 200, "{path}: {body}");
@@ -135,7 +135,7 @@ impl Node {
         assert_eq!(answer, (200, "OK".into()));
     }
 
-    /// Hashes of all that it has, oldest first, or of what these parameters ask for.
+    /// Returns the hashes of all stored messages that match the parameters `of`, oldest first.
     pub(crate) fn hashes(&self, of: &str) -> Vec<String> {
         let (mut all, mut cursor) = (Vec::new(), String::new());
         loop {
@@ -150,7 +150,7 @@ impl Node {
     }
 }
 
-/// Brings messages in from lines of JSON, without a server.
+/// Imports messages from lines of JSON, without a server.
 fn import(data: &Path, lines: &str) {
     let file = data.join("messages.jsonl");
     std::fs::write(&file, lines).expect("is written");
@@ -164,7 +164,7 @@ fn text(value: &Value) -> String {
     value.as_str().expect("text").to_owned()
 }
 
-/// Waits until it holds.
+/// Waits until `holds` returns true.
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
     while !holds() {
@@ -173,12 +173,12 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on its own connection, and returns the status and the body.
 pub(crate) fn http(addr: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     try_http(addr, method, path, body).expect("is answered")
 }
 
-/// The same where the node may be gone.
+/// Does the same as [`http`], but fails if the node is gone.
 fn try_http(addr: &str, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(PATIENCE))?;

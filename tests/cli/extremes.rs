@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use super::support::{Place, hark_with, notes};
 
-/// That an event may pass, in files of which the smallest lets none.
+/// Settings that let events pass, since the smallest values would refuse every event.
 const EVENTS: [(&str, &str); 3] = [
     ("HARK_LIMITS_EVENT_BYTES_MAX", "100000"),
     ("HARK_LIMITS_MESSAGE_BYTES_MAX", "200000"),
@@ -34,7 +34,7 @@ fn events_are_kept_and_a_server_comes_and_goes_whatever_numbers_are_set() {
         assert_eq!(run(&["count", "{}"], b"").text(), "60\n", "{name}");
         assert_eq!(run(&["query", "{\"limit\":1}"], b"").text().lines().count(), 1, "{name}");
         if name == "most" {
-            // At the least a connection ends before it is heard.
+            // With the least values, a connection ends before its request is read.
             let mut stream = TcpStream::connect(&serving.address).unwrap();
             let request = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
             stream.write_all(request.as_bytes()).unwrap();

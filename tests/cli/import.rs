@@ -1,4 +1,4 @@
-//! Events in, events out: every form of input, every reason for a refusal, the same bytes again.
+//! Imports and exports: every form of input, every reason for a refusal, and equal bytes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -263,8 +263,8 @@ fn a_delete_says_first_what_it_would_do() {
     assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
 }
 
-/// Events as they are in the field, where the file is there: every one whose id and signature hold
-/// is taken, and comes out as it went in.
+/// Real events, if the file exists: every event with a valid id and signature is stored, and
+/// exported as it was imported.
 #[test]
 fn real_events_come_out_as_they_went_in() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/real-events.jsonl");

@@ -1,4 +1,4 @@
-//! Every network's shelf by every command that speaks of records.
+//! Runs every command that works on records on every network's shelf.
 
 use hark_testkit::postgres::Cluster;
 use serde_json::json;
@@ -58,11 +58,11 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     assert_eq!((none.code, none.stderr.contains("nostr")), (2, true), "{}", none.stderr);
 }
 
-/// What a command says beside a running server.
+/// The result of a command beside a running server.
 enum Said {
-    /// It works, and this is on stdout.
+    /// The command succeeds, and stdout has this text.
     Works(&'static str),
-    /// It makes no sense there, for this reason.
+    /// The command is refused with this exit code and reason.
     Refused(i32, &'static str),
 }
 

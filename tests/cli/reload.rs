@@ -1,5 +1,5 @@
-//! A running server reads its settings again: when a file changes, on SIGHUP, and never ones that
-//! cannot be used.
+//! A running server reads its settings again when a file changes and on SIGHUP, and never applies
+//! invalid ones.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -49,7 +49,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     let took = wait_for(&server, "max_limit", 60);
     println!("a changed file was in force after {took:?}");
 
-    // What cannot be used changes nothing, and is said.
+    // Invalid settings change nothing, and are logged.
     config(3, "");
     std::fs::write(Path::new(&words), "casino\n").unwrap();
     server.signal("HUP");
@@ -57,7 +57,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     server.wait_for_log("limit_default (5) is above limit_max (3)");
     assert_eq!(limitation(&server)["max_limit"], 60);
 
-    // What holds only after a restart is said, too.
+    // Settings that need a restart are logged, too.
     config(70, "pow_bits_min = 12\n\n[server]\nread_threads = 7\n");
     wait_for(&server, "max_limit", 70);
     wait_for(&server, "min_pow_difficulty", 12);

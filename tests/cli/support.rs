@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use hark_codec::crypto::Keys;
 use hark_codec::nostr::Draft;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -48,7 +48,7 @@ pub(crate) fn hark_with(args: &[&str], variables: &[(&str, &str)], stdin: &[u8])
     }
 }
 
-/// The binary with its pipes open and nothing of ours in its environment.
+/// Returns a command that runs the binary with pipes, without Hark's variables.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hark"));
     for (name, _) in std::env::vars_os() {
@@ -130,7 +130,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next run.
+        // The next run removes what is left.
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
@@ -143,7 +143,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Asks for an end and waits for it: the exit code and what was logged.
+    /// Terminates the server. Returns its exit code and its log.
     pub(crate) fn terminate(mut self) -> (i32, String) {
         signal(&self.child, "TERM");
         let logged = self.stderr();
@@ -212,7 +212,7 @@ pub(crate) fn event(
     String::from_utf8(out).unwrap()
 }
 
-/// So many notes of a few authors, no two alike, with ties in time.
+/// Returns `count` different notes of a few authors, some with equal times.
 pub(crate) fn notes(count: u64) -> String {
     let topics = ["nostr", "bread", "w\"eird\\", "\u{2028}"];
     (0..count)

@@ -1,4 +1,4 @@
-//! What those hear who look after a server: its log, and systemd.
+//! What a server reports to its operator (the log) and to systemd.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixDatagram;

@@ -1,4 +1,4 @@
-//! A reader that opens the shelf beside its writer, while that seals, merges and rewrites.
+//! A reader opens the shelf beside its writer, while the writer seals, merges and rewrites.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use hark_store_embedded::{Embedded, Options, check};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Random, encode};
 
-/// What the writer has been asked for, and how much of it was acknowledged.
+/// The writes that the writer was given, and how many of them were acknowledged.
 #[derive(Default)]
 struct Asked {
     put: Vec<Id>,

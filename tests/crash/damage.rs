@@ -1,4 +1,4 @@
-//! Files that were cut, changed or taken away by something that is not Hark.
+//! Files that were cut, changed or removed by something other than Hark.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -14,18 +14,18 @@ use hark_testkit::contract::{compare, rules};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Flavour, Random, World};
 
-/// A shelf with its history, in a directory that goes with it.
+/// A shelf with its history, in a directory that is removed with it.
 struct Fixture {
     root: PathBuf,
     options: Options,
     world: World,
     flavour: Flavour,
-    /// Writes a batch.
+    /// The number of writes in a batch.
     writes: usize,
     model: MemoryStore,
     /// Every record that was ever put.
     put: HashMap<Id, Vec<Vec<u8>>>,
-    /// Length of the last log and what is in the shelf, after each batch of the last log.
+    /// The length of the last log and the shelf's records, after each batch of the last log.
     steps: Vec<(u64, BTreeMap<Id, Vec<u8>>)>,
 }
 
@@ -100,14 +100,14 @@ impl Fixture {
         let mut batch: Vec<Write> =
             (0..self.writes).map(|_| Write::Put(self.world.record())).collect();
         if self.writes > 1 && self.world.random.once_in(2) {
-            // First, so that it finds nothing of its own batch.
+            // The erase comes first, so that it finds nothing of its own batch.
             let query = Query { limit: 2, ..self.world.query() };
             batch.insert(0, Write::Erase(Box::new(query)));
         }
         for write in &batch {
             let Write::Put(bytes) = write else { continue };
             let id = *Record::new(bytes).expect("a record").id();
-            // An id that comes again with other bytes is kept if the first was not, or is gone.
+            // A second record with the same id is stored if the first one is not, or not any more.
             self.put.entry(id).or_default().push(bytes.to_vec());
         }
         store.commit(&batch).expect("commits");
@@ -141,7 +141,7 @@ impl Fixture {
         copy
     }
 
-    /// What `check` has to say; nothing if all is well.
+    /// Returns the faults that `check` reports as text; empty if it finds none.
     fn faults(&self, shelf: &Path) -> String {
         match check(shelf, &self.options, &mut |_| {}) {
             Err(error) => error.to_string(),
@@ -153,7 +153,7 @@ impl Fixture {
         }
     }
 
-    /// Every answer is a record that was put, byte for byte, and one that was asked for.
+    /// Asserts that every found record was put, byte for byte, and matches its query.
     fn nothing_strange(&mut self, store: &Embedded, queries: usize) {
         for at in 0..queries {
             let query = if at == 0 { Query::default() } else { self.world.query() };
@@ -185,7 +185,7 @@ impl Fixture {
 
 #[test]
 fn a_log_cut_at_any_byte_opens_with_its_whole_batches_and_goes_on() {
-    // A batch that deletes what it has put itself is synced in two parts; neither of these has one.
+    // A batch that deletes its own puts is synced in two parts; these fixtures have no such batch.
     cut_at_every_byte(Fixture::with(11, 14, 10_000, Flavour::Nostr, 1));
     cut_at_every_byte(Fixture::with(12, 7, 10_000, Flavour::Labels, 4));
 }
@@ -217,7 +217,7 @@ fn cut_at_every_byte(mut fixture: Fixture) {
 
 #[test]
 fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
-    // Not every world leaves a file of every sort behind.
+    // Not every random history produces files of all kinds.
     let has = |fixture: &Fixture, ending: &str| {
         files(&fixture.shelf()).iter().any(|path| path.extension().is_some_and(|is| is == ending))
     };
@@ -226,7 +226,7 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
         .find(|fixture| ["log", "seg", "addr", "dead"].iter().all(|ending| has(fixture, ending)))
         .expect("a shelf with files of all sorts");
     let mut random = Random::new(77);
-    // In the ordinary run one byte of so many; which ones is the same every time.
+    // An ordinary run changes only every n-th byte, the same bytes in every run.
     let (checked_step, opened_step) = if super::long() { (1, 4) } else { (29, 97) };
     let (mut checked, mut opened, mut refused) = (0, 0, 0);
     for path in files(&fixture.shelf()) {
@@ -235,7 +235,7 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
         let copy = fixture.copy();
         let ends = |from: usize| good.len().saturating_sub(from);
         for at in 0..good.len() {
-            // The headers and trailers are tried byte by byte.
+            // Every byte of headers and trailers is changed.
             let edge = at < 32 || at >= ends(if name.ends_with("seg") { 212 } else { 40 });
             if !edge && at % checked_step != 0 {
                 continue;
@@ -269,7 +269,7 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
                 }
                 Ok(store) => {
                     fixture.nothing_strange(&store, 5);
-                    // What these say is not asserted: they may refuse, but not show or lose more.
+                    // Results are not asserted: these may fail, but must not show or lose more.
                     let _ = store.compact(&mut |_| {});
                     fixture.nothing_strange(&store, 2);
                     drop(store);
@@ -320,7 +320,7 @@ fn every_file_of_a_segment_that_is_missing_is_made_again_with_equal_answers() {
 fn without_a_manifest_a_rebuild_takes_whole_logs_and_no_unfinished_ones() {
     let fixture = Fixture::new(8, 60, 25);
     let copy = fixture.copy();
-    // A rewrite that was cut short, as an earlier Hark left it.
+    // An unfinished rewrite, as an earlier version of Hark left it.
     let rewritten = copy.join("log").join("00000001-9.log");
     let first = files(&copy).into_iter().find(|path| path.to_string_lossy().contains("00000001-"));
     let bytes = fs::read(first.expect("a first log")).expect("is there");

@@ -1,4 +1,4 @@
-//! A shelf that is given to another process, and followed from there on.
+//! A shelf is released to another process, and its first process follows it from then on.
 
 use std::ops::ControlFlow;
 
@@ -26,7 +26,7 @@ fn write(store: &Embedded, random: &mut Random, alive: &mut Vec<Id>) {
 
 const HEAD: Head = Head { id: [9; 32], time: 1, author: None, kind: 0, expires: None };
 
-/// One that opens the shelf too slowly must not touch what was written meanwhile.
+/// A process that opens the shelf too slowly must not change what was written meanwhile.
 #[test]
 fn who_comes_too_late_changes_nothing() {
     let (dir, mut random, mut alive) = (scratch("late"), Random::new(1), Vec::new());
@@ -48,13 +48,13 @@ fn who_comes_too_late_changes_nothing() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// The number of the next segment is raised by jobs that come to nothing, too.
+/// Failed jobs also raise the number of the next segment.
 #[test]
 fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
     let (dir, mut random, mut alive) = (scratch("failed"), Random::new(2), Vec::new());
     let options = Options { seal_records: 40, background: false, ..Options::default() };
     let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
-    // No segment can be made where a directory is.
+    // Directories with the names of the next segments make sealing fail.
     let names: Vec<_> = (1..9).map(|n| dir.join(format!("seg/{n:08}.seg"))).collect();
     for name in &names {
         std::fs::create_dir(name).expect("is made");
@@ -76,7 +76,7 @@ fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// However little another process has written, who has released the shelf must not write over it.
+/// A process that has released the shelf must not overwrite what another process has written.
 #[test]
 fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     let (dir, mut random, mut alive) = (scratch("written"), Random::new(3), Vec::new());
@@ -98,7 +98,7 @@ fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// All that a store holds, in order, and the number up to which its search saw.
+/// Returns the ids of all records in order, and the sequence number up to which the search sees.
 fn all(store: &Embedded) -> (Vec<Id>, u64) {
     let mut ids = Vec::new();
     let mut search = store.search(&Query::default()).expect("searches");
@@ -129,7 +129,7 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         let mark = old.release().expect("writes");
         assert!(old.commit(&[]).is_ok() && old.release().is_err());
         if random.once_in(3) {
-            // The other one opens it and goes away again.
+            // The other process opens the shelf and ends.
             let options = options.clone();
             let new = Embedded::open_released(&dir, Box::new(KeepAll), options).expect("opens");
             if random.once_in(2) {

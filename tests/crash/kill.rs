@@ -1,4 +1,4 @@
-//! The server itself, killed under load: every event that got its OK is there afterwards.
+//! The server is killed under load: every event that got its OK is stored afterwards.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hark_testkit::random::Random;
 
 use crate::served::{Server, Socket, hark, now_s, publication, publish};
 
-/// Publishes until the server is killed; the ids that got their OK.
+/// Publishes until the server is killed. Returns the ids of the events that got their OK.
 fn load(address: &str, round: u64, now: u64) -> Vec<Id> {
     let keys = Keys::from_secret([9; 32]).expect("a key");
     let mut acknowledged = Vec::new();
@@ -38,7 +38,7 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
     let data: PathBuf = root.join("data");
     std::fs::create_dir_all(&root).expect("is made");
     let config = root.join("hark.toml");
-    // Small heads, so that sealing and merging are killed as well.
+    // Heads are small, so that the kill also interrupts sealing and merging.
     std::fs::write(&config, "[archive]\nseal_records = 1000\n").expect("is written");
     let mut random = Random::new(2);
     let mut acknowledged: Vec<Id> = Vec::new();

@@ -1,5 +1,5 @@
-//! From a seed: writes, upkeep and restarts on a disk that fails and forgets. After every crash all
-//! that was acknowledged is there, nothing else is, and writing goes on.
+//! Simulates, from a seed, writes, maintenance and restarts on a disk that fails and loses data.
+//! After every crash the store has all that was acknowledged and nothing else, and can be written.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use hark_testkit::contract::{compare, compare_outcomes, rules};
 use hark_testkit::disk::{FaultyDisk, Trouble};
 use hark_testkit::random::{Flavour, Random, World};
 
-/// Crashes and failures a seed.
+/// Crashes and failures per seed.
 const ROUNDS: usize = 4;
-/// Bytes that a head may have: few records, some, and more than there are.
+/// Most bytes of a head: a few records, some records, and more than all records.
 const HEAD_BYTES: [u64; 3] = [8_000, 40_000, 64 << 20];
 
 struct Simulation {
@@ -24,13 +24,13 @@ struct Simulation {
     random: Random,
     world: World,
     flavour: Flavour,
-    /// What was acknowledged.
+    /// The acknowledged writes.
     model: MemoryStore,
-    /// Writes of a batch that was not: the first so many of them may be there.
+    /// The writes of a batch that was not acknowledged. Any first part of them may be stored.
     doubtful: Vec<Write>,
     disk: FaultyDisk,
     options: Options,
-    /// What was done, for the one who looks for the fault.
+    /// A log of all steps, printed if the simulation fails.
     story: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Simulation {
     }
 }
 
-/// Everything in a store: the records' bytes, newest first.
+/// Returns the bytes of all records in a store, newest first.
 fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let query = Query { order: Order::NewestFirst, ..Query::default() };
@@ -111,7 +111,7 @@ impl Simulation {
 
     fn run(&mut self) {
         for _ in 0..ROUNDS {
-            // Where less is set than before, logs are divided at the start.
+            // If the new value is lower, logs are divided at the start.
             self.options.head_bytes_max = *self.random.pick(&HEAD_BYTES);
             self.arm();
             let store = match self.open() {
@@ -158,7 +158,7 @@ impl Simulation {
         self.disk.arm(trouble, after);
     }
 
-    /// Writes and disturbs until something has gone wrong, and a while on.
+    /// Writes, with failures of the disk, until a failure has had an effect, and for a while after.
     fn use_it(&mut self, store: Embedded) {
         let mut store = store;
         self.same_as_model(&store, "opened");
@@ -216,7 +216,7 @@ impl Simulation {
         (0..count).map(|_| write(&mut self.world)).collect()
     }
 
-    /// False if the store has stopped.
+    /// Commits a batch. Returns false if the store has stopped.
     fn commit(&mut self, store: &Embedded, batch: Vec<Write>) -> bool {
         match store.commit(&batch) {
             Ok(committed) => {
@@ -233,7 +233,7 @@ impl Simulation {
                 if !matches!(error, CommitError::Unavailable(_)) {
                     return false;
                 }
-                // For want of room, which is there again: the same store goes on.
+                // The disk was full. Once it has space again, the same store continues.
                 self.disk.calm();
                 self.same_as_model(store, "put off");
                 self.doubtful.clear();
@@ -242,7 +242,7 @@ impl Simulation {
         }
     }
 
-    /// Once a commit has failed, all others do, and readers see no more than was durable.
+    /// Asserts that all commits after a failed one fail, and that readers see only durable records.
     fn stopped(&mut self, store: &Embedded) {
         self.same_as_model(store, "stopped");
         self.disk.calm();
@@ -257,7 +257,7 @@ impl Simulation {
         self.questions(store, 3);
     }
 
-    /// The process ends, or the power.
+    /// Simulates the end of the process or a loss of power.
     fn fall(&mut self) {
         self.disk.calm();
         if self.random.once_in(3) {
@@ -267,7 +267,7 @@ impl Simulation {
             self.tell("the power was cut");
         }
         if self.random.once_in(3) {
-            // Opening is cut short, or fails, as well.
+            // Opening may be interrupted or fail, too.
             let trouble = *self.random.pick(&[Trouble::Once, Trouble::Power]);
             let after = self.random.below(12) as u64;
             self.disk.arm(trouble, after);
@@ -282,7 +282,7 @@ impl Simulation {
         }
     }
 
-    /// The store holds what was acknowledged, and of the doubtful batch a first part.
+    /// Asserts that the store has the acknowledged writes, and a first part of the doubtful batch.
     fn same_as_model(&mut self, store: &Embedded, when: &str) {
         let theirs = everything(store);
         let mut ours = everything(&self.model);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::support::{Place, event, field, hark};
 
-/// A file of generated events, and some with all that JSON and SQL could trip over.
+/// Writes a file of generated events, some of them with text that is hard for JSON and SQL.
 pub(super) fn events(place: &Place, count: &str) -> String {
     let file = place.path("events.jsonl");
     hark(&["bench", "gen", &file, "--events", count]).text();
@@ -24,14 +24,14 @@ pub(super) fn events(place: &Place, count: &str) -> String {
     file
 }
 
-/// What an import of the file comes to.
+/// Returns the export of an archive that imported the file.
 fn expected(file: &str, name: &str) -> String {
     let place = Place::new(name);
     place.hark(&["import", "--trusted", file]).text();
     place.hark(&["export"]).text()
 }
 
-/// Puts the events of a file into a database as nostream has them.
+/// Puts the events of a file into a database as nostream stores them.
 fn fill(database: &Database<'_>, file: &str, flags: &[&str]) {
     let args = ["bench", "nostream", file, &database.url, "--replace"];
     hark(&[&args[..], flags].concat()).text();
@@ -49,7 +49,7 @@ fn all_of_nostreams_events_come_over_as_they_were() {
     let database = Cluster::shared().database("adopt");
     fill(&database, &file, &[]);
     let rows: u64 = database.sql("SELECT count(*) FROM events").parse().unwrap();
-    // Some come when their time has been passed already.
+    // Some events arrive after the adoption has passed their time.
     database.sql(
         "CREATE TABLE late AS SELECT * FROM events ORDER BY event_id LIMIT 40;
          DELETE FROM events WHERE event_id IN (SELECT event_id FROM late)",
@@ -62,7 +62,7 @@ fn all_of_nostreams_events_come_over_as_they_were() {
     assert_eq!(done["ids"]["clean"], true);
     assert!(done["ids"]["sampled"].as_u64() > Some(350), "{done}");
     assert!(place.hark(&["export"]).text() == expected(&file, "adopt-expected"));
-    // A third time there is nothing to do.
+    // A third run has nothing to do.
     assert_eq!(adopt(&place, &database, &[])["stored"], 0);
 }
 
@@ -120,7 +120,7 @@ fn what_stays_behind_is_told_by_its_reason() {
         assert_eq!(reasons[reason], 1, "{reason}: {done}");
     }
     assert_eq!((&done["stored"], &done["ids"]["clean"]), (&0.into(), &json!(true)));
-    // Without the check, the forged one comes over: it is one that the archive lacks.
+    // Without the check of signatures, the forged event is stored, as the archive lacks it.
     assert_eq!(adopt(&place, &database, &[])["ids"]["late"], 1);
 
     let empty = Cluster::shared().database("adoptempty");
@@ -128,7 +128,7 @@ fn what_stays_behind_is_told_by_its_reason() {
     assert!(run.code == 1 && run.stderr.contains("no database of nostream"), "{}", run.stderr);
 }
 
-/// Events that the archive's own memory of the adoption speaks of.
+/// Returns the number of events in the saved position of the adoption.
 fn remembered(place: &Place) -> u64 {
     let text = fs::read(place.data().join("adopt.json")).unwrap_or_default();
     let json: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -246,7 +246,7 @@ fn what_comes_with_an_old_date_is_followed_as_well() {
     wait_for(rows);
     database.sql("INSERT INTO events SELECT * FROM present");
     database.sql("INSERT INTO events SELECT * FROM late ORDER BY event_id LIMIT 19");
-    // As nostream puts a newer version of a replaceable event into the row of the one before.
+    // nostream stores a newer version of a replaceable event in the row of the version before.
     database.sql(
         "UPDATE events AS row SET event_id = new.event_id, event_pubkey = new.event_pubkey,
              event_created_at = new.event_created_at, event_content = new.event_content,

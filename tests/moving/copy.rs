@@ -1,4 +1,4 @@
-//! `hark copy`: both ends are the same, whatever happens meanwhile.
+//! `hark copy`: both archives become equal, whatever happens meanwhile.
 
 use hark_testkit::postgres::Cluster;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
         event(1, 1_700_000_002, 30_023, &[&["d", "a"]], "article"),
     ];
     from.hark_fed(&["import"], lines.concat().as_bytes()).text();
-    // Part of it is there already, and something of its own.
+    // The target already has some of the source's events, and an event of its own.
     let own = event(3, 1_600_000_000, 1, &[], "its own");
     to.hark_fed(&["import"], (notes(1_000) + &own).as_bytes()).text();
     let done = copy(&from, &to, &[]);
@@ -36,7 +36,7 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     let done = copy(&from, &to, &[]);
     assert_eq!((&done["copied"], &done["compared"]), (&0.into(), &3_003.into()), "{done}");
     assert_eq!(to.hark(&["count", "{}"]).text().trim(), "3004");
-    // What was replaced and deleted meanwhile is so on the other side; --delete leaves nothing else.
+    // Replacements and deletions are copied as well; --delete removes what only the target has.
     let deletion = event(1, 1_700_000_009, 5, &[&["e", &field(&doomed, "id")]], "");
     let newer = event(1, 1_700_000_010, 30_023, &[&["d", "a"]], "article, again");
     from.hark_fed(&["import"], (deletion + &newer).as_bytes()).text();
@@ -84,7 +84,7 @@ fn through_a_database_and_back_every_byte_is_the_same() {
     assert!(hark(&["export", "--store", &database.url]).text() == export);
     between(&database.url, again, &[]);
     assert!(back.hark(&["export"]).text() == export);
-    // What goes on one side goes on the other.
+    // Events that are deleted in the source are deleted in the target.
     from.hark(&["delete", "--yes", r#"{"kinds":[1]}"#]).text();
     let done = between(data, &database.url, &["--delete"]);
     assert!(done["deleted"].as_u64() > Some(1_000), "{done}");

@@ -1,4 +1,4 @@
-//! `[mirror]`: a second store has all that the first one accepts, and can take its place.
+//! `[mirror]`: a second store gets all that the first store accepts, and can replace it.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::adopt::events;
 use crate::cli::support::{Place, event, hark, notes};
 
-/// Waits until the server says this of its mirror.
+/// Waits until `done` is true of the mirror's statistics.
 fn wait_until(place: &Place, what: &str, done: impl Fn(&Value) -> bool) {
     let until = Instant::now() + Duration::from_mins(2);
     loop {
@@ -29,12 +29,12 @@ fn in_step(mirror: &Value) -> bool {
 #[test]
 fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     let (place, second) = (Place::new("mirror-first"), Place::new("mirror-second"));
-    // What is there before the mirror comes over as well.
+    // Events from before the mirror are copied as well.
     place.hark_fed(&["import"], notes(1_500).as_bytes()).text();
     let second_data = second.data();
     let config = format!("[mirror]\nstore = {:?}\n", second_data.to_str().unwrap());
     let config = place.file("hark.toml", config.as_bytes());
-    // While another process has the mirror, the first takes events all the same.
+    // While another process holds the mirror, the first store still accepts events.
     let other = second.serve();
     let server = place.serve_with(&["--config", &config]);
     wait_until(&place, "held", |mirror| mirror["trouble"].is_string());
@@ -44,7 +44,7 @@ fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     assert_eq!(report["stored"], 500);
     assert_eq!(other.terminate().0, 0);
     wait_until(&place, "freed", in_step);
-    // From here on it follows: what is stored, replaced and deleted.
+    // From here on, the mirror follows all that is stored, replaced and deleted.
     let later = [
         event(9, 1_720_000_000, 0, &[], "profile"),
         event(9, 1_720_000_001, 0, &[], "newer profile"),
@@ -55,7 +55,7 @@ fn the_mirror_can_take_the_place_of_the_first_store_and_back() {
     wait_until(&place, "following", in_step);
     let text = place.hark(&["stats"]).text();
     assert!(text.contains("in step"), "{text}");
-    // Whatever waits at the end goes over before it.
+    // Writes that wait for the mirror reach it before the server ends.
     let last = event(9, 1_730_000_000, 1, &[], "just before the end");
     place.hark_fed(&["import"], last.as_bytes()).text();
     assert_eq!(server.terminate().0, 0);

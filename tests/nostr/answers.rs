@@ -1,5 +1,5 @@
-//! What is told, and how much: NIP-11, NIP-45, NIP-65, NIP-67, and where other relays answer slowly or
-//! wrongly.
+//! Answers and their size: NIP-11, NIP-45, NIP-65, NIP-67, and questions that other relays answer
+//! slowly or incorrectly.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::client::{Client, contents, event, note, pubkey};
 use super::kit::{Relay, now};
 
-/// Publishes many, without waiting for each.
+/// Publishes many events, without waiting for each OK.
 async fn fill(client: &mut Client, events: &[Value]) {
     for some in events.chunks(500) {
         for event in some {
@@ -67,11 +67,11 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     for nip in [1, 4, 9, 11, 17, 40, 42, 45, 59, 62, 65, 67, 70] {
         assert!(nips.contains(&nip), "{nip}");
     }
-    // What is not offered, or no longer recommended, is not claimed.
+    // The relay does not claim NIPs that it does not offer, or that are no longer recommended.
     for nip in [26, 28, 29, 43, 50, 66, 72, 77, 86, 91] {
         assert!(!nips.contains(&nip), "{nip}");
     }
-    // And it is so.
+    // The relay keeps the limits that it claims.
     let mut client = relay.client().await;
     let notes: Vec<Value> = (0..80).map(|n| note(1, 100 + n, "")).collect();
     fill(&mut client, &notes).await;
@@ -79,7 +79,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     assert_eq!(client.ask("s", &[json!({"limit": 1_000})]).await.len(), 70);
 }
 
-/// Nothing is kept for the parties, so nothing is claimed.
+/// No events are reserved for their parties, so the relay does not claim it.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip11_does_not_claim_privacy_that_is_switched_off() {
     let relay = Relay::with("nip11-open", "[privacy]\nkinds = []\n");
@@ -225,7 +225,7 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
         let (times, hint) = page(filter).await;
         assert_eq!((times.len(), &hint), (count, &finish));
     }
-    // Who goes on behind the oldest second gets everything once, in the end with `finish`.
+    // A client that continues behind the oldest second gets every event once, then `finish`.
     let (mut seen, mut until) = (Vec::new(), 1_000);
     loop {
         let (times, hint) = page(json!({"until": until})).await;
@@ -239,10 +239,10 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
     assert_eq!(seen.len(), 70);
 }
 
-/// Note 3.4.1 to 3.4.3: what is slow elsewhere is answered, rightly, from a few rows.
+/// Note 3.4.1 to 3.4.3: questions that are slow elsewhere are answered correctly from a few rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
-    // A question may look at 600 rows, of 4,000.
+    // A question may visit 600 of 4,000 rows.
     let settings = "[archive]\nseal_records = 1000\n[limits]\nquery_rows_max = 600\n";
     let relay = Relay::with("costs", settings);
     let mut client = relay.client().await;
@@ -294,7 +294,7 @@ async fn a_question_that_costs_too_much_ends_with_closed() {
     assert_eq!(client.ask("s", &[json!({"#t": ["a"], "limit": 50})]).await.len(), 50);
 }
 
-/// Note 3.4.17: a large deletion is one commit, and those who publish meanwhile get their answers.
+/// Note 3.4.17: a large deletion is one commit, and publishers get their answers meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     let relay = Relay::start("large-deletion");
@@ -311,7 +311,7 @@ async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     assert_eq!(other.count(&[json!({"kinds": [1]})]).await, 50);
 }
 
-/// Note 3.4.19: whoever asks for everything, or for a kind, hears at once as well.
+/// Note 3.4.19: subscriptions to everything, or to a kind, are also notified at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_reach_wide_and_narrow_filters_alike() {
     let relay = Relay::start("live");
@@ -337,7 +337,7 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
     }
 }
 
-/// Note 3.4.18: a start needs no address space to be set aside, and the archive no larger than it is.
+/// Note 3.4.18: a start reserves no address space, and files are no larger than their content.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_archive_is_small() {
     let relay = Relay::start("small");

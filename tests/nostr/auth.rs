@@ -1,5 +1,5 @@
-//! Who a client is, and what it may see and publish then: NIP-42, NIP-70, and what NIP-04, NIP-17 and
-//! NIP-59 keep for the parties.
+//! What a client may see and publish by its proven keys: NIP-42, NIP-70, and the events that
+//! NIP-04, NIP-17 and NIP-59 reserve for their parties.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,8 @@ async fn closed(client: &mut Client, said: Value, prefix: &str) {
     assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
 }
 
-/// A message from 1 to 2, a wrap for 2, a wrap for 3, the newest of all; public notes around.
+/// Publishes a message from 1 to 2, a wrap for 2, a wrap for 3 that is the newest event, and public
+/// notes between these.
 async fn full(relay: &Relay) -> Vec<Value> {
     let mut client = relay.client().await;
     let (two, three) = (pubkey(2), pubkey(3));
@@ -76,7 +77,7 @@ async fn nip42_several_keys_count_on_one_connection() {
         client.auth(who.parse().unwrap()).await;
         assert_eq!(contents(&client.ask("s", &private).await), expected);
     }
-    // Another connection has proven nothing by that.
+    // The proof does not count for another connection.
     let mut other = relay.client().await;
     closed(&mut other, json!(["REQ", "s", {"kinds": [4]}]), "auth-required: ").await;
 }
@@ -152,11 +153,11 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
             assert_eq!(stranger.hear().await, json!(["EVENT", "s", sent]));
         }
     }
-    // Passing wraps are gone.
+    // Ephemeral wraps are not stored.
     assert_eq!(party.count(&[json!({"kinds": [21_059]})]).await, 0);
 }
 
-/// Note 3.4.5: the newest are hidden, and an older public one is found.
+/// Note 3.4.5: the newest events are hidden, and an older public event is found.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_hidden_does_not_count_for_the_limit() {
     let relay = Relay::start("limit-gate");

@@ -1,4 +1,4 @@
-//! What makes events go and stay away: NIP-09, NIP-40, NIP-62, and NIP-59 for gift wraps.
+//! How events are deleted and stay deleted: NIP-09, NIP-40, NIP-62, and NIP-59 for gift wraps.
 
 use std::time::Duration;
 
@@ -52,11 +52,11 @@ async fn nip09_an_address_means_all_versions_up_to_the_request() {
         }
         client.keep(&version(201)).await;
         assert_eq!(contents(&client.look(&filter).await), ["201"]);
-        // One from before leaves newer ones alone.
+        // A request with an earlier time does not delete newer versions.
         client.keep(&event(1, 150, 5, &[&["a", &address]], "")).await;
         assert_eq!(client.count(&filter).await, 1, "{address}");
     }
-    // The newest event of all goes like any other (3.4.16).
+    // The newest event of all is deleted like any other (3.4.16).
     let newest = note(1, now(), "newest");
     client.keep(&newest).await;
     client.keep(&event(1, now(), 5, &[&["e", id(&newest)]], "")).await;
@@ -134,7 +134,7 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
     for who in [1, 2] {
         client.auth(who).await;
     }
-    // Meant for another relay, it does nothing here; nor does one that names none.
+    // A request for another relay has no effect here, and a request that names no relay is refused.
     client.keep(&event(1, 200, 62, &[&["relay", "wss://there.example"]], "")).await;
     assert!(!client.publish(&event(1, 200, 62, &[], "")).await.0);
     assert_eq!(client.count(&[json!({})]).await, 10);
@@ -148,7 +148,7 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
         let (accepted, reason) = client.publish(event).await;
         assert!(!accepted && reason.starts_with("blocked: "), "{event}: {reason}");
     }
-    // It cannot be taken back.
+    // A request to vanish cannot be withdrawn.
     client.keep(&event(1, 300, 5, &[&["e", id(&request)], &["k", "62"]], "")).await;
     assert!(!client.publish(&mine[0]).await.0);
     let all = event(2, 400, 62, &[&["relay", "ALL_RELAYS"]], "");
@@ -156,7 +156,8 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
     assert_eq!(client.count(&[json!({"authors": [two], "kinds": [1]})]).await, 0);
 }
 
-/// Note 0 and 3.4.16: refused on the way in, not told from the second on, then deleted.
+/// Note 0 and 3.4.16: expired events are refused; stored ones are not sent once they expire, and
+/// are then deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip40_what_has_expired_is_neither_taken_nor_told_and_goes() {
     let relay = Relay::with("expiry", "[retention]\nevery_s = 1\n");
@@ -175,11 +176,11 @@ async fn nip40_what_has_expired_is_neither_taken_nor_told_and_goes() {
     }
     assert_eq!(listener.ask("s", &[json!({})]).await, [odd]);
     assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 1);
-    // It goes in the next round.
+    // The next round of retention deletes the event.
     while records(&relay) > 1 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Passing events are passed on up to then, and are not kept by it.
+    // Ephemeral events are sent until they expire; an expiration does not make them stored.
     let far = (now() + 1_000).to_string();
     listener.ask("e", &[json!({"kinds": [20_001]})]).await;
     let passing = event(1, now(), 20_001, &[&["expiration", &far]], "");
@@ -190,7 +191,7 @@ async fn nip40_what_has_expired_is_neither_taken_nor_told_and_goes() {
     assert_eq!(client.count(&[json!({"kinds": [20_001]})]).await, 0);
 }
 
-/// Records in the archive, as its files say.
+/// Returns the number of records in the archive, from `hark stats`.
 fn records(relay: &Relay) -> u64 {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_hark"))
         .args(["stats", "--json", "--data"])

@@ -1,8 +1,8 @@
-//! Whatever is asked, by whomever, on whatever path: nothing private reaches a stranger, and what is
-//! public is answered as if nothing private existed. Random events, keys and questions from a seed,
-//! against a loop over the events that the reader may see.
+//! For any question by any client on any path: no private event reaches a stranger, and public
+//! events are answered as if no private ones existed. Answers to random questions from a seed are
+//! compared with a loop over the events that the reader may see.
 //!
-//! `HARK_LONG=1` makes more worlds, `HARK_SEED` others.
+//! `HARK_LONG=1` tests more random worlds, `HARK_SEED` others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use super::kit::{Relay, now};
 
 const PRIVATE: [u64; 3] = [4, 1059, 21_059];
 const KINDS: [u16; 9] = [1, 1, 1, 7, 4, 4, 1059, 1059, 21_059];
-/// People; those behind them sign wraps.
+/// The number of people, and of keys. The keys after those of the people sign wraps.
 const PEOPLE: usize = 5;
 const KEYS: usize = 9;
 const EVENTS: usize = 150;
@@ -52,7 +52,7 @@ fn made(random: &mut Random, at: u64) -> Value {
     let tags: Vec<Vec<&str>> =
         tags.iter().map(|tag| tag.iter().map(String::as_str).collect()).collect();
     let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
-    // Several a second, so that limits cut within one.
+    // Several events share a second, so that limits cut within a second.
     event(who, at - random.below(30) as u64, kind, &tags, &random.bits().to_string())
 }
 
@@ -90,7 +90,7 @@ fn filter(random: &mut Random, events: &[Value], at: u64) -> Value {
     filter.into()
 }
 
-/// First values of a tag.
+/// Returns the first values of an event's tags with this name.
 fn tagged<'a>(event: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     let tags = event["tags"].as_array().unwrap().iter();
     tags.filter(move |tag| tag[0] == name).map(|tag| &tag[1])
@@ -120,13 +120,13 @@ fn may_see(readers: &Readers, event: &Value) -> bool {
     !PRIVATE.contains(&number(event, "kind")) || readers.iter().any(party)
 }
 
-/// What is expected of a question.
+/// The expected answer to a question.
 struct Expected {
-    /// Of each filter the ids, in order.
+    /// The ids of each filter, in order.
     ids: Vec<Vec<String>>,
     count: u64,
     hint: Option<Value>,
-    /// It names private kinds only.
+    /// Whether the question names only private kinds.
     private_only: bool,
 }
 
@@ -164,7 +164,7 @@ fn message(verb: &str, name: &str, filters: &[Value]) -> Value {
     message.into()
 }
 
-/// A connection, and what it is subscribed to: filters, and who it was then.
+/// A connection, and its subscriptions: the filters, and the readers at that time.
 struct Guest {
     client: Client,
     readers: Readers,
@@ -217,7 +217,7 @@ impl Guest {
         }
     }
 
-    /// A refusal is right where a stranger asks for private kinds alone.
+    /// Whether a refusal is correct: a stranger has asked only for private kinds.
     fn is_closed(&self, expected: &Expected, heard: &Value, who: &str) -> bool {
         assert_eq!(heard[0], "CLOSED", "{who}: {heard}");
         assert!(text_of(&heard[2]).starts_with("auth-required: "), "{who}: {heard}");
@@ -225,7 +225,7 @@ impl Guest {
         false
     }
 
-    /// What came live since the last time, up to the answer to a count.
+    /// Checks the live events since the last call, up to the answer to a COUNT.
     async fn live(&mut self, news: &[Value]) {
         self.client.say(json!(["COUNT", "barrier", {"ids": []}])).await;
         let mut heard = BTreeSet::new();
@@ -257,7 +257,7 @@ fn text_of(value: &Value) -> &str {
 async fn world(seed: u64) {
     let mut random = Random::new(seed);
     let random = &mut random;
-    // One reader, so that an answer to a count comes behind everything asked for before it.
+    // One reader thread, so that the answer to a COUNT comes after all earlier answers.
     let settings = "[server]\nread_threads = 1\n[archive]\nseal_records = 40\n";
     let relay = Relay::with(&format!("gate-{seed}"), settings);
     let at = now();
@@ -274,7 +274,7 @@ async fn world(seed: u64) {
         guests.push(Guest { client, readers: Readers::new(), subs: HashMap::new() });
     }
     for n in 0..QUESTIONS {
-        // The first proves nothing to the end.
+        // The first guest never proves a key.
         let which = random.below(guests.len());
         if which > 0 && random.once_in(10) && guests[which].readers.len() < 3 {
             let who = random.below(KEYS);

@@ -9,14 +9,14 @@ fn id(event: &Value) -> &str {
     event["id"].as_str().unwrap()
 }
 
-/// Events that differ in nothing but their id, which ascends.
+/// Returns `count` events that `make` makes of equal times, sorted by id.
 fn ties(count: usize, make: impl Fn(&str) -> Value) -> Vec<Value> {
     let mut events: Vec<Value> = (0..count).map(|n| make(&n.to_string())).collect();
     events.sort_by(|a, b| id(a).cmp(id(b)));
     events
 }
 
-/// What is answered to a message, which must name it and begin with a standard prefix.
+/// Sends a message and returns the answer, which must name it and begin with a standard prefix.
 async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
     client.say(said).await;
     let heard = client.hear().await;
@@ -68,7 +68,7 @@ async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
         let newer = make(501, "newer");
         client.keep(&newer).await;
         assert_eq!(client.look(&filter).await, [newer]);
-        // Somebody else's is another one; so is another `d`.
+        // An event of another author is another address; so is another `d`.
         client.keep(&event(2, 400, kind, tags, "")).await;
         assert_eq!(client.count(&filter).await, 2);
         if kind == 30_023 {
@@ -154,7 +154,7 @@ async fn subscription_ids_are_1_to_64_characters_and_each_connections_own() {
     let event = note(1, 100, "");
     two.keep(&event).await;
     assert_eq!(one.hear().await, json!(["EVENT", longest, event]));
-    // The same id again is another question in its place.
+    // A second REQ with the same id replaces the first.
     assert!(one.ask(&longest, &[json!({"kinds": [9]})]).await.is_empty());
     two.keep(&note(1, 101, "")).await;
     assert_eq!(one.count(&[json!({})]).await, 2);
@@ -232,13 +232,13 @@ async fn a_refused_question_is_told_by_closed() {
     }
     refused(&mut client, r#"["REQ","c",{"ids":[],"ids":[]}]"#, "CLOSED").await;
     refused(&mut client, &json!(["NEG-OPEN", "n", {}, "61"]).to_string(), "NEG-ERR").await;
-    // None of that has ended the others.
+    // None of the refusals has ended the other subscriptions.
     relay.client().await.keep(&note(1, now(), "")).await;
     let heard = [client.hear().await, client.hear().await];
     assert!(heard.iter().all(|message| message[0] == "EVENT"), "{heard:?}");
 }
 
-/// Of 50, 77 and 91 as well: what is not offered is refused, and not left out of the question.
+/// Elements that are not offered, those of NIP-50, 77 and 91 too, are refused and not ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_filter_elements_and_messages_are_unsupported() {
     let relay = Relay::start("unsupported");
@@ -268,7 +268,7 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
         other.keep(&passing).await;
         assert_eq!(client.hear().await, json!(["EVENT", "s", passing]));
         assert_eq!(other.count(&[json!({"ids": [passing["id"]]})]).await, 0);
-        // It is not known either, so it is passed on as often as it comes.
+        // Its id is not remembered either, so it is sent as often as it is published.
         other.keep(&passing).await;
         assert_eq!(client.hear().await, json!(["EVENT", "s", passing]));
     }
@@ -285,7 +285,7 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     let event = event(1, 100, 1, &[&["t", odd], &["x", "\u{7f}"]], odd);
     client.keep(&event).await;
     assert_eq!(client.ask("s", &[json!({"#t": [odd]})]).await, std::slice::from_ref(&event));
-    // Spelt otherwise it is the same event.
+    // With other escapes, it is the same event.
     let text = json!(["EVENT", event]).to_string();
     let spelt = text.replace('/', "\\/").replace('é', "\\u00e9").replace('\u{7f}', "\\u007f");
     assert_ne!(spelt, text);

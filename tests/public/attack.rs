@@ -1,5 +1,5 @@
-//! Clients of five kinds that mean no good, beside clients that ask as clients do. Nothing crashes,
-//! the others are served, and every refusal is counted.
+//! Five kinds of hostile clients, beside ordinary clients. Nothing crashes, the ordinary clients
+//! are served, and every refusal is counted.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read as _, Write as _};
@@ -17,10 +17,10 @@ use super::{frame, long, masked, upgrade};
 use crate::cli::support::{Place, notes};
 use crate::served::{now_s, publication};
 
-/// Refusals that were heard, by the verb that answered and the prefix of the reason.
+/// The number of received refusals, by the verb of the answer and the prefix of the reason.
 type Heard = Mutex<BTreeMap<(&'static str, String), u64>>;
 
-/// Between two messages of an attacker.
+/// Interval between two messages of an attacker.
 const PACE: Duration = Duration::from_millis(1);
 
 /// What all attackers share.
@@ -53,8 +53,8 @@ impl Mix {
         *self.heard.lock().unwrap().entry((verb, prefix)).or_default() += 1;
     }
 
-    /// Connects from an address of its own, and says whatever comes as fast as it is taken, until it
-    /// is over or the connection ends. Another thread hears the answers.
+    /// Connects from its own address, and sends the messages of `next` until the attack is over or
+    /// the connection ends. Another thread receives the answers.
     fn flood(self: &Arc<Self>, from: u32, mut next: impl FnMut() -> Vec<u8>) {
         let from = format!("X-Forwarded-For: 198.51.100.{from}\r\n");
         let Ok((status, socket)) = upgrade(&self.address, &from) else { return };
@@ -63,7 +63,7 @@ impl Mix {
             return;
         }
         let mut to = socket.get_ref().try_clone().unwrap();
-        // Whoever is not read from does not hang here after the end.
+        // If the server does not read, this thread does not hang after the end.
         to.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         let ears = thread::spawn({
             let mix = Arc::clone(self);
@@ -71,8 +71,8 @@ impl Mix {
         });
         while !self.is_over() && to.write_all(&next()).is_ok() {
             self.said.fetch_add(1, Ordering::Relaxed);
-            // As much as a network brings of one: the attackers run on the server's own machine, and
-            // are to take its time by what they say, not by saying it.
+            // About the rate of one client on a network. The attackers run on the server's machine:
+            // their messages should take its time, not the sending of these messages.
             thread::sleep(PACE);
         }
         let _ = to.shutdown(std::net::Shutdown::Both);
@@ -90,7 +90,7 @@ impl Mix {
     }
 }
 
-/// Starts an attacker that begins again whenever its connection ends.
+/// Starts an attacker that reconnects whenever its connection ends.
 fn attacker(
     mix: &Arc<Mix>,
     from: u32,
@@ -130,7 +130,7 @@ fn malformed(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
         2 => masked(0x81, b"[\"REQ\",\"s\",{\"kinds\":[\"one\"]}]"),
         3 => masked(0x81, &[0xff; 200]),
         4 => masked(0x82, b"binary"),
-        // What no WebSocket has: a reserved bit, an opcode, a long ping, no mask.
+        // Invalid frames: a reserved bit, an unknown opcode, a long ping, no mask.
         5 => masked(0xa1, b"x"),
         6 => vec![0x81, 0x03, b'a', b'b', b'c'],
         _ => masked(0x89, &[0; 126]),
@@ -142,7 +142,7 @@ fn expensive(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
     let mut some = |many: usize| -> Vec<String> {
         (0..many).map(|_| format!("{:064x}", random.below(1 << 40))).collect()
     };
-    // Made beforehand, since it is the server whose time they are to take.
+    // The messages are made beforehand, so that only the server's work on them takes time.
     let messages: Vec<Vec<u8>> = (0..64)
         .map(|at| {
             let text = match at % 4 {
@@ -172,7 +172,7 @@ fn duplicates() -> impl FnMut() -> Vec<u8> + Send {
     move || message.clone()
 }
 
-/// Connects and goes, again and again.
+/// Connects and disconnects repeatedly.
 fn churn(mix: &Arc<Mix>, from: u32) -> thread::JoinHandle<()> {
     let mix = Arc::clone(mix);
     let header = format!("X-Forwarded-For: 203.0.113.{from}\r\n");
@@ -187,7 +187,7 @@ fn churn(mix: &Arc<Mix>, from: u32) -> thread::JoinHandle<()> {
     })
 }
 
-/// Asks as clients do, for a while; how long each answer took.
+/// Asks questions as ordinary clients do, until `until`. Returns how long each answer took.
 fn normal(address: &str, from: u32, until: Instant) -> Vec<Duration> {
     let header = format!("X-Forwarded-For: 192.0.2.{from}\r\n");
     let (status, mut socket) = upgrade(address, &header).unwrap();
@@ -239,7 +239,7 @@ fn clients(address: &str, lasts: Duration, name: &str) {
     );
 }
 
-/// All that the server has counted by verb and result.
+/// Returns the server's counts by verb and result.
 fn counted(address: &str) -> BTreeMap<String, u64> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
@@ -280,7 +280,7 @@ fn the_others_are_served_and_every_refusal_is_counted() {
         attackers.push(attacker(&mix, 30 + n, duplicates()));
         attackers.push(churn(&mix, n));
     }
-    // And one that holds more connections than an address may.
+    // Another attacker requests more connections than one address may have.
     let held: Vec<_> = (0..110)
         .map(|_| upgrade(&address, "X-Forwarded-For: 198.51.100.99\r\n").unwrap())
         .collect();

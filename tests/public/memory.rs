@@ -1,4 +1,4 @@
-//! What clients can make the server hold.
+//! How much memory clients can make the server use.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,14 +17,14 @@ use serde_json::json;
 use super::{frame, long, masked, upgrade};
 use crate::served::{Server, Socket, now_s, publication, publish};
 
-/// A server in a directory of its own, which goes with it.
+/// A server in its own directory, which is removed with it.
 struct Relay {
     server: Server,
     root: PathBuf,
 }
 
-/// Looks at a server's memory: how much is resident, and how much of that is its own. The rest are the
-/// archive's files, of which the system keeps as much as it has room for.
+/// Measures a server's memory: how much is resident, and how much of that is anonymous. The rest is
+/// the archive's files, which the system caches as far as it has memory.
 struct Watch {
     process: u32,
     rss: u64,
@@ -40,7 +40,7 @@ fn kib(process: u32, name: &str) -> u64 {
 }
 
 impl Watch {
-    /// Prints what the memory was and what it grew to, and gives by how many KiB its own did.
+    /// Prints the memory before and at its peak. Returns by how many KiB the anonymous memory grew.
     fn grown(self, what: &str) -> u64 {
         self.over.store(true, Ordering::Relaxed);
         let (rss, rss_peak) = (self.rss, kib(self.process, "VmHWM"));
@@ -65,10 +65,10 @@ impl Relay {
         &self.server.address
     }
 
-    /// Begins to watch its memory.
+    /// Begins to watch the server's memory.
     fn watch(&self) -> Watch {
         let process = self.server.child.id();
-        // Refused where the kernel does not offer it; then the peak is that since the start.
+        // This fails if the kernel cannot do it; the peak is then the one since the start.
         let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
         let own = kib(process, "RssAnon");
         let over = Arc::new(AtomicBool::new(false));
@@ -103,7 +103,7 @@ impl Drop for Relay {
 
 const MIB: u64 = 1024;
 
-/// Publishes so many events of half a kilobyte.
+/// Publishes `events` events of half a kilobyte each.
 fn publish_notes(relay: &Relay, events: u64, name: &str) {
     let keys = Keys::from_secret([7; 32]).expect("a key");
     let content = "x".repeat(200);
@@ -123,10 +123,10 @@ fn a_client_that_never_reads() {
     let settings = "[archive]\nseal_records = 2000\n\n[limits]\noutbox_bytes_max = 2_000_000\n";
     let relay = Relay::start("memory-never-reads", settings);
     let events = if long() { 100_000 } else { 5_000 };
-    // What it takes to keep events is there before.
+    // The memory for storing events is allocated before the measurement.
     publish_notes(&relay, events, "before");
     let watch = relay.watch();
-    // One that gets live events, and one that gets stored ones.
+    // One client is sent live events, the other stored events.
     let mut deaf = Socket::connect(relay.address());
     deaf.say(r#"["REQ","all",{"limit":0}]"#);
     let mut late = Socket::connect(relay.address());
@@ -138,7 +138,7 @@ fn a_client_that_never_reads() {
     assert!(grown < 64 * MIB, "{grown} KiB");
 }
 
-/// The offer that a browser makes, and a REQ compressed as it would.
+/// Returns a message compressed as a browser would compress it.
 fn compressed(text: &str) -> Vec<u8> {
     let mut deflate = Compress::new(Compression::default(), false);
     let mut out = Vec::with_capacity(1_024);
@@ -148,7 +148,8 @@ fn compressed(text: &str) -> Vec<u8> {
     masked(0xc1, &out)
 }
 
-/// Opens so many connections that ask once, hear the answer and stay; KiB that each costs.
+/// Opens `count` connections that ask once, receive the answer and stay open. Returns the KiB that
+/// each connection costs.
 fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
     let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
     let req = r#"["REQ","s",{"kinds":[1],"limit":1}]"#;
@@ -163,7 +164,7 @@ fn idle(relay: &Relay, count: u64, deflate: bool) -> u64 {
         let (auth, _) = frame(&mut socket).expect("a challenge");
         let (event, _) = frame(&mut socket).expect("an event");
         let (eose, _) = frame(&mut socket).expect("the end");
-        // The long one came compressed, the short ones did not.
+        // The long message is compressed, the short ones are not.
         assert_eq!([auth, event, eose], [0x81, if deflate { 0xc1 } else { 0x81 }, 0x81]);
         open.push(socket);
     }
@@ -191,7 +192,7 @@ fn idle_connections() {
         );
         relay.still_serves();
         let each = idle(&relay, count, deflate);
-        // The few compressors that all connections share weigh more where the connections are few.
+        // All connections share a few compressors, which cost more per connection if these are few.
         let bound = if long() { 12 } else { 24 };
         assert!(each < bound, "{each} KiB for an idle connection");
         relay.still_serves();
@@ -217,7 +218,7 @@ fn a_message_of_a_hundred_megabytes() {
         for _ in 0..bytes / (1 << 16) {
             let sent = if fragmented { masked(first, &part) } else { part.clone() };
             first = 0x00;
-            // Closed long before the end.
+            // The server closes the connection long before the end.
             if socket.get_mut().write_all(&sent).is_err() {
                 break;
             }
@@ -248,11 +249,11 @@ fn subscriptions_opened_and_abandoned() {
         for _ in 0..per_connection {
             assert_eq!(socket.json()[0], "EOSE");
         }
-        // And it is gone, without a word.
+        // The client disconnects without a CLOSE.
     }
     let grown = watch.grown(&format!("{subscriptions} subscriptions abandoned"));
     assert!(grown < 32 * MIB, "{grown} KiB");
-    // One more than may be is refused, however often they are asked for.
+    // Subscriptions above the limit are refused, however often a client requests them.
     let mut socket = Socket::connect(relay.address());
     for n in 0..per_connection + 5 {
         socket.say(&json!(["REQ", n.to_string(), {}]).to_string());
@@ -279,7 +280,7 @@ fn a_filter_of_ten_thousand_authors() {
         );
     }
     let grown = watch.grown("a filter of 10,000 authors");
-    // A message of 690 kB, its parts and its room, kept by the allocator for each thread that read one.
+    // The allocator keeps the memory of a message of 690 kB and its parts for each reading thread.
     assert!(grown < 64 * MIB, "{grown} KiB");
     relay.still_serves();
 }
@@ -290,7 +291,7 @@ fn connections_that_send_half_a_frame_and_wait() {
     relay.still_serves();
     let watch = relay.watch();
     let count = if long() { 1_000 } else { 200 };
-    // Most of the longest message there may be.
+    // Half of a long message.
     let half = &masked(0x81, &vec![b' '; 200_000])[..100_000];
     let mut open: Vec<TcpStream> = Vec::new();
     for _ in 0..count {
@@ -300,7 +301,7 @@ fn connections_that_send_half_a_frame_and_wait() {
     }
     relay.still_serves();
     let grown = watch.grown(&format!("{count} connections with half a frame of 200 kB"));
-    // What they have sent, and no more: for a frame of some length no room is made ahead of it.
+    // The server holds only the bytes that arrived: it reserves no memory by a frame's length.
     assert!(grown / count < 256, "{} KiB each", grown / count);
     drop(open);
     relay.still_serves();

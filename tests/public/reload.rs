@@ -1,4 +1,4 @@
-//! A new limit holds for connections that are busy.
+//! A new limit applies to busy connections.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use super::{frame, masked, upgrade};
 use crate::cli::support::{Place, notes};
 use crate::served::PATIENCE;
 
-/// Asks without a pause; how many events the last answer had.
+/// Asks without a pause. `last` is set to the number of events in the last answer.
 fn ask(address: &str, over: &AtomicBool, last: &AtomicUsize) {
     let (_, mut socket) = upgrade(address, "").unwrap();
     frame(&mut socket).unwrap();
@@ -54,7 +54,8 @@ fn a_changed_limit_holds_at_once_under_load() {
         for limit in (11..).step_by(10).take(10) {
             config(limit);
             let changed = Instant::now();
-            // Where our bound cuts, the last second comes whole: up to two more of these notes.
+            // If the relay's limit cuts an answer, the rest of the last second is added: up to two
+            // notes.
             let has =
                 |last: &AtomicUsize| (limit..limit + 3).contains(&last.load(Ordering::Relaxed));
             while !last.iter().all(has) {

@@ -1,5 +1,5 @@
-//! All that clients can make the server hold, at the same time, on a machine that has no more memory
-//! than docs/operating.md adds up.
+//! All that clients can make the server hold, at the same time, with no more memory than
+//! docs/operating.md calculates.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{long, masked, upgrade};
 use crate::served::{PATIENCE, Server, Socket, now_s, publication, publish};
 
-/// What the server may take, as docs/operating.md adds it up for these settings.
+/// The server's memory, as docs/operating.md calculates it for these settings.
 const MEMORY_BYTES: u64 = 288 << 20;
 const SETTINGS: &str = "
 [archive]
@@ -29,13 +29,13 @@ outbox_bytes_max = 4_000_000
 outboxes_bytes_max = 32_000_000
 ";
 
-/// Events of each publisher: many times as many as the heads have room for.
+/// Events of each publisher: many times as many as fit the heads.
 const EVENTS: u64 = 4_000;
 
 /// What clients hold, by its name in `/metrics`.
 const METRICS: [&str; 3] = ["hark_outbox_bytes", "hark_questions_bytes", "hark_inbound_bytes"];
 
-/// A group of processes that may take so much memory and no more: the kernel ends one that does.
+/// A control group with a limit of memory. The kernel kills a process that exceeds the limit.
 struct Group(PathBuf);
 
 impl Group {
@@ -68,7 +68,7 @@ impl Drop for Group {
     }
 }
 
-/// The server, its directory on a disk (files in memory would count as its own), and its clients' time.
+/// The server and its directory, which is on a disk: files in memory would count as the server's.
 struct Stage {
     server: Server,
     over: AtomicBool,
@@ -85,13 +85,13 @@ impl Stage {
         (status == 101).then(|| socket.into_inner())
     }
 
-    /// Keeps connections open that have said this; comes again when they are closed, never reads.
+    /// Keeps connections open that have sent `messages`. Replaces closed ones, and never reads.
     fn say_and_wait(&self, connections: usize, messages: &[Vec<u8>]) {
         let mut open: Vec<TcpStream> = Vec::new();
         while self.goes_on() {
             if open.len() < connections {
                 let Some(mut stream) = self.upgrade() else { continue };
-                // It may be closed before all is said, and what is said may be more than is read.
+                // The server may close the connection early, or not read all messages.
                 let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
                 if messages.iter().all(|message| stream.write_all(message).is_ok()) {
                     open.push(stream);
@@ -104,7 +104,7 @@ impl Stage {
         }
     }
 
-    /// Publishes events with as many tags as there may be, no two alike.
+    /// Publishes events with the maximum number of tags, all of them different.
     fn publish_tags(&self, seed: u8) {
         let keys = Keys::from_secret([seed; 32]).expect("a key");
         let mut made = 0u64;
@@ -120,7 +120,7 @@ impl Stage {
         });
     }
 
-    /// Asks for the page again and again and never reads it.
+    /// Requests the page repeatedly, and never reads it.
     fn pipeline(&self, connections: usize) {
         let request =
             format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.server.address).repeat(500);
@@ -138,7 +138,7 @@ impl Stage {
     }
 }
 
-/// What `/metrics` says of memory: a value for each of [`METRICS`]; none once the server has ended.
+/// Returns the values of [`METRICS`] in `/metrics`. `None` once the server has ended.
 fn metrics(address: &str) -> Option<[u64; 3]> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -157,7 +157,7 @@ fn text(message: &serde_json::Value) -> Vec<u8> {
     masked(0x81, message.to_string().as_bytes())
 }
 
-/// What a process has in memory of its own; `None` once it has ended.
+/// Returns the anonymous memory of a process. `None` once the process has ended.
 fn own_kib(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
@@ -242,7 +242,7 @@ fn everything_at_once_stays_within_the_memory_that_settings_add_up_to() {
     );
     assert!(stored > 0, "events are kept meanwhile");
     assert!(peak << 10 < MEMORY_BYTES, "{peak} KiB");
-    // Once it has seen that the others are gone, there is room for questions again.
+    // Once the server notices that the other clients are gone, it has memory for questions again.
     let ended = Instant::now();
     loop {
         let mut socket = Socket::connect(&stage.server.address);

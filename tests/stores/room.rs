@@ -1,4 +1,4 @@
-//! The room that deleted records take, and that bounds of bytes are met in spite of it.
+//! Bounds in bytes are met even though deleted records take disk space.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use hark_testkit::random::encode;
 
 use super::tempdir::Dir;
 
-/// Bytes of each record, about.
+/// Approximate bytes of each record.
 const BYTES: usize = 2_000;
 
 fn id(number: u64) -> Id {
@@ -44,8 +44,8 @@ fn on_disk(shelf: &Path) -> u64 {
     files.map(|file| file.metadata().expect("is there").len()).sum()
 }
 
-/// A publisher that lags behind others leaves old records among newer ones; when those are deleted, a
-/// little of many logs is dead, and of none so much that it is rewritten for its own sake.
+/// A publisher that lags leaves old records among newer ones. When the old records are deleted, a
+/// small part of many logs is dead, but of no log enough that the log would be rewritten anyway.
 #[test]
 fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let dir = Dir(scratch("room-spread"));
@@ -53,7 +53,7 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let options = Options { dead_bytes_max: bound / 20, ..options() };
     let store = Arc::new(Embedded::open(&dir.0, Box::new(KeepAll), options).expect("opens"));
     for number in 0..records {
-        // Every fourth is by the one that lags: from before all others.
+        // Every fourth record is by the publisher that lags, and older than all others.
         let time = if number % 4 == 0 { number } else { 100_000 + number };
         store.commit(&[put(number, time)]).expect("is taken");
     }
@@ -67,6 +67,6 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let stats = store.stats();
     let taken = on_disk(&dir.0);
     assert!(taken <= bound * 102 / 100, "{taken} bytes for a bound of {bound}: {stats:?}");
-    // And no more went than had to.
+    // No more records were deleted than necessary.
     assert!(stats.log_bytes - stats.dead_bytes > bound * 9 / 10, "{stats:?}");
 }

@@ -1,5 +1,5 @@
-//! What stands between two servers in a takeover and lets through what they say, one word at a time:
-//! so a test can hold either up at every step, and do to them what it likes.
+//! A proxy between the two servers of a takeover, which passes on their messages one at a time. So
+//! a test can stop either server at every step, and disturb it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// What is said in a takeover that comes through, in order.
+/// The messages of a successful takeover, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Takeover = 5,
@@ -26,20 +26,20 @@ pub(super) enum Said {
 const ORDER: [Said; 5] = [Said::Takeover, Said::Handed, Said::Ready, Said::Go, Said::Started];
 const FDS_MAX: usize = 32;
 
-/// In the place of a server's control.sock.
+/// The proxy, which listens in place of a server's control.sock.
 pub(super) struct Between {
     listener: UnixListener,
     path: PathBuf,
     old: PathBuf,
 }
 
-/// A frame, and the sockets and files that came behind it.
+/// A frame, and the sockets and files that were sent with it.
 struct Frame {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-/// A takeover that was stopped before something was passed on.
+/// A takeover that was paused before a message was passed on.
 pub(super) struct Paused {
     new: UnixStream,
     old: UnixStream,
@@ -48,19 +48,20 @@ pub(super) struct Paused {
 }
 
 impl Between {
-    /// Comes between the server in this directory and whoever asks it next.
+    /// Puts a proxy between the server in this directory and the next process that connects to it.
     pub(super) fn come(data: &Path) -> Self {
         let (path, old) = (data.join("control.sock"), data.join("moved.sock"));
         std::fs::rename(&path, &old).expect("a server runs");
         Self { listener: UnixListener::bind(&path).expect("is bound"), path, old }
     }
 
-    /// Goes from where it came between; what it has passed on it goes on with.
+    /// Removes the proxy for new connections. Connections that it passes on continue.
     pub(super) fn go(self) {
         std::fs::rename(&self.old, &self.path).expect("is moved back");
     }
 
-    /// Passes on what the next new process and the old one say up to `stop`, which it holds back.
+    /// Passes on the messages between the next new process and the old one, up to `stop`, which is
+    /// held back.
     pub(super) fn hold(&self, stop: Said) -> Paused {
         let (new, _) = self.listener.accept().expect("asks");
         let old = UnixStream::connect(&self.old).expect("a server runs");
@@ -77,7 +78,7 @@ impl Between {
                 if what == said as u8 {
                     break;
                 }
-                // A line of progress, or what a door goes on with.
+                // A line of progress, or a part of a door's state.
                 assert!([0x82, 0x88].contains(&what), "{}", String::from_utf8_lossy(&frame.bytes));
             }
         }
@@ -86,17 +87,17 @@ impl Between {
 }
 
 impl Paused {
-    /// Nobody will ever hear what was held back.
+    /// Drops the message that was held back, and passes on all later ones.
     pub(super) fn lose(mut self) {
         self.frame = None;
         self.pass();
     }
 
-    /// Passes on what was held back, and all that comes after it, to the end of both.
+    /// Passes on the message that was held back and all later ones, until both processes end.
     pub(super) fn pass(self) {
         let Self { new, old, from_new, frame } = self;
         if let Some(frame) = frame {
-            // Whoever is to hear it may have ended.
+            // The receiving process may have ended.
             let _ = write(if from_new { &old } else { &new }, &frame);
         }
         for (from, to) in [(&new, &old), (&old, &new)] {
@@ -106,7 +107,7 @@ impl Paused {
     }
 }
 
-/// Closes what a process would close that is at either end.
+/// Passes on all frames. When one end is closed, closes the other end in the same direction.
 fn pass_all(from: &UnixStream, to: &UnixStream) {
     while let Ok(Some(frame)) = read(from) {
         if write(to, &frame).is_err() {

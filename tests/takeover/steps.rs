@@ -17,14 +17,14 @@ use crate::served::{PATIENCE, Server, Socket, hark, publish};
 
 /// As short as a loaded machine allows.
 const QUICK: &str = "[limits]\ntakeover_wait_ms = 1000\ndrain_timeout_ms = 500\n";
-/// Longer than a server may take to end that was asked to.
+/// Longer than a server may take to end after a signal.
 const END: Duration = Duration::from_secs(30);
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("it is there");
 }
 
-/// A server that is about to take over, and has not said anything yet.
+/// Starts a server that is going to take over, and does not wait for its output.
 fn takes_over(place: &Place) -> Server {
     let mut command = hark(&place.data());
     command.args(["serve", "--listen", "127.0.0.1:0", "--unlimited", "--takeover", "--config"]);
@@ -33,7 +33,7 @@ fn takes_over(place: &Place) -> Server {
     Server { child, address: String::new() }
 }
 
-/// Whether it ends within that time.
+/// Whether the process ends within the given time.
 fn ends(child: &mut Child, within: Duration) -> bool {
     let begun = Instant::now();
     while child.try_wait().expect("is there").is_none() {
@@ -45,7 +45,7 @@ fn ends(child: &mut Child, within: Duration) -> bool {
     true
 }
 
-/// The id of an event that got its OK there; None if it got none.
+/// Publishes an event, and returns its id. `None` if it gets no OK.
 fn kept(address: &str, content: &str) -> Option<Id> {
     let mut socket = Socket::try_connect(address).ok()?;
     let (message, id) = event(true, content);
@@ -54,7 +54,7 @@ fn kept(address: &str, content: &str) -> Option<Id> {
     (text.starts_with("[\"OK\"") && text.contains(",true,")).then_some(id)
 }
 
-/// Waits until that server keeps what is said to it, or has ended: then there is no id.
+/// Waits until the server stores an event, and returns its id. `None` if the server has ended.
 fn serves_or_ends(child: &mut Child, address: &str) -> Option<Id> {
     let begun = Instant::now();
     for n in 0.. {
@@ -80,7 +80,7 @@ fn get(address: &str, path: &str) -> String {
     text
 }
 
-/// Waits until `/healthz` begins with that status, and says the rest.
+/// Waits until `/healthz` answers with `status`, and returns the rest of the answer.
 fn healthy(address: &str, status: &str) -> String {
     let begun = Instant::now();
     loop {
@@ -93,18 +93,18 @@ fn healthy(address: &str, status: &str) -> String {
     }
 }
 
-/// Who is ended.
+/// The process that the test ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Old,
     New,
 }
 
-/// When it is: while this is held back, or once all has been said.
+/// When the process is ended: while this message is held back. `None`: after the last message.
 type Step = Option<Said>;
 
-/// Ends one of two servers at a step, while clients publish, and says what became of the other one:
-/// whether it served.
+/// Ends one of two servers at a step, while clients publish. Returns whether the other server
+/// served afterwards.
 fn disturbed(step: Step, who: Who, how: Signal) -> bool {
     let name = format!("steps-{step:?}-{who:?}-{}", how.as_raw());
     let place = Place::new(&name.replace(['(', ')'], ""), QUICK);
@@ -133,7 +133,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
             Some(paused)
         } else {
             paused.pass();
-            // One that was asked in the midst of its start would not be a server yet.
+            // The signal must come after the start, when the process is a server.
             healthy(&address, "200");
             None
         };
@@ -144,7 +144,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
             println!("{name}: it does not end");
         }
         if let Some(paused) = paused {
-            // What was said before the end is heard, what was not yet said is not.
+            // Messages sent before the end arrive, messages not sent yet do not.
             if who == Who::New && step != Some(Said::Started) {
                 paused.lose();
             } else {
@@ -187,11 +187,11 @@ fn whoever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (step, who, how) = *case;
                     let must = match who {
-                        // Before that it has not got anything.
+                        // At TAKEOVER, the new process has not received anything yet.
                         Who::Old => step != Some(Said::Takeover),
                         Who::New => step.is_some_and(|step| step != Said::Started),
                     };
-                    // What is wrong with one case was printed, and the others are tried as well.
+                    // A failed case is printed, and the other cases run as well.
                     let went_on = std::panic::catch_unwind(|| disturbed(step, who, how));
                     served.fetch_add(usize::from(matches!(went_on, Ok(true))), Ordering::Relaxed);
                     if !went_on.is_ok_and(|went_on| went_on || !must) {
@@ -206,8 +206,8 @@ fn whoever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
     println!("{} cases; in {} the other one served", cases.len(), served.into_inner());
 }
 
-/// One that hangs once it has the right to write: the old server has a new one beside it, of which it
-/// cannot know whether it will write.
+/// Tests a new server that hangs once it has the right to write, so that the old server cannot know
+/// whether the new one will write.
 fn hangs(comes_back: bool) {
     let place = Place::new(if comes_back { "hangs" } else { "hangs-and-ends" }, QUICK);
     let mut old = place.start();
@@ -262,7 +262,7 @@ fn who_comes_back_too_late_does_not_write() {
     let mut late = takes_over(&place);
     let paused = between.hold(Said::Go);
     let mut socket = Socket::connect(&old.address);
-    // It waits for its OK until the old server goes on.
+    // The event waits for its OK until the old server continues.
     let mut ids = vec![say(&mut socket, true, "the old one went on")];
     between.go();
     let new = place.take_over();
@@ -280,7 +280,7 @@ fn who_comes_back_too_late_does_not_write() {
 fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
     let place = Place::new("upkeep-failed", QUICK);
     let server = place.start();
-    // No segment can be made where a directory is.
+    // Directories with the names of the next segments make sealing fail.
     let segments = place.data().join("nostr/seg");
     let names: Vec<_> = (1..50).map(|n| segments.join(format!("{n:08}.seg"))).collect();
     for name in &names {
@@ -295,7 +295,7 @@ fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
         assert!(begun.elapsed() < PATIENCE, "upkeep does not fail");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // One that cannot listen where it is to.
+    // A new server that cannot listen on its address.
     let mut command = hark(&place.data());
     command.args(["serve", "--takeover", "--listen", "192.0.2.77:1"]).stderr(Stdio::null());
     assert!(!command.output().expect("runs").status.success());

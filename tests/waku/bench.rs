@@ -1,10 +1,10 @@
-//! `hark bench store` as a peer of nodes, with small numbers: how fast they are, no test asks.
+//! `hark bench store` as a peer of nodes, with small numbers. No test measures speed.
 
 use super::{Node, folder, hark};
 
 const TOPIC: &str = "/waku/2/rs/1/3";
 
-/// Publishes 200 messages by gossip, as five peers; gives the exit code and what was said.
+/// Publishes 200 messages by gossip, as five peers. Returns the exit code and the output.
 fn gossip(node: &Node, more: &[&str]) -> (Option<i32>, String) {
     let (data, url) = (folder("bench"), format!("http://{}", node.rest));
     let mut command = hark(&data);
@@ -21,7 +21,7 @@ fn gossip(node: &Node, more: &[&str]) -> (Option<i32>, String) {
 fn what_the_driver_gossips_is_stored_timed_and_plotted() {
     let (first, second) = (Node::start("bench-1", &[]), Node::start("bench-2", &[]));
     let url = format!("http://{}", second.rest);
-    // The first is asked where it is, of the second it is told.
+    // The bench asks the first node for its peer address; that of the second node is an argument.
     let both = ["--pubsub-topic", TOPIC, "--against", &url, "--against-peer", &second.peers[0]];
     let (code, said) = gossip(&first, &[&both[..], &["--readers", "0"]].concat());
     assert_eq!(code, Some(0), "{said}");

@@ -1,4 +1,5 @@
-//! Who may ask the REST door, and what it may be made to do: browsers let any page ask any address.
+//! Which clients may use the REST door, and what they may make it do: browsers let any web page
+//! send requests to any address.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +16,7 @@ struct Answer {
     body: String,
 }
 
-/// A request with these headers and no others but its length.
+/// Sends a request with only these headers and its length, and returns the answer.
 fn asked(node: &Node, request: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut stream = TcpStream::connect(&node.rest).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("is set");
@@ -56,7 +57,7 @@ fn a_page_of_anybody_neither_publishes_nor_reads() {
         assert_eq!(answer.status, status, "{said:?}: {}", answer.body);
     }
     assert_eq!(node.hashes(""), [""; 0], "nothing was published");
-    // A script says a type or none.
+    // A script sends the JSON content type or none.
     assert_eq!(asked(&node, PUBLISH, &[JSON], &body).status, 200);
     assert_eq!(asked(&node, PUBLISH, &[], &body).status, 200);
     let shard = "GET /relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F0";
@@ -89,7 +90,7 @@ fn pages_and_names_that_are_allowed_may() {
         let allowed = format!("access-control-allow-origin: {origin}\r\n");
         assert!(answer.head.contains(&allowed), "{}", answer.head);
         assert!(answer.head.contains("vary: origin\r\n"), "{}", answer.head);
-        // Browsers ask first whether they may.
+        // Browsers first send a preflight request (CORS).
         let said = [("Origin", origin), ("Access-Control-Request-Method", "DELETE")];
         for path in ["/relay/v1/subscriptions", "/relay/v1/messages/x", "/store/v3/messages"] {
             let answer = asked(&node, &format!("OPTIONS {path}"), &said, "");
@@ -140,13 +141,13 @@ fn ports_are_not_to_be_found_by_asking_for_peers() {
     let (status, words) = node.ask("GET", "/store/v3/messages?peerAddr=nonsense", "");
     assert_eq!((status, words.contains("parsing remote peer info")), (400, true), "{words}");
 
-    // Where any may be asked, what is told of them is the same.
+    // If any peer may be queried, open and closed ports still give the same answer.
     let node = Node::start("ports-any", &[("rest_any_peer", "true")]);
     let answers = [open, closed].map(|port| {
         if port == open {
             let listener = listener.try_clone().expect("is cloned");
             listener.set_nonblocking(false).expect("is set");
-            // Closes what comes.
+            // Closes the connection that it accepts.
             std::thread::spawn(move || listener.accept().map(drop));
         }
         node.get(&path(&format!("/ip4/127.0.0.1/tcp/{port}")))
@@ -155,7 +156,7 @@ fn ports_are_not_to_be_found_by_asking_for_peers() {
     assert_eq!(answers[0]["statusCode"], 504);
     assert_eq!(answers[0]["messages"], Value::Array(Vec::new()));
 
-    // Who is configured, or connected, may be asked anywhere.
+    // Configured or connected peers may be queried at any address.
     let node = Node::start("ports-known", &[("peers", &somebody.peers[0])]);
     wait_for("the peer is asked", || {
         let path = format!("/store/v3/messages?peerAddr={}", somebody.peers[0]);
@@ -178,7 +179,7 @@ fn addresses_that_are_denied_are_not_served() {
     let publish = [("X-Forwarded-For", "192.0.2.7"), JSON];
     let body = message("toychat", "AA==", now_ns()).to_string();
     assert_eq!(asked(&node, PUBLISH, &publish, &body).status, 403);
-    // Lists change while it serves.
+    // The lists change while the node serves.
     std::fs::write(&file, "[policy]\ndeny_addresses = [\"192.0.3.0/24\"]\n").expect("is written");
     wait_for("the list is read again", || [health("192.0.2.7"), health("192.0.3.7")] == [200, 403]);
 
@@ -197,7 +198,7 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
     let node = Node::with(folder("crowded"), &[LIMITED], &settings);
     let connect = || TcpStream::connect(&node.rest).expect("connects");
     let mut kept: Vec<_> = (0..3).map(|_| connect()).collect();
-    // They are counted when the server has accepted them.
+    // Connections are counted once the server has accepted them.
     wait_for("there are too many", || node.ask("GET", "/health", "").0 == 429);
     assert!(node.ask("GET", "/health", "").1.starts_with("rate-limited: your address"));
     drop(kept.pop());

@@ -1,5 +1,5 @@
-//! Pages of history from every store and by both doors, beside what was put, by brute force; and what
-//! is refused, row by row.
+//! Pages of history from every store and by both doors, compared with a brute-force search of what
+//! was put; and refusals, row by row.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// A random one, and its JSON: of few times, so that many share one.
+    /// Returns a random message and its JSON. There are few times, so that many messages share one.
     fn draw(random: &mut Random) -> (Self, Value) {
         let time = START + random.below(12) as u64;
         let (pubsub, content) = (*random.pick(&PUBSUB), *random.pick(&CONTENT));
@@ -61,14 +61,14 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// A node on one of the stores, and another that asks it as a peer.
+/// A node on one of the stores, and another node that queries it as a peer.
 struct World {
     name: &'static str,
     node: Node,
     asking: Node,
     // Dropped after the node.
     _database: Option<Database<'static>>,
-    /// Whatever may be stored, and what is.
+    /// The messages that may be stored, and those that are.
     sent: Mutex<BTreeSet<Kept>>,
     kept: Mutex<BTreeSet<Kept>>,
 }
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// One in files and one in a database.
+    /// Returns a world in files and a world in a database.
     fn both() -> [Self; 2] {
         let database = Cluster::shared().database("waku history");
         [Self::new("history-files", None), Self::new("history-postgres", Some(database))]
@@ -108,7 +108,7 @@ impl World {
         self.kept.lock().expect("is whole").iter().cloned().collect()
     }
 
-    /// Asks by REST, or through the other node as a peer; status and body.
+    /// Queries by REST, or through the other node as a peer. Returns the status and the body.
     fn ask(&self, by_peer: bool, query: &str) -> (u16, String) {
         let path = format!("/store/v3/messages?{query}");
         if !by_peer {
@@ -118,7 +118,7 @@ impl World {
         self.asking.ask("GET", &path, "")
     }
 
-    /// A page, and the cursor of the next.
+    /// Returns a page, and the cursor of the next page.
     fn page(&self, by_peer: bool, query: &str) -> (Vec<Kept>, Option<String>) {
         let (status, body) = self.ask(by_peer, &format!("includeData=true&{query}"));
         assert_eq!(status, 200, "{}, {query}: {body}", self.name);
@@ -222,7 +222,7 @@ fn rows_hold_for_every_store_and_both_doors() {
     }
 }
 
-/// What is answered, beside all that is kept.
+/// Compares the answers to many queries with all stored messages.
 fn rows(world: &World, by_peer: bool, all: &[Kept]) {
     let (oldest, newest) = (&all[0], &all[249]);
     let base64 = |hash: &str| {
@@ -241,22 +241,22 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         all[..100].iter().filter(|one| one.content == topic).cloned().collect()
     };
     for (query, expected, more) in [
-        // Oldest first and twenty where nothing is said, a hundred at most.
+        // By default, a page has the oldest twenty messages; a page has at most a hundred.
         (String::new(), &all[..20], true),
         ("pageSize=0".into(), &all[..20], true),
         ("pageSize=5000".into(), &all[..100], true),
         // A page is in the same order in both directions.
         ("ascending=false&pageSize=10".into(), &all[240..], true),
-        // Behind the last there is an empty page.
+        // The page behind the last message is empty.
         (format!("cursor={}", newest.hash), &[], false),
         (format!("ascending=false&cursor={}", oldest.hash), &[], false),
-        // A cursor is not told again, whatever it is written in.
+        // A page does not include the cursor's message, in whatever encoding the cursor is.
         (format!("pageSize=3&cursor={}", all[9].hash), &all[10..13], true),
         (format!("pageSize=3&cursor={}", encoded(&plain)), &all[10..13], true),
         (format!("pageSize=3&cursor={plain}"), &all[10..13], true),
         (format!("pageSize=3&cursor={url}"), &all[10..13], true),
         (format!("pageSize=3&ascending=false&cursor={}", all[9].hash), &all[6..9], true),
-        // Both ends of a span belong to it, and times below 1 are none.
+        // Both ends of a time span are inclusive, and times below 1 count as not given.
         ("startTime=0&endTime=-5&pageSize=1".into(), &all[..1], true),
         (format!("endTime={}", START - 1), &[], false),
         (format!("startTime={}&endTime={START}", START + 1), &[], false),
@@ -269,7 +269,7 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
             false,
         ),
         (format!("hashes={}", all[7].hash), &all[7..8], false),
-        // Hashes and topics hold together.
+        // With hashes and topics, both conditions apply.
         (
             format!("hashes={}&contentTopics={}&pageSize=100", hashes(100), encoded(CONTENT[0])),
             &of_first(CONTENT[0]),
@@ -290,13 +290,13 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         let expected: Vec<Kept> = all.iter().filter(|one| one.time == time).cloned().collect();
         assert_eq!(told, expected);
     }
-    // Nothing but hashes unless more is wanted.
+    // Without `includeData`, a page has only hashes.
     let (_, body) = world.ask(by_peer, "pageSize=1");
     let page: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!(page["messages"], json!([{ "messageHash": oldest.hash }]));
 }
 
-/// What is not.
+/// Checks the queries that are refused.
 fn refusals(world: &World) {
     for (query, said) in [
         (format!("cursor=0x{}", "07".repeat(32)), "cursor not found"),

@@ -13,13 +13,13 @@ fn page(node: &Node) -> String {
     page
 }
 
-/// What the page says of a metric with these labels.
+/// Returns the value of a metric, named with its labels, as text.
 fn said<'a>(page: &'a str, metric: &str) -> &'a str {
     let mut lines = page.lines().filter_map(|line| line.rsplit_once(' '));
     lines.find(|(name, _)| *name == metric).unwrap_or_else(|| panic!("{metric}")).1
 }
 
-/// The same of what is counted.
+/// Returns the value of a metric that is a whole number.
 fn value(page: &str, metric: &str) -> u64 {
     said(page, metric).parse().expect("a whole number")
 }
@@ -39,7 +39,7 @@ fn names(page: &str) -> BTreeSet<String> {
     names
 }
 
-/// What stands under `key` anywhere in JSON.
+/// Appends all values of `key`, anywhere in the JSON, to `found`.
 fn under<'a>(json: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     match json {
         Value::Object(fields) => {
@@ -138,7 +138,7 @@ fn messages_and_comparisons_are_counted_under_nwakus_names() {
     ];
     let second = Node::start("counting", &settings);
     wait_for("the second has all", || second.hashes("").len() == 3);
-    // Another one, after which both have the same.
+    // After another comparison, both nodes have the same messages.
     let compared = |node: &Node| value(&page(node), "reconciliation_roundtrips_count");
     let before = compared(&second);
     wait_for("they compare again", || compared(&second) > before);
@@ -160,9 +160,9 @@ fn messages_and_comparisons_are_counted_under_nwakus_names() {
     }
     assert!(value(&received, "waku_catch_ups_total{by=\"sync\",result=\"done\"}") >= 2);
     assert_eq!(value(&received, "waku_archive_messages_per_shard{shard=\"4\"}"), 3);
-    // What was there at the start is not counted.
+    // Messages stored before the start are not counted.
     assert_eq!(value(&sent, "waku_archive_messages_per_shard{shard=\"4\"}"), 0);
-    // Nor is what came from a store, for the sizes.
+    // The sizes do not count messages from other stores either.
     assert_eq!(value(&received, "waku_histogram_message_size_count"), 0);
 
     let mut large = message("counted", &"AAAA".repeat(500), now_ns());

@@ -1,4 +1,4 @@
-//! Nodes among themselves.
+//! Nodes as peers of each other.
 
 use super::{Node, folder, message, now_ns, wait_for};
 
@@ -57,7 +57,7 @@ fn a_node_that_was_away_fetches_what_came_meanwhile() {
     wait_for("all are fetched", || second.hashes("").len() == 251);
     assert_eq!(second.hashes(""), first.hashes(""));
 
-    // A node without any of it asks for it through another.
+    // A node without any of the messages queries another node for them.
     let third = Node::start("resume-3", &[("rest_any_peer", "true")]);
     let peer = first.peers[1].replace('/', "%2F");
     let mine = first.get("/store/v3/messages?includeData=true&pageSize=3&ascending=false");
@@ -80,7 +80,7 @@ fn nodes_with_different_losses_become_the_same() {
         });
         lines.collect()
     };
-    // 5 in 100 each, not the same ones.
+    // Each node lacks 5 of 100 messages, but not the same ones.
     let datas = [folder("sync-1"), folder("sync-2")];
     super::import(&datas[0], &all(&|at| at % 20 != 3));
     super::import(&datas[1], &all(&|at| at % 20 != 11));

@@ -11,7 +11,7 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     let now = now_ns();
     let first = message("toychat", "aGVsbG8=", now);
     node.publish(&first);
-    // Twice is once.
+    // A message that is published twice counts once.
     node.publish(&first);
     let mut second = message("toychat", "AP8=", now + 1);
     second["meta"] = json!("bQ==");
@@ -45,7 +45,7 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     assert_eq!(node.ask("DELETE", subscriptions, topics), (200, "OK".into()));
     assert_eq!(node.ask("GET", content, "").0, 404);
 
-    // What was answered is there after kill -9; what is ephemeral never was.
+    // Acknowledged messages are stored after kill -9; ephemeral ones never were.
     let before = node.hashes("");
     assert_eq!(before.len(), 3);
     node.kill();
@@ -171,7 +171,7 @@ fn an_export_is_imported_and_exported_alike() {
     let other = super::folder("import");
     super::import(&other, &lines);
     assert_eq!(export(&other), lines);
-    // A hash that is not the message's is told.
+    // A hash that is not the message's is reported.
     let file = other.join("bad.jsonl");
     let bad = lines.lines().next().expect("a line").replace("c29tZXRoaW5n", "AAAA");
     std::fs::write(&file, bad).expect("is written");
@@ -183,7 +183,7 @@ fn an_export_is_imported_and_exported_alike() {
     std::fs::remove_dir_all(other).expect("is removed");
 }
 
-/// Every answer is what the document says of it.
+/// Every answer fits the OpenAPI document.
 #[test]
 fn answers_are_as_the_openapi_document_has_them() {
     let settings = [("rest_admin", "true"), ("rest_any_peer", "true")];
@@ -193,7 +193,7 @@ fn answers_are_as_the_openapi_document_has_them() {
     let shard = hark_codec::waku::Shard::of("/toychat/1/chat/proto", 1, 8).expect("a topic");
     let shard = format!("/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F{}", shard.index);
     let own = node.peers[0].rsplit('/').next().expect("an id");
-    // It is not there.
+    // No peer listens at this address.
     let away = format!("/store/v3/messages?peerAddr=/ip4/127.0.0.1/tcp/1/p2p/{own}");
     let other = Node::start("openapi-peer", &[("peers", &node.peers[0])]);
     wait_for("the other is connected", || node.get("/admin/v1/peers") != json!([]));

@@ -1,4 +1,4 @@
-//! What is kept under a bound, while more comes.
+//! What is kept under a bound while more messages arrive.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn on_disk(folder: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Publishes so many messages of 10 KB from four clients at once, one a nanosecond.
+/// Publishes `count` messages of 10 KB from four clients at once, with times one nanosecond apart.
 fn publish(node: &Node, count: u64, start: u64) {
     std::thread::scope(|scope| {
         for first in 0..4 {
@@ -32,7 +32,7 @@ fn publish(node: &Node, count: u64, start: u64) {
     });
 }
 
-/// What is kept of them, as how many of the newest.
+/// Returns how many of the messages are kept, which must be the newest.
 fn newest(node: &Node, count: u64, start: u64) -> u64 {
     let kept = || node.hashes("").len() as u64;
     let (mut before, mut oldest) = (kept(), 0);
@@ -53,7 +53,7 @@ fn a_bound_of_bytes_is_met_on_the_disk() {
     publish(&node, count, start);
     let folder = node.data.join("waku");
     wait_for("the bound is met", || on_disk(&folder) as f64 <= f64::from(bound) * 1.05);
-    // 10.2 KB each: what is kept is as much as may be.
+    // With 10.2 KB each, the node keeps nearly as many messages as the bound allows.
     let kept = newest(&node, count, start);
     assert!((1_400..1_650).contains(&kept), "{kept} are kept");
     println!("{kept} of {count} are kept, {} of {bound} bytes on the disk", on_disk(&folder));

@@ -1,4 +1,4 @@
-//! What Waku's shelf gets as every other one does: a mirror, measurements, the log of slow questions, and
+//! What Waku's shelf has like every other shelf: a mirror, metrics, the log of slow questions, and
 //! settings that are read again.
 
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! A server with a Waku node that another one takes over: clients of REST notice nothing, peers
-//! reconnect, and nobody misses a message.
+//! A server takes over from another one with a Waku node: clients of REST notice nothing, peers
+//! reconnect, and no client or peer misses a message.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Node, folder, hark, message, now_ns, wait_for};
 use crate::served::PATIENCE;
 
-/// A port that nobody uses at the moment.
+/// Returns a port that is not in use.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is one");
     listener.local_addr().expect("has one").port()
@@ -78,7 +78,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
     let data = folder("takeover");
     let mut old = Node::with(data.clone(), &["--listen", &relay], &settings);
     wait_for("the friend is a peer", || connected(&old) == 1);
-    // What was published and not polled, under a topic that a client has chosen.
+    // A message that was published but not polled, under a topic that a client subscribed to.
     let topic = "/takeover/1/chat/proto";
     let subscribed = old.ask("POST", "/relay/v1/auto/subscriptions", &format!("[\"{topic}\"]"));
     assert_eq!(subscribed.0, 200, "{}", subscribed.1);
@@ -89,9 +89,9 @@ fn clients_notice_nothing_and_peers_reconnect() {
 
     let new = Node::with(data.clone(), &["--listen", &relay, "--takeover"], &settings);
     assert_eq!((&new.rest, &new.relay), (&rest, &relay));
-    // Its identity is the same, so that peers find it where they look for it.
+    // The new node has the same identity and addresses, so that peers find it.
     assert_eq!(new.peers, old.peers);
-    // Until it knows, the old process takes connections as well.
+    // The old process accepts connections until it knows of the takeover.
     wait_for("the old process knows", || {
         std::fs::read(data.join("log")).is_ok_and(|log| {
             String::from_utf8_lossy(&log).contains("another process has taken over")
@@ -124,18 +124,18 @@ fn clients_notice_nothing_and_peers_reconnect() {
     let page = "/store/v3/messages?contentTopics=%2Ftakeover%2F1%2Fchat%2Fproto";
     assert_eq!(history(&kept.ask("GET", page, "")), 3);
     assert_eq!(history(&new.ask("GET", page, "")), 3);
-    // What the friend got while nobody here was its peer is fetched, or comes by gossip.
+    // Messages that the friend received while it had no peer here are fetched, or come by gossip.
     friend.publish(&message("takeover", "BA==", now_ns()));
     wait_for("the friend is a peer again", || connected(&new) == 1);
     friend.publish(&message("takeover", "BQ==", now_ns()));
     wait_for("no message is missed", || history(&new.ask("GET", page, "")) == 5);
-    // Nor does the friend miss what is published through the old process, which has no peers any more.
+    // The friend also gets messages published at the old process, which has no peers any more.
     let late = message("takeover", "Bg==", now_ns()).to_string();
     assert_eq!(kept.ask("POST", publish, &late), (200, "OK".into()));
     wait_for("the friend has it", || {
         friend.get(&format!("{page}&includeData=true")).to_string().contains("Bg==")
     });
-    // Commands speak to the new process, of both shelves.
+    // Commands on both shelves reach the new process.
     for network in ["nostr", "waku"] {
         let stats = hark(&data).args(["stats", "--json", "--network", network]).output();
         let stats: Value = serde_json::from_slice(&stats.expect("runs").stdout).expect("JSON");

@@ -1,4 +1,4 @@
-//! What other nodes refuse is not taken, not told and not passed on.
+//! Messages that other nodes refuse are not accepted, not returned and not forwarded.
 
 use hark_archive::admission::KeepAll;
 use hark_archive::{Store as _, Write};
@@ -11,7 +11,7 @@ use crate::served::hark;
 
 const TOPIC: &str = "/waku/2/rs/1/0";
 
-/// A message without a payload, as archives have them from before there had to be one.
+/// Returns a message without a payload. Archives may have these from before payloads were required.
 fn void(timestamp: u64) -> Box<[u8]> {
     let message = Message {
         content_topic: "/void/1/chat/proto",
@@ -48,7 +48,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
     long["version"] = json!(1_u64 << 32);
     assert_eq!(node.ask("POST", "/relay/v1/auto/messages", &long.to_string()).0, 400);
 
-    // Pages go on behind those that are left out, in both directions and by both doors.
+    // Pages continue behind messages that are left out, in both directions and by both doors.
     for at in 0..25 {
         node.publish(&message("toychat", "AQ==", now + at));
     }
@@ -74,13 +74,13 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
         }
         assert_eq!(told, vec![json!("AQ=="); 25], "{query}");
     }
-    // Nor are they compared: they would be named as missing, and sent, every second.
+    // Comparisons leave such messages out too: otherwise they would be sent every second.
     let compared = "waku_catch_ups_total{by=\"sync\",result=\"done\"}";
     wait_for("both were compared", || counted(&other, compared) >= 2);
     let sent = "total_transfer_messages_exchanged_total{direction=\"sent\"}";
     assert!(counted(&node, sent) <= 25, "{} were sent", counted(&node, sent));
 
-    // A backup has all that is kept, and says of each line why it is not taken in again.
+    // An export has all stored messages. An import of it reports why such lines are refused.
     let (mut node, other) = (node, folder("void-import"));
     node.stop();
     let output = hark(&node.data).args(["export", "--network", "waku"]).output().expect("runs");
@@ -100,7 +100,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
 #[test]
 fn a_node_that_only_listens_keeps_what_it_hears_and_passes_nothing_on() {
     let speaking = Node::start("listener-speaking", &[]);
-    // As it is on cluster 1 where nothing is set.
+    // The default on cluster 1.
     let listening = [("peers", speaking.peers[0].as_str()), ("forward", "auto")];
     let listening = Node::start("listener", &listening);
     let behind = Node::start(
@@ -115,7 +115,7 @@ fn a_node_that_only_listens_keeps_what_it_hears_and_passes_nothing_on() {
         speaking.publish(&message("listener", "AA==", now_ns()));
         !listening.hashes("").is_empty()
     });
-    // The one behind hears of others, so it would of these.
+    // The node behind receives other messages, so it would also receive these if forwarded.
     let relayed = "waku_messages_total{origin=\"relay\",result=\"stored\"}";
     for count in 0..20 {
         let before = listening.hashes("").len();
@@ -123,7 +123,7 @@ fn a_node_that_only_listens_keeps_what_it_hears_and_passes_nothing_on() {
         wait_for("it is kept", || listening.hashes("").len() > before);
         assert_eq!(counted(&behind, relayed), 0, "after {count}");
     }
-    // It has them by asking.
+    // The node behind gets them by a query.
     let asked = behind.get(&format!(
         "/store/v3/messages?pageSize=100&peerAddr={}",
         listening.peers[0].replace('/', "%2F")
@@ -162,7 +162,7 @@ fn on_a_protected_shard_only_signed_messages_are_taken() {
         assert_eq!((status, words.contains("signed shard")), (400, true), "{words}");
     }
     assert_eq!(node.ask("POST", &path, &signed(now_ns(), b"two").to_string()).0, 200);
-    // Of gossip only the signed ones are kept.
+    // From gossip, only signed messages are stored.
     wait_for("a signed message gets through", || {
         assert_eq!(open.ask("POST", &path, &forged.to_string()).0, 200);
         forged["timestamp"] = json!(now_ns());
@@ -173,7 +173,7 @@ fn on_a_protected_shard_only_signed_messages_are_taken() {
     for one in page["messages"].as_array().expect("a list") {
         assert_ne!(one["message"]["payload"], "AAAA");
     }
-    // Other shards are as they were.
+    // Other shards are not affected.
     assert_eq!(
         node.ask(
             "POST",
