@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, also where a trusted proxy stands between.
+//! The client at the other end of a connection, even if a trusted proxy is in between.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,27 +31,27 @@ impl fmt::Display for Address {
     }
 }
 
-/// Proxies in front of Hark whose word about their clients is taken.
+/// Proxies in front of Hark that are trusted to name their clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxies {
-    /// Where they are.
+    /// Addresses of the proxies.
     pub trusted: Vec<IpNet>,
-    /// The header in which they name the client: `x-forwarded-for`, `x-real-ip` or `forwarded`. Only
-    /// one, as a proxy that writes one of them passes the others on as the client sent them.
+    /// The header in which they name the client: `x-forwarded-for`, `x-real-ip` or `forwarded`.
+    /// Only one, as a proxy that writes one of them forwards the others as the client sent them.
     pub header: String,
 }
 
 impl Default for Proxies {
-    /// None: not every program that passes connections on says for whom, and what comes through one that
-    /// does not, like Tor's or a balancer of TCP connections, could name any address. The header is the one
-    /// that most write.
+    /// No proxies. Not every program that forwards connections names the client, and through one
+    /// that does not, such as Tor or a TCP load balancer, a client could name any address. The
+    /// header is the most common one.
     fn default() -> Self {
         Self { trusted: Vec::new(), header: Self::HEADERS[0].into() }
     }
 }
 
 impl Proxies {
-    /// Headers that are understood.
+    /// The supported headers.
     pub const HEADERS: [&str; 3] = ["x-forwarded-for", "x-real-ip", "forwarded"];
 
     /// Whether `ip` is that of a trusted proxy.
@@ -59,8 +59,8 @@ impl Proxies {
         ranges::contain(&self.trusted, ip)
     }
 
-    /// The client behind a trusted proxy: of the hops that the header names, the last one that is no
-    /// trusted proxy itself. All before it may be made up. None if the header names nobody.
+    /// The client behind a trusted proxy: of the hops that the header names, the last one that is
+    /// no trusted proxy itself. Earlier hops may be forged. `None` if the header names no address.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lists: Vec<&str> =
             headers.get_all(&self.header).iter().filter_map(|list| list.to_str().ok()).collect();
@@ -85,7 +85,7 @@ fn forwarded_for(element: &str) -> Option<&str> {
     })
 }
 
-/// An address, with or without a port.
+/// Parses an address, with or without a port.
 fn hop_ip(hop: &str) -> Option<IpAddr> {
     let hop = hop.trim();
     let ip = if let Some(bracketed) = hop.strip_prefix('[') {

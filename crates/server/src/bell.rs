@@ -1,5 +1,5 @@
-//! Wakes threads that wait for work behind a lock. A condition variable alone asks the system to wake
-//! somebody each time, also while everybody is at work, which is most of the time under load.
+//! Wakes threads that wait for work behind a lock. A condition variable alone makes a system call
+//! at each wake-up, even if no thread waits, as is mostly the case under load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, MutexGuard, PoisonError};
@@ -7,18 +7,18 @@ use std::sync::{Condvar, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Bell {
     condition: Condvar,
-    /// Threads that wait; more where one has woken by itself. Changed only with the lock held.
+    /// Number of waiting threads, or more after a spurious wake-up. Changed only under the lock.
     asleep: AtomicUsize,
 }
 
 impl Bell {
-    /// Waits, without the lock, until it rings. Returns without a reason now and then.
+    /// Waits, without the lock, until the bell rings. May wake spuriously.
     pub(crate) fn wait<'a, T>(&self, lock: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.asleep.fetch_add(1, Ordering::Relaxed);
         self.condition.wait(lock).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the lock and wakes a thread, if one waits.
+    /// Releases the lock and wakes a thread, if one waits.
     pub(crate) fn ring<T>(&self, lock: MutexGuard<'_, T>) {
         let asleep = self.asleep.load(Ordering::Relaxed);
         if asleep > 0 {
@@ -30,7 +30,7 @@ impl Bell {
         }
     }
 
-    /// Wakes all of them.
+    /// Wakes all waiting threads.
     pub(crate) fn ring_for_all(&self) {
         self.condition.notify_all();
     }
@@ -65,7 +65,7 @@ mod tests {
             *count += 1;
             queue.1.ring(count);
         }
-        // One that never hears would wait here for ever.
+        // If a thread was never woken, the test would block here.
         for taker in takers {
             taker.join().unwrap();
         }

@@ -1,14 +1,13 @@
-//! Memory that clients make the server hold, of all of them together and of each address.
+//! Bounds the memory that clients make the server hold, of all clients and of each address.
 //!
-//! What one connection may hold has bounds of its own. A budget keeps many connections from holding
-//! that many times over.
+//! The memory of one connection has its own bounds. A budget bounds the sum over many connections.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address::Address;
 
-/// The part of a budget that one address may have.
+/// One address may hold one part in this many of a budget.
 const OF_ADDRESS: usize = 4;
 
 /// Bytes that are held, in all and by address.
@@ -31,7 +30,8 @@ pub(crate) struct Share {
 }
 
 impl Budget {
-    /// A share of nothing, for a connection of `of`; without an address, its bytes count among all alone.
+    /// Creates an empty share for a connection of the address `of`. Without an address, its bytes
+    /// count only among those of all.
     pub(crate) fn share(self: &Arc<Self>, of: Option<Address>) -> Share {
         Share { budget: Arc::clone(self), of, bytes: 0 }
     }
@@ -47,13 +47,13 @@ impl Budget {
 }
 
 impl Share {
-    /// Its bytes.
+    /// The bytes of this share.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes it `bytes`. False, and it stays as it was, where it grows and all shares would come to more
-    /// than `max`, or those of its address to more than a quarter of that.
+    /// Changes the share to `bytes`. Returns false, and changes nothing, if the share would grow
+    /// and all shares would exceed `max`, or those of its address a quarter of `max`.
     pub(crate) fn resize(&mut self, bytes: usize, max: usize) -> bool {
         let mut held = self.budget.held();
         let all = held.all - self.bytes + bytes;

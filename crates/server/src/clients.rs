@@ -1,4 +1,4 @@
-//! Whose connections are taken. Every door asks here when somebody connects.
+//! Decides which clients may connect. Every door checks here when a client connects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::address::Proxies;
 use crate::ranges;
 use crate::settings::{Settings, Shared};
 
-/// Lists of addresses. Who is on both is denied; an empty list asks for nothing.
+/// Lists of addresses. An address on both lists is denied; an empty list has no effect.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     /// Only clients at these addresses are served.
     pub allow: Vec<IpNet>,
-    /// Clients at these addresses are not.
+    /// Clients at these addresses are not served.
     pub deny: Vec<IpNet>,
 }
 
@@ -28,7 +28,7 @@ impl Addresses {
     }
 }
 
-/// The lists of addresses in force. A change of them holds from the next connection on.
+/// The lists of addresses in force. A change of the lists applies from the next connection on.
 #[derive(Clone, Debug)]
 pub struct Clients {
     settings: Shared,
@@ -42,7 +42,7 @@ pub(crate) enum Standing {
     Client,
     /// A trusted proxy. Its address says nothing about who its clients are.
     Proxy,
-    /// A client that the policy does not let in.
+    /// A client that the lists of addresses do not let in.
     Denied,
 }
 
@@ -66,7 +66,7 @@ impl Clients {
         self.settings.load().addresses.serve(ip)
     }
 
-    /// What is known of an address.
+    /// The standing of an address.
     pub(crate) fn standing(&self, peer: IpAddr) -> Standing {
         if self.is_proxy(peer) {
             Standing::Proxy
@@ -77,8 +77,8 @@ impl Clients {
         }
     }
 
-    /// Who asks over HTTP: whoever is at the other end, or the client that a trusted proxy there names.
-    /// None if the policy does not let them in.
+    /// The client of an HTTP request: the address at the other end, or the client that a trusted
+    /// proxy there names. `None` if the lists of addresses do not let it in.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         match self.standing(peer) {
             Standing::Client => Some(peer),
@@ -91,7 +91,7 @@ impl Clients {
     }
 }
 
-/// Everybody is served, and there is no proxy.
+/// All clients are served, and there is no proxy.
 impl Default for Clients {
     fn default() -> Self {
         let proxies = Proxies { trusted: Vec::new(), ..Proxies::default() };

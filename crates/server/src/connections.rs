@@ -1,5 +1,5 @@
-//! How many connections a door has, in all and of each address, and how one too many is turned away
-//! before it has said anything.
+//! Bounds the connections of a door, in all and of each address, and refuses those above the bounds
+//! before their clients have sent anything.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use crate::clients::Clients;
 use crate::metrics::TurnedAway;
 use crate::permits::{Permit, Permits};
 
-/// Connections that are ended and still read from, at a time.
+/// Maximum number of ended connections that are still read from, at a time.
 const LINGERING_MAX: usize = 256;
 
 /// The connections of a door.
 #[derive(Debug)]
 pub(crate) struct Connections {
     clients: Clients,
-    /// Those of an address are not bounded.
+    /// The connections of one address are not bounded.
     unlimited: bool,
     all: Permits<()>,
     of: Permits<Address>,
@@ -33,7 +33,7 @@ pub(crate) struct Connections {
 #[derive(Debug)]
 pub(crate) struct Entered {
     _among_all: Permit<()>,
-    /// None where a proxy is at the other end, or where that is not bounded.
+    /// `None` if a proxy is at the other end, or if connections of one address are not bounded.
     _of_address: Option<Permit<Address>>,
 }
 
@@ -49,7 +49,8 @@ impl Connections {
         }
     }
 
-    /// Lets a connection in, or says why not: of so many in all, and of its address.
+    /// Admits a connection, or returns why not. At most `max` connections are open in all, and at
+    /// most `of_address_max` of one address.
     pub(crate) fn enter(
         &self,
         peer: IpAddr,
@@ -62,7 +63,7 @@ impl Connections {
         Ok(Entered { _among_all: among_all, _of_address: of_address })
     }
 
-    /// A permit among the connections of a client's address, if these are bounded.
+    /// Takes a permit for a connection of a client's address. `None` if these are not bounded.
     pub(crate) fn enter_as(
         &self,
         client: IpAddr,
@@ -87,7 +88,7 @@ impl Connections {
         self.clients.named(headers)
     }
 
-    /// A permit among those that are ended and read from until their clients have heard why.
+    /// Takes a permit to read from an ended connection until its client has received the reason.
     pub(crate) fn linger(&self) -> Option<Permit<()>> {
         self.lingering.take((), LINGERING_MAX)
     }
@@ -98,7 +99,7 @@ impl Connections {
     }
 }
 
-/// The HTTP status and the words that a connection is turned away with.
+/// The HTTP status and the text with which a connection is refused.
 pub(crate) fn farewell(why: TurnedAway) -> (StatusCode, &'static str) {
     match why {
         TurnedAway::Full => (
@@ -115,7 +116,7 @@ pub(crate) fn farewell(why: TurnedAway) -> (StatusCode, &'static str) {
     }
 }
 
-/// Says why, without reading the request, and closes.
+/// Sends the reason, without reading the request, and closes the connection.
 pub(crate) async fn turn_away(mut stream: TcpStream, why: TurnedAway) {
     let (status, reason) = farewell(why);
     let answer = format!(
@@ -126,12 +127,12 @@ pub(crate) async fn turn_away(mut stream: TcpStream, why: TurnedAway) {
     let saying = async {
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
-        // A request that is still under way when the socket closes would take the answer with it.
+        // If the socket closed before the request has arrived, the answer would be lost as well.
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
         std::io::Result::Ok(())
     };
-    // Whether the client hears it is its own affair.
+    // A failure concerns only the client.
     let _ = tokio::time::timeout(Duration::from_secs(1), saying).await;
 }
 
@@ -156,7 +157,7 @@ mod tests {
         let proxied: Vec<_> = (0..3).map(|_| enter("10.0.0.1").unwrap()).collect();
         assert_eq!(enter("192.0.2.2").unwrap_err(), TurnedAway::Full);
         drop(proxied);
-        // Clients of proxies are counted as if they had come themselves.
+        // Clients of proxies are counted as if they had connected directly.
         assert_eq!(connections.enter_as(ip("192.0.2.1"), 2).unwrap_err(), TurnedAway::Address);
         drop(one);
         assert!(connections.enter_as(ip("192.0.2.1"), 2).is_ok());
@@ -166,7 +167,7 @@ mod tests {
         reload.set(Settings { addresses, ..Settings::default() }).unwrap();
         assert_eq!(enter("192.0.2.1").unwrap_err(), TurnedAway::Denied);
         assert!(enter("10.0.0.1").is_ok());
-        // Without bounds, lists hold still.
+        // Without bounds, the lists still apply.
         let connections = Connections::new(clients, true);
         assert_eq!(connections.enter(ip("192.0.2.1"), 9, 0).unwrap_err(), TurnedAway::Denied);
         assert!(connections.enter(ip("192.0.3.1"), 9, 0).is_ok());

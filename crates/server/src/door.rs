@@ -39,8 +39,8 @@ pub trait Door: Send + Sync {
         let _ = part;
     }
 
-    /// Sends a record that a client has published in the process before this one, after a takeover, to
-    /// those whom only this process reaches.
+    /// Sends a record, which a client has published at the previous process after a takeover, to
+    /// the peers that only this process reaches.
     fn forward(&self, record: &Record<'_>) {
         let _ = record;
     }

@@ -1,4 +1,4 @@
-//! Plain HTTP on an address of its own: a connection's life, whatever is answered on it.
+//! Serves plain HTTP connections on an address of their own, whatever the answers are.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -24,25 +24,25 @@ use crate::metrics::TurnedAway;
 use crate::patience::Patient;
 use crate::stop::Stop;
 
-/// How long a client may take none of an answer.
+/// How long a client may read nothing of an answer.
 const TAKE_MAX: Duration = Duration::from_secs(30);
-/// Bytes of answers on one address that wait for clients to take them. Above it, status 503.
+/// Maximum bytes of answers on one address that clients have not read yet. Above it, status 503.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Answers that are given in any case: that all is well, or what is wrong.
+/// Answers up to this size are always sent: they say that all is well, or what is wrong.
 const SMALL_BYTES: usize = 1 << 10;
 
-/// How long a connection lasts.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// How long a connection may take to send a request's head, and so how long it may rest.
+    /// How long a connection may take to send a request's head, and so how long it may be idle.
     pub(crate) head_timeout: Duration,
     /// How long a connection may last, if that is bounded.
     pub(crate) connection_max: Option<Duration>,
 }
 
-/// Answers requests until the server takes no more connections and those under way are answered. `enter`
-/// says which connections come in.
+/// Answers requests until the server accepts no more connections and the requests under way are
+/// answered. `enter` decides which connections are accepted.
 pub(crate) async fn serve<F, A>(
     listener: TcpListener,
     stop: Stop,
@@ -73,7 +73,7 @@ where
     F: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response>,
 {
-    // Answers are written whole, so there is nothing to gather. Without it they are only later.
+    // Answers are written whole, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
         let answer = answer(request);
@@ -93,7 +93,7 @@ where
         }
     };
     tokio::select! {
-        // Whether the other side got its answer is its own affair.
+        // An error concerns only the client.
         _ = &mut connection => return,
         () = over => return,
         () = stop.serving() => connection.as_mut().graceful_shutdown(),
@@ -101,7 +101,8 @@ where
     let _ = connection.await;
 }
 
-/// An answer whose bytes hold `room` until they are written; status 503 if there is none.
+/// Returns the answer, whose bytes hold what `room` grants until they are written, or status 503 if
+/// `room` grants nothing.
 pub(crate) fn held<R>(answer: Response, room: impl FnOnce(usize) -> Option<R>) -> Response
 where
     R: Send + Sync + 'static,
@@ -118,13 +119,13 @@ where
     answer.map(|body| Body::new(Holding { body, room }))
 }
 
-/// A body whose pieces hold room.
+/// A body whose pieces hold a permit for its bytes.
 struct Holding<R> {
     body: Body,
     room: Arc<R>,
 }
 
-/// A piece of it.
+/// A piece of such a body.
 struct Piece<R> {
     bytes: Bytes,
     _room: Arc<R>,

@@ -1,9 +1,9 @@
-//! The doors: connections in, messages to questions, records out. All that is async lives here; the
-//! archive behind it does not know it.
+//! The doors: they accept connections, turn messages into questions, and send records. All async
+//! code is here; the archive behind it is not async.
 //!
-//! Read in this order: `server` (a server's life), `shelf` and `door` (what every network gets, and what
-//! each must bring), then a network's folder; `admin` is how the machine's own people and programs reach
-//! a running server.
+//! Read in this order: `server` (a server's life), `shelf` and `door` (what every network gets, and
+//! what it must provide), then a network's folder. `admin` is how operators and programs on the
+//! same machine reach a running server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,26 +49,26 @@ pub use vital::vital;
 /// How a server runs, whatever it serves.
 #[derive(Clone, Default)]
 pub struct Config {
-    /// Whose word about clients behind them is taken.
+    /// Proxies that are trusted to name their clients.
     pub proxies: Proxies,
-    /// Where `control.sock` goes, if other processes may hand over writes.
+    /// The path of `control.sock`, if other processes may send their writes.
     pub control: Option<PathBuf>,
-    /// The archive's lock, where another process can take it over.
+    /// The archive's lock, if another process can take over the archive.
     pub lock: Option<Arc<dyn WriteLock>>,
-    /// Who may read `/metrics`, and where else it is served.
+    /// The addresses that may read `/metrics`, and where it is served.
     pub metrics: MetricsDoor,
     /// Every bound. Can change while the server runs.
     pub limits: Limits,
-    /// Whose connections are taken. Can change while the server runs.
+    /// The addresses whose connections are accepted. Can change while the server runs.
     pub addresses: Addresses,
     /// No rate limits, and no bound on the connections of an address: for tests and benches.
     pub unlimited: bool,
 }
 
-/// Who may read `/metrics`, and where.
+/// The addresses that may read `/metrics`, and where it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsDoor {
-    /// An address of their own for `/metrics` and `/healthz`. No other door then has them.
+    /// A separate address for `/metrics` and `/healthz`. No other door serves them then.
     pub listen: Option<SocketAddr>,
     /// Addresses that may read `/metrics`.
     pub allow: Vec<IpNet>,

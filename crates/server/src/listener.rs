@@ -21,7 +21,7 @@ const TURNED_AWAY_MAX: usize = 64;
 
 /// An address that a door listens on, until it is served.
 pub struct Listener {
-    /// None once it is served.
+    /// `None` once it is served.
     socket: Mutex<Option<std::net::TcpListener>>,
     addr: SocketAddr,
     connections: Arc<Connections>,
@@ -43,7 +43,7 @@ impl Listener {
         Ok(Self { socket: Mutex::new(Some(socket)), addr, connections, settings })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -53,12 +53,12 @@ impl Listener {
         self.socket().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
-    /// The connections that have come in here.
+    /// The connections that were accepted here.
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         &self.connections
     }
 
-    /// Lets a connection in, as far as the bounds of all doors go.
+    /// Admits a connection, or returns why not, by the bounds that all doors have.
     pub(crate) fn enter(&self, peer: IpAddr, max: usize) -> Result<Entered, TurnedAway> {
         let of_address_max = self.settings.load().limits.connections_per_address_max;
         self.connections.enter(peer, max, of_address_max)
@@ -145,7 +145,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
                     }
                 }
             },
-            // Out of files, most likely: those that end make room.
+            // Most likely out of file descriptors, which ending connections free.
             Err(error) => {
                 tracing::warn!(%error, "cannot accept; waiting");
                 tokio::time::sleep(Duration::from_millis(50)).await;

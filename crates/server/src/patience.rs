@@ -1,4 +1,4 @@
-//! A connection that fails once its other side takes nothing of what is written to it for too long.
+//! A connection whose writes fail if its other side reads nothing for too long.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose writes wait for so long and no longer. Every byte that is taken starts the time anew.
+/// A stream whose writes fail after waiting for `max`. Every byte written restarts the time.
 pub(crate) struct Patient<S> {
     stream: S,
     max: Duration,
-    /// While a write waits.
+    /// The timer, while a write waits.
     over: Option<Pin<Box<Sleep>>>,
 }
 

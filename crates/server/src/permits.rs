@@ -26,7 +26,7 @@ impl<K: Copy + Eq + Hash> Permits<K> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A permit, if `of` has fewer than `max`.
+    /// Takes a permit, if `of` holds fewer than `max`.
     pub(crate) fn take(&self, of: K, max: usize) -> Option<Permit<K>> {
         let mut open = self.open();
         let count = open.get(&of).copied().unwrap_or(0);

@@ -22,14 +22,14 @@ use crate::settings::Shared;
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
 
-/// What is measured. Each has a rate of its own.
+/// What is measured. Each meter has a rate of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Meter {
     /// EVENT and AUTH messages of a source.
     Events(Source),
     /// Events of a key.
     EventsOf(Key),
-    /// REQs, COUNTs and what else takes an answer, of a source.
+    /// REQs, COUNTs and other messages of a source that need an answer.
     Questions(Source),
     /// REQs and COUNTs of a key that was proved.
     QuestionsOf(Key),
@@ -121,7 +121,7 @@ fn holds_ns(rate: Rate) -> u64 {
 
 /// A refusal, and how long to wait.
 pub(crate) struct TooFast {
-    /// As it is told, with its prefix.
+    /// The text that is sent to the client, with its prefix.
     pub(crate) reason: String,
     pub(crate) wait: Duration,
 }
@@ -150,13 +150,13 @@ impl Rates {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(crate) fn take(&self, meter: Meter) -> Result<(), TooFast> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         self.buckets.take(meter, rate).map_err(|wait| too_fast(meter, rate, wait))
     }
 
-    /// Whether there is one.
+    /// Checks that there is a token, and takes none.
     pub(crate) fn look(&self, meter: Meter) -> Result<(), TooFast> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         match self.buckets.wait(meter, rate) {
@@ -181,34 +181,34 @@ fn too_fast(meter: Meter, rate: Rate, wait: Duration) -> TooFast {
     TooFast { reason, wait }
 }
 
-/// One connection, as far as rates go.
+/// The rate limits of one connection.
 #[derive(Clone)]
 pub(crate) struct Visitor {
     rates: Rates,
-    /// Its address; itself, where a proxy names none.
+    /// The client's address, or the connection if a proxy names no address.
     source: Source,
     connection: Source,
 }
 
 impl Visitor {
-    /// The connection of that number, from `address`.
+    /// The rate limits of the connection with this number, from `address`.
     pub(crate) fn new(rates: &Rates, number: u64, address: Option<Address>) -> Self {
         let connection = Source::Connection(number);
         let source = address.map_or(connection, Source::Address);
         Self { rates: rates.clone(), source, connection }
     }
 
-    /// Comes with an EVENT or AUTH.
+    /// Counts an EVENT or AUTH message, or refuses it.
     pub(crate) fn publishes(&self) -> Result<(), TooFast> {
         self.rates.take(Meter::Events(self.source))
     }
 
-    /// Says something else.
+    /// Counts another message, or refuses it.
     pub(crate) fn speaks(&self) -> Result<(), TooFast> {
         self.rates.take(Meter::Questions(self.source))
     }
 
-    /// Asks a question, having proved these keys.
+    /// Counts a question of a client that has proved these keys, or refuses it.
     pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), TooFast> {
         self.rates.look(Meter::Rows(self.connection))?;
         if self.source != self.connection {
@@ -217,7 +217,7 @@ impl Visitor {
         keys.iter().try_for_each(|key| self.rates.take(Meter::QuestionsOf(*key)))
     }
 
-    /// Its questions have visited so many rows.
+    /// Counts rows that questions of the connection have visited.
     pub(crate) fn visited(&self, rows: u64) {
         let meters = [self.connection, self.source].map(Meter::Rows);
         let several = if self.source == self.connection { 1 } else { 2 };
@@ -247,7 +247,7 @@ mod tests {
         assert!(buckets.take(meter(2), SLOW).is_ok(), "another has its own");
         let questions = Meter::Questions(Source::Connection(1));
         assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
-        // A rate that has been raised holds at once.
+        // A rate that has been raised applies at once.
         assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
     }
 

@@ -1,5 +1,5 @@
-//! What can change while the server runs: its limits, and whose connections it takes. Both are swapped
-//! at once, and whoever asks next sees the new ones.
+//! The settings that can change while the server runs: its limits, and the addresses whose
+//! connections it accepts. Both are swapped at once; every later read sees the new ones.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::clients::Addresses;
 pub struct Settings {
     /// Every bound.
     pub limits: Limits,
-    /// Whose connections are taken.
+    /// The addresses whose connections are accepted.
     pub addresses: Addresses,
 }
 
-/// The settings in force, for all who look at them.
+/// The settings in force, shared by all their readers.
 pub(crate) type Shared = Arc<ArcSwap<Settings>>;
 
 impl Settings {
-    /// Without rates, if the server runs `--unlimited`.
+    /// Checks the settings, and removes the rates if the server runs `--unlimited`.
     pub(crate) fn in_force(mut self, unlimited: bool) -> Result<Self, String> {
         self.limits.check()?;
         if unlimited {
@@ -39,9 +39,9 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Puts these in force. What a connection is given when it opens stays as it is until that ends:
-    /// the length of a message, and how much may wait for the client. `intake_bytes_max` stays until
-    /// the server ends. Where the limits contradict each other nothing changes.
+    /// Puts `settings` in force. An open connection keeps the bounds that it opened with: the
+    /// length of a message, and the bytes that may wait for the client. `intake_bytes_max` stays
+    /// until the server ends. Fails, and changes nothing, if the limits contradict each other.
     pub fn set(&self, mut settings: Settings) -> Result<(), String> {
         settings.limits.intake_bytes_max = self.shared.load().limits.intake_bytes_max;
         self.shared.store(Arc::new(settings.in_force(self.unlimited)?));

@@ -1,6 +1,6 @@
-//! The log of slow questions: what was asked, by which plan it went, how much it visited and how long
-//! that took; and, asked for aside, how the archive explains it. Bounded, since whoever asks slow
-//! questions asks many.
+//! The log of slow questions: their filters, plan, visited rows and time; then, from a separate
+//! thread, how the archive explains them. The log is bounded, as a client with slow questions has
+//! many.
 
 use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,12 +13,12 @@ use hark_networks::Network;
 
 use crate::metrics::{Label, Plan};
 
-/// Lines in a window of time; the others are only counted.
+/// Maximum number of lines in a window of time; further questions are only counted.
 const LINES_MAX: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
-/// Characters of the filters that a line has.
+/// Maximum number of characters of filters in a line.
 const FILTERS_MAX: usize = 4_000;
-/// Questions that wait to be explained, at most, and how many of one REQ's filters are.
+/// Maximum number of questions that wait to be explained, and of explained filters of one question.
 const ASIDE_MAX: usize = 2;
 const EXPLAINED_MAX: usize = 4;
 
@@ -27,11 +27,11 @@ pub(crate) struct SlowLog {
     network: &'static dyn Network,
     from: Option<Duration>,
     window: Mutex<Window>,
-    /// None where nothing is logged, and once it is closed.
+    /// `None` if nothing is logged, and once the log is closed.
     aside: Mutex<Option<Explainer>>,
 }
 
-/// What has questions explained.
+/// The queue of questions to explain, and the thread that explains them.
 type Explainer = (SyncSender<Aside>, JoinHandle<()>);
 
 /// A question that is to be explained.
@@ -47,19 +47,20 @@ struct Window {
     lines: u64,
 }
 
-/// What a question has cost.
+/// The cost of a question.
 pub(crate) struct Spent {
     /// Time of its searches together.
     pub(crate) time: Duration,
-    /// Time until the first of them began.
+    /// Time until the first search began.
     pub(crate) waited: Duration,
     pub(crate) rows: u64,
-    /// The plan of the slowest of them.
+    /// The plan of the slowest search.
     pub(crate) plan: Plan,
 }
 
 impl SlowLog {
-    /// Logs what takes at least `from`, or nothing, and how `store` explains it.
+    /// A log of questions that take at least `from`, and of how `store` explains them. `None`
+    /// disables the log.
     pub(crate) fn new(
         from: Option<Duration>,
         store: &Arc<dyn Store>,
@@ -81,7 +82,7 @@ impl SlowLog {
         Self { network, from, window, aside: Mutex::new(aside) }
     }
 
-    /// Whether a question that took so long is logged.
+    /// Whether a question that took `time` is logged.
     pub(crate) fn is_slow(&self, time: Duration) -> bool {
         self.from.is_some_and(|from| time >= from)
     }
@@ -110,12 +111,12 @@ impl SlowLog {
         if let Some((aside, _)) = &*self.aside() {
             let queries = asked.take(EXPLAINED_MAX);
             let queries = queries.map(|(query, limit)| Query { limit, ..query.clone() }).collect();
-            // Where many wait already, this one goes without.
+            // If the queue is full, this question is not explained.
             let _ = aside.try_send(Aside { queries, counted: spent.plan == Plan::Count });
         }
     }
 
-    /// Waits for what is being explained, and explains nothing more: for the end of the store.
+    /// Explains nothing more, and waits until the thread has ended, so that the store can end.
     pub(crate) fn close(&self) {
         let aside = self.aside().take();
         if let Some((aside, thread)) = aside {
@@ -148,8 +149,8 @@ impl Drop for SlowLog {
     }
 }
 
-/// Has slow questions explained, where the archive has something to say for itself. That may take as
-/// long as they took.
+/// Logs how the archive explains slow questions, where the explanation has details. An explanation
+/// may take as long as the question took.
 fn explain_all(store: &Weak<dyn Store>, network: &dyn Network, due: &Receiver<Aside>) {
     for Aside { queries, counted } in due {
         for query in queries {
@@ -168,7 +169,7 @@ fn explain_all(store: &Weak<dyn Store>, network: &dyn Network, due: &Receiver<As
     }
 }
 
-/// Questions as the filters that ask them, ready for `hark explain`; cut if they are long.
+/// The filters of questions, in the form that `hark explain` reads; cut if they are long.
 fn filters<'a>(network: &dyn Network, queries: impl Iterator<Item = (&'a Query, usize)>) -> String {
     let mut out = String::new();
     for (query, limit) in queries {

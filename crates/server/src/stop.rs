@@ -1,30 +1,30 @@
-//! How far a server has gone on its way down, and how doors are told.
+//! The phases of a server's shutdown, and how doors learn of them.
 
 use tokio::sync::watch;
 
-/// How far a server has gone on its way down.
+/// The phases from a running server to a stopped one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// It takes connections.
+    /// The server accepts connections.
     #[default]
     Open,
-    /// Another process takes them; those that are here are served.
+    /// Another process accepts connections; this one serves those that it has.
     Given,
-    /// What is under way is finished, and connections are closed.
+    /// Requests under way are finished, and connections are closed.
     Down,
 }
 
-/// Says when a door has to stop.
+/// Tells a door when to stop.
 #[derive(Clone, Debug)]
 pub struct Stop(pub(crate) watch::Receiver<Phase>);
 
 impl Stop {
-    /// Returns once no more connections are to be taken.
+    /// Returns once no more connections are to be accepted.
     pub async fn accepting(&mut self) {
         self.reached(Phase::Given).await;
     }
 
-    /// Returns once connections are to be closed, after what is under way on them.
+    /// Returns once connections are to be closed, after the requests under way on them.
     pub async fn serving(&mut self) {
         self.reached(Phase::Down).await;
     }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hark_archive::vital::end;
 
-/// Does what others wait for. If it panics, the process ends.
+/// Runs work that other tasks wait for. If the work panics, the process ends.
 pub fn vital<T>(name: &str, work: impl Future<Output = T>) -> impl Future<Output = T> {
     let mut work = Box::pin(work);
     poll_fn(move |context| {

@@ -30,7 +30,7 @@ pub fn bytes(value: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
-/// 5400 seconds as `90 minutes`: the largest unit that leaves no rest.
+/// 5400 seconds as `90 minutes`: the largest unit that leaves no remainder.
 pub fn age(seconds: u64) -> String {
     let units = [("year", 365 * 86_400), ("day", 86_400), ("hour", 3_600), ("minute", 60)];
     let fits =

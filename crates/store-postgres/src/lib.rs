@@ -74,7 +74,7 @@ pub struct Options {
     /// that has another condition.
     pub common_labels: &'static [u8],
     /// Names of labels whose values are listed, for
-    /// [`Store::label_values`](hark_archive::Store::label_values). Private labels are never listed.
+    /// [`Store::label_values`]. Private labels are never listed.
     pub listed_labels: &'static [u8],
     /// Whether missing migrations are applied.
     pub migrate: bool,

@@ -1,7 +1,7 @@
-//! `control.sock`: how other processes hand a running server what they would write, as only one
-//! process writes an archive. [`Client`] is their end; the server's is in `served`.
+//! `control.sock`: other processes send their writes to a running server, because only one process
+//! writes an archive. [`Client`] is their end; the server's end is in `served`.
 //!
-//! Whoever can open the socket may write anything: it belongs to the server's user alone.
+//! A process that can open the socket may write anything, so only the server's user can open it.
 
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
@@ -20,20 +20,20 @@ pub(crate) use super::served::Control;
 pub use super::take::Taking;
 
 /// Records that a client sends before it reads the first answer. Their answers fit into the
-/// socket's buffer, so neither side can wait for the other.
+/// socket's buffer, so the two sides cannot wait for each other.
 const WINDOW: usize = 512;
-/// Bytes of an answer.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Ids in one request to delete.
+/// Maximum number of ids in one ERASE request.
 const IDS_MAX: usize = 512;
 
-/// Why a running server did not do it.
+/// Why a request to a running server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// No server runs on this archive.
     #[error("no server answers on control.sock")]
     Absent,
-    /// The server said no.
+    /// The server refused the request.
     #[error("the server refused: {0}")]
     Refused(String),
     /// The connection broke.
@@ -50,7 +50,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the server whose socket lies at `path`, about the shelf of that name.
+    /// Connects to the server whose socket is at `path`, for requests about `shelf`.
     pub fn connect(path: &Path, shelf: &str) -> Result<Self, ControlError> {
         let stream = stream(path)?;
         let from = BufReader::new(stream.try_clone()?);
@@ -58,8 +58,8 @@ impl Client {
         Ok(Self { shelf: shelf.into(), from, to, frame: Frame::default() })
     }
 
-    /// Hands over records. What became of each comes back in their order, after all are durable;
-    /// an error there is the server's word about that record.
+    /// Sends records. Returns their outcomes in the same order, once all are durable. An inner
+    /// error is the server's reason for not storing that record.
     pub fn put_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
@@ -81,7 +81,7 @@ impl Client {
         Ok(answers)
     }
 
-    /// Deletes the records of these ids, and says how many there were.
+    /// Deletes the records with these ids. Returns how many were stored.
     pub fn erase(&mut self, ids: &[Id]) -> Result<u64, ControlError> {
         let mut erased = 0;
         for ids in ids.chunks(IDS_MAX) {
@@ -92,7 +92,7 @@ impl Client {
         Ok(erased)
     }
 
-    /// Compacts the shelf, with lines of progress, and returns a summary.
+    /// Compacts the shelf. `progress` receives lines of progress. Returns a summary.
     pub fn compact(&mut self, progress: &mut dyn FnMut(&str)) -> Result<String, ControlError> {
         self.ask(COMPACT, b"", progress)
     }
@@ -159,7 +159,7 @@ pub fn fields(stats: &Stats) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// A connection to the server whose socket lies at `path`.
+/// Connects to the server whose socket is at `path`.
 pub(super) fn stream(path: &Path) -> Result<UnixStream, ControlError> {
     UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Absent,

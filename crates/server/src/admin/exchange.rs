@@ -1,11 +1,12 @@
-//! What each side of a takeover does next. Doing it is for `give` and `take`; the tests below walk
-//! through everything that can happen between them, in every order.
+//! Decides what each side of a takeover does next. `give` and `take` perform these steps; the tests
+//! below explore everything that can happen between the two processes, in every order.
 //!
-//! Two things make it safe, and nothing that is said or not said can undo them. A process writes only
-//! with the right to, which one process at a time can claim, and which goes back when that process
-//! ends. And the old process claims it again before it goes on, so what it had offered is void then.
+//! Two rules make a takeover safe, whichever messages are sent or lost. A process writes only while
+//! it has the right to write, which one process at a time can claim, and which the end of that
+//! process releases. And the old process claims the right again before it continues, which voids
+//! its earlier offer.
 
-/// What a side hears or finds out.
+/// What a side receives or detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Event {
     /// The new process has opened the archive.
@@ -14,34 +15,34 @@ pub(super) enum Event {
     Go,
     /// The new process has the right to write, and uses it from now on.
     Started,
-    /// The other process gives up, or says what does not belong here.
+    /// The other process gives up, or sends a message that does not belong here.
     Failed,
     /// The connection has ended.
     Gone,
     /// The other process has taken too long.
     Late,
-    /// A moment has passed.
+    /// Nothing has happened for a short time.
     Moment,
     /// This process is to end.
     Stop,
-    /// The right to write is this process's now.
+    /// This process has the right to write now.
     Claimed,
-    /// Another process has it.
+    /// Another process has the right to write.
     Held,
-    /// What is opened can be written.
+    /// The shelves are open for writing.
     Begun,
-    /// What was to be done can not be.
+    /// The step could not be performed.
     Unable,
 }
 
-/// The old process, once it has stopped writing and handed over.
+/// The state of the old process, once it has stopped writing and handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Giver {
     /// It has the right to write, and waits for the new process to open the archive.
     Handed,
     /// It has offered that right.
     Offered,
-    /// And the new process says no more, but may not have ended yet.
+    /// It has offered that right; the new process has failed or left, but may not have ended yet.
     Parted,
     /// The new process took too long, and has the right to write.
     Stalled,
@@ -52,30 +53,30 @@ pub(super) enum Giver {
 pub(super) enum Give {
     /// Waits for an event.
     Listen,
-    /// Offers the right to write, and says so.
+    /// Offers the right to write, and sends GO.
     Offer,
-    /// Claims it.
+    /// Claims the right to write.
     Claim,
-    /// Lets writes wait no longer, but refuses them; then waits for an event.
+    /// Refuses writes instead of holding them; then waits for an event.
     Refuse,
-    /// Goes on as before.
+    /// Continues as before the takeover.
     Resume,
     /// Follows the new process.
     Follow,
     /// Ends without writing, and leaves the archive to the new process.
     Leave,
-    /// Ends, as it cannot write any more.
+    /// Ends, because it cannot write any more.
     End,
 }
 
 impl Giver {
-    /// What it is after an event, and what it does.
+    /// Returns the state after an event, and the next step.
     pub(super) fn next(self, event: Event) -> (Self, Give) {
         use Event::{Claimed, Held, Moment, Ready, Started, Stop, Unable};
         match (self, event) {
             (_, Stop) => (self, Give::Leave),
             (_, Unable) => (self, Give::End),
-            // Only who has claimed the right to write may go on, however it came to want to.
+            // Only a process that has claimed the right to write may continue, in any state.
             (_, Claimed) => (self, Give::Resume),
             (Self::Handed | Self::Offered, Moment) | (Self::Parted, Held) => (self, Give::Listen),
             (Self::Handed, Ready) => (Self::Offered, Give::Offer),
@@ -90,12 +91,12 @@ impl Giver {
     }
 }
 
-/// The new process, once it has opened the archive and said so.
+/// The state of the new process, once it has opened the archive and sent READY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Taker {
-    /// The old process is there.
+    /// The old process is connected.
     Ready,
-    /// It went away without a word, and may not have ended yet.
+    /// The old process has disconnected without a message, and may not have ended yet.
     Orphaned,
 }
 
@@ -104,25 +105,25 @@ pub(super) enum Taker {
 pub(super) enum Take {
     /// Waits for an event.
     Listen,
-    /// Claims the right to write, if it is still the one that was offered.
+    /// Claims the right to write, unless another process has claimed it since it was offered.
     Claim,
     /// Opens for writing what it has opened for reading.
     Begin,
-    /// Says that it has started. From then on it writes, whether it was heard or not.
+    /// Sends STARTED. From then on it writes, whether the message arrives or not.
     Start,
     /// Ends. Nothing was written.
     End,
 }
 
 impl Taker {
-    /// What it is after an event, and what it does.
+    /// Returns the state after an event, and the next step.
     pub(super) fn next(self, event: Event) -> (Self, Take) {
         use Event::{Begun, Claimed, Go, Gone, Held, Moment};
         match (self, event) {
             (_, Claimed) => (self, Take::Begin),
             (_, Begun) => (self, Take::Start),
             (Self::Ready, Go) => (self, Take::Claim),
-            // Who gives up says so. Who has died has the right to write no more.
+            // A process that gives up sends FAILED. A process that has died has lost the right.
             (Self::Ready, Gone) | (Self::Orphaned, Moment) => (Self::Orphaned, Take::Claim),
             (Self::Orphaned, Held) => (self, Take::Listen),
             _ => (self, Take::End),

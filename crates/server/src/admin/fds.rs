@@ -1,4 +1,4 @@
-//! Open sockets and files, handed to another process (SCM_RIGHTS).
+//! Passes open sockets and files to another process (SCM_RIGHTS).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,10 +10,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// As many as are ever handed over at once.
+/// Maximum number of descriptors in one message.
 const FDS_MAX: usize = 32;
 
-/// Sends them, with one byte that carries them.
+/// Sends descriptors, along with one byte of data.
 pub(super) fn send(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -24,7 +24,8 @@ pub(super) fn send(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> io::Result<()
     Ok(())
 }
 
-/// Receives what [`send`] has sent. Nothing may have been read ahead from the stream.
+/// Receives the descriptors that [`send`] has sent. No byte may have been read ahead from the
+/// stream.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

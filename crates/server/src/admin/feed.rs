@@ -1,5 +1,5 @@
-//! What a process tells another on `control.sock`: answers, and to one that follows it also how far
-//! the archive has grown and what is passed on.
+//! What a process sends on `control.sock`: answers, and to a process that follows it also how far
+//! the shelves have grown, and the records that are never stored.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
@@ -14,14 +14,14 @@ use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, GROWN, mark_bytes};
 use crate::shelf::Movable;
 
-/// The way out of a connection.
+/// The outgoing side of a connection.
 pub(super) struct Outbox {
     to: Mutex<To>,
 }
 
 struct To {
     stream: BufWriter<UnixStream>,
-    /// Shelves in which the other end follows this one, and how far it was told that they have grown.
+    /// The shelves in which the other end follows this process, each with the last mark sent.
     followed: Vec<(Movable, Mark)>,
 }
 
@@ -30,7 +30,7 @@ impl Outbox {
         Self::following(stream, Vec::new())
     }
 
-    /// The way to one that follows these shelves, each from that mark on.
+    /// The outgoing side to a process that follows these shelves, each from its mark on.
     pub(super) fn following(stream: UnixStream, followed: Vec<(Movable, Mark)>) -> Self {
         let to = To { stream: BufWriter::new(stream), followed };
         Self { to: Mutex::new(to) }
@@ -40,8 +40,8 @@ impl Outbox {
         self.to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an answer about a shelf. Whoever follows has been told of what the answer speaks of
-    /// before: so it says OK only when its own readers see the record.
+    /// Writes an answer about a shelf, and before it how far the followed shelves have grown. So a
+    /// process that follows sends OK to its client only when its own readers see the record.
     pub(super) fn say(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
         let mut to = self.to();
         to.tell_growth()?;
@@ -75,10 +75,10 @@ impl To {
     }
 }
 
-/// A record that is passed on, with its shelf; None where a shelf has grown.
+/// A record that is never stored, with its shelf; `None` if a shelf has grown.
 type News = Option<(&'static str, Box<[u8]>)>;
 
-/// One that follows this process.
+/// A process that follows this one.
 pub(super) struct Feed {
     queue: Sender<News>,
     waiting: Arc<Waiting>,
@@ -93,8 +93,8 @@ struct Waiting {
 }
 
 impl Feed {
-    /// Starts to tell; ends when it is dropped. One that takes too little is cut off: this process
-    /// waits for nobody.
+    /// Starts a thread that sends until the feed is dropped. If more than `bytes_max` wait for the
+    /// follower, it is disconnected, so that this process never waits for it.
     pub(super) fn start(
         outbox: Arc<Outbox>,
         stream: UnixStream,
@@ -109,13 +109,13 @@ impl Feed {
         Ok(Self { queue, waiting, bytes_max, stream })
     }
 
-    /// Its part for a shelf.
+    /// The part of the feed that is about `shelf`.
     pub(super) fn of(self: &Arc<Self>, shelf: &'static str) -> ShelfFeed {
         ShelfFeed { feed: Arc::clone(self), shelf }
     }
 }
 
-/// One that follows this process, for one shelf.
+/// A process that follows this one, for one shelf.
 pub(super) struct ShelfFeed {
     feed: Arc<Feed>,
     shelf: &'static str,
@@ -123,9 +123,9 @@ pub(super) struct ShelfFeed {
 
 fn run(queued: &Receiver<News>, waiting: &Waiting, outbox: &Outbox) {
     while let Ok(record) = queued.recv() {
-        // Before the end of the archive is looked at: what comes after is a reason to look again.
+        // Reset before the end of the shelves is read: growth after that is queued anew.
         waiting.grown.store(false, Ordering::SeqCst);
-        // The connection's own thread sees that it is broken.
+        // If the connection is broken, the thread that reads from it notices.
         let _ = outbox.feed(record.as_ref());
         waiting.bytes.fetch_sub(record.map_or(0, |(_, record)| record.len()), Ordering::Relaxed);
     }
@@ -137,10 +137,10 @@ impl Sibling for ShelfFeed {
         let bytes: Box<[u8]> = record.bytes().into();
         let waiting = waiting.bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > *bytes_max {
-            // Fails where it has been closed.
+            // Fails if the connection is closed already.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
-        // The thread ends after this.
+        // Cannot fail: the receiving thread ends only once the feed is dropped.
         let _ = queue.send(Some((self.shelf, bytes)));
     }
 

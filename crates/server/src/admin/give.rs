@@ -43,23 +43,23 @@ use crate::shelf::Movable;
 /// Interval between two checks for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
-/// What a server can give away.
+/// What a server hands over at a takeover.
 pub(crate) struct Giving {
     pub(crate) lock: Arc<dyn WriteLock>,
-    /// All that it serves.
+    /// All shelves of the server.
     pub(crate) shelves: Vec<Movable>,
-    /// Empty once they are given.
+    /// The listening sockets. Empty once another process has taken over.
     pub(crate) listeners: Mutex<Vec<OwnedFd>>,
     pub(crate) role: watch::Sender<Role>,
 }
 
 /// How a takeover ended for the process that was to be taken over.
 enum Given {
-    /// It goes on as it was, for this reason.
+    /// This process continues as before, as the takeover failed for this reason.
     Kept(String),
     /// The other process has taken over.
     Away(Vec<Arc<Successor>>),
-    /// It does not write any more, and there is nobody to follow.
+    /// This process does not write any more, and has no process to follow, for this reason.
     Lost(String),
 }
 
@@ -227,7 +227,7 @@ impl Giving {
             let siblings = successor.shelf.siblings();
             siblings.add(Arc::clone(successor) as _);
             let commits = Arc::clone(successor);
-            // Subscribers are notified of what comes back.
+            // No listener: subscribers are notified when the new process reports growth.
             hold.through(Box::new(move |writes| commits.commit(writes)), Box::new(()));
             siblings.set_trouble(None);
         }
@@ -347,7 +347,7 @@ impl Exchange<'_> {
         fds::send(self.stream, &handed)
     }
 
-    /// Waits a moment for what the other process says.
+    /// Waits a short time for a message of the other process.
     fn listen(&mut self) -> Event {
         if self.stopping.load(Ordering::Acquire) {
             return Event::Stop;
@@ -366,7 +366,7 @@ impl Exchange<'_> {
                 FAILED => self.failed(Event::Failed, frame.text()),
                 _ => self.failed(Event::Failed, "the other process says something else"),
             },
-            // Also where this process has closed it, being about to end.
+            // Also if this process has closed the connection because it is to end.
             Ok(None) if self.stopping.load(Ordering::Acquire) => Event::Stop,
             Ok(None) => self.failed(Event::Gone, "the other process is gone"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.moment(),
@@ -374,7 +374,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Nothing was heard for a moment.
+    /// The event if no message has arrived: late, once the deadline has passed.
     fn moment(&mut self) -> Event {
         if self.late.take_if(|late| Instant::now() > *late).is_none() {
             return Event::Moment;
@@ -382,7 +382,7 @@ impl Exchange<'_> {
         self.failed(Event::Late, "the other process took too long (takeover_wait_ms)")
     }
 
-    /// Keeps the first reason.
+    /// Notes the first reason of a failure, and returns `event`.
     fn failed(&mut self, event: Event, reason: impl Into<String>) -> Event {
         if self.reason.is_empty() {
             self.reason = reason.into();

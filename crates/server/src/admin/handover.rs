@@ -57,27 +57,27 @@ pub trait Handover: Send + Sync {
     fn follow(&self, to: Mark, each: &mut dyn FnMut(u64, &Record<'_>)) -> Result<(), String>;
 }
 
-/// What became of claiming the right to write.
+/// The result of claiming the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is this process's.
+    /// This process has the right now.
     Mine,
-    /// Another process has it.
+    /// Another process has the right.
     Held,
-    /// It is free, but was a third process's meanwhile, or was offered to one.
+    /// The right is free, but a third process has had it meanwhile, or was offered it.
     Late,
 }
 
-/// The part that this process plays.
+/// The role of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It writes and accepts.
+    /// This process writes, and accepts connections.
     Serving,
     /// Another process is about to take over; it may fail.
     Giving,
     /// Another process writes and accepts; this one serves its connections to their end.
     Following,
-    /// And that other process is gone.
+    /// The process that this one followed is gone, for this reason.
     Lost(String),
 }
 
@@ -91,10 +91,10 @@ impl Role {
 /// The process at the other end of a takeover, for one shelf: it follows this process, or this
 /// process follows it.
 pub(crate) trait Sibling: Send + Sync {
-    /// A record that is never stored, for its subscribers.
+    /// Sends a record that is never stored, for the sibling's subscribers.
     fn pass_on(&self, record: &Record<'_>);
 
-    /// More is durable.
+    /// Notifies the sibling that more records are durable.
     fn grown(&self);
 }
 
@@ -115,7 +115,8 @@ impl Siblings {
         known.retain(|known| !Arc::ptr_eq(known, sibling));
     }
 
-    /// Why no writes are taken, while another process has the right to write and does not.
+    /// The reason why writes are refused, while another process has the right to write but does not
+    /// use it.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,5 +1,5 @@
-//! The writer of a server that another process is about to take over: held between two batches, then
-//! let go to one end or another.
+//! Holds a writer of a server that another process is about to take over, between two batches,
+//! until the outcome of the takeover is known.
 
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,17 +16,18 @@ const RETRY: Duration = Duration::from_millis(5);
 /// Changes where writes go.
 type Change = Box<dyn FnOnce(&mut Target) + Send>;
 
-/// A writer that is held, or refuses what it gets.
+/// A writer that is held, or that refuses writes.
 pub(super) struct Hold {
     shelf: Arc<Shelf>,
-    /// Lets the writer's thread go on; None once it does.
+    /// Lets the writer's thread continue. `None` once it does.
     held: Option<Sender<Change>>,
-    /// What made writes durable, while they are refused.
+    /// The writer's own commit function, while writes are refused.
     refused: Arc<Mutex<Option<Commit>>>,
 }
 
 impl Hold {
-    /// Holds the writer between two batches, by that time; what is written meanwhile waits.
+    /// Holds the writer between two batches; writes wait meanwhile. Fails if the writer does not
+    /// reach that point before `until`.
     pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, String> {
         let (held, decided) = channel::<Change>();
         let (waits, waiting) = sync_channel(1);
@@ -51,12 +52,12 @@ impl Hold {
         Ok(Self { shelf: Arc::clone(shelf), held: Some(held), refused: Arc::default() })
     }
 
-    /// Whose writer it is.
+    /// The shelf of the writer.
     pub(super) fn shelf(&self) -> &Arc<Shelf> {
         &self.shelf
     }
 
-    /// Writes wait no longer: they are refused, for this reason, until the writer is let go.
+    /// Refuses writes, instead of holding them, with this reason, until the writer is released.
     pub(super) fn refuse(&mut self, reason: &str) {
         let (refused, reason) = (Arc::clone(&self.refused), reason.to_owned());
         self.change(Box::new(move |target| {
@@ -66,7 +67,7 @@ impl Hold {
         }));
     }
 
-    /// The writer goes on as before.
+    /// Releases the writer, which continues as before.
     pub(super) fn let_go(mut self) {
         let refused = Arc::clone(&self.refused);
         self.change(Box::new(move |target| {
@@ -77,7 +78,7 @@ impl Hold {
         }));
     }
 
-    /// The writer goes on another way.
+    /// Releases the writer, which continues with another commit function and another listener.
     pub(super) fn through(mut self, commit: Commit, listener: Box<dyn Listener>) {
         self.change(Box::new(move |target| {
             target.commit = commit;
@@ -85,19 +86,19 @@ impl Hold {
         }));
     }
 
-    /// The writer refuses what it gets for good.
+    /// Makes the writer refuse all writes for good.
     pub(super) fn give_up(mut self, reason: &str) {
         self.refuse(reason);
     }
 
-    /// Has the writer's thread make a change, which waits for it, or comes by sooner or later: it lives
-    /// as long as the shelf does.
+    /// Makes the writer's thread apply a change: at once if the thread is held, else between two
+    /// batches. The thread lives as long as the shelf.
     fn change(&mut self, change: Change) {
         let mut job: Between = match self.held.take() {
             None => change,
             Some(held) => match held.send(change) {
                 Ok(()) => return,
-                // Not reached: it waits for this.
+                // Not reached: the held thread waits for the change.
                 Err(refused) => refused.0,
             },
         };

@@ -1,4 +1,4 @@
-//! What operators' programs ask over HTTP: `/healthz` (does it serve and write?) and `/metrics`.
+//! HTTP for operators' programs: `/healthz` (does the server serve and write?) and `/metrics`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,30 +22,30 @@ use crate::ranges;
 use crate::server::ServeError;
 use crate::stop::Stop;
 
-/// Connections to the operators' own address at a time.
+/// Maximum number of connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
-/// How long one of them may last.
+/// Maximum duration of such a connection.
 const CONNECTION_MAX: Duration = Duration::from_mins(1);
 
-/// The operators' own address, if there is one, and who may read the metrics.
+/// The operators' own address, if there is one, and the addresses that may read the metrics.
 pub(crate) struct OperatorsDoor {
     listener: Option<Listener>,
     allow: Vec<IpNet>,
 }
 
 impl OperatorsDoor {
-    /// Opens it.
+    /// Opens the operators' own address, if the configuration has one.
     pub(crate) fn open(door: MetricsDoor, host: &mut Host<'_>) -> Result<Self, ServeError> {
         let listen = |addr| host.listen(addr, "server.metrics_listen");
         Ok(Self { listener: door.listen.map(listen).transpose()?, allow: door.allow })
     }
 
-    /// Where it listens, if anywhere.
+    /// The listener of the operators' own address, if there is one.
     pub(crate) fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref()
     }
 
-    /// What it answers with.
+    /// Creates what answers the requests, here and at other doors.
     pub(crate) fn operators(&self, networks: &Arc<[Opened]>, stop: Stop) -> Operators {
         Operators {
             networks: Arc::clone(networks),
@@ -55,12 +55,12 @@ impl OperatorsDoor {
         }
     }
 
-    /// Serves it until the server goes down, if it has an address.
+    /// Serves the operators' own address, if there is one, until the server shuts down.
     pub(crate) async fn serve(self, operators: Operators) {
         let Some(listener) = self.listener.and_then(|listener| listener.take()) else { return };
         let bounds = Bounds { head_timeout: CONNECTION_MAX, connection_max: Some(CONNECTION_MAX) };
         let stop = operators.stop.clone();
-        // `metrics_allow` says who is answered, whoever else is served.
+        // The lists of clients do not apply here: `metrics_allow` decides.
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
@@ -68,24 +68,24 @@ impl OperatorsDoor {
     }
 }
 
-/// What operators' programs are answered with. Cheap to clone.
+/// Answers the requests of operators' programs. Cheap to clone.
 #[derive(Clone)]
 pub struct Operators {
     networks: Arc<[Opened]>,
-    /// Who may read the metrics.
+    /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
-    /// They have an address of their own.
+    /// The operators have an address of their own.
     apart: bool,
     stop: Stop,
 }
 
 impl Operators {
-    /// Whether `/metrics` has an address of its own, and is nowhere else.
+    /// Whether `/metrics` has an address of its own, and is served nowhere else.
     pub fn are_apart(&self) -> bool {
         self.apart
     }
 
-    /// 200 while records are taken and kept, else 503 with the reason.
+    /// Status 200 while records are accepted and stored, else 503 with the reason.
     pub fn health(&self) -> Response {
         let trouble = if self.stop.is_down() {
             Some("going down".to_owned())
@@ -100,19 +100,19 @@ impl Operators {
         }
     }
 
-    /// The page for Prometheus, to those who may read it.
+    /// The page for Prometheus, or status 403 for an address that may not read it.
     pub async fn metrics(&self, peer: IpAddr, headers: &HeaderMap) -> Response {
         if !ranges::contain(&self.allow, peer) {
             let text = "not for this address; server.metrics_allow names those that may read it\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        // A proxy on this machine has an address of this machine, whoever stands before it.
+        // A proxy on this machine has an address of this machine, wherever its client is.
         if is_passed_on(headers) {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let networks = Arc::clone(&self.networks);
-        // Reads files of the system and takes a look at all segments: no work for this thread.
+        // Blocking: the page reads files of the system and the state of all segments.
         match tokio::task::spawn_blocking(move || prometheus::page(&networks)).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -128,7 +128,7 @@ impl Operators {
     }
 }
 
-/// Whether a proxy says that it asks for somebody else.
+/// Whether the headers say that a proxy forwards the request of another client.
 fn is_passed_on(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED)
         || headers.contains_key("x-forwarded-for")

@@ -1,4 +1,4 @@
-//! How the machine's own people and programs reach a running server.
+//! How operators and programs on the same machine reach a running server.
 
 pub mod control;
 mod exchange;

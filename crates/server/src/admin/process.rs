@@ -1,35 +1,35 @@
-//! What the system says about this process, where it says so in `/proc`.
+//! Reads from `/proc` what the system reports about this process.
 
 use std::fs;
 
 /// Ticks of the processor clock in a second, as `/proc` counts them on Linux.
 const TICKS_S: f64 = 100.0;
-/// Files of an archive and sockets that are no connections, about.
+/// Estimated number of open files besides connections: the archive's files, and other sockets.
 const FILES: u64 = 500;
 
-/// Memory, files and time of this process. None where the system does not say.
+/// Memory, files and time of this process. `None` for what the system does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Process {
-    /// Bytes of memory in use, without what is mapped from files and not touched.
+    /// Bytes of memory in use, without pages that are mapped from files and were not touched.
     pub(crate) resident_bytes: Option<u64>,
     /// Bytes of address space, mapped files included.
     pub(crate) virtual_bytes: Option<u64>,
     /// Open files and sockets.
     pub(crate) open_fds: Option<u64>,
-    /// How many it may have.
+    /// Maximum number of open files and sockets.
     pub(crate) max_fds: Option<u64>,
     /// Seconds of processor time.
     pub(crate) cpu_s: Option<f64>,
 }
 
 impl Process {
-    /// As it is now.
+    /// Reads the current values.
     pub(crate) fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let kib = |name| word_behind(&status, name).map(|kib: u64| kib * 1024);
-        // The name of the program, in brackets, may have spaces; what follows has not.
+        // The name of the program, in brackets, may contain spaces; the fields after it do not.
         let fields: Vec<f64> = stat
             .rsplit_once(')')
             .map_or("", |(_, fields)| fields)
@@ -47,7 +47,8 @@ impl Process {
     }
 }
 
-/// Says so if there may not be as many files as connections: whoever comes then is not even heard.
+/// Logs a warning if connections may need more files than the process may open. Without a free file
+/// descriptor, a connection is not even accepted.
 pub(crate) fn warn_if_few_files(connections_max: usize) {
     let needed = connections_max as u64 + FILES;
     if let Some(max_fds) = Process::now().max_fds.filter(|max_fds| *max_fds < needed) {
@@ -60,7 +61,7 @@ pub(crate) fn warn_if_few_files(connections_max: usize) {
     }
 }
 
-/// The word behind the first that begins a line.
+/// The word after `begins` on the first line that starts with it.
 fn word_behind<T: std::str::FromStr>(text: &str, begins: &str) -> Option<T> {
     let line = text.lines().find_map(|line| line.strip_prefix(begins))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,7 +1,7 @@
-//! The page for Prometheus as a whole: what doors have done, what there is to say of each shelf, and the
-//! process.
+//! The whole page for Prometheus: metrics of the doors, of each shelf and of the process.
 //!
-//! The first shelf's lines have no label, as most servers have but one; the others' have `shelf`.
+//! Lines of the first shelf have no label, as most servers have only one shelf. Lines of other
+//! shelves have the label `shelf`.
 
 use hark_archive::mirror::Lag;
 use hark_archive::store::{Database, Stats};
@@ -11,7 +11,7 @@ use crate::door::Opened;
 use crate::metrics::Page;
 use crate::shelf::Shelf;
 
-/// The page as it is now.
+/// Writes the page, with current values.
 pub(crate) fn page(networks: &[Opened]) -> String {
     let mut page = Page::default();
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
@@ -40,7 +40,7 @@ pub(crate) fn page(networks: &[Opened]) -> String {
     page.into_text()
 }
 
-/// A shelf and what it says of itself, with the label of its lines.
+/// A shelf, the statistics of its store, and the label of its lines.
 struct Described<'a> {
     shelf: &'a Shelf,
     stats: Stats,
@@ -48,13 +48,13 @@ struct Described<'a> {
 }
 
 impl Described<'_> {
-    /// Its label with others.
+    /// The shelf's label, followed by other labels.
     fn and(&self, others: &str) -> String {
         if self.label.is_empty() { others.into() } else { format!("{},{others}", self.label) }
     }
 }
 
-/// The shelves that have what `of` gives, each with it.
+/// Returns the shelves for which `of` returns something, each with that.
 fn having<'a, T>(
     shelves: &'a [Described<'a>],
     of: fn(&'a Stats) -> Option<&'a T>,
@@ -62,10 +62,10 @@ fn having<'a, T>(
     shelves.iter().filter_map(|described| Some((described, of(&described.stats)?))).collect()
 }
 
-/// A number of each shelf.
+/// A metric of each shelf: its name, its help text, and its value.
 type Number<T> = (&'static str, &'static str, fn(&T) -> f64);
 
-/// Lines of one kind, of all shelves that have what they are about.
+/// Writes metrics of the type `kind`, with a line for each of these shelves.
 fn lines<'a, T: 'a>(
     page: &mut Page,
     kind: &str,

@@ -1,5 +1,5 @@
-//! The frames on `control.sock`. Both ends are of the same version of Hark, on the same machine; but
-//! for a takeover, which says first how it is spoken.
+//! The frames on `control.sock`. Both ends run on the same machine, and have the same version of
+//! Hark, except in a takeover, whose first frame has a protocol version.
 //!
 //! ```text
 //!  0  4  length of what follows, little endian
@@ -9,15 +9,15 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS. Every request has one
-//! answer, in the order of the requests, which names the same shelf; PROGRESS lines may come before
-//! that of a COMPACT or ERASE.
+//! Requests: PUT (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS. Every request has
+//! one answer, which names the same shelf; answers come in the order of the requests. PROGRESS
+//! lines may come before the answer to a COMPACT or ERASE.
 //!
-//! A takeover is a connection of its own. The new process says TAKEOVER, the old one the STATE of its
-//! doors and HANDED with its listening sockets and its hold on the lock; then READY, GO, STARTED as
-//! `give` tells. Whichever side gives up says FAILED. From then on the old process is the one that asks
-//! (PUT, ERASE), and between the answers it is told how far each shelf has GROWN. EPHEMERAL goes both
-//! ways.
+//! A takeover has a connection of its own. The new process sends TAKEOVER. The old process sends
+//! the STATE of its doors, and HANDED with its listening sockets and its handle of the lock. READY,
+//! GO and STARTED follow, as `give` describes. A side that gives up sends FAILED. After STARTED,
+//! the old process sends requests (PUT, ERASE), and receives how far each shelf has GROWN between
+//! the answers. EPHEMERAL goes both ways.
 
 use std::io::{self, Read, Write};
 
@@ -32,11 +32,11 @@ pub(super) const STATS: u8 = 4;
 /// A process wants to take over; the body is [`TAKEOVER_VERSION`], then the names of its shelves, a
 /// line each.
 pub(super) const TAKEOVER: u8 = 5;
-/// It has opened the archive; the body is the process's number as text.
+/// The new process has opened the archive; the body is its process id as text.
 pub(super) const READY: u8 = 6;
-/// It has the right to write and uses it from now on.
+/// The new process has the right to write and uses it from now on.
 pub(super) const STARTED: u8 = 7;
-/// A record that is passed on and never stored.
+/// A record for subscribers that is never stored.
 pub(super) const EPHEMERAL: u8 = 8;
 
 /// The answer to a PUT: an outcome.
@@ -45,26 +45,26 @@ pub(super) const OUTCOME: u8 = 0x81;
 pub(super) const PROGRESS: u8 = 0x82;
 /// Any other answer, as text.
 pub(super) const TEXT: u8 = 0x83;
-/// It could not be done; the body says why.
+/// The request failed; the body is the reason.
 pub(super) const FAILED: u8 = 0x84;
 
-/// Sockets and lock come with the byte behind this frame; the body is the turn up to which the
-/// right to write can be claimed.
+/// The sockets and the lock come with the byte after this frame; the body is the turn up to which
+/// the right to write can be claimed.
 pub(super) const HANDED: u8 = 0x85;
 /// The new process may claim the right to write.
 pub(super) const GO: u8 = 0x86;
 /// The shelf is durable up to the mark in the body.
 pub(super) const GROWN: u8 = 0x87;
-/// A part of what the shelf's door goes on with.
+/// A part of the state with which the shelf's door continues.
 pub(super) const STATE: u8 = 0x88;
 
-/// Bytes of a frame between two servers: as many as a record may have in the archive, and some.
+/// Maximum size of a frame between two servers, in bytes: a little more than the largest record.
 pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
 
-/// How a takeover is spoken, and what of the archive's files both processes have to read alike.
+/// The version of the takeover protocol, and of the file formats that both processes must agree on.
 pub(super) const TAKEOVER_VERSION: u32 = 3;
 
-/// A mark as a body.
+/// Encodes a mark as a body.
 pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..4].copy_from_slice(&mark.log.to_le_bytes());
@@ -72,25 +72,25 @@ pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
     bytes
 }
 
-/// The mark that a body says.
+/// Decodes a mark from a body.
 pub(super) fn mark(bytes: &[u8]) -> Option<Mark> {
     let (log, bytes) = bytes.split_first_chunk()?;
     let bytes: [u8; 8] = bytes.try_into().ok()?;
     Some(Mark { log: u32::from_le_bytes(*log), bytes: u64::from_le_bytes(bytes) })
 }
 
-/// Ids as a body.
+/// Encodes ids as a body.
 pub(super) fn ids_bytes(ids: &[Id]) -> Vec<u8> {
     ids.concat()
 }
 
-/// The ids that a body says.
+/// Decodes ids from a body.
 pub(super) fn ids(bytes: &[u8]) -> Option<Vec<Id>> {
     let (ids, rest) = bytes.as_chunks();
     rest.is_empty().then(|| ids.to_vec())
 }
 
-/// Writes a frame about a shelf, or about none.
+/// Writes a frame. `shelf` is empty if the frame is about all of the archive.
 pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
     let invalid = |_| io::Error::new(io::ErrorKind::InvalidInput, "frame is too long");
     let name = u8::try_from(shelf.len()).map_err(invalid)?;
@@ -104,19 +104,20 @@ pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) ->
 /// A frame that was read.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
-    /// What it is.
+    /// The type of the frame, such as [`PUT`].
     pub(super) what: u8,
     /// The length of the name, the name and the body.
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// The shelf that it is about; empty where it is about none.
+    /// The name of the shelf that the frame is about; empty if it is about none.
     pub(super) fn shelf(&self) -> &str {
         self.parts().map_or("", |(shelf, _)| shelf)
     }
 
-    /// What it says. Where it names no shelf as it should, as before frames did so, that is all of it.
+    /// The body. All bytes of the frame are its body if it has no valid name of a shelf, as frames
+    /// of older versions have none.
     pub(super) fn body(&self) -> &[u8] {
         self.parts().map_or(&self.bytes, |(_, body)| body)
     }
@@ -127,12 +128,12 @@ impl Frame {
         Some((str::from_utf8(name).ok()?, body))
     }
 
-    /// The same where that is text.
+    /// The body as text.
     pub(super) fn text(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(self.body())
     }
 
-    /// Reads the next one in its place. False at the end of the stream.
+    /// Reads the next frame into this one. Returns false at the end of the stream.
     pub(super) fn read(&mut self, from: &mut impl Read, bytes_max: usize) -> io::Result<bool> {
         let mut head = [0; 5];
         match from.read(&mut head[..1])? {
@@ -148,7 +149,7 @@ impl Frame {
     }
 }
 
-/// The length of a frame behind its first bytes, if it may be that long.
+/// Decodes the length of the rest of a frame. Fails if it is 0 or more than `bytes_max`.
 fn length(bytes: [u8; 4], bytes_max: usize) -> io::Result<usize> {
     let len = u32::from_le_bytes(bytes) as usize;
     if len == 0 || len > bytes_max {
@@ -157,13 +158,13 @@ fn length(bytes: [u8; 4], bytes_max: usize) -> io::Result<usize> {
     Ok(len)
 }
 
-/// Reads frames from a stream that lets a reader wait for so long only. What has come of a frame by
-/// then is kept for the next try. Nothing behind a frame is read with it.
+/// Reads frames from a stream with a read timeout. The bytes of a frame that arrive before a
+/// timeout are kept for the next try. No byte after a frame is read with it.
 #[derive(Default)]
 pub(super) struct Pieces(Vec<u8>);
 
 impl Pieces {
-    /// The next frame, once it is whole. None at the end of the stream.
+    /// Reads the next frame until it is complete. `None` at the end of the stream.
     pub(super) fn read(
         &mut self,
         from: &mut impl Read,
@@ -195,7 +196,7 @@ impl Pieces {
     }
 }
 
-/// An outcome as a body.
+/// Encodes an outcome as a body.
 pub(super) fn outcome_bytes(outcome: Outcome) -> [u8; 9] {
     let (code, number) = match outcome {
         Outcome::Stored { seq } => (0, seq),
@@ -210,7 +211,7 @@ pub(super) fn outcome_bytes(outcome: Outcome) -> [u8; 9] {
     bytes
 }
 
-/// The outcome that a body says.
+/// Decodes an outcome from a body.
 pub(super) fn outcome(bytes: &[u8]) -> Option<Outcome> {
     let (code, number) = bytes.split_first()?;
     let number = u64::from_le_bytes(*number.first_chunk()?);
@@ -229,7 +230,7 @@ pub(super) fn outcome(bytes: &[u8]) -> Option<Outcome> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, and between two of them none.
+    /// Returns one byte at a time, and `WouldBlock` before each.
     struct Slow<'a>(&'a [u8], bool);
 
     impl Read for Slow<'_> {

@@ -1,5 +1,5 @@
-//! The server's end of `control.sock`: two threads a connection, one that reads and submits, one that
-//! answers in order.
+//! The server's end of `control.sock`. Each connection has two threads: one reads and submits
+//! requests, the other writes the answers, in the order of the requests.
 
 use std::io::{self, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -28,12 +28,12 @@ use crate::door::{Door, Opened};
 use crate::settings::Shared;
 use crate::shelf::{Movable, Shelf};
 
-/// Deletes in one write.
+/// Maximum number of ids that one write deletes.
 const ERASE_BATCH: usize = 512;
 
-/// The socket while the server runs. Dropping it ends its connections and removes it.
+/// The socket of a running server. Dropping this ends the connections and removes the socket.
 pub(crate) struct Control {
-    /// Where it lies now, and where it is to lie.
+    /// The socket's current path, and the path that [`Control::publish`] moves it to.
     bound: PathBuf,
     path: PathBuf,
     listener: Arc<UnixListener>,
@@ -43,14 +43,14 @@ pub(crate) struct Control {
     followers: watch::Sender<usize>,
 }
 
-/// Connections that are open, by number.
+/// The open connections, by number.
 type Streams = Arc<Mutex<Vec<(u64, UnixStream, JoinHandle<()>)>>>;
 
-/// An answer that is there, or will be, and the shelf that it is about.
+/// The shelf that an answer is about, and the receiver of the answer.
 type Promise = (&'static str, Receiver<(u8, Vec<u8>)>);
 
 impl Control {
-    /// Opens the socket, beside the place where it is to lie.
+    /// Opens the socket under a temporary name next to `path`.
     pub(crate) fn start(
         path: &Path,
         networks: &Arc<[Opened]>,
@@ -79,20 +79,21 @@ impl Control {
         })
     }
 
-    /// Puts the socket in its place, where that of a dead server or of the one before this may lie;
-    /// that the archive has no other is for the store's lock to say.
+    /// Moves the socket to its final path. A socket of an ended or a previous server there is
+    /// replaced. The store's lock ensures that no other server uses the archive.
     pub(crate) fn publish(&mut self) -> io::Result<()> {
         socket::put_in_place(&self.bound, &self.path)?;
         self.bound.clone_from(&self.path);
         Ok(())
     }
 
-    /// How many processes follow this one.
+    /// The number of processes that follow this one.
     pub(crate) fn followers(&self) -> watch::Receiver<usize> {
         self.followers.subscribe()
     }
 
-    /// Serves the process that this one has taken these shelves over from, each at that mark.
+    /// Serves the process from which this one took over `shelves`, each with the mark from which
+    /// that process follows.
     pub(crate) fn serve_follower(
         &self,
         stream: UnixStream,
@@ -107,7 +108,7 @@ impl Control {
         for (Movable { shelf, .. }, _) in &shelves {
             let sibling: Arc<dyn Sibling> = Arc::new(feed.of(shelf.name()));
             shelf.siblings().add(Arc::clone(&sibling));
-            // What has been written since it was said where to begin.
+            // Reports what was written after the mark was taken.
             sibling.grown();
             siblings.push((Arc::clone(shelf), sibling));
         }
@@ -135,8 +136,8 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.connection.stopping.store(true, Ordering::Release);
-        // Wakes the thread that accepts; a connection would not, where another server's socket lies in
-        // the place of this one.
+        // Wakes the accepting thread. A new connection would not wake it if the socket at the path
+        // is another server's by now.
         let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
         let given = || self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
         let woken = woken || !given() && UnixStream::connect(&self.bound).is_ok();
@@ -146,13 +147,13 @@ impl Drop for Control {
         let streams =
             std::mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner));
         for (_, stream, _) in &streams {
-            // Fails where the client has closed it.
+            // Fails if the client has closed the connection.
             let _ = stream.shutdown(std::net::Shutdown::Read);
         }
         for (_, _, thread) in streams {
             let _ = thread.join();
         }
-        // Not earlier: a takeover that was under way has come to an end by now.
+        // Not earlier: by now, a takeover that was under way has ended.
         if !given() {
             let _ = std::fs::remove_file(&self.bound);
         }
@@ -178,7 +179,7 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
             if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, &[])) {
                 tracing::warn!(%error, "a control connection broke");
             }
-            // The other clone is kept for stopping it, so this is what ends the connection.
+            // The list holds another clone of the stream, so dropping this one would close nothing.
             let _ = ours.shutdown(std::net::Shutdown::Both);
         });
         if let Ok(thread) = thread {
@@ -195,12 +196,12 @@ struct Connection {
     stopping: Arc<AtomicBool>,
 }
 
-/// What a request is answered with.
+/// The sender of the answer to a request.
 type Say = SyncSender<(u8, Vec<u8>)>;
 
 impl Connection {
-    /// Serves a connection; `siblings` is the process at its other end, for each shelf in which it
-    /// follows this one.
+    /// Serves a connection. `siblings` has an entry for each shelf in which the process at the
+    /// other end follows this one.
     fn run(
         &self,
         stream: &UnixStream,
@@ -217,7 +218,7 @@ impl Connection {
         let bytes_max = if siblings.is_empty() {
             self.settings.load().limits.control_frame_bytes_max
         } else {
-            // What it has let in, its settings have allowed.
+            // The other process has checked its records against its own settings.
             PEER_FRAME_BYTES_MAX
         };
         let result = loop {
@@ -247,7 +248,7 @@ impl Connection {
                 }
                 continue;
             }
-            // Room for progress, as the answers before this one may not be read yet.
+            // Capacity for lines of progress, as earlier answers may not have been read yet.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
@@ -255,7 +256,8 @@ impl Connection {
                 break Ok(());
             }
             match network {
-                // What its clients publish is for those, too, whom only this process reaches.
+                // What clients of the other process publish must also go to the peers that only
+                // this process reaches.
                 Some(Opened { shelf, door }) if frame.what == PUT && !siblings.is_empty() => {
                     put(shelf, Some(Arc::clone(door)), frame.body(), say);
                 }
@@ -274,7 +276,7 @@ impl Connection {
         self.networks.iter().find(|network| network.shelf.name() == shelf)
     }
 
-    /// Why a request about no shelf of this server is not answered.
+    /// The reason for refusing a request that names no shelf of this server.
     fn unserved(&self, frame: &Frame) -> String {
         if frame.what == TAKEOVER {
             return "this archive cannot be taken over while it is served".into();
@@ -284,7 +286,7 @@ impl Connection {
     }
 
     fn serve(&self, frame: &Frame, Opened { shelf, door }: &Opened, say: Say) {
-        // Sends below fail only where the connection is gone, and the answer with it.
+        // The sends below fail only if the connection is gone; then no answer is needed.
         let answer = match frame.what {
             PUT => return put(shelf, None, frame.body(), say),
             ERASE => self.erase(shelf, frame.body(), &say).map(|count| count.to_string()),
@@ -331,9 +333,9 @@ impl Connection {
     }
 }
 
-/// Writes a record. `door` forwards it, once it is stored, where that is to be done.
+/// Writes a record. Once the record is stored, `door`, if given, forwards it.
 fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: Say) {
-    // Here and not in the store: a bad record there would fail others in its batch.
+    // Checked here and not in the store, where a bad record would fail the others in its batch.
     if let Err(error) = Record::new(body).and_then(|record| record.check()) {
         let _ = say.send((FAILED, error.to_string().into()));
         return;
@@ -356,7 +358,7 @@ fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: Say) {
     }
 }
 
-/// What is known of a shelf, whatever its network.
+/// Returns the statistics that a shelf of any network has.
 fn stats(shelf: &Shelf) -> Map<String, Value> {
     let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
     let more = [
@@ -388,7 +390,7 @@ fn mirror(lag: &Lag) -> Value {
     })
 }
 
-/// Writes what was promised, in order; flushes when it has to wait.
+/// Writes the promised answers in order, and flushes before it waits for one.
 fn answer(promised: &Receiver<Promise>, to: &Outbox) -> io::Result<()> {
     loop {
         let (shelf, promise) = if let Ok(promise) = promised.try_recv() {

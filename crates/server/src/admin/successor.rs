@@ -1,4 +1,5 @@
-//! The process that took over, as the one before it sees it: what makes a shelf's batches durable.
+//! The process that took over, as the old process sees it: it makes the old process's batches
+//! durable.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,23 +12,23 @@ use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, ERASE, Frame, OUTCOME, PUT, TEXT, ids_bytes};
 use crate::shelf::Shelf;
 
-/// Ids in one request to erase.
+/// Maximum number of ids in one ERASE request.
 const ERASE_IDS: usize = 512;
 
-/// What the process that took over is told, of all shelves.
+/// The outgoing stream to the process that took over, shared by all shelves.
 pub(super) type To = Arc<Mutex<BufWriter<UnixStream>>>;
 
-/// The way to the process that took over.
+/// Opens the outgoing stream to the process that took over.
 pub(super) fn to(stream: &UnixStream) -> io::Result<To> {
     Ok(Arc::new(Mutex::new(BufWriter::with_capacity(64 << 10, stream.try_clone()?))))
 }
 
-/// The process that took over, for the writer of a shelf of this one.
+/// The process that took over, to which the writer of one shelf sends its batches.
 pub(super) struct Successor {
-    /// What it writes, as this process sees it.
+    /// The shelf, as this process has it.
     pub(super) shelf: Arc<Shelf>,
     to: To,
-    /// None once it is gone.
+    /// `None` once the process that took over is gone.
     answers: Mutex<Option<Sender<Answer>>>,
     answered: Mutex<Receiver<Answer>>,
 }
@@ -41,8 +42,8 @@ impl Successor {
         Self { shelf, to, answers, answered }
     }
 
-    /// Has it make a batch durable. It tells its growth before it answers, so what is answered is
-    /// seen by readers here.
+    /// Sends a batch to the successor, and waits until it is durable there. The successor reports
+    /// growth before it answers, so readers here see a record before its write is answered.
     pub(super) fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
         let stopped = |reason: String| CommitError::Stopped(reason);
         let lost = |_| stopped("the process that took over is gone".into());
@@ -89,7 +90,7 @@ impl Successor {
         refused.map_or(Ok(done), |reason| Err(stopped(reason)))
     }
 
-    /// The ids of what matches: the other process is asked for those.
+    /// The ids of the records that match, which an ERASE request names.
     fn matching(&self, query: &Query) -> Result<Vec<Id>, String> {
         let failed = |error: hark_archive::SearchError| error.to_string();
         let mut ids = Vec::new();
@@ -102,7 +103,7 @@ impl Successor {
         Ok(ids)
     }
 
-    /// An answer has come.
+    /// Passes an answer of the successor to the commit that waits for it.
     pub(super) fn answered(&self, frame: &Frame) {
         let none = |what: &str| format!("{what} that is none");
         let answer = match frame.what {
@@ -111,16 +112,16 @@ impl Successor {
             _ => Err(frame.text().into_owned()),
         };
         if let Some(answers) = &*self.answers.lock().unwrap_or_else(PoisonError::into_inner) {
-            // The receiver lives as long as this does.
+            // Cannot fail: the receiver lives as long as `self`.
             let _ = answers.send(answer);
         }
     }
 
-    /// It is gone: who waits for an answer is told.
+    /// Closes the connection to a successor that is gone. Commits that wait for an answer fail.
     pub(super) fn end(&self) {
         drop(self.answers.lock().unwrap_or_else(PoisonError::into_inner).take());
         let to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        // Fails where it is closed.
+        // Fails if the connection is closed already.
         let _ = to.get_ref().shutdown(std::net::Shutdown::Both);
     }
 }
@@ -128,7 +129,7 @@ impl Successor {
 impl Sibling for Successor {
     fn pass_on(&self, record: &Record<'_>) {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        // That it is gone is seen where it is heard.
+        // If the successor is gone, the thread that reads from it notices.
         let _ = protocol::write(&mut *to, EPHEMERAL, self.shelf.name(), record.bytes())
             .and_then(|()| to.flush());
     }

@@ -1,4 +1,4 @@
-//! The new process's side of a takeover; `give` draws both.
+//! The new process's side of a takeover. `give` has a drawing of both sides.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use super::protocol::{
 };
 use crate::shelf::Movable;
 
-/// A takeover under way. A process that ends before it serves leaves the running server as it was.
+/// A takeover under way. If this process ends before it serves, the running server continues.
 pub struct Taking {
     stream: UnixStream,
     lock: Option<OwnedFd>,
@@ -27,9 +27,9 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// Asks the server whose socket lies at `path` for its archive, which has these shelves, and for its
-    /// sockets. On return that server writes no more, but goes on if this one does not finish. Lines of
-    /// progress are passed on.
+    /// Asks the server whose socket is at `path` for its archive, which must have these shelves,
+    /// and for its sockets. On success that server has stopped writing, but it continues if this
+    /// process does not finish the takeover. `progress` receives lines of progress.
     pub fn ask(
         path: &Path,
         shelves: &[&str],
@@ -58,12 +58,12 @@ impl Taking {
         Ok(Self { stream, lock, turn, listeners, states })
     }
 
-    /// What the doors of the other server hand over, by the names of their shelves.
+    /// The states that the doors of the other server hand over, by the names of their shelves.
     pub(crate) fn states(&mut self) -> Vec<(String, Vec<u8>)> {
         std::mem::take(&mut self.states)
     }
 
-    /// The hold on the archive's lock.
+    /// The handle of the archive's lock. `None` at the second call.
     pub fn lock(&mut self) -> Option<OwnedFd> {
         self.lock.take()
     }
@@ -84,17 +84,18 @@ impl Taking {
         Some(self.listeners.remove(at))
     }
 
-    /// All is ready: waits for the other server to offer the right to write, claims it, begins to
-    /// write all shelves, and says so. What is returned is the connection of a server that follows. If
-    /// it fails, nothing was written; the right to write goes back when this process ends. A server
-    /// that is gone, but has not ended, is waited for with some patience.
+    /// Finishes the takeover, once this process is ready to serve: waits for the other server to
+    /// offer the right to write, claims it, opens all shelves for writing, and sends STARTED.
+    /// Returns the connection to the other server, which follows from now on. On failure nothing
+    /// was written, and the right to write is released when this process ends. If the other server
+    /// has disconnected, but has not ended, this waits for its end, at most for `patience`.
     pub(crate) fn finish(
         mut self,
         lock: &dyn WriteLock,
         shelves: &[Movable],
         patience: Duration,
     ) -> Result<UnixStream, ControlError> {
-        // If it can not be said, that the other server is gone, or has given up, is heard next.
+        // If READY cannot be sent, the next read shows that the other server is gone or gave up.
         let _ =
             protocol::write(&mut self.stream, READY, "", std::process::id().to_string().as_bytes());
         let mut taker = Taker::Ready;
@@ -129,12 +130,12 @@ impl Taking {
                     }
                 },
                 Take::Start => {
-                    // If it can not be said, the other server is about to end, or has ended.
+                    // If STARTED cannot be sent, the other server is about to end, or has ended.
                     let _ = protocol::write(&mut self.stream, STARTED, "", b"");
                     return Ok(self.stream);
                 }
                 Take::End => {
-                    // Only for the log of the other server, if it is there.
+                    // Only for the log of the other server, if it still runs.
                     let _ = protocol::write(
                         &mut self.stream,
                         FAILED,
@@ -147,7 +148,7 @@ impl Taking {
         }
     }
 
-    /// The answer to READY, and what has failed if nothing comes of it.
+    /// Waits for the answer to READY. Returns it, and the error to report if the takeover fails.
     fn hear_go(&mut self) -> (Event, ControlError) {
         let mut frame = Frame::default();
         match hear(&mut self.stream, &mut frame).map(|()| frame.what) {
@@ -163,7 +164,7 @@ fn refused(why: &str) -> ControlError {
     ControlError::Refused(why.into())
 }
 
-/// Reads the next frame, and nothing ahead, as sockets may come behind it.
+/// Reads the next frame and no byte after it, as sockets may come with the next byte.
 fn hear(stream: &mut UnixStream, frame: &mut Frame) -> Result<(), ControlError> {
     if frame.read(stream, PEER_FRAME_BYTES_MAX)? {
         return Ok(());

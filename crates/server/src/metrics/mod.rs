@@ -1,6 +1,6 @@
 //! Counts of what was done since the start, as plain numbers. [`Page`] writes them as text.
 //!
-//! The values of a label are an enum here, so that no client can make up new ones.
+//! The values of a label are an enum here, so that clients cannot add new ones.
 
 use std::marker::PhantomData;
 
@@ -12,15 +12,15 @@ use serde_json::Value;
 
 mod page;
 
-/// What a label of a metric can say.
+/// A value of a label of a metric.
 pub trait Label: Copy + 'static {
-    /// All of it, with its names, in the order of the numbers.
+    /// All values with their names, in the order of their numbers.
     const ALL: &'static [(Self, &'static str)];
 
-    /// Its number.
+    /// The number of this value.
     fn number(self) -> usize;
 
-    /// Its name.
+    /// The name of this value.
     fn name(self) -> &'static str {
         Self::ALL[self.number()].1
     }
@@ -44,17 +44,17 @@ macro_rules! labels {
 pub(crate) use labels;
 
 labels! {
-    /// Why a connection was turned away before it could say anything.
+    /// Why a connection was refused before its client could send anything.
     TurnedAway {
-        /// There are as many as there may be.
+        /// The door has as many connections as it may have.
         Full = "full",
-        /// Its address has as many as it may.
+        /// The client's address has as many connections as it may have.
         Address = "address",
-        /// Its address is not let in.
+        /// The lists of addresses do not let the client's address in.
         Denied = "denied",
     }
 
-    /// What a search was driven by.
+    /// The conditions of a query by which its search found candidates.
     Plan {
         /// Ids.
         Ids = "ids",
@@ -66,9 +66,9 @@ labels! {
         Kinds = "kinds",
         /// Time alone.
         Time = "time",
-        /// The lengths of lists said that nothing matches.
+        /// None: the lengths of posting lists showed that nothing matches.
         Nothing = "nothing",
-        /// A count, which goes through all parts, each with a plan of its own.
+        /// A count: it goes through all parts of a store, each with a plan of its own.
         Count = "count",
     }
 }
@@ -97,12 +97,12 @@ impl<L: Label, T: Default> Default for By<L, T> {
 }
 
 impl<L: Label, T> By<L, T> {
-    /// That of `label`.
+    /// The `T` of the value `label`.
     pub fn of(&self, label: L) -> &T {
         &self.0[label.number()]
     }
 
-    /// All, with their names.
+    /// All `T`s, with the names of their values.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &T)> {
         L::ALL.iter().map(|(_, name)| *name).zip(&*self.0)
     }

@@ -6,10 +6,10 @@ use hark_archive::meter::{BOUNDS_NS, Times};
 
 use super::{By, Count, Histogram, Label};
 
-/// The type that Prometheus asks for.
+/// The content type that Prometheus expects.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is written so far.
+/// The text of the page, as far as it is written.
 #[derive(Default)]
 pub struct Page(String);
 
@@ -19,12 +19,12 @@ impl Page {
         self.0
     }
 
-    /// What comes before the lines of a metric: of which kind it is, and what it is.
+    /// Writes the head of a metric: its type and its help text.
     pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// A line. `labels` is like `verb="REQ",result="ok"`, or empty.
+    /// Writes a line. `labels` is like `verb="REQ",result="ok"`, or empty.
     pub fn line(&mut self, name: &str, labels: &str, value: impl Display) {
         let _ = if labels.is_empty() {
             writeln!(self.0, "{name} {value}")
@@ -33,19 +33,19 @@ impl Page {
         };
     }
 
-    /// A number that goes up and down.
+    /// Writes a number that goes up and down.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "gauge", help);
         self.line(name, "", value);
     }
 
-    /// A number that goes up.
+    /// Writes a number that only goes up.
     pub fn counter(&mut self, name: &str, help: &str, count: &Count) {
         self.head(name, "counter", help);
         self.line(name, "", count.get());
     }
 
-    /// Numbers that go up, one for what a label can say.
+    /// Writes numbers that only go up, one for each value of a label.
     pub fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str, counts: &By<L>) {
         self.head(name, "counter", help);
         for (value, count) in counts.all() {
@@ -53,7 +53,7 @@ impl Page {
         }
     }
 
-    /// Numbers that go up, one for what two labels can say.
+    /// Writes counters by two labels, with their head.
     pub fn counters_nested<A: Label, B: Label>(
         &mut self,
         name: &str,
@@ -70,13 +70,13 @@ impl Page {
         }
     }
 
-    /// Times.
+    /// Writes a histogram of times, with its head.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
         self.classes(name, "", &histogram.read());
     }
 
-    /// Lines of times, with labels.
+    /// Writes the lines of a histogram of times, with labels.
     pub fn classes(&mut self, name: &str, labels: &str, times: &Times) {
         self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
     }

@@ -29,7 +29,7 @@ pub(crate) struct Terms {
 /// The client of one connection, with the keys that it has proven.
 pub(crate) struct Caller {
     challenge: [u8; 64],
-    /// The host that the client's request named. None where a URL is configured.
+    /// The host that the client's request named. `None` if a URL is configured.
     host: Option<Box<str>>,
     terms: Arc<Terms>,
     /// What the proven keys (the gate's readers) may see.
@@ -72,19 +72,19 @@ impl Terms {
 }
 
 impl Terms {
-    /// Kinds that are kept back, ascending.
+    /// The private kinds, ascending.
     pub(crate) fn private_kinds(&self) -> &[u32] {
         &self.strangers.kinds
     }
 }
 
 impl Caller {
-    /// What is to be signed.
+    /// The challenge that the client is to sign.
     pub(super) fn challenge(&self) -> &str {
         str::from_utf8(&self.challenge).unwrap_or_default()
     }
 
-    /// What may be seen from here, as of now.
+    /// What the client may see now.
     pub(super) fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -107,7 +107,7 @@ impl Caller {
         None
     }
 
-    /// What a client should have named.
+    /// The host or URL that an answer of the client must name.
     fn us(&self) -> &str {
         self.host.as_deref().unwrap_or_else(|| self.terms.own.first())
     }
@@ -126,14 +126,14 @@ impl Caller {
         }
         let mut wider = Gate::clone(&gate);
         wider.readers.insert(at, *key);
-        // Hex keeps the order.
+        // At the same index: hex strings sort like the keys.
         wider.addressed.values.insert(at, hex::encode_32(key)[..].into());
         *gate = wider.into();
         Ok(())
     }
 }
 
-/// The host of a plain URL, with its port unless that goes without saying.
+/// The host of a plain URL, with its port unless that is a default one.
 fn authority(url: &str) -> String {
     let host = url.split('/').next().unwrap_or_default().to_ascii_lowercase();
     let short = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80"));

@@ -35,7 +35,7 @@ pub(super) struct Cost {
 /// A search under way, and the time it has taken.
 pub(super) struct Searching {
     search: Box<dyn Search>,
-    /// Rows that it had visited when they were last counted.
+    /// Rows of the search that are charged already.
     counted: u64,
     spent: Duration,
     metrics: Arc<Metrics>,
@@ -54,7 +54,7 @@ impl Cost {
         }
     }
 
-    /// To be called at the beginning of every turn.
+    /// Must be called at the beginning of every time slice.
     pub(super) fn begin(&mut self) {
         if self.waited.is_none() {
             let waited = self.asked_at.elapsed();
@@ -80,7 +80,7 @@ impl Cost {
         Ok(Searching { search, counted: 0, spent, metrics })
     }
 
-    /// See [`Search::slice`]. What is left of `work` comes with the progress, at least 1.
+    /// Runs [`Search::slice`]. Returns its progress and what is left of `work`, at least 1.
     pub(super) fn slice(
         &mut self,
         search: &mut Searching,
@@ -105,7 +105,7 @@ impl Cost {
         self.visitor.visited(records * TOLD_ROWS);
     }
 
-    /// A count, which is no search but takes time as well.
+    /// Runs a count of the store, and charges its time.
     pub(super) fn count<T>(&mut self, count: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let counted = count();
@@ -123,7 +123,7 @@ impl Cost {
         }
     }
 
-    /// All of it.
+    /// The whole cost so far.
     pub(super) fn spent(&self) -> Spent {
         Spent {
             time: self.spent,
@@ -143,7 +143,7 @@ impl Searching {
 
 impl Drop for Searching {
     fn drop(&mut self) {
-        // Here, so that one that was given up counts as well.
+        // Noted here, so that a search that was given up counts as well.
         self.metrics.search.of(Plan::from(self.search.driver())).note(self.spent);
     }
 }

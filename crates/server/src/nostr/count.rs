@@ -61,7 +61,7 @@ impl Counting {
         }
     }
 
-    /// Has the store count the first filter, if it can within a slice.
+    /// Lets the store count the first filter, if it can within a time slice.
     fn count_first(&mut self, budget: u64) -> Result<(), String> {
         let Some(first) = self.queries.first() else { return Ok(()) };
         let first = Query { budget: first.budget.min(budget), ..first.clone() };

@@ -1,5 +1,5 @@
-//! HyperLogLog (NIP-45): how many keys there are among an answer's authors, about, in a form that
-//! clients can merge with that of other relays. Its bytes are fixed by the NIP.
+//! HyperLogLog (NIP-45): an estimate of how many different authors an answer has, in a form that
+//! clients can merge with those of other relays. Its bytes are fixed by the NIP.
 
 use hark_archive::Key;
 use hark_codec::crypto::sha256;
@@ -11,13 +11,14 @@ const SHAPES: [(u8, &[u16]); 6] =
     [(b'e', &[7]), (b'e', &[6]), (b'e', &[1]), (b'q', &[1, 1111]), (b'E', &[1111]), (b'p', &[3])];
 
 pub(super) struct Hll {
-    /// Which byte of a key names its register.
+    /// The index of the byte of a key that is the number of its register.
     offset: usize,
     registers: Box<[u8; 256]>,
 }
 
 impl Hll {
-    /// For a question of one of the shapes; for others the NIP leaves it open.
+    /// The estimate for a question of one of [`SHAPES`]. `None` for other questions, for which the
+    /// NIP does not define it.
     pub(super) fn of(filters: &[Filter]) -> Option<Self> {
         let [filter] = filters else { return None };
         let narrowed = filter.ids().is_some()

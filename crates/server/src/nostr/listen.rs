@@ -56,7 +56,7 @@ impl Door for RelayDoor {
 
     fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
         let relay = &self.relay;
-        // How many of these verbs were done as asked, and how many were not.
+        // How many messages of these verbs were done as requested, and how many were refused.
         let answered = |what, verbs: &[Verb]| {
             let as_asked = |verdict| matches!(verdict, Verdict::Ok | Verdict::Duplicate);
             let verdicts = verbs.iter().map(|verb| relay.metrics.answers().of(*verb));
@@ -102,7 +102,7 @@ impl Door for RelayDoor {
     }
 }
 
-/// Serves connections for as long as that is wanted, and returns when the last one has ended.
+/// Serves connections until `stop`, and returns when the last one has ended.
 async fn serve_all(listener: TcpListener, relay: &Arc<Relay>, operators: Operators, stop: Stop) {
     let web = Web::new(Arc::clone(relay), operators, stop.clone());
     let enter = |peer| {
@@ -115,7 +115,7 @@ async fn serve_all(listener: TcpListener, relay: &Arc<Relay>, operators: Operato
     .await;
 }
 
-/// One connection's HTTP part. It ends with the upgrade; the session holds its place from there.
+/// Serves the HTTP requests of one connection. After an upgrade, the session holds `place`.
 async fn serve(stream: TcpStream, web: Web, place: Place) {
     // Answers are written whole, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);

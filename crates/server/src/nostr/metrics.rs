@@ -116,7 +116,7 @@ impl ByKind {
         self.classes[class].add(1);
     }
 
-    /// All that there were, with their names.
+    /// All counts above 0, with the names of their kinds or classes.
     pub fn all(&self) -> impl Iterator<Item = (String, u64)> {
         let kinds = KINDS.iter().map(u16::to_string).zip(&self.kinds);
         let classes = CLASSES.iter().map(|name| (*name).to_owned()).zip(&self.classes);
@@ -131,17 +131,17 @@ pub struct Metrics {
     pub connections: Count,
     /// Connections that are open.
     pub connections_open: Count,
-    /// Connections that were turned away at once.
+    /// Connections that were refused at once.
     pub turned_away: By<TurnedAway>,
     /// WebSockets that ended.
     pub ended: By<Ended>,
-    /// Messages that came in.
+    /// Messages received.
     pub messages_in: Count,
-    /// Bytes of them.
+    /// Bytes of messages received.
     pub bytes_in: Count,
-    /// Messages that went out.
+    /// Messages sent.
     pub messages_out: Count,
-    /// Bytes of them.
+    /// Bytes of messages sent.
     pub bytes_out: Count,
     /// Bytes that wait for clients to read them, without the shared bytes of live records.
     pub outbox_bytes: Count,
@@ -172,7 +172,7 @@ impl Metrics {
         self.answers.of(verb).of(Verdict::of(reason)).add(1);
     }
 
-    /// Messages by verb and what became of them.
+    /// Messages by verb and verdict.
     pub fn answers(&self) -> &By<Verb, By<Verdict>> {
         &self.answers
     }

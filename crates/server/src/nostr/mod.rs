@@ -44,18 +44,18 @@ mod session;
 mod web;
 
 /// Kinds that are private unless the configuration says otherwise: direct messages (NIP-04), gift
-/// wraps and passing gift wraps (NIP-59).
+/// wraps and ephemeral gift wraps (NIP-59).
 pub const PRIVATE_KINDS: [u32; 3] = [4, 1059, 21_059];
 
-/// Bytes of a message that are worth the time to compress them: below, most are ids, keys and
-/// signatures, which hardly become shorter.
+/// Default size from which a message is compressed, in bytes. Shorter messages are mostly ids, keys
+/// and signatures, which hardly become shorter.
 pub const DEFLATE_FROM_BYTES: usize = 1_024;
 
 /// A relay that is to be served.
 pub struct Serving {
-    /// How.
+    /// How the relay is served.
     pub config: Config,
-    /// What it keeps.
+    /// The shelf of its events.
     pub shelf: shelf::Options,
 }
 
@@ -74,12 +74,12 @@ pub struct Config {
     pub private_kinds: Vec<u32>,
     /// What the relay says about itself.
     pub info: RelayInfo,
-    /// Threads for what must not run on the runtime's.
+    /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: Threads,
 }
 
 impl Config {
-    /// Defaults, listening there.
+    /// The default configuration, listening on `listen`.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -100,7 +100,7 @@ pub struct RelayInfo {
     pub name: String,
     /// What it is for, in a sentence or two.
     pub description: String,
-    /// The URL that clients reach it under: `wss://…`. Known to NIP-62 and NIP-42.
+    /// The URL at which clients reach the relay: `wss://…`. Used by NIP-62 and NIP-42.
     pub url: Option<String>,
     /// Further URLs of this relay, such as an onion address. They name this relay as `url` does,
     /// and require that `url` is set.
@@ -113,7 +113,7 @@ pub struct RelayInfo {
     pub icon: Option<String>,
     /// URL of a banner.
     pub banner: Option<String>,
-    /// URL of its terms.
+    /// URL of the terms of service.
     pub terms_of_service: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl RelayInfo {
     }
 }
 
-/// How many threads do what must not run on the runtime's. 0 takes the number of cores.
+/// Numbers of threads for work that must not run on the runtime's threads. 0 means one per core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
     /// Parse, hash and verify events.
@@ -150,7 +150,7 @@ pub(crate) struct Relay {
     pub(crate) outboxes: Arc<Outboxes>,
     /// Memory of questions.
     pub(crate) questions: Arc<Budget>,
-    /// Memory of messages that are incomplete, or wait to be handed on.
+    /// Memory of messages that are incomplete, or wait for a permit of the intake.
     pub(crate) inbound: Arc<Budget>,
     pub(crate) deflate: Deflate,
     /// Rate limits are off.

@@ -71,7 +71,7 @@ pub(crate) fn document(
 /// Bytes of an event without tags and content.
 const BARE_EVENT_BYTES: usize = 350;
 
-/// Characters that a content may have, in an event that may not be longer than it may.
+/// Maximum number of characters of a content: by its own limit, and by that of an event's bytes.
 fn content_chars_max(limits: &Limits) -> usize {
     limits.content_chars_max.min(limits.event_bytes_max.saturating_sub(BARE_EVENT_BYTES))
 }

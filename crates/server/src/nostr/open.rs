@@ -20,12 +20,12 @@ use crate::shelf::{Shelf, Subscribers};
 use crate::slow::SlowLog;
 use crate::websocket::Deflate;
 
-/// Threads of a relay, until they are waited for.
+/// The threads of a relay, until they are joined.
 #[derive(Default)]
 pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl Threads {
-    /// Waits for all of them.
+    /// Waits for all threads.
     pub(super) fn join(&self) {
         let threads = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -35,7 +35,7 @@ impl Threads {
     }
 }
 
-/// Subscriptions are notified by the live index.
+/// Notifies subscriptions through the live index.
 struct Notified(Arc<Live>);
 
 impl Subscribers for Notified {

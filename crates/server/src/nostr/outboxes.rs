@@ -93,7 +93,7 @@ impl Outboxes {
 }
 
 impl Account {
-    /// The address whose bound applies. None where connections of an address are not bounded.
+    /// The address whose bound applies. `None` if connections of an address are not bounded.
     pub(crate) fn address(&self) -> Option<Address> {
         self.of.as_ref().map(|(address, _)| *address)
     }

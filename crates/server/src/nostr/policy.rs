@@ -1,5 +1,5 @@
 //! What may be published here, as the operator configures it: lists of keys, kinds and words, and
-//! the proof of work that an event must show (NIP-13). An empty list asks for nothing.
+//! the proof of work that an event must show (NIP-13). An empty list has no effect.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -13,32 +13,32 @@ use hark_codec::record::Key;
 /// The policy in force. It can be replaced while the relay runs.
 pub type Shared = Arc<ArcSwap<Policy>>;
 
-/// What begins with this policy.
+/// Creates a shared policy, which is `policy` at first.
 pub fn shared(policy: Policy) -> Shared {
     Arc::new(ArcSwap::from_pointee(policy))
 }
 
-/// What is allowed and what is denied. Where something is on both lists, it is denied.
+/// What is allowed and what is denied. A key, kind or word on both lists is denied.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// Only events of these keys are taken.
+    /// Only events of these keys are accepted.
     pub allow_keys: HashSet<Key>,
-    /// Events of these keys are not.
+    /// Events of these keys are refused.
     pub deny_keys: HashSet<Key>,
-    /// Only events of these kinds are taken.
+    /// Only events of these kinds are accepted.
     pub allow_kinds: Vec<RangeInclusive<u16>>,
-    /// Events of these kinds are not.
+    /// Events of these kinds are refused.
     pub deny_kinds: Vec<RangeInclusive<u16>>,
-    /// Only events with one of these words are taken.
+    /// Only events with one of these words are accepted.
     pub allow_words: Words,
-    /// Events with one of these words are not.
+    /// Events with one of these words are refused.
     pub deny_words: Words,
     /// Leading zero bits that an event's id must have, and that its nonce tag must commit to.
     pub pow_bits_min: u8,
 }
 
 impl Policy {
-    /// Whether an event that is like any other may be refused: NIP-11's `restricted_writes`.
+    /// Whether an ordinary event may be refused: NIP-11's `restricted_writes`.
     pub(crate) fn restricts_writes(&self) -> bool {
         let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;
         let listed = !(allow_keys.is_empty() && allow_kinds.is_empty() && allow_words.is_empty());
@@ -114,12 +114,12 @@ pub struct Words(Option<Found>);
 #[derive(Clone, Debug)]
 struct Found {
     automaton: AhoCorasick,
-    /// Of each word, whether more may come before it, and after it.
+    /// For each word, whether more letters may come before it, and after it.
     open: Vec<(bool, bool)>,
 }
 
 impl Words {
-    /// These words.
+    /// Creates a list of words. Words that are empty without their stars are left out.
     pub fn new(words: &[impl AsRef<str>]) -> Result<Self, BuildError> {
         let mut open = Vec::new();
         let mut plain = Vec::new();
@@ -137,12 +137,12 @@ impl Words {
         Ok(Self(Some(Found { automaton: AhoCorasick::new(plain)?, open })))
     }
 
-    /// Whether there are none.
+    /// Whether there are no words.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether one of them is in `text`, which has small letters only.
+    /// Whether one of the words is in `text`, which must be in lower case.
     fn are_in(&self, text: &str) -> bool {
         let Some(found) = &self.0 else { return false };
         let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);

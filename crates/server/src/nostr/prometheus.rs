@@ -3,7 +3,7 @@
 use super::Relay;
 use crate::metrics::Page;
 
-/// Writes it.
+/// Writes the relay's metrics.
 pub(super) fn write(page: &mut Page, relay: &Relay) {
     said(page, relay);
     connections(page, relay);

@@ -1,4 +1,4 @@
-//! Lines for the log about what comes in bursts: one for many, now and then.
+//! Logs bursts of events: one line at intervals instead of one line per event.
 
 use super::metrics::{Ended, Metrics};
 use crate::metrics::{By, Label, TurnedAway};
@@ -24,7 +24,7 @@ impl Report {
     }
 }
 
-/// How many more there are of each than the last time, in words; none if there are none.
+/// The growth of each count since the last call, as text. `None` if no count has grown.
 fn grown(counts: &By<TurnedAway>, last: &mut Vec<u64>) -> Option<String> {
     last.resize(TurnedAway::ALL.len(), 0);
     let mut words = Vec::new();

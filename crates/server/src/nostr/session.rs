@@ -58,7 +58,7 @@ struct Session {
     outgoing: Outgoing,
     /// Unsent bytes of the socket, as last reported to the line.
     unsent: usize,
-    /// Memory of what was received and is not handed on yet.
+    /// Memory of bytes that were received and not processed yet.
     inbound: Share,
     /// An EVENT or AUTH that waits for a permit of the intake.
     waiting: Option<(Entering, Brought)>,
@@ -266,7 +266,7 @@ impl Session {
         Poll::Pending
     }
 
-    /// Counts the bytes received and not handed on. Returns false if they exceed the budget.
+    /// Counts the bytes received and not processed. Returns false if they exceed the budget.
     fn count_inbound(&mut self) -> bool {
         let waiting = self.waiting.as_ref().map_or(0, |(_, brought)| brought.text.len());
         let bytes = self.socket.unfinished() + waiting;

@@ -1,4 +1,4 @@
-//! The node's doors, REST and peers, as one: opened with its shelf, served until the end.
+//! The node's door, which is REST and peers together: opened with its shelf, served until the end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,17 +30,17 @@ use crate::stop::Stop;
 use crate::vital::vital;
 use crate::words::number;
 
-/// What a node serves.
+/// The door of a node.
 pub(super) struct WakuDoor {
     pub(super) waku: Arc<Waku>,
     runtime: Runtime,
     rest: Option<Arc<Listener>>,
-    /// None once it is served.
+    /// `None` once it is served.
     #[cfg(feature = "libp2p")]
     network: Mutex<Option<p2p::Network>>,
 }
 
-/// Threads of the node's own: a question may wait for the disk on them, and the other doors go on.
+/// The node's own threads: a question may wait for the disk on them without delaying other doors.
 struct Runtime(Option<tokio::runtime::Runtime>);
 
 impl Runtime {
@@ -53,7 +53,7 @@ impl Runtime {
         Ok(Self(Some(runtime)))
     }
 
-    /// What comes of `work`, unless it panics.
+    /// Runs `work` and returns its result. `None` if it panics.
     async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -71,7 +71,7 @@ impl Drop for Runtime {
     }
 }
 
-/// Clients that poll are notified.
+/// Queues new messages for clients that poll.
 struct Notified(Arc<Poll>);
 
 impl Subscribers for Notified {
@@ -110,7 +110,7 @@ impl Serving {
                 let at_once = !host.is_taking_over();
                 let bound = runtime
                     .run(async move { p2p::Network::bind(p2p, &node, clients, at_once).await });
-                // Not reached: nothing ends it.
+                // Not reached: nothing ends the runtime before.
                 let gone = || io::Error::other("the Waku node's threads ended");
                 let bound = bound.await.ok_or_else(|| ServeError::Thread(gone()))?;
                 let (network, handle) = bound.map_err(|error| ServeError::Door(error.into()))?;
@@ -127,7 +127,7 @@ impl Serving {
         let topics = config.served().map(|shard| poll::Topic::Pubsub(shard.to_string()));
         // As many as there are shards to configure.
         let _ = poll.subscribe(topics);
-        // Retention's writes come on top.
+        // More than there can be messages, as retention writes too.
         let writer = writer::Options { queue_max: INTAKE_MAX + 64, ..shelf.writer };
         let shelf = shelf::Options { writer, ..shelf };
         let shelf = Shelf::open(shelf, Arc::new(Notified(Arc::clone(&poll))));
@@ -157,7 +157,7 @@ impl Serving {
 }
 
 impl WakuDoor {
-    /// Serves until it is to stop.
+    /// Serves until `stop`.
     pub(super) async fn run(&self, stop: Stop) {
         #[cfg(feature = "libp2p")]
         let network = self.network.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -181,8 +181,8 @@ impl Door for WakuDoor {
         rest.chain(peers).collect()
     }
 
-    /// That of REST. Peers' connections are encrypted with keys of this process: they are closed, and
-    /// peers connect again.
+    /// The socket of REST. Peers' connections are encrypted with keys of this process, so they are
+    /// closed, and peers connect again.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
     }

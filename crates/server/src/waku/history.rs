@@ -14,11 +14,11 @@ pub use places::Places;
 
 mod places;
 
-/// Content topics and hashes of a request, each, at most.
+/// Maximum number of content topics, and of hashes, in a request.
 pub const VALUES_MAX: usize = 1_000;
-/// Bytes of a page's messages, at most: it has fewer messages where these are long.
+/// Maximum bytes of a page's messages. A page of long messages has fewer of them.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a request id, at most: it is sent back.
+/// Maximum size of a request id, in bytes, as it is sent back.
 const REQUEST_ID_MAX: usize = 256;
 
 /// Why a request has no page.

@@ -20,25 +20,25 @@ labels! {
         Store = "store",
     }
 
-    /// What became of it.
+    /// What was done with a message.
     Fate {
-        /// Kept.
+        /// Stored.
         Stored = "stored",
-        /// Kept already.
+        /// Not stored again, as it was stored before.
         Duplicate = "duplicate",
-        /// Passed on, as it is ephemeral.
+        /// Passed on and not stored, as it is ephemeral.
         Ephemeral = "ephemeral",
-        /// Not one of the network's: see [`Refusal`].
+        /// Refused as invalid: see [`Refusal`].
         Invalid = "invalid_message",
-        /// Too old, or without a time.
+        /// Refused, as it is too old or has no time.
         TooOld = "invalid_message_too_old",
-        /// Of a time too far ahead.
+        /// Refused, as its time is too far ahead.
         TooFar = "invalid_message_future_timestamp",
-        /// The archive did not take it.
+        /// The archive failed to store it.
         Insert = "insert_failure",
     }
 
-    /// Who asks for history.
+    /// Where a question for history came from.
     Asker {
         /// A peer, by `/vac/waku/store-query/3.0.0`.
         Peer = "peer",
@@ -46,7 +46,7 @@ labels! {
         Client = "rest",
     }
 
-    /// What became of a question, by the status of its answer.
+    /// The status of the answer to a question.
     Answered {
         /// 200.
         Success = "200",
@@ -60,31 +60,31 @@ labels! {
         Unavailable = "503",
     }
 
-    /// How this node gets what other stores have.
+    /// How this node gets the messages of other stores.
     CatchUp {
-        /// It fetches what came while it was away.
+        /// It fetches the messages that were published while it was away.
         Resume = "resume",
         /// It begins a comparison.
         Sync = "sync",
     }
 
-    /// Whether that got to its end.
+    /// Whether a fetch or a comparison was completed.
     Outcome {
-        /// It did.
+        /// It was completed.
         Done = "done",
-        /// It did not.
+        /// It failed before its end.
         Failed = "failed",
     }
 
     /// Protocols of Waku Store Sync.
     SyncProtocol {
-        /// Stores compare.
+        /// Two stores compare their messages.
         Reconciliation = "reconciliation",
-        /// One sends what the other lacks.
+        /// A store sends the messages that the other lacks.
         Transfer = "transfer",
     }
 
-    /// Which way something goes.
+    /// The direction of bytes or messages.
     Direction {
         /// To a peer.
         Sent = "sent",
@@ -94,7 +94,7 @@ labels! {
 }
 
 impl Fate {
-    /// Those of messages that are not kept though they should be.
+    /// The fates of messages that were refused or could not be stored.
     pub const FAILED: [Self; 4] = [Self::Invalid, Self::TooOld, Self::TooFar, Self::Insert];
 }
 
@@ -125,7 +125,7 @@ impl From<Status> for Answered {
 pub struct Tally {
     /// Upper bounds of the classes, ascending.
     pub bounds: &'static [u64],
-    /// One for each bound; last, one for what is above them.
+    /// A count for each bound, and a last one for numbers above all bounds.
     classes: Box<[Count]>,
     sum: Count,
 }
@@ -142,46 +142,46 @@ impl Tally {
         self.sum.add(number);
     }
 
-    /// How many were in each class.
+    /// How many numbers were in each class.
     pub fn classes(&self) -> Vec<u64> {
         self.classes.iter().map(Count::get).collect()
     }
 
-    /// All of them together.
+    /// The sum of all numbers.
     pub fn sum(&self) -> u64 {
         self.sum.get()
     }
 }
 
-/// Bounds of a message's payload, in bytes. Like those below, they are nwaku's.
+/// Bounds for the size of a message's payload, in bytes. These bounds and those below are nwaku's.
 const PAYLOAD_BYTES: [u64; 13] = [
     0, 1_000, 3_000, 5_000, 15_000, 50_000, 75_000, 100_000, 125_000, 150_000, 500_000, 700_000,
     1_000_000,
 ];
-/// Bounds of the payloads heard in a comparison.
+/// Bounds for the number of payloads received in a comparison.
 const ROUND_TRIPS: [u64; 6] = [1, 2, 3, 5, 8, 13];
-/// Bounds of the messages that only one of two stores has.
+/// Bounds for the number of messages that only one of two stores has.
 const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
 
-/// Comparisons with other stores, whoever began them, and what followed.
+/// Comparisons with other stores, whichever side began them, and the transfers that followed.
 #[derive(Debug)]
 pub struct Sync {
-    /// Payloads heard in each.
+    /// Payloads received in each comparison.
     pub round_trips: Tally,
-    /// Messages found in each that only one side has.
+    /// Messages found in each comparison that only one side has.
     pub differences: Tally,
-    /// Bytes of what was said.
+    /// Bytes exchanged.
     pub bytes: By<SyncProtocol, By<Direction>>,
-    /// Messages that went over.
+    /// Messages transferred.
     pub messages: By<Direction>,
 }
 
-/// All of it.
+/// All metrics of the node.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Messages that came in.
+    /// Messages received.
     pub messages: By<Origin, By<Fate>>,
-    /// Time from a message's coming until it was durable.
+    /// Time from the arrival of a message until it was durable.
     pub insert: Histogram,
     /// Bytes of the payloads that came by gossip or from clients.
     pub payload_bytes: Tally,
@@ -189,11 +189,11 @@ pub struct Metrics {
     stored: Box<[(u16, Count)]>,
     /// Questions.
     pub queries: By<Asker, By<Answered>>,
-    /// Time to answer one.
+    /// Time to answer a question.
     pub query: Histogram,
-    /// That of the last one, in nanoseconds.
+    /// Time to answer the last question, in nanoseconds.
     last_query_ns: AtomicU64,
-    /// Messages told in answers.
+    /// Messages sent in answers.
     pub told: Count,
     /// Peers that are connected.
     pub peers: Count,
@@ -229,7 +229,7 @@ impl Metrics {
         }
     }
 
-    /// A message of a shard was stored.
+    /// Counts a message of a shard that was stored.
     pub fn stored(&self, shard: u16) {
         if let Ok(at) = self.stored.binary_search_by_key(&shard, |(shard, _)| *shard) {
             self.stored[at].1.add(1);
@@ -241,14 +241,14 @@ impl Metrics {
         self.stored.iter().map(|(shard, count)| (*shard, count.get()))
     }
 
-    /// A question took so long.
+    /// Notes the time that a question took.
     pub fn asked(&self, time: Duration) {
         self.query.note(time);
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.last_query_ns.store(time_ns, Ordering::Relaxed);
     }
 
-    /// How long the last one took.
+    /// The time that the last question took.
     pub fn last_query(&self) -> Duration {
         Duration::from_nanos(self.last_query_ns.load(Ordering::Relaxed))
     }

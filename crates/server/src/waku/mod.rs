@@ -48,7 +48,7 @@ const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Messages that wait to be durable, at most.
 const INTAKE_MAX: usize = 4_096;
 
-/// Bytes of answers that clients have not taken yet, at most.
+/// Maximum bytes of answers that clients have not read yet.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
 /// Rows that a query may visit on an async worker thread, which other tasks share.
@@ -67,7 +67,7 @@ pub struct Serving {
 pub struct Settings {
     /// How far a message's time may be from now, in nanoseconds, if that is bounded.
     pub window_ns: Option<u64>,
-    /// Shards on which only signed messages are taken.
+    /// Shards on which only signed messages are accepted.
     pub protected_shards: Vec<ProtectedShard>,
     /// Queries allowed per peer, and per client of the REST API. `None` is unlimited.
     pub queries: Option<Rate>,
@@ -124,7 +124,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// The Waku Network (RFC 64/WAKU2-NETWORK), behind no door.
+    /// The Waku Network (RFC 64/WAKU2-NETWORK), without REST and libp2p.
     fn default() -> Self {
         Self {
             rest: None,
@@ -217,17 +217,17 @@ impl Waku {
         self.shelf.clock().now_ns()
     }
 
-    /// Whether messages under this topic are taken.
+    /// Whether messages of this topic are accepted.
     fn serves(&self, pubsub_topic: &str) -> bool {
         pubsub_topic.parse::<Shard>().is_ok_and(|shard| self.serves_shard(shard))
     }
 
-    /// Whether messages of this shard are taken.
+    /// Whether messages of this shard are accepted.
     fn serves_shard(&self, shard: Shard) -> bool {
         self.config.served().any(|served| served == shard)
     }
 
-    /// Takes a message in, if it may be: see [`Waku::admit`] and [`Waku::keep`].
+    /// Checks a message and stores it: see [`Waku::admit`] and [`Waku::keep`].
     pub(crate) async fn take(
         &self,
         origin: Origin,
@@ -317,7 +317,7 @@ impl Waku {
 
     async fn store(&self, message: &Message<'_>, pubsub_topic: &str) -> Result<Taken, NotTaken> {
         if message.ephemeral == Some(true) {
-            // Nobody waits for the disk.
+            // Ephemeral messages are not written, so nothing waits for the disk.
             let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
             Encoder::default().encode(message, pubsub_topic, &hash, &mut record);
             let _proof = self.poll.expect(hash, message.proof.unwrap_or_default());

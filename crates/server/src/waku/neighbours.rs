@@ -1,4 +1,5 @@
-//! What the REST door wants of the node's peers, whether it has any or is built without them.
+//! What the REST door needs of the node's peers, even if the node has none or is built without
+//! libp2p.
 
 use super::Waku;
 #[cfg(feature = "libp2p")]
@@ -7,20 +8,20 @@ use super::p2p;
 /// Why no peer can be asked.
 pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
-/// A peer that is connected, or that this node looks for.
+/// A peer that is connected, or that this node tries to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) id: String,
-    /// With its id at the end.
+    /// The peer's address, with its id at the end.
     pub(super) addr: String,
     pub(super) protocols: Vec<String>,
     pub(super) agent: String,
     pub(super) standing: Standing,
-    /// Whether the configuration names it.
+    /// Whether the configuration names the peer.
     pub(super) is_configured: bool,
-    /// Shards whose messages it wants.
+    /// Shards that the peer subscribes to.
     pub(super) shards: Vec<u16>,
-    /// Those of them whose messages it is passed as they come.
+    /// Shards whose messages are sent to the peer as they arrive (the gossip mesh).
     pub(super) mesh: Vec<u16>,
 }
 
@@ -39,24 +40,25 @@ pub(super) enum Standing {
 pub(super) enum Unanswered {
     /// This node knows no peers.
     NoPeers,
-    /// What was given is no address of a peer.
+    /// The text is no address of a peer.
     Address(String),
-    /// The address is none that may be asked.
+    /// The address must not be dialled for a client.
     Forbidden,
-    /// It was not reached. Why is not told: it would say which ports of other machines are open.
+    /// The peer was not reached. The reason is left out, as it would reveal open ports of other
+    /// machines.
     Unreached,
-    /// It is connected, and what it said is no answer.
+    /// The peer is connected, but gave no valid answer.
     Broken(String),
 }
 
 #[cfg(feature = "libp2p")]
 impl Waku {
-    /// Where peers reach this node.
+    /// The addresses at which peers reach this node.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default()
     }
 
-    /// Asks the store of a peer: the bytes of its answer.
+    /// Sends a request to the store of a peer. Returns the bytes of the answer.
     pub(super) async fn ask_peer(&self, addr: &str, request: &[u8]) -> Result<Vec<u8>, Unanswered> {
         let network = self.network.as_ref().ok_or(Unanswered::NoPeers)?;
         network.ask_for_client(addr, self.config.access.any_peer, request).await
@@ -68,7 +70,7 @@ impl Waku {
         network.reach(addr, true).await.map(drop)
     }
 
-    /// All peers, by their ids; none if this node is not to have any.
+    /// All peers, sorted by id. `None` if this node is configured without peers.
     pub(super) async fn peers(&self) -> Option<Vec<Peer>> {
         match &self.network {
             Some(network) => Some(network.peers().await),
@@ -76,14 +78,14 @@ impl Waku {
         }
     }
 
-    /// Passes a message on to peers.
+    /// Publishes a message to peers.
     pub(super) async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
         if let Some(network) = &self.network {
             network.publish(pubsub_topic, message).await;
         }
     }
 
-    /// Passes a message on to peers, without waiting.
+    /// Publishes a message to peers, without waiting.
     pub(super) fn try_pass_on(&self, pubsub_topic: &str, message: &[u8]) {
         if let Some(network) = self.network.as_ref().filter(|_| self.config.forward) {
             network.try_publish(pubsub_topic.to_owned(), message.to_vec());

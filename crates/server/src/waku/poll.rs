@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hark_codec::record::Id;
 use hark_codec::waku::Message;
 
-/// Topics that may be subscribed to, in all.
+/// Maximum number of topics that are subscribed to, in all.
 const TOPICS_MAX: usize = 128;
-/// Messages and bytes that wait under a topic, at most.
+/// Maximum number of messages, and of bytes, in the queue of a topic.
 const WAITING_MAX: usize = 50;
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a proof that is handed on. Those of rate limits have 300.
+/// Maximum size of a proof that clients get, in bytes. Rate-limit proofs have 300.
 const PROOF_BYTES_MAX: usize = 1_024;
 
 /// What a subscription names.
@@ -22,24 +22,24 @@ pub(super) enum Topic {
     Content(String),
 }
 
-/// As many topics are subscribed to as there may be.
+/// The error if too many topics would be subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are {TOPICS_MAX} subscriptions already, and no room for more")]
 pub(super) struct Full;
 
-/// All that waits.
+/// The queues of all topics.
 #[derive(Debug, Default)]
 pub(super) struct Poll(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     topics: HashMap<Topic, Waiting>,
-    /// Proofs of messages that are on their way to the disk, by the messages' hashes: the archive keeps
-    /// none.
+    /// Proofs of messages that are on their way to the disk, by message hash, as the archive keeps
+    /// no proofs.
     proofs: HashMap<Id, Box<[u8]>>,
 }
 
-/// The proof of a message is remembered as long as this is there.
+/// Keeps the proof of a message in memory until it is dropped.
 pub(super) struct Expected<'a>(&'a Poll, Id);
 
 impl Drop for Expected<'_> {
@@ -80,7 +80,7 @@ impl Poll {
         Some(Expected(self, hash))
     }
 
-    /// From now on messages of these topics wait: of all of them, or of none.
+    /// Subscribes to topics, whose messages are queued from now on: to all of them, or to none.
     pub(super) fn subscribe(&self, topics: impl Iterator<Item = Topic>) -> Result<(), Full> {
         let waiting = &mut self.inner().topics;
         let new: Vec<_> = topics.filter(|topic| !waiting.contains_key(topic)).collect();
@@ -91,7 +91,7 @@ impl Poll {
         Ok(())
     }
 
-    /// No longer.
+    /// Ends the subscriptions to topics, and drops their queues.
     pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = Topic>) {
         let waiting = &mut self.inner().topics;
         for topic in topics {
@@ -99,7 +99,7 @@ impl Poll {
         }
     }
 
-    /// A message, under both of its topics. With its hash, it gets its proof.
+    /// Queues a message under both of its topics, with its proof if `hash` is given.
     pub(super) fn add(
         &self,
         pubsub_topic: &str,
@@ -122,7 +122,7 @@ impl Poll {
         }
     }
 
-    /// What waits, for a process that takes over: a part for each topic, which [`Poll::restore`] reads.
+    /// The queues for a process that takes over: a part for each topic, read by [`Poll::restore`].
     ///
     /// ```text
     /// 1  0 for a pubsub topic, 1 for a content topic
@@ -145,7 +145,8 @@ impl Poll {
         self.inner().topics.iter().map(part).collect()
     }
 
-    /// Lets wait what waited in another process. None if the part cannot be read, or there is no room.
+    /// Restores the queue of a topic from another process. `None` if the part cannot be read, or if
+    /// there are too many topics.
     pub(super) fn restore(&self, part: &[u8]) -> Option<()> {
         let (kind, mut rest) = part.split_first()?;
         let mut next = || {

@@ -4,7 +4,7 @@ use super::Waku;
 use super::metrics::{Answered, Fate, Metrics, Tally};
 use crate::metrics::{Label as _, Page};
 
-/// Writes it.
+/// Writes the node's metrics.
 pub(crate) fn write(page: &mut Page, waku: &Waku) {
     page.head("waku_version", "gauge", "Version of this server.");
     let version = concat!("version=\"hark-v", env!("CARGO_PKG_VERSION"), "\"");
@@ -92,7 +92,7 @@ fn questions(page: &mut Page, metrics: &Metrics) {
     page.counter("waku_store_messages_told_total", "Messages told in answers.", &metrics.told);
 }
 
-/// What is exchanged with other stores. nwaku's names of it have no prefix.
+/// Writes what is exchanged with other stores. nwaku's names of these metrics have no prefix.
 fn sync(page: &mut Page, metrics: &Metrics) {
     page.counters_nested(
         "waku_catch_ups_total",
@@ -130,7 +130,7 @@ fn sync(page: &mut Page, metrics: &Metrics) {
     );
 }
 
-/// A histogram of numbers, told in a unit so many times as large.
+/// Writes a histogram of numbers, which are divided by `unit`.
 fn tally(page: &mut Page, name: &str, help: &str, tally: &Tally, unit: f64) {
     page.head(name, "histogram", help);
     page.buckets(name, "", tally.bounds, &tally.classes(), tally.sum(), unit);

@@ -1,8 +1,8 @@
-//! Fetching what came while this node was away, from the stores of peers.
+//! Fetches the messages that were published while this node was away, from the stores of peers.
 //!
-//! A small file says until when nothing was missed. Once peers are connected again and gossip has had
-//! time to find them, all that other stores have kept since then is fetched page by page, whatever its
-//! age; from there on gossip brings the rest.
+//! A small file has the time until which no message was missed. Once peers are connected again and
+//! gossip has had time to find them, all messages that other stores have kept since then are
+//! fetched page by page, whatever their age. Later messages come by gossip.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use super::metrics::{CatchUp, Origin, Outcome};
 use super::{NotTaken, Taken, Waku};
 use crate::stop::Stop;
 
-/// How often peers are looked for.
+/// Interval between two checks for connected peers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often the file is written, well within [`OVERLAP_NS`].
+/// Interval between two writes of the file, well within [`OVERLAP_NS`].
 const NOTE_EVERY: Duration = Duration::from_secs(20);
-/// How long gossip may take until it has found who passes messages on.
+/// How long gossip may take to find the peers that relay messages.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
-/// How much earlier than the time in the file fetching begins: clocks differ, and messages take time.
+/// Fetching begins this much before the time in the file: clocks differ, and messages take time.
 const OVERLAP_NS: u64 = 60 * NS_PER_S;
 /// Time to the next try after all stores have failed.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What is fetched from whom.
+/// The stores to fetch from, how far back, and the file.
 pub(super) struct Resume {
     stores: Vec<Multiaddr>,
     max_ns: u64,
     file: PathBuf,
 }
 
-/// What came of it.
+/// The result of fetching from a store.
 #[derive(Debug, Default)]
 struct Fetched {
     pages: u64,
@@ -47,7 +47,7 @@ struct Fetched {
 }
 
 impl Resume {
-    /// If the configuration names stores.
+    /// `None` if the configuration names no stores.
     pub(super) fn new(waku: &Waku) -> Option<Self> {
         let config = waku.config.p2p.as_ref().filter(|config| !config.stores.is_empty())?;
         Some(Self {
@@ -57,7 +57,7 @@ impl Resume {
         })
     }
 
-    /// Fetches whenever there is something to fetch, until told to leave.
+    /// Fetches whenever messages may have been missed, until `stop`.
     pub(super) async fn run(self, waku: Arc<Waku>, mut stop: Stop) {
         tokio::select! {
             () = stop.accepting() => {}
@@ -89,7 +89,7 @@ impl Resume {
         }
     }
 
-    /// Until when nothing was missed.
+    /// The time until which no message was missed, from the file.
     fn online(&self) -> Option<u64> {
         std::fs::read_to_string(&self.file).ok()?.trim().parse().ok()
     }
@@ -103,7 +103,7 @@ impl Resume {
         }
     }
 
-    /// From the first store that gives all it has. False if none does.
+    /// Fetches from the first store that sends all its messages. Returns false if no store does.
     async fn fetch(&self, waku: &Waku, until: u64) -> bool {
         let earliest = until.saturating_sub(self.max_ns);
         let from = self.online().unwrap_or(0).saturating_sub(OVERLAP_NS).max(earliest);
@@ -133,7 +133,7 @@ impl Resume {
     }
 }
 
-/// All that a store has of a time.
+/// Fetches all messages of a time span from a store.
 async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<Fetched, String> {
     let network = waku.network.as_ref().ok_or(super::neighbours::NO_PEERS)?;
     let mut fetched = Fetched::default();
@@ -158,7 +158,7 @@ async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<
             return Err(format!("{} {words}", answer.status_code.unwrap_or_default()));
         }
         fetched.pages += 1;
-        // At once, so that a page is one batch.
+        // Concurrently, so that a page becomes one batch.
         let taken = join_all(answer.messages().map(|one| async move {
             let message = one.message.and_then(|bytes| Message::parse(bytes).ok().zip(Some(bytes)));
             let ((message, bytes), topic) = message.zip(one.pubsub_topic)?;

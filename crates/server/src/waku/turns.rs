@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// How long a question counts as one of those that share the cores.
+/// How long a query counts as one of those that share the cores.
 const QUICK: Duration = Duration::from_millis(10);
 
 /// Where the store does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreAt {
-    /// In this process. Questions seldom wait for it.
+    /// In this process. Queries rarely wait for the store.
     Process,
-    /// In a database on this machine, over so many connections.
+    /// In a database on this machine, over a given number of connections.
     Machine(usize),
-    /// In a database elsewhere, over so many connections.
+    /// In a database elsewhere, over a given number of connections.
     Elsewhere(usize),
 }
 
 pub(crate) struct Turns {
-    /// For questions that run.
+    /// Permits of running queries.
     all: Arc<Semaphore>,
-    /// For those of them that have not run for long.
+    /// Permits of queries that have run for less than [`QUICK`].
     quick: Semaphore,
 }
 
@@ -53,7 +53,7 @@ impl Turns {
     ) -> Option<T> {
         let turn = Arc::clone(&self.all).acquire_owned().await.ok()?;
         let quick = self.quick.acquire().await.ok()?;
-        // It runs to its end, also if nobody waits for it any more.
+        // The query runs to its end, even if its caller no longer waits for it.
         let mut asking = tokio::task::spawn_blocking(move || {
             let answer = question();
             drop(turn);

@@ -50,7 +50,7 @@ impl Inbox {
         Some(&mut self.bytes[payload..end])
     }
 
-    /// Reads more; true at the end of the stream.
+    /// Reads more bytes. Returns true at the end of the stream.
     pub(super) fn poll_fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -115,7 +115,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Bytes that wait.
+    /// Bytes not sent yet.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
@@ -125,7 +125,7 @@ impl Outbox {
         self.stalled
     }
 
-    /// Where more is appended.
+    /// The buffer, to append bytes to.
     pub(super) fn end(&mut self) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = TO_WRITE.take();
@@ -133,7 +133,7 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// Sends all of it.
+    /// Sends all buffered bytes.
     pub(super) fn poll_send(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),

@@ -51,8 +51,8 @@ impl Deflate {
     }
 }
 
-/// Whether the client offers compression on terms that can be kept. An offer with others, like a
-/// smaller window for what the server sends, has to be declined as a whole.
+/// Whether the client offers compression on terms that this server supports. An offer with other
+/// terms, such as a smaller window for what the server sends, must be declined as a whole.
 fn is_offer(headers: &HeaderMap) -> bool {
     let offer = headers.get(SEC_WEBSOCKET_EXTENSIONS).and_then(|offer| offer.to_str().ok());
     let mut words = offer.into_iter().flat_map(|offer| offer.split(';')).map(str::trim);

@@ -1,6 +1,6 @@
 //! The frames of a WebSocket (RFC 6455, section 5), as a server reads and writes them.
 
-/// What a frame carries.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
     Continuation = 0,
@@ -85,7 +85,7 @@ impl Head {
     }
 }
 
-/// Takes a client's mask off.
+/// Removes a client's mask.
 pub(super) fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
     let [a, b, c, d] = mask;
     let long = u64::from_le_bytes([a, b, c, d, a, b, c, d]);

@@ -1,4 +1,4 @@
-//! From an HTTP request to a WebSocket (RFC 6455, section 4).
+//! The handshake that turns an HTTP connection into a WebSocket (RFC 6455, section 4).
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use super::{Compressors, Deflate, Socket, deflate};
 use crate::patience::Patient;
 
-/// A connection that becomes a WebSocket when its answer has gone out.
+/// A connection that becomes a WebSocket once the answer to its request is sent.
 pub(crate) struct Handshake {
     upgrade: OnUpgrade,
     deflate: Option<Arc<Compressors>>,
@@ -25,7 +25,8 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Reads a request; none if it is no handshake. The answer is to be sent.
+    /// Parses a request. Returns the handshake and the answer to send, or `None` if the request is
+    /// no handshake.
     pub(crate) fn new(
         parts: &mut Parts,
         deflate: &Deflate,
@@ -50,7 +51,7 @@ impl Handshake {
         Some((Self { upgrade, deflate, message_bytes_max }, answer))
     }
 
-    /// Waits until the answer is out. None if the connection has ended before.
+    /// Waits until the answer is sent. `None` if the connection has ended before.
     pub(crate) async fn finish(self) -> Option<Socket> {
         let upgraded = self.upgrade.await.ok()?;
         let parts = upgraded.downcast::<TokioIo<Patient<TcpStream>>>().ok()?;
@@ -59,7 +60,7 @@ impl Handshake {
     }
 }
 
-/// What shows that a server has understood the client's key.
+/// The value that shows the client that the server has read its key.
 fn accept(key: &[u8]) -> String {
     let mut sha1 = Sha1::new();
     sha1.update(key);

@@ -1,4 +1,5 @@
-//! The WebSocket (RFC 6455), as much of it as a session needs: receive a text, feed frames, flush.
+//! The part of the WebSocket protocol (RFC 6455) that a session needs: receive a text, feed frames,
+//! flush.
 //!
 //! Frames are parsed in place in the read buffer, and a message is copied once, out of that buffer.
 //! Frames to send are buffered, and written together.
@@ -29,7 +30,7 @@ const READS_AT_ONCE: usize = 8;
 /// Pings answered without a successful write before the client is disconnected.
 const PONGS_WAITING_MAX: u32 = 256;
 
-/// What comes from a client.
+/// What is received from a client.
 #[derive(Debug)]
 pub enum Received {
     /// A text message. It is not checked to be UTF-8.
@@ -215,12 +216,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
     }
 
-    /// Adds a ping.
+    /// Buffers a ping.
     pub(crate) fn feed_ping(&mut self) {
         frame::write_head(self.outbox.end(), Opcode::Ping, false, 0);
     }
 
-    /// Adds the close frame.
+    /// Buffers the close frame.
     pub(crate) fn feed_close(&mut self, reason: Reason) {
         let (code, text) = match reason {
             Reason::Away => (1001, "the server is going down"),

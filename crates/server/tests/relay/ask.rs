@@ -1,4 +1,4 @@
-//! What REQ, COUNT and CLOSE bring, and HTTP.
+//! The answers to REQ, COUNT and CLOSE, and over HTTP.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,7 +54,7 @@ async fn at_the_same_second_the_lowest_id_comes_first() {
     relay.stop().await;
 }
 
-/// Asks and returns the contents, and what EOSE says about more (NIP-67).
+/// Sends a REQ. Returns the contents of the events, and EOSE's hint about further ones (NIP-67).
 async fn page(client: &mut Client, filters: &[Value]) -> (Vec<String>, Option<Value>) {
     let mut message = vec![json!("REQ"), json!("s")];
     message.extend_from_slice(filters);
@@ -88,8 +88,8 @@ async fn eose_says_whether_there_is_more() {
     relay.stop().await;
 }
 
-/// Where a bound of the relay cuts, the last second is whole; where the client's own limit does, it
-/// gets as many as it wants.
+/// If a bound of the relay ends a page, the page has all events of its last second. If the client's
+/// own limit ends it, the page has exactly as many events as the client wants.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_never_splits_a_second_silently() {
     let relay = Relay::start(|config| {
@@ -98,7 +98,7 @@ async fn a_page_never_splits_a_second_silently() {
     })
     .await;
     let mut client = relay.client().await;
-    // Two at 104, then three times three, and nine at 100.
+    // Two events at 104, three each at 103, 102 and 101, and nine at 100.
     let times = [104, 104, 103, 103, 103, 102, 102, 102, 101, 101, 101];
     for (n, time) in times.into_iter().chain([100; 9]).enumerate() {
         client.publish(&note(1, time, &format!("{time} {n}"))).await;
@@ -112,14 +112,14 @@ async fn a_page_never_splits_a_second_silently() {
         (json!({"limit": 999}), 5, &more),
         (json!({"limit": 6, "until": 103}), 6, &more),
         (json!({"until": 102, "limit": 999}), 6, &more),
-        // As many again as the bound, at most.
+        // At most `limit_max` further events complete a second.
         (json!({"until": 100}), 8, &more),
         (json!({"until": 100, "limit": 999}), 9, &Some(json!(["finish"]))),
     ] {
         let (events, said) = page(&mut client, std::slice::from_ref(&filter)).await;
         assert_eq!((events.len(), &said), (count, hint), "{filter}");
     }
-    // A client that goes on from the oldest second sees all of them.
+    // A client that continues from the oldest second sees all events.
     let (mut seen, mut until) = (std::collections::HashSet::new(), u64::MAX);
     loop {
         let (events, hint) = page(&mut client, &[json!({"until": until, "limit": 999})]).await;
@@ -135,7 +135,7 @@ async fn a_page_never_splits_a_second_silently() {
     relay.stop().await;
 }
 
-/// As the NIP says it, digit by digit, over what the clients sent.
+/// The expected registers are computed bit by bit, as NIP-45 describes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_of_reactions_comes_with_its_hyperloglog() {
     let relay = Relay::start(|config| config.limits.slice_rows = 7).await;
@@ -206,15 +206,15 @@ async fn limits_refuse_with_closed_and_a_reason() {
         assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]));
         assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
     }
-    // A refused one is over too; so of the two one is left.
+    // The refused REQ for `b` has also ended that subscription, so one of the two is left.
     client.ask("c", &[json!({})]).await;
     client.say(json!(["CLOSE", "a"])).await;
     client.ask("b", &[json!({})]).await;
     relay.stop().await;
 }
 
-/// Reads nothing for a while: the search rests, other connections are served, and all comes in the
-/// end, in order.
+/// While the client reads nothing, its search is parked and other connections are served. In the
+/// end it gets all events, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_gets_everything_and_holds_nobody_up() {
     let relay = Relay::start(|config| {

@@ -1,4 +1,4 @@
-//! Who a client shows to be, and what it may publish then (NIP-42, NIP-70).
+//! The keys that a client proves, and what it may publish then (NIP-42, NIP-70).
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ async fn a_connection_may_prove_several_keys_up_to_the_bound() {
     for who in [1, 2] {
         assert_eq!(client.publish(&protected(who)).await, plain(true, ""));
     }
-    // Nobody else is any of them for that.
+    // Keys proved on one connection do not count on another.
     let mut other = relay.client().await;
     let mut third = protected(1);
     third["id"] = json!("00".repeat(32));
@@ -71,7 +71,7 @@ async fn a_connection_may_prove_several_keys_up_to_the_bound() {
     relay.stop().await;
 }
 
-/// Several at once, none waited for: they hold for what is said after them.
+/// The client sends several AUTHs without waiting for OK. Each applies to the messages after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_follows_an_auth_at_once_is_said_by_the_one_it_proves() {
     let relay = Relay::start(|_| {}).await;

@@ -1,4 +1,4 @@
-//! What many connections may hold together: memory of questions, and messages that never come whole.
+//! Bounds of what many connections hold together: memory of questions, and incomplete messages.
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -9,7 +9,7 @@ use crate::operators::scrape;
 use crate::outboxes::until;
 use crate::wire::{answer, frame, status, upgrade};
 
-/// Most questions of about fifty bytes that a hundred kilobytes are enough for.
+/// Maximum number of questions of about fifty bytes that fit into a hundred kilobytes.
 const FIT: usize = 100;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +52,7 @@ async fn questions_of_all_connections_of_an_address_share_its_part_of_the_memory
     relay.stop().await;
 }
 
-/// Says most of a message of 100 kB, and waits.
+/// Connects a client that sends most of a message of 100 kB and then nothing more.
 async fn half(relay: &Relay) -> TcpStream {
     let (head, mut stream) = upgrade(relay, "").await;
     assert_eq!(status(&head), 101);
@@ -75,7 +75,7 @@ async fn messages_that_do_not_come_whole_share_memory_and_one_too_many_is_told_w
     assert_eq!((first, &payload[..2]), (0x88, &1013u16.to_be_bytes()[..]));
     assert_eq!(&payload[2..], b"too many messages are under way; try again later");
     assert!(scrape(&relay).await["hark_inbound_bytes"] <= 250_000.0);
-    // Whoever sends messages whole is served as before.
+    // A client that sends complete messages is served as before.
     let mut other = relay.client().await;
     assert!(other.look(&[json!({ "kinds": [1] })]).await.is_empty());
     drop(two);

@@ -1,4 +1,4 @@
-//! A client that says what it heard, and makes events for it to send.
+//! A client that returns what it receives, and functions that make events for it to send.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub(crate) struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     url: String,
-    /// The time it puts into its answers to challenges.
+    /// The time of the client's answers to challenges.
     now_s: u64,
-    /// What the relay wants to have signed.
+    /// The relay's challenge, which an AUTH must sign.
     pub(crate) challenge: String,
 }
 
 impl Client {
-    /// Connects, and hears the relay's challenge.
+    /// Connects, and receives the relay's challenge.
     pub(crate) async fn connect(url: &str, now_s: u64) -> Self {
         let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
         let mut client = Self { socket, url: url.to_owned(), now_s, challenge: String::new() };
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// What closes the connection, everything before it left aside.
+    /// The code of the close frame. Messages before it are ignored.
     pub(crate) async fn closed(&mut self) -> Option<CloseCode> {
         while let Some(Ok(message)) = self.socket.next().await {
             if let Message::Close(frame) = message {
@@ -80,13 +80,13 @@ impl Client {
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
     }
 
-    /// An answer to the relay's challenge by somebody.
+    /// An answer to the relay's challenge, signed with the keys of `who`.
     pub(crate) fn proof(&self, who: u8) -> Value {
         let tags: [&[&str]; 2] = [&["relay", &self.url], &["challenge", &self.challenge]];
         event(who, self.now_s, 22_242, &tags, "")
     }
 
-    /// Says AUTH with an event and returns OK's verdict and reason.
+    /// Sends AUTH with an event and returns OK's verdict and reason.
     pub(crate) async fn auth_with(&mut self, event: &Value) -> (bool, String) {
         self.say(json!(["AUTH", event])).await;
         let ok = self.hear().await;
@@ -94,18 +94,18 @@ impl Client {
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
     }
 
-    /// Shows to be somebody.
+    /// Proves the key of `who`.
     pub(crate) async fn auth(&mut self, who: u8) {
         let proof = self.proof(who);
         assert_eq!(self.auth_with(&proof).await, (true, String::new()));
     }
 
-    /// Publishes what must be taken.
+    /// Publishes an event that must be accepted.
     pub(crate) async fn keep(&mut self, event: &Value) {
         assert_eq!(self.publish(event).await, (true, String::new()), "{event}");
     }
 
-    /// Asks and returns the stored answer.
+    /// Sends a REQ and returns the stored events.
     pub(crate) async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
         let mut message = vec![json!("REQ"), json!(sub)];
         message.extend_from_slice(filters);
@@ -113,7 +113,7 @@ impl Client {
         self.stored(sub).await
     }
 
-    /// The same, without a subscription that goes on.
+    /// Does the same as [`Client::ask`], and closes the subscription.
     pub(crate) async fn look(&mut self, filters: &[Value]) -> Vec<Value> {
         let events = self.ask("look", filters).await;
         self.say(json!(["CLOSE", "look"])).await;
@@ -125,7 +125,7 @@ impl Client {
         self.page(sub).await.0
     }
 
-    /// Events up to EOSE, and what that says about more of them.
+    /// Events up to EOSE, and EOSE's hint whether there are more.
     pub(crate) async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {
@@ -149,7 +149,7 @@ impl Client {
     }
 }
 
-/// Somebody, by number.
+/// The keys of a person, who is named by a number.
 pub(crate) fn keys(who: u8) -> Keys {
     Keys::from_secret([who; 32]).unwrap()
 }
@@ -158,7 +158,7 @@ pub(crate) fn pubkey(who: u8) -> String {
     String::from_utf8(hex::encode_32(keys(who).public()).to_vec()).unwrap()
 }
 
-/// An event of somebody's.
+/// An event that is signed with the keys of `who`.
 pub(crate) fn event(who: u8, created_at: u64, kind: u16, tags: &[&[&str]], content: &str) -> Value {
     let mut json = Vec::new();
     Draft { created_at, kind, tags, content }.sign(&keys(who), &mut json);

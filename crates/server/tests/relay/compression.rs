@@ -42,7 +42,7 @@ async fn compression_is_agreed_on_where_it_is_offered_on_terms_that_can_be_kept(
     relay.stop().await;
 }
 
-/// A client that compresses whatever it says, as zlib does at first.
+/// A client that compresses every message it sends, with zlib's default level and window.
 struct Compressing(TcpStream);
 
 impl Compressing {
@@ -53,7 +53,7 @@ impl Compressing {
         Self(stream)
     }
 
-    /// Sends one message in as many frames as there are cuts, and one more.
+    /// Sends one message in `cuts` + 1 frames.
     async fn say(&mut self, message: &[u8], random: &mut Random, cuts: usize) {
         let payload = deflate(message, 6, 15);
         let mut ends: Vec<usize> = (0..cuts).map(|_| random.below(payload.len() + 1)).collect();
@@ -69,7 +69,7 @@ impl Compressing {
         self.0.write_all(&bytes).await.unwrap();
     }
 
-    /// The next message; of a close frame, what it says.
+    /// The next message. Fails with the text of a close frame.
     async fn hear(&mut self) -> Result<Value, String> {
         let (first, payload) = answer(&mut self.0).await;
         let text = match first {
@@ -99,7 +99,7 @@ async fn a_compressed_conversation_says_the_same() {
     relay.stop().await;
 }
 
-/// Of every kind of content, short and long, in one frame and in several.
+/// Sends several kinds of content, short and long, in one frame and in several.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_client_compresses_is_understood() {
     let relay = Relay::start(|config| config.limits.rates = Rates::none()).await;
@@ -137,8 +137,8 @@ async fn whatever_a_client_compresses_is_understood() {
     relay.stop().await;
 }
 
-/// A hundred megabytes are a hundred kilobytes compressed. They are not unpacked further than the
-/// bound for a message.
+/// A hundred megabytes compress to a hundred kilobytes. They are decompressed only up to the bound
+/// for a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_long_only_when_unpacked_ends_its_connection() {
     let relay = Relay::start(|_| {}).await;

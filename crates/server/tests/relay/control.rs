@@ -22,7 +22,7 @@ fn record(n: u64) -> Vec<u8> {
 async fn another_process_writes_through_the_server() {
     let path = std::env::temp_dir().join(format!("hark-control-{}.sock", std::process::id()));
     assert!(matches!(Client::connect(&path, "nostr"), Err(ControlError::Absent)));
-    // One that a dead server left behind.
+    // A socket that a dead server left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(matches!(Client::connect(&path, "nostr"), Err(ControlError::Absent)));
     let relay = Relay::start(|config| config.control = Some(path.clone())).await;

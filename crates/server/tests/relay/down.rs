@@ -39,7 +39,7 @@ async fn too_long_a_message_ends_its_connection_only() {
     client.say("x".repeat(1_001)).await;
     assert_eq!(client.closed().await, Some(CloseCode::Size));
     drop(client);
-    // Counted once the server has seen the end of it.
+    // The connection is counted once the server has seen its end.
     let counted = "\nhark_connections_ended_total{reason=\"protocol\"} 1\n";
     while !http(&relay.url, "/metrics", "").await.1.contains(counted) {
         tokio::task::yield_now().await;
@@ -56,7 +56,7 @@ async fn one_connection_too_many_is_closed_at_once() {
     let mut second = relay.client().await;
     assert!(tokio_tungstenite::connect_async(&relay.url).await.is_err());
     drop(first);
-    // The place is free as soon as the server has seen the end.
+    // The permit is free as soon as the server has seen the end of the first connection.
     let mut third = loop {
         if let Ok((socket, _)) = tokio_tungstenite::connect_async(&relay.url).await {
             break socket;
@@ -68,8 +68,8 @@ async fn one_connection_too_many_is_closed_at_once() {
     relay.stop().await;
 }
 
-/// Half a frame, half a request or nothing at all: none of it holds a place for ever. A WebSocket is
-/// pinged first.
+/// A client that sends half a frame, half a request or nothing at all does not stay connected for
+/// ever. A WebSocket is pinged first.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_says_nothing_is_closed() {
     let relay = Relay::start(|config| {

@@ -1,11 +1,12 @@
-//! What only the parties to it may see: direct messages and gift wraps (NIP-04, NIP-17, NIP-59).
+//! Events that only their author and recipients may see: direct messages and gift wraps (NIP-04,
+//! NIP-17, NIP-59).
 
 use hark_archive::limits::{Rate, Rates};
 use serde_json::{Value, json};
 
 use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
 
-/// A direct message from 1 to 2, a wrap for 2 and one for 3, each with public notes around it.
+/// Publishes a direct message from 1 to 2, a wrap for 2 and one for 3, between two public notes.
 async fn full(relay: &Relay) -> Client {
     let mut client = relay.client().await;
     let (two, three) = (pubkey(2), pubkey(3));
@@ -36,7 +37,7 @@ async fn strangers_are_answered_as_if_nothing_private_were_here() {
     let public = ["public, new", "public, old"];
     assert_eq!(contents(&stranger.ask("s", &[json!({})]).await), public);
     assert_eq!(contents(&stranger.ask("s", &[json!({"kinds": [1, 4, 1059]})]).await), public);
-    // Three newer ones are hidden, and do not count.
+    // Newer private events are hidden, and do not count for the limit.
     let two = [json!({"#p": [pubkey(2)], "limit": 1})];
     assert_eq!(contents(&stranger.ask("s", &two).await), ["public, old"]);
     let all = [json!({}), json!({"kinds": [1059, 1]})];
@@ -45,7 +46,7 @@ async fn strangers_are_answered_as_if_nothing_private_were_here() {
         assert_eq!(stranger.count(&filters).await, 2);
     }
     assert_eq!(stranger.count(&two).await, 1);
-    // One that proved to be somebody else is a stranger too.
+    // A client that has proved another person's key is a stranger, too.
     stranger.auth(7).await;
     assert_eq!(contents(&stranger.ask("s", &[json!({"kinds": [1, 4, 1059]})]).await), public);
     assert_eq!(stranger.count(&[json!({})]).await, 2);
@@ -65,7 +66,7 @@ async fn parties_see_what_concerns_them_in_answers_counts_and_ids() {
     assert_eq!(contents(&client.ask("s", &by_id).await), mine);
     assert_eq!(client.count(&[json!({"kinds": [4]}), json!({"#p": [pubkey(2)]})]).await, 3);
     assert_eq!(client.count(&by_id).await, 2);
-    // The author of a message is a party as well, a further key adds what it sees.
+    // The author of a message may see it as well. A second key adds what that key may see.
     let mut author = relay.client().await;
     assert!(author.ask("s", &by_id).await.is_empty());
     assert_eq!(author.count(&by_id).await, 0);
@@ -100,7 +101,7 @@ async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
     for filters in &questions {
         assert!(!client.ask("s", filters.as_array().unwrap()).await.is_empty());
     }
-    // What others sent to others is not found, unless it was sent to both.
+    // A wrap for another person is found only if it is for this client as well.
     let (two, three) = (pubkey(2), pubkey(3));
     let others = [json!({"kinds": [1059], "#p": [three], "authors": [pubkey(9)]})];
     assert!(client.ask("s", &others).await.is_empty());
@@ -109,7 +110,7 @@ async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
     sender.keep(&both).await;
     assert_eq!(client.hear().await, json!(["EVENT", "s", both]));
     assert_eq!(client.ask("s", &others).await, [both]);
-    // Closed is over: nothing live comes for it.
+    // A subscription that was closed gets no live events.
     refused(&mut sender, message("REQ", &questions[0]), "auth-required: ").await;
     sender.keep(&event(8, 70, 1059, &[&["p", &two]], "late")).await;
     relay.stop().await;
@@ -135,7 +136,7 @@ async fn live_events_pass_the_same_gate() {
         assert_eq!(party.hear().await, json!(["EVENT", "s", event]));
     }
     assert_eq!(stranger.hear().await, json!(["EVENT", "s", public]));
-    // What a subscription may see was settled when it was asked for; so it is asked again.
+    // What a subscription may see was decided when it was opened. To see more, it is opened again.
     stranger.auth(2).await;
     let wrap = event(9, NOW_S, 21_059, to_two, "passing");
     assert_eq!(publisher.publish(&wrap).await.1, "");
@@ -147,8 +148,8 @@ async fn live_events_pass_the_same_gate() {
     relay.stop().await;
 }
 
-/// What a question costs would tell, too: how many may be asked at once is the same, however many wraps
-/// a key has got.
+/// The cost of a question must not reveal private events either: the number of questions that a
+/// client may ask at once does not depend on how many wraps a key has received.
 #[tokio::test(flavor = "multi_thread")]
 async fn private_events_cost_those_nothing_who_may_not_see_them() {
     let mut answered = Vec::new();

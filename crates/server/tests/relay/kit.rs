@@ -1,4 +1,4 @@
-//! A relay to talk to.
+//! A relay for the tests to connect to.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -25,7 +25,7 @@ pub(crate) const NOW_S: u64 = 1_800_000_000;
 
 pub(crate) struct Relay {
     pub(crate) url: String,
-    /// Where its metrics are alone.
+    /// The separate address of the metrics, if they have one.
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
@@ -35,7 +35,7 @@ pub(crate) struct Relay {
     running: JoinHandle<()>,
 }
 
-/// What a relay is started with.
+/// The configuration of a relay.
 pub(crate) struct Config {
     pub(crate) server: hark_server::Config,
     pub(crate) relay: nostr::Config,
@@ -68,7 +68,7 @@ impl Relay {
             relay: nostr::Config::new("127.0.0.1:0".parse().unwrap()),
             policy: policy::Policy::default(),
         };
-        // Tests' clients are told apart by their connections, and not by the address that they share.
+        // Bounds apply to each connection of a test, and not to the address that they share.
         config.proxies.trusted = LOOPBACK.to_vec();
         change(&mut config);
         let Config { server, mut relay, policy } = config;
@@ -111,7 +111,7 @@ impl Relay {
     }
 }
 
-/// Asks for a path over plain HTTP, with a header or none: the status and the body.
+/// Requests a path over plain HTTP, with a header or none. Returns the status and the body.
 pub(crate) async fn http(url: &str, path: &str, header: &str) -> (u16, String) {
     let addr = url.strip_prefix("ws://").unwrap();
     let mut stream = TcpStream::connect(addr).await.unwrap();

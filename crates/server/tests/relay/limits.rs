@@ -1,5 +1,4 @@
-//! What the relay says about its limits is true, how fast things may come, and that both can change
-//! while it runs.
+//! The limits that the relay reports are true; rate limits hold; and both can change while it runs.
 
 use hark_archive::limits::{Limits, Rate, Rates};
 use hark_server::Settings;
@@ -15,7 +14,7 @@ async fn limitation(relay: &Relay) -> Value {
     document["limitation"].take()
 }
 
-/// The answer to one REQ.
+/// Sends a REQ. Returns the number of stored events, or the reason of CLOSED.
 async fn req(client: &mut Client, sub: &str, filter: Value) -> Result<usize, String> {
     client.say(json!(["REQ", sub, filter])).await;
     let mut events = 0;
@@ -30,7 +29,7 @@ async fn req(client: &mut Client, sub: &str, filter: Value) -> Result<usize, Str
     }
 }
 
-/// Each field, at what it says and one beyond.
+/// Tests each field at its bound and one beyond.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_field_of_the_limitation_document_is_true() {
     let relay = Relay::start(|config| {
@@ -68,7 +67,7 @@ async fn every_field_of_the_limitation_document_is_true() {
     let chars = number("max_content_length");
     cases.push((worked(1, NOW_S, 1, &[], &"ü".repeat(chars), bits), true));
     cases.push((worked(1, NOW_S, 1, &[], &"x".repeat(chars + 1), bits), false));
-    // The work is a tag, too.
+    // The nonce of the proof of work is a tag, too.
     let tags = number("max_event_tags");
     for (count, taken) in [(tags - 1, true), (tags, false)] {
         cases.push((worked(1, NOW_S, 1, &vec![&["t"][..]; count], "", bits), taken));
@@ -78,7 +77,7 @@ async fn every_field_of_the_limitation_document_is_true() {
         let (accepted, reason) = client.publish(&event).await;
         assert_eq!(accepted, taken, "{reason}: {event}");
     }
-    // No key has to be proved, and not every event is taken.
+    // No key has to be proved, but not every event is accepted.
     assert_eq!((&said["auth_required"], &said["payment_required"]), (&json!(false), &json!(false)));
     assert_eq!(said["restricted_writes"], true);
     assert!(!client.publish(&event(1, NOW_S, 1, &[], "no work")).await.0);
@@ -116,7 +115,7 @@ async fn every_field_of_the_limitation_document_is_true() {
     open.stop().await;
 }
 
-/// So many at once, and so few after that that a test does not see one come back.
+/// A rate of `at_once` tokens that refills too slowly for a test to see a token return.
 fn at_once(at_once: u64) -> Rate {
     Rate { per_minute: 1, at_once }
 }
@@ -132,7 +131,7 @@ async fn events_come_as_fast_as_an_address_may() {
     for n in 0..3 {
         assert_eq!(one.publish(&note(1, NOW_S, &n.to_string())).await.1, "");
     }
-    // What is nothing new or no event at all counts as well.
+    // A duplicate counts as well, and so does an EVENT without a valid event.
     assert!(two.publish(&note(1, NOW_S, "0")).await.1.starts_with("duplicate: "));
     two.say("[\"EVENT\",{}]").await;
     assert_eq!(two.hear().await[0], "NOTICE");
@@ -182,7 +181,7 @@ async fn questions_come_as_fast_as_an_address_may() {
     assert_eq!(two.count(&[json!({})]).await, 0);
     two.say("what?").await;
     assert_eq!(two.hear().await[0], "NOTICE");
-    // To end something is free.
+    // A CLOSE has no rate limit.
     for _ in 0..10 {
         one.say(json!(["CLOSE", "a"])).await;
     }
@@ -226,7 +225,7 @@ async fn the_rows_that_questions_visit_are_counted() {
     for n in 0..10 {
         client.publish(&note(1, NOW_S - n, "x")).await;
     }
-    // The one that goes beyond is answered.
+    // The question that exceeds the rate is still answered.
     assert_eq!(req(&mut client, "s", json!({})).await, Ok(10));
     assert_eq!(req(&mut client, "s", json!({})).await, Ok(10));
     let refused = req(&mut client, "s", json!({})).await.unwrap_err();
@@ -268,7 +267,7 @@ async fn limits_change_while_connections_are_open() {
     relay.reload.set(settings(3, Rates::none())).unwrap();
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
     assert_eq!(limitation(&relay).await["max_limit"], 3);
-    // What cannot be is refused, and what was there stays.
+    // Limits that contradict each other are refused, and the previous ones stay.
     assert!(relay.reload.set(settings(1, Rates::none())).unwrap_err().contains("limit_default"));
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
     client.say(json!(["CLOSE", "s"])).await;

@@ -1,4 +1,4 @@
-//! Live events, and where they meet stored ones.
+//! Live events, and how they join stored ones.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ async fn live_events_come_after_eose_to_whom_they_concern() {
     assert_eq!(one.hear().await, json!(["EVENT", "s", b]));
     assert_eq!(two.hear().await, json!(["EVENT", "t", b]));
     one.say(json!(["CLOSE", "s"])).await;
-    // The count's answer shows that the CLOSE was heard before.
+    // The answer to the COUNT shows that the CLOSE was processed before.
     one.count(&[json!({})]).await;
     let c = note(2, NOW_S, "c");
     third.publish(&c).await;
@@ -41,8 +41,8 @@ async fn the_same_name_again_replaces_the_subscription() {
     relay.stop().await;
 }
 
-/// Subscribers come while events do, with one filter and with several that overlap: each event
-/// comes to each of them once, stored or live.
+/// Clients subscribe while events arrive, with one filter and with several that overlap. Each
+/// subscriber gets each event once, stored or live.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_gap_and_no_double_between_stored_and_live() {
     const EVENTS: usize = 400;
@@ -83,7 +83,7 @@ async fn no_gap_and_no_double_between_stored_and_live() {
                     *heard.entry(content).or_default() += 1;
                 }
             }
-            // Whatever is still on its way would come before the answer to this.
+            // An event that is still in transit would arrive before the answer to this COUNT.
             client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
             let last = client.hear().await;
             assert_eq!(last[0], "COUNT", "a double: {last}");

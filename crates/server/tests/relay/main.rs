@@ -1,9 +1,9 @@
-//! The relay over a real WebSocket, with a client of another make, on the memory store.
+//! The relay over a real WebSocket, with a client from another library, on the memory store.
 
 mod ask;
 mod auth;
 mod budgets;
-/// Serves the tests of the binary as well, each of which uses a part of it.
+/// Used by the tests of the binary as well, each of which uses a part of it.
 #[allow(dead_code)]
 mod client;
 mod compression;

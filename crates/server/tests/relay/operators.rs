@@ -1,4 +1,4 @@
-//! What operators' programs are told: health and metrics.
+//! What operators' programs can read: health and metrics; and the log of slow questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{NOW_S, Relay, event, http, note};
 
-/// The samples of a page, each with its name and labels. Checks what Prometheus would refuse.
+/// The samples of a page, by name and labels. Fails on anything that Prometheus would refuse.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let (mut samples, mut described) = (BTreeMap::new(), BTreeSet::new());
     let mut last_class: Option<(String, f64)> = None;
@@ -40,7 +40,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// All that the server logs in this process, once somebody listens.
+/// Everything that is logged in this process, once the subscriber is set.
 static LOGGED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -55,7 +55,7 @@ impl Write for Log {
     }
 }
 
-/// Every question is slow here.
+/// The threshold is 0, so every question counts as slow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_question_is_logged_with_its_filters_and_plan() {
     let log = tracing_subscriber::fmt().json().flatten_event(true).with_writer(|| Log).finish();
@@ -140,7 +140,7 @@ async fn metrics_say_what_was_done() {
     relay.stop().await;
 }
 
-/// A stranger must not read them, least of all through a proxy on the same machine.
+/// A stranger must not read the metrics, least of all through a proxy on the same machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_for_those_who_may_read_them() {
     let relay = Relay::start(|_| {}).await;

@@ -1,5 +1,5 @@
-//! What waits for clients who take nothing is bounded in bytes and in time, for each of them and for all
-//! together.
+//! What waits for clients that do not read is bounded in bytes and in time, for each client and for
+//! all together.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const NOTES: usize = 60;
 const NOTE_BYTES: usize = 90_000;
 
-/// Keeps more than fits between a server and a client who does not read.
+/// Publishes more bytes than fit between a server and a client that does not read.
 async fn fill(relay: &Relay) {
     let mut client = relay.client().await;
     for n in 0..NOTES {
@@ -26,7 +26,7 @@ async fn fill(relay: &Relay) {
     }
 }
 
-/// A client who asks so many questions for all of it, and never reads.
+/// A client that asks a given number of questions for all notes, and never reads.
 async fn deaf(relay: &Relay, questions: usize) -> TcpStream {
     let (head, mut stream) = upgrade_on(narrow(relay).await, "").await;
     assert_eq!(status(&head), 101);
@@ -37,7 +37,7 @@ async fn deaf(relay: &Relay, questions: usize) -> TcpStream {
     stream
 }
 
-/// Waits until a metric is so, and says what it is if that does not happen.
+/// Waits until `is` accepts the value of a metric. Fails with the value after [`PATIENCE`].
 pub(crate) async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> bool) {
     let begun = Instant::now();
     loop {
@@ -50,11 +50,11 @@ pub(crate) async fn until(relay: &Relay, name: &str, mut is: impl FnMut(f64) -> 
     }
 }
 
-/// All clients together, and those of one address. Others are answered meanwhile.
+/// Tests the bound of all clients and that of one address. Other clients are answered meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_of_many_who_never_read_hold_no_more_than_the_server_may() {
     const MAX: usize = 4_000_000;
-    // A page is as long as it is when it is full, and each thread makes one.
+    // Each thread may add one page, and the last event of a page may exceed the page's size.
     let cores = std::thread::available_parallelism().unwrap().get();
     let bound = MAX + (cores + 1) * (64 << 10) + (cores + 1) * NOTE_BYTES;
     for by_address in [false, true] {
@@ -78,7 +78,8 @@ async fn questions_of_many_who_never_read_hold_no_more_than_the_server_may() {
             most = most.max(scrape(&relay).await["hark_outbox_bytes"]);
             sleep(Duration::from_millis(20)).await;
         }
-        // Of one address all go on that have nothing waiting, so each may have a page more.
+        // Above the bound of an address, connections with nothing unread continue, so each may have
+        // one page more.
         let bound = bound + if by_address { silent.len() * ((64 << 10) + NOTE_BYTES) } else { 0 };
         assert!(
             most <= bound as f64,
@@ -112,7 +113,7 @@ async fn who_takes_nothing_is_closed_whatever_it_says() {
     relay.stop().await;
 }
 
-/// Requests one behind the other, and none of their answers is read.
+/// The client sends requests one after the other, and reads none of the answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_takes_no_answer_over_http_is_closed() {
     let relay = Relay::start(|config| {
@@ -125,7 +126,7 @@ async fn who_takes_no_answer_over_http_is_closed() {
         let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100);
         while silent.write_all(&request).await.is_ok() {}
     });
-    // This and the one that asks for the metrics.
+    // This connection, and the one that requests the metrics.
     until(&relay, "hark_connections_total", |made| made >= 2.0).await;
     until(&relay, "hark_connections", |open| open < 2.0).await;
     asking.await.unwrap();

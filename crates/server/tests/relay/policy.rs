@@ -1,4 +1,4 @@
-//! Who may come and what may be published.
+//! The operator's policy: who may connect and what may be published.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::keys;
 use crate::kit::{Client, NOW_S, Relay, event, http, note};
 
-/// An event with a nonce that gives its id so many leading zero bits, and commits to them.
+/// An event whose nonce gives its id exactly `bits` leading zero bits, and commits to them.
 pub(crate) fn worked(
     who: u8,
     created_at: u64,
@@ -39,7 +39,7 @@ fn aimed(
         let event = event(who, created_at, kind, &[tags, &[&tag]].concat(), content);
         let id = hex::decode_32(event["id"].as_str().unwrap().as_bytes()).unwrap();
         let zeros = u128::from_be_bytes(id[..16].try_into().unwrap()).leading_zeros();
-        // Exactly, so that the bound itself is met.
+        // Exactly `bits`, so that tests reach the bound itself.
         if zeros == bits {
             return event;
         }
@@ -130,7 +130,7 @@ async fn work_is_asked_for_and_must_be_committed_to() {
     for lucky in [made(8, None), made(8, Some(5))] {
         refused(&mut client, &lucky, "pow: the nonce tag must commit to a difficulty of 6").await;
     }
-    // Another policy holds from the next event on.
+    // A new policy applies from the next event on.
     relay.policy.store(Arc::new(Policy::default()));
     taken(&mut client, &made(8, None)).await;
     relay.stop().await;
@@ -154,7 +154,7 @@ async fn a_denied_address_gets_a_403_also_behind_a_proxy() {
     let deny = vec!["127.0.0.0/8".parse().unwrap()];
     let addresses = Addresses { deny, ..Addresses::default() };
     relay.reload.set(Settings { addresses, ..Settings::default() }).unwrap();
-    // A proxy that is trusted is none of the clients.
+    // The lists of clients do not apply to a trusted proxy.
     assert_eq!(client.count(&[json!({})]).await, 0);
     let mut other = relay.client().await;
     assert_eq!(other.count(&[json!({})]).await, 0);

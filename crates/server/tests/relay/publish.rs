@@ -1,4 +1,4 @@
-//! What OK says.
+//! The answers to EVENT: OK's verdict and reason.
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -80,7 +80,7 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     assert_eq!(client.publish(&here).await.1, "");
     assert!(client.ask("s", &[json!({"authors": [pubkey(2)], "kinds": [1]})]).await.is_empty());
     assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
-    // No deletion takes that back, whether it comes before or after.
+    // No deletion undoes a request to vanish, whether it comes before or after.
     let sorry = event(2, 500, 5, &[&["e", here["id"].as_str().unwrap()], &["k", "62"]], "");
     assert_eq!(client.publish(&sorry).await.1, "");
     assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
@@ -94,7 +94,7 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     relay.stop().await;
 }
 
-/// Of versions of the same time the one with the lowest id wins, in whatever order they come (NIP-01).
+/// Of versions of the same time the one with the lowest id wins, in any order of arrival (NIP-01).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_loses_is_refused_and_one_that_is_kept_is_a_duplicate() {
     let relay = Relay::start(|_| {}).await;

@@ -1,4 +1,4 @@
-//! What lies below the messages: who is let in, frames, and what ends a connection.
+//! The layers below the messages: accepted connections, frames, and what ends a connection.
 
 use hark_server::Proxies;
 use serde_json::json;
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use crate::kit::{NOW_S, Relay, note};
 use crate::wire::{answer, frame, status, upgrade};
 
-/// All of it, to the end.
+/// The whole answer, read to the end of the stream.
 async fn rest(mut answer: String, mut stream: TcpStream) -> String {
     let _ = stream.read_to_string(&mut answer).await;
     answer
@@ -34,7 +34,7 @@ async fn an_address_has_a_bound_of_its_own() {
     })
     .await;
     let (_one, mut two) = (relay.client().await, relay.client().await);
-    // What somebody says who is not trusted makes no difference.
+    // The header of a client that is no trusted proxy makes no difference.
     let (answer, stream) = upgrade(&relay, "X-Forwarded-For: 192.0.2.1\r\n").await;
     assert_eq!(status(&answer), 429);
     let answer = rest(answer, stream).await;
@@ -43,7 +43,8 @@ async fn an_address_has_a_bound_of_its_own() {
     relay.stop().await;
 }
 
-/// Tor, `ssh -L` and balancers of TCP connections come from this machine and pass on what anybody says.
+/// Tor, `ssh -L` and TCP load balancers connect from this machine and forward any header a client
+/// sends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_on_this_machine_is_believed_only_if_the_operator_names_it() {
     for (proxies, named) in [(Proxies::default(), false), (named_loopback(), true)] {
@@ -80,10 +81,10 @@ async fn a_trusted_proxy_names_its_clients() {
     for (hops, expected) in [
         ("192.0.2.1", 101),
         ("192.0.2.1", 429),
-        // Only what the proxies have added counts.
+        // Only the hops that trusted proxies have added count.
         ("192.0.2.2, 192.0.2.1, 10.1.1.1", 429),
         ("192.0.2.1, 192.0.2.2", 101),
-        // An IPv6 client is its network.
+        // An IPv6 client counts by the first 64 bits of its address.
         ("2001:db8:0:1::1", 101),
         ("2001:db8:0:1::2", 429),
         ("2001:db8:0:2::1", 101),
@@ -92,14 +93,14 @@ async fn a_trusted_proxy_names_its_clients() {
         assert_eq!(status(&answer), expected, "{hops}");
         open.push(stream);
     }
-    // A proxy that names nobody is not taken for a client.
+    // A proxy that names no client does not count as a client.
     for _ in 0..3 {
         let (answer, stream) = upgrade(&relay, "X-Real-IP: 192.0.2.1\r\n").await;
         assert_eq!(status(&answer), 101);
         open.push(stream);
     }
     drop(open);
-    // The place is free as soon as the server has seen the end.
+    // The permit is free as soon as the server has seen the end of the connection.
     while status(&upgrade(&relay, &from("192.0.2.1")).await.0) == 429 {
         tokio::task::yield_now().await;
     }
@@ -190,8 +191,8 @@ async fn who_breaks_the_protocol_is_told_how_and_closed() {
     relay.stop().await;
 }
 
-/// It hears why, though most of what it sends was never read: a connection that is closed with something
-/// unread is reset, and a reset takes the close frame with it.
+/// The client receives the reason, though most of what it sends is never processed. A connection
+/// that is closed with unread bytes is reset, and a reset discards the close frame.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_too_much_and_only_then_listens_is_told_why() {
     let relay = Relay::start(|config| config.limits.message_bytes_max = 200_000).await;

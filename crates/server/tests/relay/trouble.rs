@@ -1,4 +1,4 @@
-//! Stores that fail, and what clients hear of it.
+//! Stores that fail, and what clients are sent then.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::kit::{NOW_S, Relay, http, note};
 
-/// Kinds that are trouble to ask for, or to write.
+/// Kinds for which searches or writes fail.
 const TIRES: u32 = 1;
 const FAILS: u32 = 2;
 const PANICS: u32 = 3;
@@ -23,7 +23,7 @@ const UNWRITABLE: u32 = 4;
 
 struct Trouble(MemoryStore);
 
-/// A search that never gets anywhere.
+/// A search that exhausts its budget at once.
 struct Tired;
 
 impl Search for Tired {
@@ -122,7 +122,7 @@ async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
     let (status, reason) = http(&relay.url, "/healthz", "").await;
     assert!(status == 503 && reason.contains("no more writes: the disk is full"), "{reason}");
     assert!(http(&relay.url, "/metrics", "").await.1.contains("\nhark_store_writing 0\n"));
-    // What was closed hears no live events.
+    // A subscription that was closed gets no live events.
     assert_eq!(client.publish(&note(1, NOW_S, "a")).await.1, "");
     assert_eq!(client.count(&[json!({})]).await, 1);
     relay.stop().await;

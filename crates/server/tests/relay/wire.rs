@@ -1,11 +1,11 @@
-//! The bytes of a WebSocket, for what no client library sends.
+//! The bytes of a WebSocket, for frames that no client library sends.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::kit::Relay;
 
-/// A connection with little room for what the relay sends.
+/// A connection with a small receive buffer.
 pub(crate) async fn narrow(relay: &Relay) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -13,13 +13,13 @@ pub(crate) async fn narrow(relay: &Relay) -> TcpStream {
     socket.connect(addr.parse().unwrap()).await.unwrap()
 }
 
-/// Asks for a WebSocket with more headers; the answer's head, and the connection.
+/// Requests a WebSocket with further headers. Returns the answer's head and the connection.
 pub(crate) async fn upgrade(relay: &Relay, headers: &str) -> (String, TcpStream) {
     let addr = relay.url.strip_prefix("ws://").unwrap();
     upgrade_on(TcpStream::connect(addr).await.unwrap(), headers).await
 }
 
-/// The same on a connection that there is.
+/// Does the same as [`upgrade`] on an open connection.
 pub(crate) async fn upgrade_on(mut stream: TcpStream, headers: &str) -> (String, TcpStream) {
     let addr = stream.peer_addr().unwrap();
     let request = format!(

@@ -1,9 +1,9 @@
-//! Everything that can happen between three processes: one serves at first, the others come at any
-//! time, to take over or because nobody is there. Any of them may be killed, asked to end or held up
-//! for good at every step, may not be able to open the archive, and may take too long.
+//! Explores everything that can happen between three processes. One serves at first; the others
+//! start at any time, to take over or because no server runs. At every step, any of them may be
+//! killed, asked to end or suspended for good, may fail to open the archive, and may take too long.
 //!
-//! The decisions are those of the server; what is drawn here is the rest of the world: the locks, what
-//! is on its way between two processes, and how much is in the log.
+//! The decisions are made by the server's own code. The rest of the world is a model: the locks,
+//! the messages in transit between two processes, and the length of the log.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use super::{Give, Take, Taker};
 
 mod world;
 
-/// What was found on the way.
+/// The results of the exploration.
 #[derive(Default)]
 struct Walk {
-    /// Ways from there to an end; none while it is being walked.
+    /// Number of paths from each world to an end; `None` while they are being counted.
     ways: HashMap<World, Option<f64>>,
     steps: u64,
-    /// How often a process came to be what it is only after something went wrong.
+    /// How often a process was in one of the states that only faults lead to.
     stalled: u64,
     resumed: u64,
     orphans: u64,
@@ -26,7 +26,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Walks all ways from there and counts them; ends at the first fault.
+    /// Walks all paths from `world` and returns their number; stops at the first fault.
     fn walk(&mut self, world: &World, without: Without) -> f64 {
         if let Some(known) = self.ways.get(world) {
             return known.expect("no way leads back");

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use hark_archive::Position;
 use hark_codec::record::Id;
 
-/// Messages known, at most: each has one place to be, which another may take.
+/// Number of slots. A message has one slot, in which a later message may replace it.
 const PLACES: usize = 4_096;
 
-/// Times of messages, by hash.
+/// Positions of messages, in slots by hash.
 #[derive(Debug)]
 pub struct Places(Mutex<Box<[Position]>>);
 

@@ -1,4 +1,5 @@
-//! Pages beside what was put, by brute force, and what is refused.
+//! Compares pages with the messages that were put, by brute force, and tests which requests are
+//! refused.
 
 use hark_archive::admission::KeepAll;
 use hark_archive::store::memory::MemoryStore;
@@ -23,7 +24,7 @@ struct Kept {
 struct World {
     /// How many different times messages have.
     times: usize,
-    /// Whether every second message is one without a payload, which is never told.
+    /// Whether every second message has no payload, and so is never sent.
     voids: bool,
     store: MemoryStore,
     places: Places,
@@ -71,7 +72,7 @@ impl World {
         self.kept.sort_unstable();
     }
 
-    /// One as archives have them from before there had to be a payload.
+    /// Puts a message without a payload, as archives of earlier versions may have them.
     fn put_void(&mut self, time: u64, pubsub: &str, content: &str) -> Id {
         let meta = self.random.below(1 << 30).to_le_bytes();
         let message = Message {
@@ -119,7 +120,7 @@ fn request() -> Request<'static> {
 fn pages_leave_nothing_out_and_nothing_comes_twice() {
     for seed in 0..12 {
         let mut world = World::new(seed);
-        // Many messages share a time, or few.
+        // Many messages have the same time, or few.
         world.times = [12, 400][seed as usize % 2];
         world.voids = seed % 4 > 1;
         world.put(150);
@@ -164,7 +165,7 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
                 if cursor.is_none() {
                     break;
                 }
-                // Others come meanwhile.
+                // Further messages arrive between the pages.
                 world.put(3);
             }
             assert!(told.is_sorted_by(|a, b| a < b), "in order, each once");
@@ -185,7 +186,7 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
     let voids: Vec<Id> =
         (0..500).map(|at| world.put_void([first, last][at % 2], PUBSUB[0], CONTENT[0])).collect();
     for forward in [true, false] {
-        // More of them than a page has stand before the first message that is told.
+        // More messages without a payload than a page holds come before the first with one.
         let one = Request { forward, limit: Some(20), ..request() };
         let (page, cursor) = world.ask(&one, &[], &[]);
         let half = if forward { &world.kept[..20] } else { &world.kept[10..] };
@@ -193,7 +194,7 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
         let one = Request { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
         let rest = if forward { &world.kept[20..] } else { &world.kept[..10] };
         assert_eq!(world.ask(&one, &[], &[]), (rest.to_vec(), None));
-        // A peer that was told of one before goes on from there.
+        // A cursor may name such a message, from an answer of an earlier version.
         let (at, all) = (if forward { voids[0] } else { voids[1] }, Some(100));
         let one = Request { cursor: Some(&at), forward, limit: all, ..request() };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept);
@@ -206,7 +207,7 @@ fn hashes_and_topics_hold_together() {
     let mut world = World::new(7);
     world.put(300);
     let hashes: Vec<Id> = world.kept.iter().take(100).map(|one| one.hash).collect();
-    // A list whose length is a multiple of a hundred is nothing special.
+    // A list of exactly a hundred hashes is complete, without a cursor.
     let (all, cursor) =
         world.ask(&Request { forward: true, limit: Some(100), ..request() }, &[], &hashes);
     assert_eq!((&all[..], cursor), (&world.kept[..100], None));
@@ -226,7 +227,7 @@ fn a_cursor_at_the_end_gives_an_empty_page() {
         let one = Request { cursor: Some(&cursor), forward, ..request() };
         assert_eq!(world.ask(&one, &[], &[]), (Vec::new(), None));
     }
-    // Twenty come where no number is said, and a hundred at most.
+    // A page has twenty messages by default, and a hundred at most.
     for (limit, count) in [(None, 20), (Some(0), 20), (Some(7), 7)] {
         assert_eq!(world.ask(&Request { limit, ..request() }, &[], &[]).0.len(), count);
     }
@@ -247,7 +248,7 @@ fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() 
         world.store.commit(&[Write::Erase(gone.into())]).unwrap();
         let one = Request { cursor: Some(&cursor), ..one };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept[20..40]);
-        // Nobody else knows where it was.
+        // Without the remembered position, the cursor cannot be found.
         world.places = Places::default();
         let page = page(&world.store, &world.places, &one, u64::MAX);
         assert!(matches!(page, Err(Refusal::Cursor)), "{page:?}");
@@ -302,12 +303,12 @@ fn long_messages_make_short_pages() {
         }
         assert!(told == hashes && pages == 3, "{pages} pages");
     }
-    // Of hashes alone there are as many as were asked for.
+    // A page of hashes alone is bounded only by the limit.
     let request = Request { include_data: false, limit: Some(100), ..request() };
     assert_eq!(page(&world.store, &world.places, &request, u64::MAX).unwrap().records.len(), 60);
 }
 
-/// Asks with what is refused, and gives the status and its words.
+/// Sends a request that must be refused. Returns the status and its description.
 fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
@@ -335,7 +336,7 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
         assert_eq!(status, code, "{words}");
         assert!(words.contains(said), "{words}");
     }
-    // Nothing lies between a start and an end before it.
+    // A time span whose end is before its start matches nothing.
     let nothing = Request { time_start: Some(2), time_end: Some(1), ..request() };
     let page = page(store, &Places::default(), &nothing, u64::MAX).unwrap();
     assert!(page.records.is_empty() && page.cursor.is_none());

@@ -1,4 +1,4 @@
-//! What streams carry: messages, each behind its length as a varint.
+//! The frames on streams: messages, each preceded by its length as a varint.
 
 use std::io;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use hark_codec::waku::protobuf::{put_varint, varint};
 use libp2p::Stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long the rest of a message may take once it has begun, and how long a peer may take to take one.
+/// How long reading may take from a message's first byte on, and how long writing a message may
+/// take.
 const MESSAGE_MAX: Duration = Duration::from_secs(30);
 
-/// Reads one message of at most so many bytes. None if the stream ended before it.
+/// Reads one message of at most `bytes_max` bytes. `None` if the stream ended before it.
 pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
@@ -31,7 +32,7 @@ pub(super) async fn read_short(
     .await
 }
 
-/// Reads a message if there is room for one of its length.
+/// Reads a message, if `room` returns a permit for its length.
 async fn read_if<R>(
     stream: &mut Stream,
     bytes_max: usize,
@@ -86,7 +87,7 @@ pub(super) async fn write(stream: &mut Stream, message: &[u8]) -> io::Result<()>
     .await
 }
 
-/// Says that nothing more comes.
+/// Closes the sending side of a stream.
 pub(super) async fn end(stream: &mut Stream) -> io::Result<()> {
     in_time(stream.close()).await
 }

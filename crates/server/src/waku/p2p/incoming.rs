@@ -26,13 +26,13 @@ use crate::address::Address;
 use crate::clients::Standing;
 use crate::permits::{Permit, Permits};
 
-/// Streams of one protocol that a peer may have. One more is reset.
+/// Maximum number of streams of one protocol that a peer may have. Further ones are reset.
 const STREAMS_PER_PEER_MAX: usize = 16;
 
 /// Begins to serve a stream of a peer.
 type Serve = Box<dyn Fn(PeerId, Stream, Permit<PeerId>) + Send + Sync>;
 
-/// A protocol, and what is done with its streams once that is known.
+/// A protocol, and the handler of its streams once there is one.
 struct Served {
     name: StreamProtocol,
     permits: Permits<PeerId>,
@@ -41,28 +41,28 @@ struct Served {
 
 type Table = Arc<[Served]>;
 
-/// See the head of this file.
+/// Accepts incoming connections and streams; see the module.
 pub(super) struct Incoming {
     table: Table,
     addresses: Permits<Address>,
     per_address_max: usize,
     clients: Clients,
-    /// Of connections that peers have opened.
+    /// The permits of connections that peers have opened.
     permits: HashMap<ConnectionId, Permit<Address>>,
 }
 
-/// An address has as many connections as it may.
+/// The error if an address has as many connections as it may have.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} has as many connections as it may")]
 struct Crowded(Address);
 
-/// The operator's lists do not let an address in.
+/// The error if the operator's lists do not let an address in.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not served")]
 struct Denied(IpAddr);
 
 impl Incoming {
-    /// For streams of these protocols, which are told to peers from the start.
+    /// Accepts streams of the protocols `names`, which are announced to peers from the start.
     pub(super) fn new(names: &[&'static str], per_address_max: usize, clients: Clients) -> Self {
         let served = names.iter().map(|name| Served {
             name: StreamProtocol::new(name),
@@ -164,7 +164,7 @@ impl NetworkBehaviour for Incoming {
     }
 }
 
-/// The IP address that it begins with.
+/// The IP address that a multiaddress begins with.
 fn ip(of: &Multiaddr) -> Option<IpAddr> {
     match of.iter().next()? {
         Protocol::Ip4(ip) => Some(ip.into()),
@@ -173,7 +173,7 @@ fn ip(of: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
-/// Hands the streams of one connection over.
+/// Passes the streams of one connection to the handlers of their protocols.
 pub(super) struct Handler {
     peer: PeerId,
     table: Table,
@@ -239,7 +239,7 @@ impl InboundUpgrade<Stream> for Names {
 
     fn upgrade_inbound(self, stream: Stream, chosen: StreamProtocol) -> Self::Future {
         let at = self.0.iter().position(|served| served.name == chosen);
-        // Only what was offered is chosen.
+        // Cannot be missing: a peer chooses among the protocols offered.
         ready(Ok((at.unwrap_or(usize::MAX), stream)))
     }
 }

@@ -1,4 +1,4 @@
-//! The node's key, which its id is made of: the same after a restart.
+//! The node's key, from which its id is made. It is kept in a file, and so outlives a restart.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -9,17 +9,17 @@ use libp2p::identity::{Keypair, secp256k1};
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file can not be read or made.
+    /// The file cannot be read or created.
     #[error("the node's key in {0} cannot be read or made: {1}")]
     File(String, io::Error),
-    /// The file holds something else.
+    /// The file does not hold a key.
     #[error(
         "{0} holds no key; it must be 64 hex digits. If the node may get another id, delete it"
     )]
     Key(String),
 }
 
-/// Reads the key, or makes one.
+/// Reads the key, or creates one if there is no file.
 pub(super) fn load(path: &Path) -> Result<Keypair, KeyError> {
     let name = path.display().to_string();
     let text = match std::fs::read_to_string(path) {
@@ -35,7 +35,7 @@ pub(super) fn load(path: &Path) -> Result<Keypair, KeyError> {
     Ok(secp256k1::Keypair::from(secret).into())
 }
 
-/// Writes a new one, for its owner alone to read, whole or not at all.
+/// Writes a new key, whole or not at all, to a file that only its owner can read.
 fn make(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let secret = secp256k1::SecretKey::generate();

@@ -1,4 +1,4 @@
-//! What is known of peers, for those who administer the node.
+//! What this node knows of its peers, for its operators.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,13 +11,13 @@ use super::Behaviour;
 use super::peers::Peers;
 use crate::waku::neighbours::{Peer, Standing};
 
-/// Of each connected peer, what it has said about itself.
+/// What each connected peer has reported about itself.
 #[derive(Default)]
 pub(super) struct Known(HashMap<PeerId, Said>);
 
 struct Said {
     addr: Multiaddr,
-    /// Whether the address is where it was dialled, and so where it listens.
+    /// Whether this node has dialled the address, so that the peer listens there.
     is_dialled: bool,
     protocols: Vec<String>,
     agent: String,
@@ -43,7 +43,7 @@ impl Known {
         }
     }
 
-    /// All peers, connected or wanted, by their ids.
+    /// All peers, connected or wanted, sorted by id.
     pub(super) fn all(&self, swarm: &Swarm<Behaviour>, wanted: &Peers) -> Vec<Peer> {
         let gossip = &swarm.behaviour().gossip;
         let mut shards: HashMap<PeerId, Vec<u16>> = HashMap::new();

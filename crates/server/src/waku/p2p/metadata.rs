@@ -9,24 +9,24 @@ use super::frame;
 use super::incoming::Incoming;
 use crate::waku::Waku;
 
-/// Its name.
+/// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/metadata/1.0.0";
-/// Bytes of a request, at most, as nwaku has it.
+/// Maximum size of a request, in bytes, as in nwaku.
 const REQUEST_MAX: usize = 1_024;
-/// How long a peer may take to ask.
+/// How long a peer may take to send its request.
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Answers whoever asks.
+/// Answers the requests of all peers.
 pub(super) fn serve(incoming: &Incoming, waku: &Waku) {
     let answer = said(waku.config.cluster, &waku.config.shards);
     let answer: Arc<[u8]> = answer.into();
     incoming.serve(PROTOCOL, move |_, mut stream| {
         let answer = Arc::clone(&answer);
         async move {
-            // What peers say of themselves makes no difference to a store.
+            // The peer's own cluster and shards, in its request, make no difference to a store.
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
             if let Ok(Ok(Some(_))) = asked.await {
-                // Whether the peer takes it is its own affair.
+                // A failure concerns only the peer.
                 let _ = frame::write(&mut stream, &answer).await;
                 let _ = frame::end(&mut stream).await;
             }
@@ -34,8 +34,8 @@ pub(super) fn serve(incoming: &Incoming, waku: &Waku) {
     });
 }
 
-/// The cluster, and its shards twice: js-waku reads them from field 2, one by one, and nwaku from
-/// field 3, packed.
+/// Encodes the cluster, and its shards twice: js-waku reads them from field 2, one by one, and
+/// nwaku from field 3, packed.
 fn said(cluster: u16, shards: &[u16]) -> Vec<u8> {
     let mut out = Vec::new();
     put_number(&mut out, 1, cluster.into());

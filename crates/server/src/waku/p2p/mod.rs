@@ -164,7 +164,7 @@ impl Handle {
         let _ = self.orders.send(order).await;
     }
 
-    /// The same without waiting: a message that finds the queue full is not relayed.
+    /// Publishes a message to peers without waiting. It is not published if the queue is full.
     pub(super) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
         let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
         if self.orders.try_send(order).is_err() {
@@ -293,8 +293,8 @@ impl Network {
         let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
     }
 
-    /// Listens on the addresses that the previous process has released by now. Events of the swarm are
-    /// left to the caller: connections may be among them.
+    /// Listens on the addresses that the previous process has released by now. Events of the swarm
+    /// are left to the caller: connections may be among them.
     fn listen(&mut self) {
         for addr in std::mem::take(&mut self.unheard) {
             match self.swarm.listen_on(addr.clone()) {

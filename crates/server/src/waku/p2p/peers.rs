@@ -1,4 +1,4 @@
-//! Whom this node looks for.
+//! The peers that this node dials.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::Behaviour;
 
-/// Time to the next try after the first failure, and at most: it doubles each time.
+/// The pause after the first failure, and the longest pause. Each failure doubles the pause.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_mins(1);
 
@@ -24,7 +24,7 @@ pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
     }
 }
 
-/// Dials a peer, unless that is under way already.
+/// Dials a peer, unless it is connected or being dialled.
 fn dial(
     swarm: &mut Swarm<Behaviour>,
     peer: PeerId,
@@ -34,7 +34,7 @@ fn dial(
     swarm.dial(opts.condition(PeerCondition::DisconnectedAndNotDialing).build())
 }
 
-/// Peers to stay connected with, and those that somebody wants to ask.
+/// Peers to stay connected with, and peers that callers wait to be connected to.
 #[derive(Default)]
 pub(super) struct Peers {
     wanted: HashMap<PeerId, Wanted>,
@@ -47,12 +47,12 @@ struct Wanted {
     addrs: Vec<Multiaddr>,
     next: Option<Instant>,
     pause: Duration,
-    /// Why the last try failed; said once.
+    /// Why the last try failed. A reason is logged only when it changes.
     trouble: Option<String>,
 }
 
 impl Peers {
-    /// Of these addresses. The first without an id comes back.
+    /// The peers at these addresses. Fails with the first address that has no id.
     pub(super) fn new(addrs: Vec<Multiaddr>) -> Result<Self, Multiaddr> {
         let mut wanted: HashMap<PeerId, Wanted> = HashMap::new();
         for addr in addrs {
@@ -75,7 +75,7 @@ impl Peers {
         })
     }
 
-    /// Tries those that are due.
+    /// Dials the peers whose next try is due.
     pub(super) fn look(&mut self, swarm: &mut Swarm<Behaviour>) {
         let now = Instant::now();
         for (&peer, wanted) in &mut self.wanted {
@@ -83,12 +83,12 @@ impl Peers {
                 continue;
             }
             wanted.next = None;
-            // A failure comes as an event.
+            // A failure is reported as an event.
             let _ = dial(swarm, peer, wanted.addrs.clone());
         }
     }
 
-    /// Connects to a peer that somebody wants to ask. Without an address it has to be connected.
+    /// Connects to a peer for a caller. Without addresses, the peer must be connected already.
     pub(super) fn connect(
         &mut self,
         swarm: &mut Swarm<Behaviour>,
@@ -97,7 +97,7 @@ impl Peers {
         tell: Tell,
     ) {
         if swarm.is_connected(&peer) {
-            // Who has asked may be gone.
+            // The caller may be gone.
             let _ = tell.send(Ok(()));
             return;
         }
@@ -115,12 +115,12 @@ impl Peers {
 
     fn tell(&mut self, peer: PeerId, what: &Result<(), String>) {
         for tell in self.asked.remove(&peer).into_iter().flatten() {
-            // Who has asked may be gone.
+            // The caller may be gone.
             let _ = tell.send(what.clone());
         }
     }
 
-    /// A peer is there.
+    /// Handles the connection of a peer.
     pub(super) fn connected(&mut self, peer: PeerId) {
         self.tell(peer, &Ok(()));
         if let Some(wanted) = self.wanted.get_mut(&peer) {
@@ -130,7 +130,7 @@ impl Peers {
         }
     }
 
-    /// A peer has gone.
+    /// Handles the end of a peer's last connection.
     pub(super) fn gone(&mut self, peer: PeerId, why: Option<&impl Display>) {
         if let Some(wanted) = self.wanted.get_mut(&peer) {
             wanted.next = Some(Instant::now() + wanted.pause);
@@ -139,7 +139,7 @@ impl Peers {
         }
     }
 
-    /// A peer could not be reached.
+    /// Handles a failure to reach a peer.
     pub(super) fn failed(&mut self, peer: PeerId, error: &impl Display) {
         let error = error.to_string();
         self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));

@@ -1,5 +1,6 @@
-//! Which addresses a client of the REST door may have this node connect to: those of the internet, and
-//! none of this machine or of its networks, whose ports are nobody's business.
+//! Decides which addresses a client of the REST door may have this node connect to: public ones,
+//! and none of this machine or of its private networks, whose open ports a client must not find
+//! out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,11 +11,11 @@ use tokio::sync::Semaphore;
 use super::{Handle, peers, store};
 use crate::waku::neighbours::Unanswered;
 
-/// Names that are looked up at a time.
+/// Permits for names that are looked up at a time.
 static LOOK_UPS: Semaphore = Semaphore::const_new(16);
 
 impl Handle {
-    /// Asks the store of a peer for a client of the REST door.
+    /// Sends a request to the store of a peer, on behalf of a client of the REST door.
     pub(in crate::waku) async fn ask_for_client(
         &self,
         addr: &str,
@@ -25,8 +26,8 @@ impl Handle {
         store::ask(self.control.clone(), peer, request).await.map_err(Unanswered::Broken)
     }
 
-    /// Connects to a peer: one that the configuration names, or any if `any` may be named. Else its
-    /// address must be one of the internet, or the peer connected already.
+    /// Connects to a peer. Unless `any` is set, the address must be configured or public, or the
+    /// peer must be connected already.
     pub(in crate::waku) async fn reach(&self, addr: &str, any: bool) -> Result<PeerId, Unanswered> {
         let addr: Multiaddr =
             addr.parse().map_err(|error| Unanswered::Address(format!("{error}")))?;
@@ -46,8 +47,8 @@ impl Handle {
     }
 }
 
-/// The addresses to dial for this one, without those that are not of the internet. A name is looked up
-/// here, as it might lead elsewhere when it is looked up once more.
+/// The public addresses to dial for `addr`. A name is looked up here, and its addresses are
+/// dialled, as a second look-up of the name might return other addresses.
 pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
     let mut parts = addr.iter();
     let first = parts.next();
@@ -56,7 +57,7 @@ pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
     let found = match &first {
         Protocol::Ip4(ip) => vec![IpAddr::V4(*ip)],
         Protocol::Ip6(ip) => vec![IpAddr::V6(*ip)],
-        // Its certificate is one of the name, so the name has to be dialled.
+        // The certificate is for the name, so the name itself would have to be dialled.
         Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) if is_tls(&rest) => Vec::new(),
         Protocol::Dns(name) => look_up(name, |_| true).await,
         Protocol::Dns4(name) => look_up(name, IpAddr::is_ipv4).await,
@@ -67,7 +68,7 @@ pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
     public.map(|ip| std::iter::once(ip.into()).chain(rest.iter().cloned()).collect()).collect()
 }
 
-/// Whether what follows an IP address is a port of TCP, perhaps a WebSocket, and a peer.
+/// Whether the parts after an IP address are a TCP port, optionally a WebSocket, and a peer.
 fn is_plain(rest: &[Protocol<'_>]) -> bool {
     let [Protocol::Tcp(_), between @ .., Protocol::P2p(_)] = rest else { return false };
     let of_web =
@@ -79,7 +80,7 @@ fn is_tls(rest: &[Protocol<'_>]) -> bool {
     rest.iter().any(|part| matches!(part, Protocol::Wss(_) | Protocol::Tls))
 }
 
-/// The addresses of a name; none if it has none.
+/// Looks up the addresses of a name. Empty if the look-up fails.
 async fn look_up(name: &str, wanted: fn(&IpAddr) -> bool) -> Vec<IpAddr> {
     let Ok(_turn) = LOOK_UPS.acquire().await else { return Vec::new() };
     match tokio::net::lookup_host((name, 0)).await {
@@ -88,7 +89,7 @@ async fn look_up(name: &str, wanted: fn(&IpAddr) -> bool) -> Vec<IpAddr> {
     }
 }
 
-/// Whether an address is one of the internet.
+/// Whether an address is reachable in the whole internet.
 fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -96,7 +97,7 @@ fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// IANA's list of special addresses, without those that are reached from everywhere.
+/// Excludes IANA's special addresses, except those that are globally reachable.
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let special = ip.is_private()
@@ -115,7 +116,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !special
 }
 
-/// All that providers are given is in 2000::/3. Addresses there that stand for others are left out.
+/// All addresses of providers are in 2000::/3. Special addresses in that range are excluded.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [a, b, ..] = ip.segments();
     let global = a & 0xe000 == 0x2000;

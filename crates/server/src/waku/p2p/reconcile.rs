@@ -3,9 +3,10 @@
 
 use hark_codec::waku::sync::{Items, Payload, Place, Said, Writer, fingerprint};
 
-/// Messages of a range that are told one by one; of more, fingerprints of its parts are.
+/// Maximum number of messages of a range that are listed. A range of more is divided into parts, of
+/// which fingerprints are sent.
 const ITEMS_MAX: usize = 100;
-/// How many parts.
+/// Number of parts that a range is divided into.
 const PARTS: u64 = 8;
 
 /// What is known of the other store after some payloads.
@@ -14,7 +15,7 @@ pub(super) struct Found {
     /// For each of this store's messages, up to the last one lacked: whether the other lacks it.
     /// Flags, not a list, because a store may report the same message any number of times.
     lacks: Vec<bool>,
-    /// How many messages this store lacks, of those that the other one has told.
+    /// Number of messages that the other store has listed and this one lacks.
     pub(super) missed: usize,
 }
 
@@ -26,7 +27,7 @@ impl Found {
         self.lacks[at] = true;
     }
 
-    /// Keeps those of this store's messages that the other one lacks.
+    /// Keeps in `own`, this store's messages, only those that the other store lacks.
     pub(super) fn keep_lacked(&self, own: &mut Vec<Place>) {
         let mut at = 0;
         own.retain(|_| {
@@ -35,7 +36,7 @@ impl Found {
         });
     }
 
-    /// Compares what is in a range here with what is there. Both are in order.
+    /// Compares this store's messages of a range with those of the other. Both lists are sorted.
     fn compare(&mut self, own: &[Place], (first, end): (usize, usize), theirs: &Items<'_>) {
         let mut theirs = theirs.iter().peekable();
         for (at, here) in own.iter().enumerate().take(end).skip(first) {
@@ -51,7 +52,7 @@ impl Found {
 }
 
 /// Answers a payload, and notes in `found` what follows from it. `own` are this store's messages of
-/// its topics, in order.
+/// the payload's topics, sorted.
 pub(super) fn answer(own: &[Place], said: &Payload<'_>, found: &mut Found, answer: &mut Writer) {
     let (mut start, mut first) = ((said.start, [0; 32]), place(own, (said.start, [0; 32])));
     for range in said.ranges() {
@@ -75,21 +76,23 @@ pub(super) fn answer(own: &[Place], said: &Payload<'_>, found: &mut Found, answe
     }
 }
 
-/// The first of `own` that is not before a place.
+/// The index of the first of `own` that is not before `at`.
 fn place(own: &[Place], at: Place) -> usize {
     own.partition_point(|own| *own < at)
 }
 
-/// A store that has nothing there has nothing more to hear of it.
+/// Lists the messages of a range. If there are none, the other store need not list its own, as it
+/// lacks nothing.
 fn items(here: &[Place], end: Place, answer: &mut Writer) {
     answer.items(end, here, here.is_empty());
 }
 
-/// In parts that take as much time each.
+/// Divides a range into parts of the same length of time, each of which is listed or gets a
+/// fingerprint.
 fn divide(here: &[Place], start: u64, end: Place, answer: &mut Writer) {
     let span = end.0.saturating_sub(start);
     if span < PARTS {
-        // Many at once: nothing but telling them is left.
+        // Many messages in nearly no time: they can only be listed.
         return items(here, end, answer);
     }
     let mut rest = here;
@@ -111,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Any two sets become the same, in a few rounds.
+    /// Stores with any two sets of messages find the difference in a few rounds.
     #[test]
     fn two_stores_learn_what_the_other_lacks() {
         let mut seed = 7_u64;
@@ -165,7 +168,7 @@ mod tests {
             };
             assert!(one.difference(&two).eq(&lacked(0)), "{count} of {span}");
             assert!(two.difference(&one).eq(&lacked(1)), "{count} of {span}");
-            // A store that says that it has nothing is not told what it lacks.
+            // A store that reports an empty range gets no list of what it lacks there.
             let missed = [found[0].missed, found[1].missed];
             let lost = [lacked(1).len(), lacked(0).len()];
             assert!(missed[0] <= lost[0] && missed[1] <= lost[1], "{missed:?} of {lost:?}");
@@ -174,8 +177,8 @@ mod tests {
             }
         }
     }
-    /// What a store says over and over takes no more room than its first time, and what it asks for
-    /// is not told beyond the bound.
+    /// A payload that a store repeats takes no further memory, and the answers stay within the
+    /// bound of a payload.
     #[test]
     fn what_is_said_many_times_takes_the_room_of_once() {
         let own: Vec<Place> = (0..50_000).map(|at| (1_000 + at, [7; 32])).collect();
@@ -192,7 +195,7 @@ mod tests {
         let mut lacked = own.clone();
         found.keep_lacked(&mut lacked);
         assert_eq!((found.lacks.len(), lacked.len()), (50_000, 50_000));
-        // As many ranges as fit a payload, of which each asks for what is in it.
+        // A payload full of ranges, each of which asks for its messages.
         let mut many = vec![0, 0, 1];
         many.extend([1, 1].iter().chain(&[0xff; 32]).copied().cycle().take(34 * 20_000));
         let mut next = Writer::new(&[], 1, 10_000);

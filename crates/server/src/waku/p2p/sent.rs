@@ -1,5 +1,5 @@
-//! Which messages a peer was sent after a comparison. A store may name messages as missing again that
-//! it has: what went over a connection is not sent over it a second time.
+//! Remembers which messages a peer was sent after comparisons. A store may report messages as
+//! missing again that it has, so no message is sent twice over a connection.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hark_codec::waku::sync::Place;
 use libp2p::PeerId;
 
-/// Messages that are remembered in all, at some 60 bytes each. Others may be sent again.
+/// Maximum number of messages remembered in all, of some 60 bytes each. Others may be sent again.
 const SENT_MAX: usize = 200_000;
-/// Messages that are remembered of one peer.
+/// Maximum number of messages remembered of one peer.
 const SENT_TO_PEER_MAX: usize = 50_000;
 
-/// See the head of this file.
+/// The messages that were sent, by peer; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Sent(Mutex<HashMap<PeerId, BTreeSet<Place>>>);
 
@@ -21,13 +21,13 @@ impl Sent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to remember what a peer that is connected is sent.
+    /// Begins to remember what is sent to a peer, which has just connected.
     pub(super) fn begin(&self, peer: PeerId) {
         self.peers().entry(peer).or_default();
     }
 
-    /// Takes out of `lacks` what the peer was sent. What is older than the span that begins at `start`
-    /// is forgotten, as it is not compared any more.
+    /// Removes from `lacks` the messages that the peer was sent. Messages before `start`, the
+    /// beginning of the compared time span, are forgotten, as they are not compared any more.
     pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<Place>) {
         if let Some(sent) = self.peers().get_mut(&peer) {
             *sent = sent.split_off(&(start, [0; 32]));
@@ -35,11 +35,11 @@ impl Sent {
         }
     }
 
-    /// Remembers what went over to a peer.
+    /// Remembers messages that were sent to a peer.
     pub(super) fn note(&self, peer: PeerId, places: impl Iterator<Item = Place>) {
         let mut peers = self.peers();
         let of_all: usize = peers.values().map(BTreeSet::len).sum();
-        // One that has gone meanwhile is not remembered.
+        // The peer may have disconnected meanwhile.
         let Some(of_peer) = peers.get_mut(&peer) else { return };
         let room =
             SENT_MAX.saturating_sub(of_all).min(SENT_TO_PEER_MAX.saturating_sub(of_peer.len()));
@@ -75,7 +75,7 @@ mod tests {
         sent.begin(peer);
         sent.note(peer, all.iter().copied().take(6));
         assert_eq!((lacked(peer, 0), lacked(PeerId::random(), 0)), (4, 10));
-        // What has left the span is not remembered.
+        // Messages before the time span are forgotten.
         assert_eq!((lacked(peer, 4), lacked(peer, 0)), (8, 8));
         sent.forget(peer, false);
         assert_eq!(lacked(peer, 0), 10);
@@ -84,7 +84,7 @@ mod tests {
         sent.forget(peer, true);
         sent.note(peer, all.iter().copied());
         assert_eq!(lacked(peer, 0), 10);
-        // Its memory has a bound, and each peer has a share of it.
+        // The number of messages is bounded, in all and for each peer.
         let many = |peer| sent.note(peer, (0..SENT_MAX as u64).map(|at| (at, [0; 32])));
         for peer in [(); 5].map(|()| PeerId::random()) {
             sent.begin(peer);

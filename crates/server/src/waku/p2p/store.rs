@@ -1,4 +1,4 @@
-//! `/vac/waku/store-query/3.0.0` (RFC 13/WAKU2-STORE): one request, one answer, then the stream ends.
+//! `/vac/waku/store-query/3.0.0` (RFC 13/WAKU2-STORE): a stream has one request and one answer.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::waku::Waku;
 use crate::waku::history::{self, Refusal};
 use crate::waku::metrics::Asker;
 
-/// Its name.
+/// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
-/// Bytes of a request, at most: 1,000 hashes and 1,000 topics.
+/// Maximum size of a request, in bytes: 1,000 hashes and 1,000 topics.
 const REQUEST_MAX: usize = 256 << 10;
-/// Bytes of a request that is not counted among the long ones.
+/// Maximum size of a short request, in bytes. Longer ones are counted.
 const REQUEST_SHORT: usize = 4 << 10;
-/// Long requests of all peers at a time. One more is refused.
+/// Maximum number of long requests of all peers at a time. Further ones are refused.
 const LONG_REQUESTS_MAX: usize = 256;
-/// Bytes of another store's answer, at most: 100 messages of 150 KiB, and what is around them.
+/// Maximum size of another store's answer, in bytes: 100 messages of 150 KiB, with their envelopes.
 const ANSWER_MAX: usize = 16 << 20;
-/// How long a stream may rest before its request comes: js-waku opens them ahead of time.
+/// How long a stream may be idle before its request: js-waku opens streams ahead of time.
 const REQUEST_WAIT: Duration = Duration::from_mins(30);
-/// How long another store may take.
+/// How long another store may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 
-/// Answers whoever asks.
+/// Answers the requests of all peers.
 pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
     let long = Arc::new(Semaphore::new(LONG_REQUESTS_MAX));
     incoming.serve(PROTOCOL, move |peer, mut stream| {
@@ -47,13 +47,13 @@ pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
                     (Vec::new(), Err(Refusal::Length(error.to_string())))
                 }
-                // It is gone, or never asks: the stream is reset.
+                // The peer is gone, or has sent no request in time: the stream is reset.
                 _ => return,
             };
             let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
             waku.metrics.queries.of(Asker::Peer).of(status.into()).add(1);
             let answer = history::answer(&request, page.as_ref().map(|told| &told.page));
-            // Whether the peer takes it is its own affair.
+            // A failure concerns only the peer.
             if frame::write(&mut stream, &answer).await.is_ok() {
                 let _ = frame::end(&mut stream).await;
             }
@@ -61,14 +61,14 @@ pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
     });
 }
 
-/// A peer, as what it does is measured.
+/// The source under which a peer's requests are counted for rate limits.
 fn source(peer: PeerId) -> Source {
     let mut hash = std::hash::DefaultHasher::new();
     peer.hash(&mut hash);
     Source::Connection(hash.finish())
 }
 
-/// Asks a peer. Says why there is no answer, or gives its bytes, which are one.
+/// Sends a request to a peer. Returns the bytes of a valid answer, or why there is none.
 pub(super) async fn ask(
     mut control: Control,
     peer: PeerId,
@@ -89,7 +89,7 @@ pub(super) async fn ask(
     };
     let told = Response::parse(&answer)
         .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
-    // A message can take three bytes there, and far more once it is read.
+    // A message can take three bytes in the answer, and far more once it is parsed.
     if told.messages().nth(PAGE_MAX).is_some() {
         return Err(format!("the peer's answer has more than {PAGE_MAX} messages"));
     }

@@ -92,7 +92,7 @@ impl Pair {
             let mut tell = Some(tell);
             loop {
                 if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
-                    // It is told once.
+                    // Only the first connection is reported.
                     tell.take().map(|tell| tell.send(()));
                 }
             }
@@ -340,7 +340,7 @@ impl Comparing {
             let mut tell = Some(tell);
             loop {
                 if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
-                    // It is told once.
+                    // Only the first connection is reported.
                     tell.take().map(|tell| tell.send(()));
                 }
             }

@@ -1,5 +1,5 @@
-//! `/admin/v1`: the node's peers, as nwaku's scripts and dashboards ask for them. It is there only if
-//! the configuration says so.
+//! `/admin/v1`: the node's peers, as scripts and dashboards for nwaku request them. Available only
+//! if the configuration allows it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Answer, Shared};
 use crate::waku::Waku;
 use crate::waku::neighbours::{Peer, Standing, Unanswered};
 
-/// What nwaku counts in its statistics, and lists peers of as a service's.
+/// The protocols in nwaku's statistics. A peer that offers one of them is listed as a service peer.
 const PROTOCOLS: [&str; 9] = [
     "/vac/waku/relay/2.0.0",
     "/vac/waku/filter-subscribe/2.0.0-beta1",
@@ -63,7 +63,7 @@ pub(super) fn routes(allowed: bool) -> Router<Arc<Waku>> {
         )
 }
 
-/// The shards under which a peer hears of messages.
+/// Selects the shards of a peer: those it subscribes to ([`relay`]), or those of its [`mesh`].
 type Of = fn(&Peer) -> &[u16];
 
 fn relay(peer: &Peer) -> &[u16] {
@@ -78,7 +78,7 @@ fn is_connected(peer: &Peer) -> bool {
     peer.standing == Standing::Connected
 }
 
-/// Those of nwaku's protocols that a peer offers.
+/// The protocols among [`PROTOCOLS`] that a peer offers.
 fn offered(peer: &Peer) -> impl Iterator<Item = &'static str> {
     PROTOCOLS.into_iter().filter(|name| peer.protocols.iter().any(|offered| offered == name))
 }
@@ -117,7 +117,7 @@ async fn one(State(waku): Shared, Path(id): Path<String>) -> Answer {
     }
 }
 
-/// A shard with the peers that hear of its messages. This node scores nobody.
+/// A shard with its peers. Their scores are 0, as this node scores no peers.
 fn on_shard(peers: &[Peer], shard: u16, of: Of) -> Value {
     let there = peers.iter().filter(|peer| of(peer).contains(&shard)).map(|peer| {
         let mut json = json_of(peer);
@@ -168,7 +168,7 @@ async fn stats(State(waku): Shared) -> Answer {
         let shards = &waku.config.shards;
         let counted = |shard: &u16| (shard.to_string(), json!(count(&|p| of(p).contains(shard))));
         let mut all: Map<String, Value> = shards.iter().map(counted).collect();
-        // It counts the shards there, too.
+        // nwaku, too, counts the shards under this name.
         all.insert(total.into(), json!(shards.len()));
         all
     };
@@ -194,8 +194,8 @@ async fn stats(State(waku): Shared) -> Answer {
     Answer::json(stats.to_string())
 }
 
-/// Connects to peers, one after another, up to the first that cannot be reached. They are not looked
-/// for again when they go.
+/// Connects to peers, one after another, up to the first that cannot be reached. Peers that
+/// disconnect later are not dialled again.
 async fn connect(State(waku): Shared, body: Bytes) -> Answer {
     let addrs: Vec<String> = match serde_json::from_slice(&body) {
         Ok(addrs) => addrs,

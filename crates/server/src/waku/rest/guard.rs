@@ -24,25 +24,26 @@ use crate::waku::Waku;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Which web pages may ask, and what they and programs may ask for.
+/// Which web pages may use the API, and which of its functions are allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Origins whose pages may ask, as nwaku's `--rest-allow-origin` has them: `http://localhost:*`,
-    /// `app.example`, or `*` for all. `*` stands for any text, `?` for one letter or none.
+    /// Origins whose pages may use the API, as in nwaku's `--rest-allow-origin`:
+    /// `http://localhost:*`, `app.example`, or `*` for all. `*` stands for any text, `?` for one
+    /// letter or none.
     pub allow_origin: Vec<String>,
-    /// Names under which the door is reached, beside `localhost` and addresses. `*` for any.
+    /// Host names of this node, beside `localhost` and addresses. `*` for any name.
     pub hosts: Vec<String>,
-    /// Whether `peerAddr` may name any address, also one of this machine and of private networks.
+    /// Whether `peerAddr` may name any address, even one of this machine or of private networks.
     pub any_peer: bool,
-    /// Whether `/admin` is there.
+    /// Whether `/admin` is available.
     pub admin: bool,
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client(pub(super) IpAddr);
 
-/// Lets a request pass, or answers it.
+/// Passes a request to its handler, or refuses it.
 pub(super) async fn guard(
     State(waku): State<Arc<Waku>>,
     mut request: Request,
@@ -105,7 +106,7 @@ impl Access {
                 let essence = value.split(';').next().unwrap_or_default().trim();
                 essence.eq_ignore_ascii_case("application/json")
             };
-            // Browsers always say a type, if there is a body.
+            // Browsers always send a type if there is a body.
             if !headers.get_all(CONTENT_TYPE).iter().all(json) {
                 return Err(Answer::refused("Wrong Content-Type, expected application/json\n"));
             }
@@ -113,7 +114,7 @@ impl Access {
         Ok(page)
     }
 
-    /// The origin that the request says it comes from, if it says so and may.
+    /// The origin that a request names, if any. Fails if that origin is not allowed.
     fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Answer> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let Some(origin) = origins.next() else { return Ok(None) };
@@ -134,15 +135,15 @@ impl Access {
         self.allow_origin.iter().any(|pattern| pattern == "*")
     }
 
-    /// Whether a page of another site has caused a request without an origin: pictures and links have
-    /// none. Browsers say this to addresses of their own machine and over TLS.
+    /// Whether a page of another site has caused a request without an origin, as images and links
+    /// do. Browsers report this to addresses of their own machine and over TLS.
     fn is_of_page(&self, headers: &HeaderMap) -> bool {
         let own = |site: &HeaderValue| site == "none" || site == "same-origin";
         !self.allows_all() && !headers.get_all(SEC_FETCH_SITE).iter().all(own)
     }
 
-    /// Whether this door is reached under a name, with or without a port. An address is never a name
-    /// that somebody else could let lead here.
+    /// Whether `host`, with or without a port, is this node's. An address always is, as nobody else
+    /// can make an address lead here.
     fn is_own(&self, host: &str) -> bool {
         let name = without_port(host).trim_end_matches('.');
         let of_v6 = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -155,7 +156,7 @@ impl Access {
     }
 }
 
-/// nwaku's words.
+/// The text of nwaku's answer.
 const NOT_ALLOWED: &str = "Origin not allowed";
 
 fn without_port(host: &str) -> &str {
@@ -165,7 +166,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether an origin is one of those that a pattern stands for. Without a scheme it stands for both.
+/// Whether an origin matches a pattern. A pattern without a scheme matches both schemes.
 fn is_origin(pattern: &str, origin: &str) -> bool {
     let (pattern, origin) = (pattern.to_ascii_lowercase(), origin.to_ascii_lowercase());
     if pattern.contains("://") {
@@ -175,10 +176,11 @@ fn is_origin(pattern: &str, origin: &str) -> bool {
     rest.is_some_and(|rest| fits(&pattern, rest))
 }
 
-/// Whether all of `text` fits a pattern, in as many steps as the product of their lengths at most.
+/// Whether all of `text` matches a pattern. Takes at most as many steps as the product of their
+/// lengths.
 fn fits(pattern: &str, text: &str) -> bool {
     let pattern = pattern.as_bytes();
-    // Whether the text so far fits so many letters of the pattern.
+    // At index n: whether the text so far matches the first n letters of the pattern.
     let mut fitted = vec![false; pattern.len() + 1];
     fitted[0] = true;
     let skip = |fitted: &mut [bool]| {
@@ -210,7 +212,7 @@ mod tests {
         Access { allow_origin: own(allow_origin), hosts: own(hosts), ..Access::default() }
     }
 
-    /// What becomes of a request with these headers: its status, and the origin that may read it.
+    /// The status for a request with these headers, and the origin that may read the answer.
     fn passes(access: &Access, method: &Method, said: &[(&str, &str)]) -> (u16, Option<String>) {
         let mut headers = HeaderMap::new();
         for (name, value) in said {
@@ -223,7 +225,7 @@ mod tests {
         }
     }
 
-    /// The cases that nwaku tests its own with.
+    /// The cases of nwaku's own tests.
     #[test]
     fn origins_are_allowed_as_nwaku_allows_them() {
         let listed = access(

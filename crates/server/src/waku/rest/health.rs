@@ -1,4 +1,4 @@
-//! `/health`, as nwaku has it: scripts wait for `Relay` and `Store` to be ready.
+//! `/health`, as in nwaku: scripts wait for `Relay` and `Store` to be ready.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::Answer;
 use crate::waku::Waku;
 use crate::waku::neighbours::Peer;
 
-/// What nwaku lists before its store and behind it, and this node does not have.
+/// Protocols that nwaku lists before and after those of its store, and that this node lacks.
 const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
 const BEHIND: [&str; 6] = [
     "Legacy Store",
@@ -18,7 +18,7 @@ const BEHIND: [&str; 6] = [
 ];
 const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
 
-/// How the node is, and each protocol.
+/// The health of the node and of each protocol.
 pub(super) async fn health(waku: &Waku) -> Answer {
     let trouble = waku.shelf.trouble();
     let mut protocols = vec![relay(waku.peers().await.as_deref())];
@@ -36,7 +36,7 @@ pub(super) async fn health(waku: &Waku) -> Answer {
     Answer::json(health.to_string())
 }
 
-/// Gossip is ready once somebody listens.
+/// The health of gossip, which is ready once a peer subscribes to a shard.
 fn relay(peers: Option<&[Peer]>) -> Value {
     match peers {
         None => json!({ "Relay": "NOT_MOUNTED" }),

@@ -1,5 +1,5 @@
-//! The door for HTTP: nwaku's REST interface, as far as a store needs it. `openapi.json` describes it
-//! and is served with it.
+//! The HTTP door: nwaku's REST interface, as far as a store needs it. `openapi.json` describes the
+//! interface and is served with it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,14 +37,15 @@ mod store;
 pub use guard::Access;
 use guard::Client;
 
-/// Connections at a time. One more is told so with status 503; of an address, as many as of the relay.
+/// Maximum number of connections at a time. Further ones are refused with status 503. The bound of
+/// an address is that of the relay.
 const CONNECTIONS_MAX: usize = 2_048;
-/// How long a connection may rest between two requests, and how long one's head may take.
+/// How long a connection may be idle between two requests, and how long a request's head may take.
 const REST_MAX: Duration = Duration::from_mins(1);
 /// How long a request may take, from its head to its answer.
 const REQUEST_MAX: Duration = Duration::from_mins(1);
 
-/// What programs can read about all of this (OpenAPI 3).
+/// The description of the interface for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// An HTTP answer.
@@ -79,7 +80,7 @@ impl IntoResponse for Answer {
     }
 }
 
-/// An answer, with its room for as long as it is there.
+/// An answer, with the memory permit that it holds until it is sent.
 struct Held {
     json: Vec<u8>,
     _room: OwnedSemaphorePermit,
@@ -93,7 +94,7 @@ impl AsRef<[u8]> for Held {
 
 type Shared = State<Arc<Waku>>;
 
-/// Serves until told to leave and all under way is answered.
+/// Serves until `stop`, and until the requests under way are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: Stop, waku: Arc<Waku>) {
     let bounds = Bounds { head_timeout: REST_MAX, connection_max: None };
     let Some(socket) = listener.take() else { return };

@@ -1,4 +1,4 @@
-//! `/relay/v1`: publishing a message, and coming for those that have been published.
+//! `/relay/v1`: publishing a message, and polling for published messages.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::waku::metrics::Origin;
 use crate::waku::poll::Topic;
 use crate::waku::{NotTaken, Waku};
 
-/// Takes a message in and passes it on: under this topic, or else under that of the shard to which its
+/// Stores a message and relays it, under `topic`, or else under the topic of the shard to which its
 /// content topic belongs.
 pub(super) async fn publish(waku: &Waku, body: &[u8], topic: Option<String>) -> Answer {
     let mut published: OwnedMessage = match serde_json::from_slice(body) {
         Ok(published) => published,
         Err(error) => return Answer::refused(format!("the body is no message: {error}")),
     };
-    // As nwaku does it, 0 is no time.
+    // As in nwaku, 0 stands for no time.
     if published.timestamp.is_none_or(|time| time == 0) {
         published.timestamp = i64::try_from(waku.now_ns()).ok();
     }
@@ -50,7 +50,7 @@ pub(super) async fn publish(waku: &Waku, body: &[u8], topic: Option<String>) -> 
     }
 }
 
-/// What has come under a topic since it was last asked for.
+/// The messages of a topic that have arrived since it was last polled.
 pub(super) fn poll(waku: &Waku, topic: Topic) -> Answer {
     let Some(messages) = waku.poll.take(&topic) else {
         let (Topic::Pubsub(name) | Topic::Content(name)) = topic;
@@ -61,7 +61,7 @@ pub(super) fn poll(waku: &Waku, topic: Topic) -> Answer {
         if out.len() > 1 {
             out.push(b',');
         }
-        // nwaku's always have one.
+        // Messages of nwaku always have a proof.
         let proof = Some(message.proof.unwrap_or_default());
         put_message(&mut out, &Message { proof, ..message });
     }
@@ -85,18 +85,18 @@ fn topics(waku: &Waku, body: &[u8], auto: bool) -> Result<Vec<(Topic, Shard)>, A
     names.into_iter().map(topic).collect()
 }
 
-/// The beginning of what a client has sent.
+/// The beginning of a topic that a client has sent, for an error message.
 fn shown(name: &str) -> String {
     name.chars().take(200).collect()
 }
 
-/// From now on messages of these topics can be come for: of all of them, or of none.
+/// Subscribes to the topics in a body, so that their messages can be polled: to all, or to none.
 pub(super) fn subscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
     let topics = match topics(waku, body, auto) {
         Ok(topics) => topics,
         Err(refused) => return refused,
     };
-    // It would wait for ever: only what is kept is polled.
+    // Messages of other shards are not accepted, so polling would never return any.
     if let Some((_, shard)) = topics.iter().find(|(_, shard)| !waku.serves_shard(*shard)) {
         let words =
             format!("Subscribe failed: this node does not serve {shard}; see [waku] shards");
@@ -108,7 +108,7 @@ pub(super) fn subscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
     }
 }
 
-/// No longer.
+/// Ends the subscriptions to the topics in a body.
 pub(super) fn unsubscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
     match topics(waku, body, auto) {
         Ok(topics) => {

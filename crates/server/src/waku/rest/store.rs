@@ -1,4 +1,4 @@
-//! `GET /store/v3/messages` as nwaku has it: the parameters as a request, a page as JSON.
+//! `GET /store/v3/messages` as in nwaku: parses parameters to a request, and writes a page as JSON.
 
 use axum::http::StatusCode;
 use hark_archive::Record;
@@ -12,10 +12,10 @@ use super::Answer;
 use crate::waku::history::{Page, Refusal};
 use crate::waku::neighbours::{NO_PEERS, Unanswered};
 
-/// What is asked, owned.
+/// The parameters of a request.
 #[derive(Debug, Default)]
 pub(super) struct Parameters {
-    /// The address of a peer whose store is meant, and not this one.
+    /// The address of a peer whose store is to answer instead of this one.
     pub(super) peer_addr: Option<String>,
     pub(super) include_data: bool,
     pubsub_topic: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Parameters {
     limit: Option<u64>,
 }
 
-/// The answer to what is not answered.
+/// The HTTP answer to a request that is refused.
 pub(super) fn refused(refusal: &Refusal) -> Answer {
     Answer::words(status(refusal.status()), refusal.to_string())
 }
@@ -99,7 +99,7 @@ fn failed(code: u32, words: &str) -> Answer {
     Answer::json(answer.to_string())
 }
 
-/// Reads a flag as nwaku does (Nim's `parseBool`): in small letters or capitals, and `_` is nothing.
+/// Parses a flag as nwaku does (Nim's `parseBool`): case and `_` are ignored.
 fn flag(text: &str) -> Option<bool> {
     match &*text.replace('_', "").to_ascii_lowercase() {
         "true" | "yes" | "on" | "y" | "1" => Some(true),
@@ -109,7 +109,7 @@ fn flag(text: &str) -> Option<bool> {
 }
 
 impl Parameters {
-    /// Empty ones are as if they were not there, as are times that are not above 0.
+    /// Parses a query string. Empty parameters are ignored, and so are times that are not above 0.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
         let mut all = Self::default();
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -170,10 +170,10 @@ impl Parameters {
     }
 }
 
-/// What an answer begins with.
+/// The beginning of an answer.
 const HEAD: &[u8] = br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#;
 
-/// What it ends with.
+/// Writes the end of an answer.
 fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
     out.push(b']');
     if let Some(cursor) = cursor {
@@ -183,7 +183,7 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
     out.push(b'}');
 }
 
-/// A page as nwaku writes it.
+/// Writes a page as nwaku does.
 pub(super) fn json(page: &Page, include_data: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(page.answer_bytes());
     out.extend_from_slice(HEAD);
@@ -307,7 +307,7 @@ mod tests {
                 &[all[0].clone(), all[4].clone()],
             ),
             ("pubsubTopic=/waku/2/rs/1/9", &[]),
-            // The start may lie behind the end.
+            // The start may be after the end.
             ("startTime=1700000000000000003&endTime=1700000000000000001", &[]),
             ("unknown=1", &all[..]),
         ] {

@@ -1,5 +1,5 @@
-//! What a world of three processes is like: the part that each plays, what is on its way between two
-//! of them, the locks, and how much is in the log.
+//! A model of three processes: the role of each, the messages in transit between two of them, the
+//! locks, and the length of the log.
 
 use super::super::{Event, Give, Giver, Take, Taker};
 
@@ -7,7 +7,7 @@ mod steps;
 
 pub(super) const PROCESSES: usize = 3;
 
-/// What is told from one process to another.
+/// A message from one process to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Word {
     Handed(u8),
@@ -17,7 +17,7 @@ pub(super) enum Word {
     Failed,
 }
 
-/// The part that a process plays.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     Away,
@@ -41,7 +41,7 @@ pub(super) enum Part {
     Following {
         whom: usize,
     },
-    /// Its sockets are closed, what it has locked is not free yet.
+    /// Its sockets are closed, but its locks are not released yet.
     Ending,
     Ended,
 }
@@ -52,12 +52,12 @@ pub(super) struct Process {
     pub(super) part: Part,
     /// Whether its store writes.
     writes: bool,
-    /// As much of the log as it knows.
+    /// The length of the log as the process knows it.
     sees: u8,
     /// Whether it holds LOCK.
     holds: bool,
     asked_to_end: bool,
-    /// It does nothing any more, but is there.
+    /// Whether the process is suspended for good, but has not ended.
     held_up: bool,
 }
 
@@ -67,7 +67,7 @@ impl Process {
     }
 }
 
-/// The connection on which a process has asked another.
+/// The connection on which a process has asked another to hand over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Link {
     giver: usize,
@@ -80,43 +80,45 @@ pub(super) struct Link {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) processes: [Process; PROCESSES],
-    /// By the one that asked.
+    /// The connections, by the process that asked.
     links: [Link; PROCESSES],
-    /// Who has the right to write; even once it is claimed, odd once it is offered.
+    /// The process that has the right to write, and the turn: even once the right is claimed, odd
+    /// once it is offered.
     right: Option<usize>,
     turn: u8,
     log: u8,
-    /// Whose control.sock it is.
+    /// The process that `control.sock` belongs to.
     published: usize,
-    /// Batches that are still to be written, and kills, requests to end, and the like to come.
+    /// Batches still to be written, and faults (kills, requests to end and the like) still to come.
     batches: u8,
     faults: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It happens, sooner or later.
+    /// The step happens sooner or later.
     Normal,
-    /// It happens where nothing else does.
+    /// The step happens if no other step does.
     Late,
-    /// It may happen.
+    /// The step may or may not happen.
     Outside,
 }
 
-/// What is left out, to see that it is needed.
+/// The rule that is left out, to test that it is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Without {
     Nothing,
-    /// The old process goes on whoever has the right to write.
+    /// The old process continues without claiming the right to write.
     Claiming,
-    /// The new one claims what was offered to it long ago.
+    /// The new process claims a right that was offered to it long ago.
     Turns,
 }
 
 pub(super) type Steps = Vec<(Kind, World)>;
 
 impl World {
-    /// One serves, and the others are not there yet; so much is to come.
+    /// The initial world: one process serves, and the others have not started. `faults` and
+    /// `batches` are still to come.
     pub(super) fn new(faults: u8, batches: u8) -> Self {
         let away = Process {
             part: Part::Away,
@@ -139,7 +141,7 @@ impl World {
         }
     }
 
-    /// The same with something changed.
+    /// A copy of this world with a change.
     fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut next = self.clone();
         change(&mut next);
@@ -150,7 +152,7 @@ impl World {
         self.with(|world| world.processes[at].part = part)
     }
 
-    /// Closes the sockets of one that ends.
+    /// Closes the sockets of a process that ends.
     fn end(&mut self, at: usize) {
         self.processes[at].part = Part::Ending;
         self.processes[at].writes = false;
@@ -160,14 +162,14 @@ impl World {
         });
     }
 
-    /// Lets the right to write go, if it has it.
+    /// Releases the right to write, if process `at` has it.
     fn offer(&mut self, at: usize) {
         if self.right == Some(at) {
             (self.right, self.turn) = (None, self.turn + 1);
         }
     }
 
-    /// Claims the right to write, up to a turn.
+    /// Claims the right to write for process `at`, which may claim it up to `turn`.
     fn claim(&mut self, at: usize, turn: u8) -> Event {
         if self.right.is_some_and(|has| has != at) {
             return Event::Held;
@@ -179,7 +181,7 @@ impl World {
         Event::Claimed
     }
 
-    /// Holds in every world.
+    /// Checks what must be true of every world.
     pub(super) fn is_safe(&self) -> Result<(), &'static str> {
         let writing = || (0..PROCESSES).filter(|at| self.processes[*at].writes);
         if writing().count() > 1 {
@@ -194,8 +196,8 @@ impl World {
         Ok(())
     }
 
-    /// Holds where nothing more happens: every process has come to an end, serves, or waits for one
-    /// that is held up.
+    /// Whether nothing more has to happen: every process has ended, serves, or waits for a process
+    /// that is suspended.
     pub(super) fn is_settled(&self) -> bool {
         let held_up = |at: usize| self.processes[at].held_up;
         (0..PROCESSES).all(|at| match self.processes[at].part {
@@ -213,7 +215,7 @@ impl World {
 }
 
 impl Link {
-    /// The first word has come, if there is one.
+    /// Delivers the first message, if there is one.
     fn told_taker(&mut self) {
         self.to_taker.drain(..self.to_taker.len().min(1));
     }

@@ -1,11 +1,11 @@
-//! What can happen next in a world, by the one that it happens to.
+//! The steps that can happen next in a world, by the process that takes them.
 
 use super::{
     Event, Give, Giver, Kind, Link, PROCESSES, Part, Steps, Take, Taker, Without, Word, World,
 };
 
 impl World {
-    /// Everything that can happen next.
+    /// All steps that can happen next.
     pub(in super::super) fn steps(&self, without: Without) -> Steps {
         let mut steps = Vec::new();
         for at in 0..PROCESSES {
@@ -17,7 +17,7 @@ impl World {
                 continue;
             }
             match process.part {
-                // In the order of their numbers, as they are all alike before.
+                // Processes start in the order of their numbers, as before that all are alike.
                 Part::Away if self.processes[at - 1].part != Part::Away => {
                     self.come(at, &mut steps);
                 }
@@ -63,7 +63,8 @@ impl World {
             });
             steps.push((Kind::Outside, next));
         };
-        // One that has not started yet ends at once if it is asked to, and if it cannot open.
+        // Being killed. A process that does not serve yet also ends at once if it is asked to end
+        // or cannot open the archive.
         fault(&|world| world.end(at));
         let process = &self.processes[at];
         if process.held_up {
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// A process starts: it asks the server that it finds, or is one where nobody holds LOCK.
+    /// A process starts: it asks the server that it finds, or serves if no process holds LOCK.
     fn come(&self, at: usize, steps: &mut Steps) {
         let server = &self.processes[self.published];
         if server.part == Part::Serving {
@@ -120,7 +121,7 @@ impl World {
         steps.push((Kind::Normal, next.with(|world| world.links[at].told_taker())));
     }
 
-    /// Whether that one tells all who ask that it has been asked before.
+    /// Whether process `at` refuses to hand over, because another process asked before.
     fn refuses(&self, at: usize) -> bool {
         let process = &self.processes[at];
         let asked = matches!(process.part, Part::Giving { .. } | Part::Following { .. });
@@ -150,12 +151,12 @@ impl World {
                 continue;
             }
             let (giver, next) = (Giver::Handed, Give::Listen);
-            // Up to what the other one can have claimed, and not given on.
+            // The turn once the other process has claimed the right and has not offered it further.
             let turn = self.turn + 2;
             let mut next = self.set(at, Part::Giving { to, turn, giver, next, gone: false });
             next.processes[at].writes = false;
             next.links[to].to_taker.push(Word::Handed(self.turn + 1));
-            // From the moment on which it is under way.
+            // LOCK is held already while its handle is in transit.
             next.processes[to].holds = true;
             steps.push((Kind::Normal, next));
         }
@@ -191,7 +192,7 @@ impl World {
                 } else if !link.taker_is_open && !gone {
                     normal(heard(self, Event::Gone));
                 }
-                // Where another process has the right, nothing comes of these but another moment.
+                // While another process has the right, this event would only lead to the next one.
                 let waits = matches!(giver, Giver::Parted | Giver::Stalled);
                 if waits && self.right.is_none() && self.turn <= turn {
                     normal(heard(self, Event::Moment));
@@ -213,7 +214,7 @@ impl World {
                     Without::Turns => next.claim(at, u8::MAX),
                     Without::Nothing => next.claim(at, turn),
                 };
-                // One that comes too late waits for the word of the one that came before.
+                // As in `give`, a late claim counts as if another process had the right.
                 normal(heard(&next, if event == Event::Unable { Event::Held } else { event }));
             }
             Give::Refuse => {
