@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hark_archive::Record;
 use hark_archive::store::Mark;
 use hark_server::control::{Claim, Handover, WriteLock};
 use hark_store_embedded::{Embedded, Lock};
+use parking_lot::Mutex;
 
 /// The archive's lock, while this process holds it.
 pub(crate) struct Held {
@@ -20,19 +21,15 @@ impl Held {
         Self { lock: Mutex::new(Some(lock)) }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Lock>> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls `act` with the lock. Fails if this process no longer holds it.
     fn with<T>(&self, act: impl FnOnce(&mut Lock) -> io::Result<T>) -> io::Result<T> {
         let given = || io::Error::other("another process holds the archive's lock");
-        self.held().as_mut().ok_or_else(given).and_then(act)
+        self.lock.lock().as_mut().ok_or_else(given).and_then(act)
     }
 
     /// Fails unless this process has claimed the right to write.
     fn must_be_claimed(&self) -> Result<(), String> {
-        if self.held().as_ref().is_some_and(Lock::is_claimed) {
+        if self.lock.lock().as_ref().is_some_and(Lock::is_claimed) {
             return Ok(());
         }
         Err("this process has no right to write the archive".into())
@@ -43,7 +40,7 @@ impl Drop for Held {
     /// Leaves the lock to the system, which releases it when all threads of this process have
     /// ended. A thread may still be in a write that did not end in time.
     fn drop(&mut self) {
-        std::mem::forget(self.held().take());
+        std::mem::forget(self.lock.lock().take());
     }
 }
 
@@ -65,7 +62,7 @@ impl WriteLock for Held {
     }
 
     fn given(&self) {
-        drop(self.held().take());
+        drop(self.lock.lock().take());
     }
 
     fn sign(&self) -> io::Result<()> {

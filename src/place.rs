@@ -2,7 +2,7 @@
 //! writes while it holds the archive's lock, or sends its writes to the running server.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use hark_archive::{Outcome, Query, Store, Write};
@@ -11,6 +11,7 @@ use hark_server::control::{Client, ControlError, Taking};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{Embedded, Lock, LockError, Options};
 use hark_store_postgres::{PostgresStore, is_database, shown};
+use parking_lot::Mutex;
 
 use crate::cli::PlaceArgs;
 use crate::config::{Config, ShelfConfig, room, rooms};
@@ -219,7 +220,7 @@ impl Place {
         }
         let lock = Arc::clone(lock);
         Ok(Box::new(move || {
-            let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lock = lock.lock();
             if lock.is_none() {
                 *lock = Some(place.lock().map_err(|error| format!("{error:#}"))?);
             }

@@ -13,12 +13,13 @@
 //! in the second store by the same rules.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_codec::record::Id;
+use parking_lot::{Condvar, Mutex};
 
 use crate::copy::{Difference, Walk};
 use crate::query::Query;
@@ -187,7 +188,7 @@ impl Mirrored {
 
     /// Returns how far the second store is behind the first.
     pub fn lag(&self) -> Lag {
-        let queue = self.shared.queue();
+        let queue = self.shared.queue.lock();
         let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.since));
         let behind = since.map_or(Duration::ZERO, |since| since.elapsed());
         Lag {
@@ -205,7 +206,7 @@ impl Mirrored {
 
 impl Drop for Mirrored {
     fn drop(&mut self) {
-        self.shared.queue().ends_at = Some(Instant::now() + self.shared.options.drain);
+        self.shared.queue.lock().ends_at = Some(Instant::now() + self.shared.options.drain);
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.grown.notify_all();
         if let Some(thread) = self.thread.take() {
@@ -221,7 +222,7 @@ impl Store for Mirrored {
     }
 
     fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
-        let _order = self.shared.order();
+        let _order = self.shared.order.lock();
         let committed = self.shared.first.commit_some(writes)?;
         self.shared.fill(|queue| {
             queue.push_news(&committed.before);
@@ -283,7 +284,7 @@ impl Store for Mirrored {
     }
 
     fn news(&self) -> Vec<Numbered> {
-        let _order = self.shared.order();
+        let _order = self.shared.order.lock();
         let news = self.shared.first.news();
         if !news.is_empty() {
             self.shared.fill(|queue| queue.push_news(&news));
@@ -301,23 +302,15 @@ impl Store for Mirrored {
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds writes to the queue, and discards the whole queue if it becomes too large.
     fn fill(&self, fill: impl FnOnce(&mut Queue)) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         fill(&mut queue);
         if queue.bytes > self.options.queue_bytes_max {
             queue.give_up();
         }
         drop(queue);
         self.grown.notify_all();
-    }
-
-    fn order(&self) -> MutexGuard<'_, ()> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_closing(&self) -> bool {
@@ -332,7 +325,7 @@ impl Shared {
                 self.follow(&*second, tell)
             });
             let Err(reason) = failed else { return };
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             queue.give_up();
             if queue.trouble.as_ref() != Some(&reason) {
                 tell(&format!("the mirror takes nothing and is tried again: {reason}"));
@@ -342,8 +335,7 @@ impl Shared {
             let until = Instant::now() + wait;
             while !self.is_closing() && Instant::now() < until {
                 let left = until.saturating_duration_since(Instant::now());
-                let woken = self.grown.wait_timeout(queue, left);
-                queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+                self.grown.wait_for(&mut queue, left);
             }
             wait = (wait * 2).min(self.options.retry * 32);
         }
@@ -352,7 +344,7 @@ impl Shared {
     /// Keeps the second store in step until the end, or until that store fails.
     fn follow(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
         loop {
-            let gap = self.queue().gap;
+            let gap = self.queue.lock().gap;
             if gap {
                 if self.is_closing() {
                     return Ok(());
@@ -376,12 +368,12 @@ impl Shared {
     /// Waits for the next writes and takes them. Empty if the queue was discarded, `None` at the
     /// end.
     fn next(&self) -> Option<Vec<Queued>> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         while queue.writes.is_empty() && !queue.gap {
             if self.is_closing() {
                 return None;
             }
-            queue = self.grown.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.grown.wait(&mut queue);
         }
         if queue.ends_at.is_some_and(|at| at < Instant::now()) {
             return None;
@@ -398,9 +390,9 @@ impl Shared {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
         // The walk sees what was queued before it begins; erasing twice could erase more.
-        let order = self.order();
+        let order = self.order.lock();
         {
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             queue.give_up();
             queue.gap = false;
             queue.trouble = None;
@@ -433,7 +425,7 @@ impl Shared {
                 break;
             }
             if self.is_closing() {
-                self.queue().give_up();
+                self.queue.lock().give_up();
                 return Ok(());
             }
             // Half of a core at most: queries come first.
@@ -446,7 +438,7 @@ impl Shared {
         self.copied.fetch_add(copied, Ordering::Relaxed);
         self.extra.store(extra, Ordering::Relaxed);
         self.refused.store(refused, Ordering::Relaxed);
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.gap {
             // More writes came meanwhile than the queue holds: there is another walk.
             return Ok(());

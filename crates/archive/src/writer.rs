@@ -10,11 +10,12 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_codec::record::Record;
+use parking_lot::Mutex;
 
 use crate::meter::{Count, Histogram};
 use crate::store::{CommitError, Committed, Outcome, Store, Write};
@@ -107,21 +108,21 @@ pub struct Counters {
 impl Counters {
     /// Returns how long the batch that is under way has taken so far, if there is one.
     pub fn committing_for(&self) -> Option<Duration> {
-        let since = *self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self.committing.lock();
         since.map(|since| since.elapsed())
     }
 
     /// Returns why the last batch failed, if it did and the next one may succeed.
     pub fn unavailable(&self) -> Option<String> {
-        self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unavailable.lock().clone()
     }
 
     fn set_unavailable(&self, why: Option<String>) {
-        *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.unavailable.lock() = why;
     }
 
     fn committing(&self, since: Option<Instant>) {
-        *self.committing.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        *self.committing.lock() = since;
     }
 }
 
@@ -215,7 +216,7 @@ impl Writer {
     /// deletes more than a step is answered with an error after its current step: sending it again
     /// deletes the rest.
     pub fn close(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             self.closing.store(true, Ordering::Release);
             // Wakes the thread; an error means that it has ended.

@@ -2,13 +2,14 @@
 //! event carries its number, so that every delivery is counted for the right event.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use hark_codec::crypto::Keys;
 use hark_codec::nostr::Draft;
+use parking_lot::Mutex;
 
 use crate::cli::FanoutArgs;
 use crate::ingest::{IdDigits, id_digits, ok_digits};
@@ -68,16 +69,8 @@ impl Flight {
         self.delivered.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 
-    fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn times(&self) -> MutexGuard<'_, Latencies> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn refuse(&self, told: Told<'_>) {
-        self.refusals().add_told(told);
+        self.refusals.lock().add_told(told);
     }
 }
 
@@ -166,8 +159,8 @@ fn tell(
     if doubled > 0 {
         report.fault(format!("{doubled} deliveries came twice"));
     }
-    flight.refusals().tell(report, "fanout");
-    let times = flight.times();
+    flight.refusals.lock().tell(report, "fanout");
+    let times = flight.times.lock();
     let each = |cpu: Option<Duration>, of: u64| {
         cpu.filter(|_| of > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / of as f64)
     };
@@ -311,7 +304,7 @@ async fn take(mut connection: Connection, flight: Arc<Flight>) -> anyhow::Result
             }
         }
         if !times.is_empty() {
-            let mut all = flight.times();
+            let mut all = flight.times.lock();
             times.drain(..).for_each(|ns| all.add(Duration::from_nanos(ns)));
         }
         connection.fill().await?;
@@ -414,7 +407,7 @@ impl Answers {
             let answer = fields(text);
             if answer.get(2).is_none_or(|accepted| accepted != "true") {
                 let reason = answer.last().map_or("", String::as_str);
-                flight.refusals().add("OK false", reason);
+                flight.refusals.lock().add("OK false", reason);
             }
         }
         Ok(())

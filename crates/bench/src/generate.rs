@@ -6,10 +6,10 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 use hark_codec::crypto::Keys;
+use parking_lot::Mutex;
 
 use crate::cli::GenArgs;
 use crate::events::{Events, Unsigned};
@@ -155,7 +155,7 @@ fn write(out: &mut Out, args: &GenArgs) -> anyhow::Result<u64> {
 
 fn sign(queue: &Mutex<Receiver<Job>>, people: &[Keys], signed: bool) {
     loop {
-        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = queue.lock().recv();
         let Ok((batch, promise)) = next else { return };
         let mut out = Vec::with_capacity(batch.len() * 1_200);
         let signed = batch.iter().try_for_each(|event| event.sign(people, signed, &mut out));

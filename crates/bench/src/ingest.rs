@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use hark_codec::crypto::{Signature, Verifier};
 use hark_codec::nostr::{Arena, Event};
 use hark_codec::record::{Id, Key};
+use parking_lot::Mutex;
 
 use crate::cli::IngestArgs;
 use crate::latency::Latencies;
@@ -268,7 +269,7 @@ async fn publish(
         let mut later = None;
         while unanswered.len() < window && !ended {
             // The lock is never held across an await, as all connections share one thread.
-            let next = source.lock().unwrap_or_else(PoisonError::into_inner).next(&mut frames)?;
+            let next = source.lock().next(&mut frames)?;
             match next {
                 Next::Event(id, due) => {
                     taken.sent += 1;

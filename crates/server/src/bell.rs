@@ -2,7 +2,8 @@
 //! at each wake-up, even if no thread waits, as is mostly the case under load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, MutexGuard, PoisonError};
+
+use parking_lot::{Condvar, MutexGuard};
 
 #[derive(Default)]
 pub(crate) struct Bell {
@@ -13,9 +14,9 @@ pub(crate) struct Bell {
 
 impl Bell {
     /// Waits, without the lock, until the bell rings. May wake spuriously.
-    pub(crate) fn wait<'a, T>(&self, lock: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    pub(crate) fn wait<T>(&self, lock: &mut MutexGuard<'_, T>) {
         self.asleep.fetch_add(1, Ordering::Relaxed);
-        self.condition.wait(lock).unwrap_or_else(PoisonError::into_inner)
+        self.condition.wait(lock);
     }
 
     /// Releases the lock and wakes a thread, if one waits.
@@ -38,8 +39,10 @@ impl Bell {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use std::thread;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -51,9 +54,9 @@ mod tests {
                 let queue = Arc::clone(&queue);
                 thread::spawn(move || {
                     for _ in 0..20_000 {
-                        let mut count = queue.0.lock().unwrap();
+                        let mut count = queue.0.lock();
                         while *count == 0 {
-                            count = queue.1.wait(count);
+                            queue.1.wait(&mut count);
                         }
                         *count -= 1;
                     }
@@ -61,7 +64,7 @@ mod tests {
             })
             .collect();
         for _ in 0..60_000 {
-            let mut count = queue.0.lock().unwrap();
+            let mut count = queue.0.lock();
             *count += 1;
             queue.1.ring(count);
         }
@@ -69,6 +72,6 @@ mod tests {
         for taker in takers {
             taker.join().unwrap();
         }
-        assert_eq!(*queue.0.lock().unwrap(), 0);
+        assert_eq!(*queue.0.lock(), 0);
     }
 }

@@ -3,7 +3,9 @@
 //! The memory of one connection has its own bounds. A budget bounds the sum over many connections.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::address::Address;
 
@@ -38,11 +40,7 @@ impl Budget {
 
     /// Bytes that are held now.
     pub(crate) fn bytes(&self) -> usize {
-        self.held().all
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().all
     }
 }
 
@@ -55,7 +53,7 @@ impl Share {
     /// Changes the share to `bytes`. Returns false, and changes nothing, if the share would grow
     /// and all shares would exceed `max`, or those of its address a quarter of `max`.
     pub(crate) fn resize(&mut self, bytes: usize, max: usize) -> bool {
-        let mut held = self.budget.held();
+        let mut held = self.budget.0.lock();
         let all = held.all - self.bytes + bytes;
         let of_address = self.of.as_ref().map(|of| {
             let before = held.of.get(of).copied().unwrap_or(0);
@@ -105,7 +103,7 @@ mod tests {
         assert!(shares[4].resize(5, 100));
         drop(shares);
         assert_eq!(budget.bytes(), 0);
-        assert!(budget.held().of.is_empty());
+        assert!(budget.0.lock().of.is_empty());
     }
 
     #[test]

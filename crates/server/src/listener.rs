@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -50,7 +51,7 @@ impl Listener {
 
     /// Its socket, for a process that takes over.
     pub fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.socket().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
+        self.socket.lock().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
     /// The connections that were accepted here.
@@ -67,7 +68,7 @@ impl Listener {
     /// Takes the socket, to be served on the current runtime. `None` if the socket is served
     /// already, or if the runtime does not accept it, which is logged.
     pub(crate) fn take(&self) -> Option<TcpListener> {
-        TcpListener::from_std(self.socket().take()?)
+        TcpListener::from_std(self.socket.lock().take()?)
             .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
             .ok()
     }
@@ -93,10 +94,6 @@ impl Listener {
             }
         };
         accept(socket, stop, enter, serve).await;
-    }
-
-    fn socket(&self) -> MutexGuard<'_, Option<std::net::TcpListener>> {
-        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Permits held, by key. Keys that hold none are removed.
 #[derive(Debug)]
@@ -22,13 +24,9 @@ impl<K> Default for Permits<K> {
 }
 
 impl<K: Copy + Eq + Hash> Permits<K> {
-    fn open(&self) -> MutexGuard<'_, HashMap<K, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a permit, if `of` holds fewer than `max`.
     pub(crate) fn take(&self, of: K, max: usize) -> Option<Permit<K>> {
-        let mut open = self.open();
+        let mut open = self.0.lock();
         let count = open.get(&of).copied().unwrap_or(0);
         (count < max).then(|| {
             open.insert(of, count + 1);
@@ -39,7 +37,7 @@ impl<K: Copy + Eq + Hash> Permits<K> {
 
 impl<K: Copy + Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut open = self.permits.open();
+        let mut open = self.permits.0.lock();
         match open.get(&self.of) {
             Some(&count) if count > 1 => drop(open.insert(self.of, count - 1)),
             _ => drop(open.remove(&self.of)),
@@ -59,6 +57,6 @@ mod tests {
         assert!(permits.take("two", 2).is_some());
         drop(one);
         assert!(permits.take("one", 1).is_some());
-        assert!(permits.open().is_empty());
+        assert!(permits.0.lock().is_empty());
     }
 }

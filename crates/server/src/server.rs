@@ -5,11 +5,12 @@
 //! is durable and answered. Work not done within the time limit is dropped without an answer.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hark_archive::retention::Keeper;
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 

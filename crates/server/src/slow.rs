@@ -4,12 +4,13 @@
 
 use std::fmt::Write as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_archive::{Query, Store};
 use hark_networks::Network;
+use parking_lot::Mutex;
 
 use crate::metrics::{Label, Plan};
 
@@ -108,7 +109,7 @@ impl SlowLog {
             filters = filters(self.network, asked.clone()),
             "a slow question"
         );
-        if let Some((aside, _)) = &*self.aside() {
+        if let Some((aside, _)) = &*self.aside.lock() {
             let queries = asked.take(EXPLAINED_MAX);
             let queries = queries.map(|(query, limit)| Query { limit, ..query.clone() }).collect();
             // If the queue is full, this question is not explained.
@@ -118,19 +119,15 @@ impl SlowLog {
 
     /// Explains nothing more, and waits until the thread has ended, so that the store can end.
     pub(crate) fn close(&self) {
-        let aside = self.aside().take();
+        let aside = self.aside.lock().take();
         if let Some((aside, thread)) = aside {
             drop(aside);
             let _ = thread.join();
         }
     }
 
-    fn aside(&self) -> MutexGuard<'_, Option<Explainer>> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn has_room(&self) -> bool {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         if window.began.elapsed() >= WINDOW {
             let left_out = window.lines.saturating_sub(LINES_MAX);
             if left_out > 0 {

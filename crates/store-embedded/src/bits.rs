@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Bits that only ever go from 0 to 1.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl DeadRows {
         kind: impl FnOnce() -> Option<u32>,
     ) -> bool {
         // Under the lock, so that a row killed while the rows are grouped by kind is listed once.
-        let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_kind = self.by_kind.lock();
         if !set() {
             return false;
         }
@@ -102,7 +103,7 @@ impl DeadRows {
         if self.count() == 0 {
             return;
         }
-        let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_kind = self.by_kind.lock();
         let by_kind = by_kind.get_or_insert_with(|| {
             let mut by_kind: BTreeMap<_, Vec<u32>> = BTreeMap::new();
             for row in bits() {

@@ -15,7 +15,7 @@ use hark_archive::store::Mark;
 use crate::log::{self, Frame};
 use crate::manifest::{Manifest, ManifestError};
 use crate::open::named;
-use crate::shelf::{Embedded, Shelf, Tail, Target, View, lock};
+use crate::shelf::{Embedded, Shelf, Tail, Target, View};
 
 /// Why a shelf was not handed over, or is no longer followed.
 #[derive(Debug, thiserror::Error)]
@@ -63,20 +63,20 @@ pub(crate) struct Released {
 impl Embedded {
     /// Pauses or resumes maintenance. To pause, it waits until the current job has ended.
     pub fn rest(&self, rest: bool) {
-        let mut signal = lock(&self.shelf.signal);
+        let mut signal = self.shelf.signal.lock();
         signal.resting = rest;
         signal.work |= !rest;
         drop(signal);
         self.shelf.signalled.notify_all();
         if rest {
-            drop(lock(&self.shelf.upkeep));
+            drop(self.shelf.upkeep.lock());
         }
     }
 
     /// Stops writing, so that another process can open the shelf and write. Maintenance must be
     /// paused.
     pub fn release(&self) -> Result<Mark, FollowError> {
-        let mut writing = lock(&self.shelf.writing);
+        let mut writing = self.shelf.writing.lock();
         if let Some(reason) = &writing.stopped {
             return Err(FollowError::Stopped(reason.clone()));
         }
@@ -90,7 +90,7 @@ impl Embedded {
     /// Resumes writing after [`Embedded::release`], if the other process has written nothing, which
     /// is checked here. The caller makes sure that the other process never will.
     pub fn resume(&self) -> Result<(), FollowError> {
-        let mut writing = lock(&self.shelf.writing);
+        let mut writing = self.shelf.writing.lock();
         let released = writing.released.take().ok_or(FollowError::NotWriting)?;
         match self.shelf.is_unchanged(released.manifest.as_ref(), released.tail.len()) {
             Ok(true) => writing.tail = Some(released.tail),
@@ -109,8 +109,8 @@ impl Embedded {
     /// released it no longer writes. Maintenance is paused until [`Embedded::rest`] resumes it.
     pub fn take(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
-        let mut writing = lock(&shelf.writing);
-        let manifest = lock(&shelf.manifest);
+        let mut writing = shelf.writing.lock();
+        let manifest = shelf.manifest.lock();
         let log = Arc::clone(&shelf.view.load().active.log);
         let len = log.written();
         // If that process has resumed writing after all, this one is too late.
@@ -127,7 +127,7 @@ impl Embedded {
     /// Notes where another process follows this one from; `None` if none does. The logs that the
     /// follower has to read are not rewritten.
     pub fn followed(&self, from: Option<Mark>) {
-        lock(&self.shelf.signal).followed_from = from.map(|mark| mark.log);
+        self.shelf.signal.lock().followed_from = from.map(|mark| mark.log);
     }
 
     /// The end of the log: up to here it is durable, and visible to readers of this process.
@@ -148,7 +148,7 @@ impl Embedded {
     ) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         // Held so that no second thread follows; no thread writes.
-        let mut writing = lock(&shelf.writing);
+        let mut writing = shelf.writing.lock();
         if writing.tail.is_some() {
             return Err(FollowError::NotWriting);
         }

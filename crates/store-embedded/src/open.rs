@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 
 use arc_swap::ArcSwap;
 use hark_archive::Record;
@@ -12,6 +12,7 @@ use hark_archive::admission::Rules;
 use hark_archive::meter::Histogram;
 use hark_archive::query::prepared::Terms as _;
 use hark_archive::query::source::Source;
+use parking_lot::{Condvar, Mutex};
 
 use crate::Options;
 use crate::disk::{Disk, Wary, make_dir};
@@ -25,7 +26,7 @@ use crate::segment;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::Kind;
 use crate::segment::view::{Dead, Segment};
-use crate::shelf::{Embedded, Shelf, Tail, Target, View, Writing, lock};
+use crate::shelf::{Embedded, Shelf, Tail, Target, View, Writing};
 use crate::term::{SECRET, Terms};
 use crate::upkeep::{self, Signal};
 
@@ -123,7 +124,7 @@ impl Embedded {
         let thread = thread.map_err(OpenError::io(dir))?;
         if thread.is_none() {
             // The next commit that begins a new head seals the heads that a crash left unsealed.
-            lock(&shelf.signal).work = true;
+            shelf.signal.lock().work = true;
         }
         Ok(Self { shelf, notes, thread })
     }
@@ -140,7 +141,7 @@ impl Embedded {
         let manifest = manifest.ok_or_else(|| OpenError::Missing(dir.into()))?;
         let background = options.background;
         let shelf = Arc::new(Self::load(dir, rules, options, manifest, None)?);
-        lock(&shelf.signal).resting = true;
+        shelf.signal.lock().resting = true;
         let thread = background.then(|| upkeep::start(&shelf)).transpose();
         Ok(Self { thread: thread.map_err(OpenError::io(dir))?, shelf, notes: Vec::new() })
     }
@@ -238,7 +239,7 @@ impl Embedded {
                  logs of a size that does"
             ));
         }
-        *lock(&shelf.manifest) = divided.clone();
+        *shelf.manifest.lock() = divided.clone();
         shelf.replay(&divided, &segments, notes, false)?;
         Ok(shelf)
     }

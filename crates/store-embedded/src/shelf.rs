@@ -3,8 +3,8 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -21,6 +21,7 @@ use hark_archive::{
     CommitError, Committed, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
     Store, Write,
 };
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Options;
 use crate::disk::DiskFile;
@@ -285,10 +286,6 @@ pub(crate) struct Shelf {
     pub done: Mutex<Upkeep>,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The embedded archive of one network. Dropping it ends its maintenance thread. No other closing
 /// is needed, since acknowledged writes are durable.
 pub struct Embedded {
@@ -307,7 +304,7 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        lock(&self.shelf.signal).stop = true;
+        self.shelf.signal.lock().stop = true;
         self.shelf.signalled.notify_all();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has already been printed.
@@ -344,7 +341,7 @@ impl Shelf {
         let number = view.active.log.number + 1;
         let tail = self.new_log(number)?;
         {
-            let mut manifest = lock(&self.manifest);
+            let mut manifest = self.manifest.lock();
             let mut next = manifest.clone();
             next.logs.push(LogEntry { number, generation: 0, purged: 0, dead_bytes: 0 });
             next.write(&*self.options.disk, &self.dir)?;
@@ -378,7 +375,7 @@ impl Shelf {
         let view = self.view.load();
         let note = |error: &CommitError| {
             if let CommitError::Stopped(reason) = error {
-                lock(&self.writing).stopped = Some(reason.clone());
+                self.writing.lock().stopped = Some(reason.clone());
             }
         };
         let (head, log_bytes) = (&view.active, writing.tail.as_ref().map_or(0, |tail| tail.len));
@@ -388,12 +385,12 @@ impl Shelf {
         if self.must_seal_first() {
             drop(writing);
             self.wait_for_sealing().inspect_err(note)?;
-            writing = lock(&self.writing);
+            writing = self.writing.lock();
         }
         if let Err(error) = self.rotate(&mut writing) {
             let reason = format!("a new log could not be begun: {error}");
             writing.stopped = Some(reason.clone());
-            lock(&self.known).untidy = true;
+            self.known.lock().untidy = true;
             self.call_upkeep();
             return Err(CommitError::Stopped(reason));
         }
@@ -403,7 +400,7 @@ impl Shelf {
 
     /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
     fn commit_piece(&self, writes: &[Write], done: &mut Committed) -> Result<(), CommitError> {
-        let writing = lock(&self.writing);
+        let writing = self.writing.lock();
         if let Some(reason) = &writing.stopped {
             return Err(CommitError::Stopped(reason.clone()));
         }
@@ -411,7 +408,7 @@ impl Shelf {
             return Err(CommitError::ReadOnly);
         }
         self.make_room(writing)?;
-        let mut writing = lock(&self.writing);
+        let mut writing = self.writing.lock();
         let view = self.view.load_full();
         if let Some(trouble) = view.trouble() {
             // Maintenance rebuilds an unreadable segment.
@@ -759,8 +756,8 @@ impl Store for Embedded {
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
             syncs: self.shelf.syncs.read(),
             damaged_files: self.shelf.damaged_files(&view),
-            upkeep_failed: lock(&self.shelf.signal).failed.as_ref().map(|now| now.why.clone()),
-            upkeep: *lock(&self.shelf.done),
+            upkeep_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
+            upkeep: *self.shelf.done.lock(),
             ..Stats::default()
         };
         let span = |stats: &mut Stats, span: Option<(u64, u64)>| {

@@ -11,7 +11,7 @@ use hark_archive::query::plan::Set;
 use hark_archive::{Progress, Record, Search, SearchError};
 
 use crate::map;
-use crate::shelf::{Shelf, View, lock};
+use crate::shelf::{Shelf, View};
 
 /// A search that fails if a part of a file that it needed could not be read.
 pub(crate) struct Watched {
@@ -88,7 +88,7 @@ impl Shelf {
     /// Notes the files of a view of which a part could not be read, logs each file once, and calls
     /// maintenance.
     pub(crate) fn note_unreadable(&self, view: &View) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         let mut is_new = false;
         for (path, faults) in view.unreadable(&self.dir) {
             match known.unreadable.insert(path.clone(), faults) {
@@ -111,7 +111,7 @@ impl Shelf {
 
     /// Returns the files that are damaged, or of which a part could not be read, sorted by name.
     pub(crate) fn damaged_files(&self, view: &View) -> Vec<String> {
-        let damaged: Vec<PathBuf> = lock(&self.known).damaged.keys().cloned().collect();
+        let damaged: Vec<PathBuf> = self.known.lock().damaged.keys().cloned().collect();
         let unreadable = if map::faults() > 0 { view.unreadable(&self.dir) } else { Vec::new() };
         let unreadable = unreadable.into_iter().map(|(path, _)| path);
         let mut files: Vec<PathBuf> = damaged.into_iter().chain(unreadable).collect();

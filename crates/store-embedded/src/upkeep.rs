@@ -5,13 +5,14 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_archive::store::{Job, Upkeep};
 use hark_archive::{CommitError, vital};
+use parking_lot::MutexGuard;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::disk::Disk;
@@ -24,7 +25,7 @@ use crate::segment::seal::DROPPED;
 use crate::segment::sidecar::Kind;
 use crate::segment::view::{Segment, WEIGHT_MAX};
 use crate::segment::{self, Address, merge, seal, view};
-use crate::shelf::{Embedded, FROZEN_MAX, Shelf, View, Writing, lock, random_u32};
+use crate::shelf::{Embedded, FROZEN_MAX, Shelf, View, Writing, random_u32};
 use crate::suspect::Before;
 use crate::{OnProgress, Progress};
 
@@ -180,12 +181,12 @@ fn thread_cpu() -> Duration {
 /// Starts the maintenance thread.
 pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
-    lock(&shelf.signal).work = true;
+    shelf.signal.lock().work = true;
     vital::spawn("hark-upkeep", move || {
         loop {
-            let mut signal = lock(&shelf.signal);
+            let mut signal = shelf.signal.lock();
             while (!signal.work || signal.resting) && !signal.stop {
-                signal = wait(&shelf, signal, None);
+                wait(&shelf, &mut signal, None);
             }
             if signal.stop {
                 return;
@@ -193,11 +194,11 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
             signal.work = false;
             drop(signal);
             let result = shelf.upkeep_all();
-            let mut signal = lock(&shelf.signal);
+            let mut signal = shelf.signal.lock();
             report(&mut signal, result.err().as_ref());
             shelf.signalled.notify_all();
             if signal.failed.is_some() && !signal.stop {
-                signal = wait(&shelf, signal, Some(REST));
+                wait(&shelf, &mut signal, Some(REST));
                 signal.work = true;
             }
         }
@@ -222,17 +223,11 @@ fn report(signal: &mut Signal, error: Option<&UpkeepError>) {
     signal.failed = failed;
 }
 
-fn wait<'a>(
-    shelf: &'a Shelf,
-    signal: MutexGuard<'a, Signal>,
-    at_most: Option<Duration>,
-) -> MutexGuard<'a, Signal> {
-    let poisoned = std::sync::PoisonError::into_inner;
+fn wait(shelf: &Shelf, signal: &mut MutexGuard<'_, Signal>, at_most: Option<Duration>) {
     match at_most {
-        None => shelf.signalled.wait(signal).unwrap_or_else(poisoned),
+        None => shelf.signalled.wait(signal),
         Some(time) => {
-            let woken = shelf.signalled.wait_timeout(signal, time);
-            woken.unwrap_or_else(std::sync::PoisonError::into_inner).0
+            shelf.signalled.wait_for(signal, time);
         }
     }
 }
@@ -254,9 +249,9 @@ impl Shelf {
             // After a failure the head stays in memory and its log on disk; the next rotation tries
             // again, as long as there is memory for more heads.
             let result = self.upkeep_all();
-            report(&mut lock(&self.signal), result.err().as_ref());
+            report(&mut self.signal.lock(), result.err().as_ref());
         }
-        let mut signal = lock(&self.signal);
+        let mut signal = self.signal.lock();
         signal.work = true;
         self.signalled.notify_all();
         while self.must_seal_first() {
@@ -271,7 +266,7 @@ impl Shelf {
             if !self.options.background {
                 break;
             }
-            signal = wait(self, signal, Some(Duration::from_millis(50)));
+            wait(self, &mut signal, Some(Duration::from_millis(50)));
         }
         Ok(())
     }
@@ -285,15 +280,15 @@ impl Shelf {
 
     /// Wakes the maintenance thread to look for work.
     pub(crate) fn call_upkeep(&self) {
-        lock(&self.signal).work = true;
+        self.signal.lock().work = true;
         self.signalled.notify_all();
     }
 
     /// Runs all maintenance jobs that are due.
     pub(crate) fn upkeep_all(&self) -> Result<(), UpkeepError> {
-        let _one_at_a_time = lock(&self.upkeep);
+        let _one_at_a_time = self.upkeep.lock();
         let stop = || {
-            let signal = lock(&self.signal);
+            let signal = self.signal.lock();
             signal.stop || signal.resting
         };
         let mut round = Round::new(self, &stop);
@@ -309,7 +304,7 @@ impl Shelf {
     /// The number of the next segment. It counts as used once MANIFEST names it: if a job fails,
     /// the next job uses the same number.
     fn segment_number(&self) -> u32 {
-        lock(&self.manifest).next_segment
+        self.manifest.lock().next_segment
     }
 
     /// Returns the disk for a job that writes at most `needs` bytes and leaves `beside` bytes free;
@@ -434,12 +429,12 @@ impl Shelf {
             manifest.next_segment = used.chain([manifest.next_segment]).max().unwrap_or_default();
         };
         // Opening reads only the trailer and the addresses, but need not block the writer.
-        let mut next = lock(&self.manifest).clone();
+        let mut next = self.manifest.lock().clone();
         change(&mut next);
         let open = |entry| open_segment(disk, &self.dir, entry, &next, self.terms, None);
         let fresh = entries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
-        let mut manifest = lock(&self.manifest);
+        let _writing: MutexGuard<'_, Writing> = self.writing.lock();
+        let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         change(&mut next);
         let view = self.view.load_full();
@@ -510,7 +505,7 @@ impl Shelf {
         passed_logs: &HashSet<u32>,
     ) -> Option<(Arc<Segment>, u32)> {
         let view = self.view.load_full();
-        let followed_from = lock(&self.signal).followed_from.unwrap_or(u32::MAX);
+        let followed_from = self.signal.lock().followed_from.unwrap_or(u32::MAX);
         let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
         let sound = |segment: &&Arc<Segment>| {
             !segment.is_unreadable() && !passed_segments.contains(&segment.entry.number)
@@ -536,7 +531,7 @@ impl Shelf {
         let needs = needs + segment.addresses.bytes() + self.dead_files_max();
         let room = self.room("rewriting a log", BESIDE_OTHERS, needs)?;
         let disk: &dyn Disk = &room;
-        let manifest = lock(&self.manifest).clone();
+        let manifest = self.manifest.lock().clone();
         let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {
             return Ok(());
         };
@@ -573,8 +568,8 @@ impl Shelf {
         self.note_written(bytes);
         disk.sync_dir(&self.dir.join("seg"))?;
 
-        let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
-        let mut manifest = lock(&self.manifest);
+        let _writing: MutexGuard<'_, Writing> = self.writing.lock();
+        let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         if is_empty {
             next.logs.retain(|log| log.number != number);
@@ -632,8 +627,8 @@ impl Shelf {
 
     /// Removes a segment whose last log has nothing left in it, and that log.
     fn let_go(&self, segment: &Segment, log: u32) -> Result<(), UpkeepError> {
-        let _writing: MutexGuard<'_, Writing> = lock(&self.writing);
-        let mut manifest = lock(&self.manifest);
+        let _writing: MutexGuard<'_, Writing> = self.writing.lock();
+        let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         next.logs.retain(|entry| entry.number != log);
         next.segments.retain(|entry| entry.number != segment.entry.number);
@@ -732,7 +727,7 @@ impl Shelf {
         bytes: u64,
         job: fn(&mut Upkeep) -> &mut Job,
     ) {
-        let mut done = lock(&self.done);
+        let mut done = self.done.lock();
         let job = job(&mut done);
         job.records += records;
         job.bytes += bytes;
@@ -751,7 +746,7 @@ impl Shelf {
             match self.options.disk.remove(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(file = %path.display(), %error, "an old file was not taken away");
-                    lock(&self.known).untidy = true;
+                    self.known.lock().untidy = true;
                 }
                 _ => {}
             }
@@ -828,8 +823,8 @@ impl Embedded {
         use hark_archive::Store;
         let shelf = &self.shelf;
         let before = self.stats();
-        let _one_at_a_time = lock(&shelf.upkeep);
-        if lock(&shelf.signal).resting {
+        let _one_at_a_time = shelf.upkeep.lock();
+        if shelf.signal.lock().resting {
             return Err(UpkeepError::Resting);
         }
         let never = || false;
@@ -840,7 +835,7 @@ impl Embedded {
         progress(Progress { what: "merging segments", done: 1, total: 1 });
         round.rewrite(0.0, &|| true, progress);
         round.end()?;
-        if let Some(path) = lock(&shelf.known).damaged.keys().next() {
+        if let Some(path) = shelf.known.lock().damaged.keys().next() {
             return Err(UpkeepError::Damaged(path.clone()));
         }
         let after = self.stats();

@@ -5,14 +5,15 @@
 //! are the connections.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hark_archive::admission::Rules;
 use hark_archive::query::explain::Explanation;
 use hark_archive::store::{Numbered, Stats, commit_whole};
 use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 pub use address::{Address, AddressError, ConnectError};
@@ -169,22 +170,18 @@ struct Known {
 
 impl Inner {
     pub(crate) fn parts(&self) -> Arc<Parts> {
-        Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.parts.read())
     }
 
     pub(crate) fn set_parts(&self, parts: Parts) -> Arc<Parts> {
         let parts = Arc::new(parts);
-        *self.parts.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&parts);
+        *self.parts.write() = Arc::clone(&parts);
         parts
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets the known ids, whose records other processes may have deleted.
     pub(crate) fn forget_known(&self) {
-        *self.known() = Known::default();
+        *self.known.lock() = Known::default();
     }
 
     fn asked(&self, query: &Query, place: Place) -> Vec<Asked> {
@@ -281,10 +278,6 @@ impl PostgresStore {
             .flatten()
             .all(|pool| pool.door().address().is_near())
     }
-
-    fn writing(&self) -> MutexGuard<'_, Writing> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Returns the migrations of a shelf, after applying the missing ones if `up` is set.
@@ -347,8 +340,8 @@ impl Store for PostgresStore {
     }
 
     fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
-        let carried = self.writing().commit(&self.inner, writes)?;
-        let mut known = self.inner.known();
+        let carried = self.writing.lock().commit(&self.inner, writes)?;
+        let mut known = self.inner.known.lock();
         for key in &carried.deleted {
             let id = self.inner.terms.id(&key.id);
             known.young.remove(&id);
@@ -368,7 +361,7 @@ impl Store for PostgresStore {
     /// than the check that a known id saves, and a commit finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let id = self.inner.terms.id(id);
-        let known = self.inner.known();
+        let known = self.inner.known.lock();
         Ok(known.young.contains(&id) || known.old.contains(&id))
     }
 

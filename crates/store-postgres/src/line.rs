@@ -13,7 +13,7 @@
 //! shifted by as many as were lost. So code that joins stored and live records by number is not
 //! affected. A search in progress may return a record that is delivered again; none is missed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 use crate::Inner;
 use crate::session::{Fault, Session};
@@ -62,18 +62,14 @@ impl Places {
         Self { now: Mutex::new(Now { place, lines, trouble: None }) }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the current position.
     pub(crate) fn now(&self) -> Place {
-        self.locked().place
+        self.now.lock().place
     }
 
     /// Notes that puts up to `seq` of a line are delivered.
     pub(crate) fn reached(&self, line: i64, seq: i64) {
-        let place = &mut self.locked().place;
+        let place = &mut self.now.lock().place;
         if place.line == line {
             place.seen = place.seen.max(seq);
         }
@@ -81,18 +77,18 @@ impl Places {
 
     /// Notes that all puts are delivered.
     pub(crate) fn caught_up(&self) {
-        self.locked().trouble = None;
+        self.now.lock().trouble = None;
     }
 
     /// Returns what the database has lost, until all later puts are delivered.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.locked().trouble.clone()
+        self.now.lock().trouble.clone()
     }
 
     /// Switches to the last of the database's lines. Returns how many numbers were lost. Returns
     /// `None`, and does nothing, if that is the current line or an earlier one.
     fn go_over(&self, lines: Vec<Line>) -> Option<i64> {
-        let now = &mut *self.locked();
+        let now = &mut *self.now.lock();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
         let line = lines.get(common..)?.last()?.0;
         let apart = lines[common..].iter().chain(&now.lines[common..]);
@@ -112,7 +108,7 @@ impl Places {
 
     /// Whether this process has seen more than a database has that stands at `seq` of `line`.
     fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
-        let now = self.locked();
+        let now = self.now.lock();
         if line == now.place.line {
             return seq < now.place.seen;
         }

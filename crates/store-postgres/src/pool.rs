@@ -1,9 +1,9 @@
 //! Sessions for questions: a few, opened when they are needed, each used by one thread at a time.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Count;
+use parking_lot::{Condvar, Mutex};
 
 use crate::session::{Door, Fault, Session};
 
@@ -92,10 +92,6 @@ impl Pool {
         &self.door
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs `work`, which only reads, on a session. If an idle session turns out to be lost, `work`
     /// runs once more on another session.
     pub(crate) fn with<T>(
@@ -124,7 +120,7 @@ impl Pool {
         let result = work(&mut session);
         self.counters.used.sub(1);
         let lost = session.is_closed() || result.as_ref().is_err_and(Fault::is_away);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if lost {
             state.open -= 1;
             self.counters.open.sub(1);
@@ -137,7 +133,7 @@ impl Pool {
     }
 
     fn forget_idle(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let lost = std::mem::take(&mut state.idle);
         state.open -= lost.len();
         self.counters.open.sub(lost.len() as u64);
@@ -146,7 +142,7 @@ impl Pool {
     /// Opens a session that is already counted in `open`.
     fn open(&self) -> Result<Session, Fault> {
         let opened = self.door.open();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.backoff.note(opened.as_ref().err());
         if opened.is_ok() {
             self.counters.open.add(1);
@@ -161,7 +157,7 @@ impl Pool {
     /// Returns a session, and whether it was opened just now.
     fn take(&self) -> Result<(Session, bool), Fault> {
         let until = Instant::now() + self.wait_max;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if let Some(session) = state.idle.pop() {
                 return Ok((session, false));
@@ -178,7 +174,7 @@ impl Pool {
             if left.is_zero() {
                 return Err(Fault::Away("all connections to it are in use".into()));
             }
-            state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.freed.wait_for(&mut state, left);
         }
     }
 }

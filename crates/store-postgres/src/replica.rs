@@ -4,10 +4,11 @@
 //! a gap. A replica is used only once it has these records. A query waits for it at most
 //! [`WAIT_MAX`], and else runs on the primary.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Count;
+use parking_lot::Mutex;
 
 use crate::Inner;
 use crate::line::Place;
@@ -50,7 +51,7 @@ impl Replica {
     /// Whether the replica has all puts up to `place`. Waits at most [`WAIT_MAX`] for them.
     fn has(&self, place: Place) -> bool {
         let has = |(line, seq): (i64, i64)| line == place.line && seq >= place.seen;
-        if has(*self.there()) {
+        if has(*self.there.lock()) {
             return !self.is_resting();
         }
         let until = Instant::now() + WAIT_MAX;
@@ -65,10 +66,6 @@ impl Replica {
         false
     }
 
-    fn there(&self) -> MutexGuard<'_, (i64, i64)> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads the replica's line, and the number up to which it has all puts.
     fn look(&self, session: &mut Session) -> Result<(i64, i64), Fault> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
@@ -78,7 +75,7 @@ impl Replica {
             return Err(Fault::Refused("read_url leads to another archive".into()));
         };
         let found = (row.get(0), row.get(1));
-        *self.there() = found;
+        *self.there.lock() = found;
         Ok(found)
     }
 
@@ -87,16 +84,12 @@ impl Replica {
         self.rest(REST_AWAY);
     }
 
-    fn rests(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn rest(&self, time: Duration) {
-        *self.rests() = Some(Instant::now() + time);
+        *self.rests.lock() = Some(Instant::now() + time);
     }
 
     fn is_resting(&self) -> bool {
-        let mut rests = self.rests();
+        let mut rests = self.rests.lock();
         let resting = rests.is_some_and(|until| Instant::now() < until);
         if !resting {
             *rests = None;

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::SinkExt as _;
 use futures_util::future::join_all;
 use hark_archive::meter::{Histogram, Times};
+use parking_lot::RwLock;
 use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -75,17 +76,17 @@ pub(crate) struct Taken(RwLock<BTreeMap<&'static str, Histogram>>);
 
 impl Taken {
     fn note(&self, form: Form, time: Duration) {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read();
         if let Some(histogram) = all.get(form.name()) {
             return histogram.note(time);
         }
         drop(all);
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.write();
         all.entry(form.name()).or_default().note(time);
     }
 
     pub(crate) fn read(&self) -> Vec<(&'static str, Times)> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read();
         all.iter().map(|(form, times)| (*form, times.read())).collect()
     }
 }

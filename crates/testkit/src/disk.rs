@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
+use parking_lot::Mutex;
 
 use crate::random::Random;
 
@@ -124,45 +125,41 @@ impl FaultyDisk {
         &self.0.root
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lets `trouble` happen after this many more operations.
     pub fn arm(&self, trouble: Trouble, after: u64) {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         (state.armed, state.struck) = (Some((trouble, after)), false);
     }
 
     /// Bounds the bytes that all files together may have, or lifts the bound.
     pub fn give_room(&self, room: Option<u64>) {
-        self.state().room = room;
+        self.0.state.lock().room = room;
     }
 
     /// Returns the bytes that all files together have.
     pub fn used(&self) -> u64 {
-        self.state().used(self.root())
+        self.0.state.lock().used(self.root())
     }
 
     /// Ends the trouble.
     pub fn calm(&self) {
-        self.state().armed = None;
+        self.0.state.lock().armed = None;
     }
 
     /// Whether the trouble has happened.
     pub fn struck(&self) -> bool {
-        self.state().struck
+        self.0.state.lock().struck
     }
 
     /// Returns the number of operations so far that changed something or made it durable.
     pub fn operations(&self) -> u64 {
-        self.state().operations
+        self.0.state.lock().operations
     }
 
     /// Makes a new disk of what a power cut at this moment may leave.
     pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
         let fresh = Self::new(random.bits())?;
-        let state = self.state();
+        let state = self.0.state.lock();
         // One time in five nothing is kept, and one time in five everything, as mostly in practice.
         let keep = [0, 4, 1, 2, 3][random.below(5)];
         let kept = |random: &mut Random| random.below(4) < keep;
@@ -178,7 +175,7 @@ impl FaultyDisk {
                 };
             }
         }
-        let mut after = fresh.state();
+        let mut after = fresh.0.state.lock();
         for (name, node) in names {
             let path = fresh.root().join(name);
             if !path.parent().is_some_and(Path::is_dir) {
@@ -306,7 +303,7 @@ struct FaultyFile {
 
 impl DiskFile for FaultyFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.disk.state();
+        let mut state = self.disk.0.state.lock();
         let mut failed = state.strike(Operation::Write);
         let mut written = match &failed {
             Some(_) => &bytes[..state.random.below(bytes.len() + 1)],
@@ -324,7 +321,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        let mut state = self.disk.state();
+        let mut state = self.disk.0.state.lock();
         let failed = state.strike(Operation::Other);
         state.settle(self.number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
         failed.map_or(Ok(()), Err)
@@ -338,7 +335,7 @@ impl DiskFile for FaultyFile {
 
 impl Disk for FaultyDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         if let Some(error) = state.strike(Operation::Create) {
             return Err(error);
         }
@@ -358,7 +355,7 @@ impl Disk for FaultyDisk {
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         let Some(&number) = state.now.get(&self.relative(path)) else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -381,7 +378,7 @@ impl Disk for FaultyDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         let failed = state.strike(Operation::Other);
         if failed.is_none() || state.random.once_in(2) {
             fs::rename(from, to)?;
@@ -395,7 +392,7 @@ impl Disk for FaultyDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         let failed = state.strike(Operation::Other);
         if failed.is_none() || state.random.once_in(2) {
             fs::remove_file(path)?;
@@ -407,7 +404,7 @@ impl Disk for FaultyDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         let missing: Vec<&Path> =
             path.ancestors().take_while(|ancestor| !ancestor.is_dir()).collect();
         if missing.is_empty() {
@@ -425,7 +422,7 @@ impl Disk for FaultyDisk {
     }
 
     fn free(&self, path: &Path) -> io::Result<u64> {
-        let state = self.state();
+        let state = self.0.state.lock();
         match state.room {
             Some(room) => Ok(room.saturating_sub(state.used(self.root()))),
             None => RealDisk.free(path),
@@ -433,7 +430,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         let failed = state.strike(Operation::Other);
         let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
         let dir = self.relative(path);

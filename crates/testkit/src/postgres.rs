@@ -12,9 +12,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The oldest version that Hark works with.
 const VERSION_MIN: u32 = 15;
@@ -143,7 +145,7 @@ impl Cluster {
     /// Starts the server and returns once it accepts connections. Does nothing if it already runs.
     pub fn start(&self) {
         let until = Instant::now() + START;
-        while self.server().is_none() {
+        while self.server.lock().is_none() {
             let log = fs::File::options().create(true).append(true).open(self.log_file());
             let log = log.expect("a log");
             let mut command = self.program("postgres");
@@ -172,7 +174,7 @@ impl Cluster {
                 std::thread::sleep(LOOK_EVERY);
             };
             if ready {
-                *self.server() = Some(child);
+                *self.server.lock() = Some(child);
             }
             assert!(ready || Instant::now() < until, "postgres does not start: {}", self.log());
             std::thread::sleep(LOOK_EVERY);
@@ -181,7 +183,7 @@ impl Cluster {
 
     /// Shuts the server down, which closes all connections, and waits for its end.
     pub fn stop(&self) {
-        if let Some(mut server) = self.server().take() {
+        if let Some(mut server) = self.server.lock().take() {
             signal("INT", &[server.id()]);
             server.wait().expect("is ours");
         }
@@ -189,7 +191,7 @@ impl Cluster {
 
     /// Kills the server and all of its processes with -9.
     pub fn kill(&self) {
-        if let Some(mut server) = self.server().take() {
+        if let Some(mut server) = self.server.lock().take() {
             // The main process is killed first, or it would restart the others.
             let others = children(server.id());
             signal("KILL", &[server.id()]);
@@ -277,13 +279,9 @@ impl Cluster {
     }
 
     fn signal_all(&self, name: &str) {
-        let server = self.server().as_ref().expect("runs").id();
+        let server = self.server.lock().as_ref().expect("runs").id();
         signal(name, &[server]);
         signal(name, &children(server));
-    }
-
-    fn server(&self) -> MutexGuard<'_, Option<Child>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn data(&self) -> PathBuf {
@@ -417,7 +415,7 @@ mod tests {
         drop(one);
         let left = cluster.sql("postgres", "SELECT datname FROM pg_database");
         assert!(!left.contains(&gone) && left.contains(&two.name), "{left}");
-        let server = cluster.server().as_ref().unwrap().id();
+        let server = cluster.server.lock().as_ref().unwrap().id();
         let dir = cluster.dir.clone();
         drop(two);
         drop(cluster);

@@ -10,15 +10,16 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Store, vital};
 use hark_networks::{Network, ReadTerms};
+use parking_lot::Mutex;
 
 use self::check::{Checked, Terms, Worker};
 use self::cost::{Cost, Memory};
@@ -220,7 +221,7 @@ fn read(
 fn work(queue: &Mutex<Receiver<Job>>, terms: &Terms<'_>, halt: &AtomicBool) {
     let mut worker = Worker::new(terms);
     while !halt.load(Ordering::Relaxed) {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK_UP_EVERY);
+        let job = queue.lock().recv_timeout(LOOK_UP_EVERY);
         match job {
             Ok((chunk, answer)) => {
                 // The receiver is gone if the import was stopped.

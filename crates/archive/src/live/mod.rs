@@ -5,10 +5,11 @@
 //! same bytes. Records come in the order of their sequence numbers, from the writer's thread.
 //! Records that are never stored come from any thread and have no number.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use hark_codec::record::Record;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::meter::Count;
 use crate::query::{Position, Query};
@@ -137,12 +138,8 @@ impl Drop for Registration {
 }
 
 impl Registration {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn enter(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let State::Entering(mut progress) = *state {
             let whole =
                 self.live.index_mut().insert(&self.subscription, &mut progress, LISTS_AT_ONCE);
@@ -152,7 +149,7 @@ impl Registration {
     }
 
     fn leave(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut progress = match *state {
             State::Entering(_) | State::Entered => Progress::default(),
             State::Leaving(progress) => progress,
@@ -195,14 +192,14 @@ impl Live {
     }
 
     fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
+        self.index.write()
     }
 
     /// Offers `record` to every subscription that it matches. Calls with a number must not overlap,
     /// and their numbers must ascend.
     pub fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         let mut found = Vec::new();
-        self.index.read().unwrap_or_else(PoisonError::into_inner).find(record, &mut found);
+        self.index.read().find(record, &mut found);
         found.sort_unstable_by_key(|subscription| subscription.number);
         found.dedup_by_key(|subscription| subscription.number);
         if !found.is_empty() {
@@ -234,13 +231,9 @@ impl Live {
 }
 
 impl Subscription {
-    fn seam(&self) -> std::sync::MutexGuard<'_, Seam> {
-        self.seam.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Offers a record to the subscription, and returns whether it was delivered.
     fn offer(&self, news: &News) -> bool {
-        let mut seam = self.seam();
+        let mut seam = self.seam.lock();
         let next = seam.offer(news, &self.queries);
         match next {
             Next::Deliver => self.sink.deliver(news.clone()),
@@ -273,7 +266,7 @@ impl Handle {
     /// Notes that the stored search for query number `index` was opened and sees puts up to `seq`.
     /// To be called for each query, after subscribing.
     pub fn opened(&self, index: usize, seq: u64) {
-        self.0.subscription.seam().opened(index, seq);
+        self.0.subscription.seam.lock().opened(index, seq);
     }
 
     /// Delivers the held-back records that were not among the stored ones, then all as they come.
@@ -281,7 +274,7 @@ impl Handle {
     /// query went; it is needed only if there are several.
     pub fn release(&self, reached: Vec<Reach>) {
         let subscription = &self.0.subscription;
-        let mut seam = subscription.seam();
+        let mut seam = subscription.seam.lock();
         // Read under the seam's lock: all records up to this number have been offered.
         let published = self.0.live.published.load(Ordering::Acquire);
         seam.release(reached, published, &subscription.queries, |news| {

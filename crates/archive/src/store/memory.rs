@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hark_codec::record::{Id, Key, Record};
+use parking_lot::Mutex;
 
 use super::{
     CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write,
@@ -51,11 +52,7 @@ impl MemoryStore {
     /// Returns the positions of all matching records in order, ignoring cursor and limit.
     pub fn matching(&self, query: &Query) -> Vec<Position> {
         let query = Query { after: None, ..normal(query) };
-        self.state().find(&query).into_iter().map(|bytes| position(bytes)).collect()
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().find(&query).into_iter().map(|bytes| position(bytes)).collect()
     }
 }
 
@@ -178,7 +175,7 @@ impl Store for MemoryStore {
     }
 
     fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut effects = Effects::default();
         for (index, write) in writes.iter().enumerate() {
             if let Write::Put(bytes) = write {
@@ -209,12 +206,12 @@ impl Store for MemoryStore {
     }
 
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
-        Ok(self.state().times.contains_key(id))
+        Ok(self.state.lock().times.contains_key(id))
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let query = normal(query);
-        let state = self.state();
+        let state = self.state.lock();
         // A query with limit 0 does not report whether more records match.
         let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
         let found = state.find(&query).into_iter().take(enough).cloned();
@@ -230,11 +227,11 @@ impl Store for MemoryStore {
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, ..normal(query) };
-        Ok(Some(self.state().find(&query).len() as u64))
+        Ok(Some(self.state.lock().find(&query).len() as u64))
     }
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
-        let state = self.state();
+        let state = self.state.lock();
         let records = state.records.values().map(|bytes| view(bytes));
         for (value, count) in label_values::count(records, name) {
             each(value, count);
@@ -243,13 +240,13 @@ impl Store for MemoryStore {
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
-        let state = self.state();
+        let state = self.state.lock();
         let expired = |bytes: &&Arc<[u8]>| view(bytes).expires().is_some_and(|at| at <= now);
         Ok(state.records.values().filter(expired).take(limit).map(|b| *view(b).id()).collect())
     }
 
     fn explain(&self, _: &Query) -> Result<Explanation, SearchError> {
-        let rows = self.state().records.len() as u64;
+        let rows = self.state.lock().records.len() as u64;
         let step = Step {
             source: "memory".into(),
             rows,
@@ -267,7 +264,7 @@ impl Store for MemoryStore {
     }
 
     fn stats(&self) -> Stats {
-        let state = self.state();
+        let state = self.state.lock();
         Stats {
             records: state.records.len() as u64,
             head_records: state.records.len() as u64,

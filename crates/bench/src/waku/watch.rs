@@ -2,9 +2,11 @@
 //! some of the published messages are queried by their hashes until the node returns them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::load::{Done, REST};
 use super::messages::Draft;
@@ -40,7 +42,7 @@ impl Choice {
     /// Whether to watch the message that is due then. This depends on its due time alone and is
     /// decided before it is sent, so that late messages are watched as often as others.
     pub(super) fn takes(&self, due: Instant) -> bool {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         let takes = due >= *next;
         if takes {
             *next = due + SPACING;

@@ -3,12 +3,13 @@
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hark_archive::store::Mark;
 use hark_archive::{Record, vital};
+use parking_lot::Mutex;
 
 use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, GROWN, mark_bytes};
@@ -36,24 +37,20 @@ impl Outbox {
         Self { to: Mutex::new(to) }
     }
 
-    fn to(&self) -> MutexGuard<'_, To> {
-        self.to.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes an answer about a shelf, and before it how far the followed shelves have grown. So a
     /// process that follows sends OK to its client only when its own readers see the record.
     pub(super) fn say(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
-        let mut to = self.to();
+        let mut to = self.to.lock();
         to.tell_growth()?;
         protocol::write(&mut to.stream, what, shelf, body)
     }
 
     pub(super) fn flush(&self) -> io::Result<()> {
-        self.to().stream.flush()
+        self.to.lock().stream.flush()
     }
 
     fn feed(&self, record: Option<&(&str, Box<[u8]>)>) -> io::Result<()> {
-        let mut to = self.to();
+        let mut to = self.to.lock();
         to.tell_growth()?;
         if let Some((shelf, record)) = record {
             protocol::write(&mut to.stream, EPHEMERAL, shelf, record)?;

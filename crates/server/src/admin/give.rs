@@ -21,11 +21,12 @@
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hark_archive::Record;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::exchange::{Event, Give, Giver};
@@ -222,7 +223,7 @@ impl Giving {
     /// Directs all writes to the new process, which has the right to write now.
     fn away(&self, holds: Vec<Hold>, successors: &[Arc<Successor>]) {
         self.lock.given();
-        self.listeners().clear();
+        self.listeners.lock().clear();
         for (hold, successor) in holds.into_iter().zip(successors) {
             let siblings = successor.shelf.siblings();
             siblings.add(Arc::clone(successor) as _);
@@ -232,10 +233,6 @@ impl Giving {
             siblings.set_trouble(None);
         }
         self.role.send_replace(Role::Following);
-    }
-
-    fn listeners(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the new process until it or this one ends.
@@ -341,7 +338,7 @@ impl Exchange<'_> {
         }
         let (lock, turn) = self.giving.lock.share()?;
         protocol::write(&mut to, HANDED, "", &turn.to_le_bytes())?;
-        let listeners = self.giving.listeners();
+        let listeners = self.giving.listeners.lock();
         let handed: Vec<_> =
             std::iter::once(&lock).chain(listeners.iter()).map(AsFd::as_fd).collect();
         fds::send(self.stream, &handed)

@@ -3,10 +3,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use hark_archive::Record;
 use hark_archive::store::Mark;
+use parking_lot::{Mutex, RwLock};
 
 /// The lock of an archive. It keeps third processes away while the right to write goes from one
 /// process to the next.
@@ -107,22 +108,22 @@ pub(crate) struct Siblings {
 
 impl Siblings {
     pub(super) fn add(&self, sibling: Arc<dyn Sibling>) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).push(sibling);
+        self.known.write().push(sibling);
     }
 
     pub(super) fn remove(&self, sibling: &Arc<dyn Sibling>) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.retain(|known| !Arc::ptr_eq(known, sibling));
     }
 
     /// The reason why writes are refused, while another process has the right to write but does not
     /// use it.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble.lock().clone()
     }
 
     pub(super) fn set_trouble(&self, trouble: Option<String>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.lock() = trouble;
     }
 
     /// Sends a record to all siblings except the one that it comes `from`.
@@ -140,6 +141,6 @@ impl Siblings {
 
     /// A copy of the list, so that siblings are notified, which may take time, without the lock.
     fn all(&self) -> Vec<Arc<dyn Sibling>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.read().clone()
     }
 }

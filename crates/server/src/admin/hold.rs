@@ -1,12 +1,13 @@
 //! Holds a writer of a server that another process is about to take over, between two batches,
 //! until the outcome of the takeover is known.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hark_archive::CommitError;
 use hark_archive::writer::{Between, Commit, Listener, Target};
+use parking_lot::Mutex;
 
 use crate::shelf::Shelf;
 
@@ -63,7 +64,7 @@ impl Hold {
         self.change(Box::new(move |target| {
             let refuse = move |_: &[_]| Err(CommitError::Elsewhere(reason.clone()));
             let commit = std::mem::replace(&mut target.commit, Box::new(refuse));
-            refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(commit);
+            refused.lock().get_or_insert(commit);
         }));
     }
 
@@ -71,7 +72,7 @@ impl Hold {
     pub(super) fn let_go(mut self) {
         let refused = Arc::clone(&self.refused);
         self.change(Box::new(move |target| {
-            let commit = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let commit = refused.lock().take();
             if let Some(commit) = commit {
                 target.commit = commit;
             }

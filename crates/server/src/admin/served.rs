@@ -4,14 +4,15 @@
 use std::io::{self, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use hark_archive::mirror::Lag;
 use hark_archive::store::Mark;
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -127,7 +128,7 @@ impl Control {
             }
             followers.send_modify(|count| *count -= 1);
         })?;
-        let mut open = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.streams.lock();
         open.push((u64::MAX, stream, thread));
         Ok(())
     }
@@ -144,8 +145,7 @@ impl Drop for Control {
         if let Some(thread) = self.accepting.take().filter(|_| woken) {
             let _ = thread.join();
         }
-        let streams =
-            std::mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner));
+        let streams = std::mem::take(&mut *self.streams.lock());
         for (_, stream, _) in &streams {
             // Fails if the client has closed the connection.
             let _ = stream.shutdown(std::net::Shutdown::Read);
@@ -166,7 +166,7 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        let mut open = streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = streams.lock();
         open.retain(|(_, _, thread)| !thread.is_finished());
         if open.len() >= connection.settings.load().limits.control_connections_max {
             continue;

@@ -3,10 +3,11 @@
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_archive::{CommitError, Committed, Id, Outcome, Query, Record, Write};
+use parking_lot::Mutex;
 
 use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, ERASE, Frame, OUTCOME, PUT, TEXT, ids_bytes};
@@ -50,7 +51,7 @@ impl Successor {
         let shelf = self.shelf.name();
         let mut asked = Vec::with_capacity(writes.len());
         {
-            let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut to = self.to.lock();
             for write in writes {
                 match write {
                     Write::Put(record) => {
@@ -69,7 +70,7 @@ impl Successor {
             }
             to.flush().map_err(lost)?;
         }
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = self.answered.lock();
         let (mut done, mut refused) = (Committed::default(), None);
         for (write, parts) in writes.iter().zip(asked) {
             let mut erased = 0;
@@ -111,7 +112,7 @@ impl Successor {
             TEXT => frame.text().parse().map(Outcome::Erased).map_err(|_| none("a count")),
             _ => Err(frame.text().into_owned()),
         };
-        if let Some(answers) = &*self.answers.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(answers) = &*self.answers.lock() {
             // Cannot fail: the receiver lives as long as `self`.
             let _ = answers.send(answer);
         }
@@ -119,8 +120,8 @@ impl Successor {
 
     /// Closes the connection to a successor that is gone. Commits that wait for an answer fail.
     pub(super) fn end(&self) {
-        drop(self.answers.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.answers.lock().take());
+        let to = self.to.lock();
         // Fails if the connection is closed already.
         let _ = to.get_ref().shutdown(std::net::Shutdown::Both);
     }
@@ -128,7 +129,7 @@ impl Successor {
 
 impl Sibling for Successor {
     fn pass_on(&self, record: &Record<'_>) {
-        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = self.to.lock();
         // If the successor is gone, the thread that reads from it notices.
         let _ = protocol::write(&mut *to, EPHEMERAL, self.shelf.name(), record.bytes())
             .and_then(|()| to.flush());

@@ -3,14 +3,15 @@
 //! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
 //! keys may be proven, one after the other, and each counts until the connection ends.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_archive::limits::Limits;
 use hark_archive::{Gate, Key, LabelSet};
 use hark_codec::crypto::sha256;
 use hark_codec::hex;
 use hark_codec::nostr::Event;
+use parking_lot::Mutex;
 
 use hark_networks::nostr::admit::{AUTH, OwnUrls, plain};
 
@@ -86,7 +87,7 @@ impl Caller {
 
     /// What the client may see now.
     pub(super) fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.gate.lock())
     }
 
     /// Why an answer is refused, whatever its signature. None if it is acceptable.
@@ -119,7 +120,7 @@ impl Caller {
 
     /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
     pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), String> {
-        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gate = self.gate.lock();
         let Err(at) = gate.readers.binary_search(key) else { return Ok(()) };
         if gate.readers.len() >= keys_max {
             return Err(format!("restricted: more than {keys_max} keys on one connection"));

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -18,6 +18,7 @@ use hark_codec::crypto::{Signature, Signed, Verifier};
 use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, OwnUrls, Private};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::Caller;
@@ -154,7 +155,7 @@ impl Intake {
             verb: if brought.what == What::Proof { Verb::Auth } else { Verb::Event },
             _permit: permit,
         };
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.closed {
             return;
         }
@@ -166,23 +167,19 @@ impl Intake {
     /// Accepts nothing more. The threads end once the queue is empty.
     pub(crate) fn close(&self) {
         self.room.close();
-        self.queue().closed = true;
+        self.queue.lock().closed = true;
         self.work.ring_for_all();
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes this thread's share of the queue, waiting while it is empty. False once the queue is
     /// closed and empty.
     fn take(&self, batch: &mut Vec<Arrival>) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         while queue.arrivals.is_empty() {
             if queue.closed {
                 return false;
             }
-            queue = self.work.wait(queue);
+            self.work.wait(&mut queue);
         }
         let share = queue.arrivals.len().div_ceil(self.threads).min(BATCH);
         batch.extend(queue.arrivals.drain(..share));

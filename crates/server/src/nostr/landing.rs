@@ -1,11 +1,12 @@
 //! The page for people: what this relay is, what it keeps and for how long, its limits, and its
 //! counts. The page works without scripts; with them its counts stay fresh.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hark_archive::limits::{Limits, Rate};
 use hark_archive::retention::{Policy, Rule};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::{Relay, nip11, policy};
@@ -68,7 +69,7 @@ impl Landing {
     }
 
     fn counts(&self) -> Arc<Counts> {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock();
         if let Some((_, counts)) = counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Arc::clone(counts);
         }

@@ -8,13 +8,14 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::iter::Sum;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 use hark_archive::limits::Limits;
 use hark_archive::live::News;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::metrics::Metrics;
 use super::outboxes::Account;
@@ -189,13 +190,9 @@ impl Line {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts a part on the line, and wakes the session.
     pub(crate) fn put(&self, part: Part) {
-        self.lay_locked(self.queue(), part);
+        self.lay_locked(self.queue.lock(), part);
         self.wake();
     }
 
@@ -209,7 +206,7 @@ impl Line {
 
     /// Does the same as [`Line::put_for`], but leaves it to the caller to call [`Line::wake`].
     pub(crate) fn lay(&self, over: &Over, part: Part) -> bool {
-        let queue = self.queue();
+        let queue = self.queue.lock();
         if over.is() {
             return false;
         }
@@ -258,19 +255,19 @@ impl Line {
 
     /// Ends a subscription: nothing more is put on the line for it.
     pub(crate) fn end(&self, over: &Over) {
-        let _queue = self.queue();
+        let _queue = self.queue.lock();
         over.0.store(true, Ordering::Release);
     }
 
     /// Marks the client as too slow, which ends its session.
     pub(crate) fn give_up(&self) {
-        self.queue().slow = true;
+        self.queue.lock().slow = true;
         self.wake();
     }
 
     /// Parks a search while the outbox has no capacity. Returns it if it can run now.
     pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.gone || !job.tells() {
             return Some(job);
         }
@@ -302,7 +299,7 @@ impl Line {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.queue().gone
+        self.queue.lock().gone
     }
 
     pub(crate) fn ticket(self: &Arc<Self>, what: What) -> Ticket {
@@ -332,7 +329,7 @@ impl Line {
 
     /// Takes all parts, in order. Returns false if the client is too slow and must be disconnected.
     pub(crate) fn take(&self, into: &mut VecDeque<Part>) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if into.is_empty() {
             std::mem::swap(into, &mut queue.parts);
         } else {
@@ -344,7 +341,7 @@ impl Line {
     /// Records that parts of `weight` were fed to the socket, of whose bytes `unsent` are not sent
     /// yet. Returns the searches that can resume.
     pub(crate) fn sent(&self, weight: Weight, unsent: usize) -> Vec<Box<dyn Job>> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let before = queue.counted();
         queue.weight.sub(weight);
         queue.unsent = unsent;
@@ -365,7 +362,7 @@ impl Line {
 
     /// Closes the line, as the client is gone: what waits is dropped, and nothing more is accepted.
     pub(crate) fn hang_up(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.gone = true;
         let counted = queue.counted();
         (queue.weight, queue.unsent) = (Weight::default(), 0);
@@ -387,7 +384,7 @@ impl Line {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.queue().waiting()
+        self.queue.lock().waiting()
     }
 
     pub(crate) fn account(&self) -> &Arc<Account> {

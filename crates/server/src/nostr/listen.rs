@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -82,7 +83,7 @@ impl Door for RelayDoor {
     }
 
     fn look(&self) {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).look(&self.relay.metrics);
+        self.report.lock().look(&self.relay.metrics);
     }
 
     fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> door::Serving {

@@ -1,11 +1,12 @@
 //! Opening the relay: its socket, its shelf, and the threads that check and search.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use hark_archive::live::Live;
 use hark_archive::{Query, Record};
 use hark_networks::nostr::admit::OwnUrls;
+use parking_lot::Mutex;
 
 use super::intake::{Intake, Parts};
 use super::listen::RelayDoor;
@@ -27,7 +28,7 @@ pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>);
 impl Threads {
     /// Waits for all threads.
     pub(super) fn join(&self) {
-        let threads = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.0.lock());
         for thread in threads {
             // It does not panic: see `vital`.
             let _ = thread.join();

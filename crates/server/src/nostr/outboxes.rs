@@ -14,11 +14,12 @@
 //! A live event with many subscribers is in memory once, and is counted once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hark_archive::limits::Limits;
 use hark_archive::live::Live;
+use parking_lot::Mutex;
 
 use super::metrics::Metrics;
 use super::readers::{Job, Readers};
@@ -64,7 +65,7 @@ impl Outboxes {
     /// Opens an account for a connection of `address`, with the bounds in force now.
     pub(crate) fn open(self: &Arc<Self>, address: Option<Address>, limits: &Limits) -> Account {
         let of = address.map(|address| {
-            let mut open = self.of();
+            let mut open = self.of.lock();
             let of = open.entry(address).or_default();
             of.connections.fetch_add(1, Ordering::Relaxed);
             (address, Arc::clone(of))
@@ -79,16 +80,8 @@ impl Outboxes {
 
     /// Drops the questions that wait, as no reader will answer them.
     pub(crate) fn close(&self) {
-        let waiting = std::mem::take(&mut *self.waiting());
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         drop(waiting);
-    }
-
-    fn of(&self) -> MutexGuard<'_, HashMap<Address, Arc<OfAddress>>> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<Box<dyn Job>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -134,7 +127,7 @@ impl Account {
         if self.outboxes.bytes() <= self.all_max {
             return Some(job);
         }
-        let mut waiting = self.outboxes.waiting();
+        let mut waiting = self.outboxes.waiting.lock();
         waiting.push(job);
         self.outboxes.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
@@ -152,7 +145,7 @@ impl Account {
         {
             return;
         }
-        let mut waiting = outboxes.waiting();
+        let mut waiting = outboxes.waiting.lock();
         let jobs = std::mem::take(&mut *waiting);
         outboxes.waiting_len.store(0, Ordering::SeqCst);
         drop(waiting);
@@ -179,7 +172,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let Some((address, of)) = &self.of else { return };
-        let mut open = self.outboxes.of();
+        let mut open = self.outboxes.of.lock();
         if of.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
             open.remove(address);
         }
@@ -289,7 +282,7 @@ mod tests {
             line.hang_up();
         }
         drop((one, two, other, held));
-        assert!(house.0.bytes() == 0 && house.0.of().is_empty());
+        assert!(house.0.bytes() == 0 && house.0.of.lock().is_empty());
     }
 
     /// A client that reads its live events has next to nothing waiting.

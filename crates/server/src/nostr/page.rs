@@ -8,11 +8,12 @@
 //! miss the rest of the second, or never get past it.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hark_archive::live::{self, Handle, News, Reach};
 use hark_archive::{Position, Progress, Query, Record};
 use hark_codec::nostr::reply::{self, EoseHint};
+use parking_lot::Mutex;
 
 use super::Relay;
 use super::cost::{Cost, Searching};
@@ -95,7 +96,7 @@ impl Sub {
     /// Ends the subscription: nothing more is sent for it, and its search stops.
     pub(super) fn end(&self, readers: &Readers) {
         self.line.end(&self.over);
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let handle = self.handle.lock().take();
         // Not under the lock, as `leave` may wait for the index.
         if let Some(handle) = handle.filter(|handle| !handle.leave()) {
             readers.push(Box::new(Leaving { handle, line: Arc::clone(&self.line) }));
@@ -119,7 +120,7 @@ impl Sub {
     }
 
     fn handle(&self) -> Option<Handle> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.handle.lock().clone()
     }
 }
 

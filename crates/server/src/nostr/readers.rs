@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hark_archive::vital;
+use parking_lot::Mutex;
 
 use super::line::Line;
 use crate::bell::Bell;
@@ -94,13 +95,9 @@ impl Readers {
         Ok((readers, handles))
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues a question.
     pub(crate) fn push(&self, job: Box<dyn Job>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if !queue.closed {
             queue.push(job);
             self.work.ring(queue);
@@ -109,7 +106,7 @@ impl Readers {
 
     /// Drops the queued jobs and ends the threads.
     pub(crate) fn close(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.closed = true;
         let waiting = std::mem::take(&mut queue.waiting);
         drop(queue);
@@ -118,7 +115,7 @@ impl Readers {
     }
 
     fn next(&self) -> Option<Box<dyn Job>> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         loop {
             if queue.closed {
                 return None;
@@ -126,7 +123,7 @@ impl Readers {
             if let Some(job) = queue.next() {
                 return Some(job);
             }
-            queue = self.work.wait(queue);
+            self.work.wait(&mut queue);
         }
     }
 
@@ -186,7 +183,7 @@ mod tests {
             readers.push(Box::new(Long(Arc::clone(&line))));
         }
         let work = || {
-            while let Some(job) = { readers.queue().next() } {
+            while let Some(job) = { readers.queue.lock().next() } {
                 readers.work(job);
             }
         };

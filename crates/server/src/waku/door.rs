@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-#[cfg(feature = "libp2p")]
-use std::sync::{Mutex, PoisonError};
 
 use hark_archive::{Record, writer};
 use hark_codec::waku::MessageRecord;
+#[cfg(feature = "libp2p")]
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
@@ -160,7 +160,7 @@ impl WakuDoor {
     /// Serves until `stop`.
     pub(super) async fn run(&self, stop: Stop) {
         #[cfg(feature = "libp2p")]
-        let network = self.network.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let network = self.network.lock().take();
         let serving = serve(
             self.rest.clone(),
             #[cfg(feature = "libp2p")]

@@ -2,10 +2,11 @@
 //! adding a message never blocks.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hark_codec::record::Id;
 use hark_codec::waku::Message;
+use parking_lot::Mutex;
 
 /// Maximum number of topics that are subscribed to, in all.
 const TOPICS_MAX: usize = 128;
@@ -44,7 +45,7 @@ pub(super) struct Expected<'a>(&'a Poll, Id);
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        self.0.inner().proofs.remove(&self.1);
+        self.0.0.lock().proofs.remove(&self.1);
     }
 }
 
@@ -67,22 +68,18 @@ impl Waiting {
 }
 
 impl Poll {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Remembers the proof of a message that will be durable soon, if it has one.
     pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<Expected<'_>> {
         if proof.is_empty() || proof.len() > PROOF_BYTES_MAX {
             return None;
         }
-        self.inner().proofs.insert(hash, proof.into());
+        self.0.lock().proofs.insert(hash, proof.into());
         Some(Expected(self, hash))
     }
 
     /// Subscribes to topics, whose messages are queued from now on: to all of them, or to none.
     pub(super) fn subscribe(&self, topics: impl Iterator<Item = Topic>) -> Result<(), Full> {
-        let waiting = &mut self.inner().topics;
+        let waiting = &mut self.0.lock().topics;
         let new: Vec<_> = topics.filter(|topic| !waiting.contains_key(topic)).collect();
         if waiting.len() + new.len() > TOPICS_MAX {
             return Err(Full);
@@ -93,7 +90,7 @@ impl Poll {
 
     /// Ends the subscriptions to topics, and drops their queues.
     pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = Topic>) {
-        let waiting = &mut self.inner().topics;
+        let waiting = &mut self.0.lock().topics;
         for topic in topics {
             waiting.remove(&topic);
         }
@@ -107,7 +104,7 @@ impl Poll {
         message: &[u8],
         hash: Option<&Id>,
     ) {
-        let inner = &mut *self.inner();
+        let inner = &mut *self.0.lock();
         if inner.topics.is_empty() {
             return;
         }
@@ -142,7 +139,7 @@ impl Poll {
             }
             part
         };
-        self.inner().topics.iter().map(part).collect()
+        self.0.lock().topics.iter().map(part).collect()
     }
 
     /// Restores the queue of a topic from another process. `None` if the part cannot be read, or if
@@ -158,7 +155,7 @@ impl Poll {
         let name = std::str::from_utf8(next()?).ok()?.to_owned();
         let topic = if *kind == 0 { Topic::Pubsub(name) } else { Topic::Content(name) };
         self.subscribe(std::iter::once(topic.clone())).ok()?;
-        let mut inner = self.inner();
+        let mut inner = self.0.lock();
         let waiting = inner.topics.get_mut(&topic)?;
         while let Some(message) = next() {
             waiting.add(&message.into());
@@ -168,7 +165,7 @@ impl Poll {
 
     /// Takes the queued messages of a topic. `None` if there is no subscription to the topic.
     pub(super) fn take(&self, topic: &Topic) -> Option<VecDeque<Arc<[u8]>>> {
-        self.inner().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
+        self.0.lock().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }
 }
 
@@ -246,7 +243,7 @@ mod tests {
         let told = poll.take(&Topic::Pubsub("p".into())).unwrap();
         let proofs = told.iter().map(|bytes| Message::parse(bytes).unwrap().proof);
         assert_eq!(proofs.collect::<Vec<_>>(), [Some(&b"proof"[..]), None]);
-        assert!(poll.expect(hash, b"").is_none() && poll.inner().proofs.is_empty());
+        assert!(poll.expect(hash, b"").is_none() && poll.0.lock().proofs.is_empty());
     }
 
     #[test]

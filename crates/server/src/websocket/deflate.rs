@@ -3,11 +3,12 @@
 //! Neither side keeps context from one message to the next, as the answer to the handshake demands.
 //! So an idle connection holds no compressor, and all connections share a few.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::SEC_WEBSOCKET_EXTENSIONS;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use parking_lot::Mutex;
 
 use super::frame::Fault;
 
@@ -66,12 +67,12 @@ fn is_offer(headers: &HeaderMap) -> bool {
 
 /// Takes an idle value, or makes a new one.
 fn take<T>(idle: &Mutex<Vec<T>>, make: impl FnOnce() -> T) -> T {
-    let waiting = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let waiting = idle.lock().pop();
     waiting.unwrap_or_else(make)
 }
 
 fn give_back<T>(idle: &Mutex<Vec<T>>, one: T) {
-    let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut idle = idle.lock();
     if idle.len() < IDLE_MAX {
         idle.push(one);
     }

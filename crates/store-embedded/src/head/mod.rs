@@ -5,11 +5,12 @@
 //! later rows, so posting lists may grow while it reads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use hark_archive::Record;
 use hark_archive::query::prepared::Terms as _;
+use parking_lot::Mutex;
 
 use self::ids::Ids;
 use self::lists::Lists;
@@ -131,7 +132,7 @@ impl Head {
         self.oldest.fetch_min(time, Ordering::AcqRel);
         self.newest.fetch_max(time, Ordering::AcqRel);
         if let Some(at) = record.expires() {
-            self.expiring().entry(at).or_default().push(row);
+            self.expiring.lock().entry(at).or_default().push(row);
             self.next_expiry.fetch_min(at, Ordering::AcqRel);
         }
         self.inserted.store(row + 1, Ordering::Release);
@@ -184,7 +185,7 @@ impl Head {
 
     /// Expiry times and their rows, ascending by time.
     pub fn expiries(&self) -> Vec<(u64, u32)> {
-        let expiring = self.expiring();
+        let expiring = self.expiring.lock();
         expiring.iter().flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
     }
 
@@ -210,9 +211,5 @@ impl Head {
 
     fn chunk(&self, row: u32) -> Option<&Chunk> {
         self.table.chunk(row)
-    }
-
-    fn expiring(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<u32>>> {
-        self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use crate::room::BESIDE_OTHERS;
 use crate::segment;
 use crate::segment::seal::{self, DROPPED, Written};
 use crate::segment::view::Segment;
-use crate::shelf::{Shelf, lock};
+use crate::shelf::Shelf;
 
 impl Shelf {
     /// Replaces a damaged segment by one segment for each of its logs; returns how many.
@@ -33,7 +33,7 @@ impl Shelf {
         // Together the new segments are as large as the damaged one, plus a trailer for each.
         let needs = bad.file.bytes() * 2 + bad.addresses.bytes() + self.dead_files_max();
         let room = self.room("making a damaged segment anew", BESIDE_OTHERS, needs)?;
-        let next = lock(&self.manifest).next_segment;
+        let next = self.manifest.lock().next_segment;
         let mut entries = Vec::new();
         // For each new segment: its rows in the damaged one, and what was written.
         let mut made: Vec<(Vec<u32>, Written)> = Vec::new();

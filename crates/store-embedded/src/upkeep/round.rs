@@ -12,7 +12,7 @@ use crate::log::{self, LogError};
 use crate::open::{OpenError, orphans};
 use crate::segment;
 use crate::segment::view::Segment;
-use crate::shelf::{Shelf, lock};
+use crate::shelf::Shelf;
 use crate::{OnProgress, Options, Progress};
 
 /// What a shelf's maintenance remembers from one round to the next.
@@ -80,7 +80,7 @@ impl<'a> Round<'a> {
     pub(crate) fn seal(&mut self) {
         while self.seals && !(self.stop)() {
             let sealed = self.shelf.seal_next();
-            lock(&self.shelf.signal).unsealed = sealed.as_ref().err().map(Failed::new);
+            self.shelf.signal.lock().unsealed = sealed.as_ref().err().map(Failed::new);
             self.shelf.signalled.notify_all();
             match sealed {
                 Ok(true) => {}
@@ -130,7 +130,7 @@ impl<'a> Round<'a> {
         is_due: &dyn Fn() -> bool,
         progress: OnProgress<'_>,
     ) {
-        let total = lock(&self.shelf.manifest).logs.len() as u64;
+        let total = self.shelf.manifest.lock().logs.len() as u64;
         let mut done = 0;
         while !(self.stop)()
             && is_due()
@@ -167,7 +167,7 @@ impl<'a> Round<'a> {
     }
 
     fn note(&mut self, error: UpkeepError) {
-        lock(&self.shelf.known).untidy = true;
+        self.shelf.known.lock().untidy = true;
         self.shelf.tidy();
         if let UpkeepError::Log(error) = &error
             && let Some(path) = damaged_log(error)
@@ -179,7 +179,7 @@ impl<'a> Round<'a> {
 
     /// Notes that a file is damaged for good, and logs it once.
     fn give_up(&mut self, path: PathBuf, reason: String) {
-        let mut known = lock(&self.shelf.known);
+        let mut known = self.shelf.known.lock();
         known.untidy = true;
         if let Entry::Vacant(place) = known.damaged.entry(path) {
             tracing::error!(
@@ -194,11 +194,11 @@ impl<'a> Round<'a> {
 
     /// Skips the segments and logs that are known to be damaged.
     fn pass_damaged(&mut self) {
-        let known = lock(&self.shelf.known);
+        let known = self.shelf.known.lock();
         if known.damaged.is_empty() {
             return;
         }
-        let (dir, manifest) = (&self.shelf.dir, lock(&self.shelf.manifest));
+        let (dir, manifest) = (&self.shelf.dir, self.shelf.manifest.lock());
         let segments = manifest.segments.iter().map(|entry| entry.number);
         let is_bad = |number: &u32| known.damaged.contains_key(&segment::path(dir, *number));
         self.bad.extend(segments.filter(is_bad));
@@ -242,20 +242,20 @@ impl Shelf {
     /// Removes the files that failed jobs have left. Files that cannot be removed now are tried
     /// again in the next round.
     fn tidy(&self) {
-        if !lock(&self.known).untidy {
+        if !self.known.lock().untidy {
             return;
         }
         let disk = &*self.options.disk;
         let found = {
             // The writer is held: a log that it is about to begin is not in MANIFEST yet either.
-            let _writing = lock(&self.writing);
-            let manifest = lock(&self.manifest);
+            let _writing = self.writing.lock();
+            let manifest = self.manifest.lock();
             orphans(disk, &self.dir, &manifest)
         };
         let tidied = found.and_then(|paths| {
             paths.iter().try_for_each(|path| disk.remove(path).map_err(OpenError::io(path)))
         });
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.untidy = tidied.is_err();
         let failed = tidied.err().map(|error| error.to_string());
         if let Some(error) = failed.as_ref().filter(|_| failed != known.untidied) {

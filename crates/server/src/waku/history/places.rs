@@ -1,10 +1,9 @@
 //! Positions of the messages that recent pages ended with. The cursor of a next page is such a
 //! message's hash: the archive need not look the message up, nor still store it.
 
-use std::sync::{Mutex, PoisonError};
-
 use hark_archive::Position;
 use hark_codec::record::Id;
+use parking_lot::Mutex;
 
 /// Number of slots. A message has one slot, in which a later message may replace it.
 const PLACES: usize = 4_096;
@@ -21,11 +20,11 @@ impl Default for Places {
 
 impl Places {
     pub(super) fn note(&self, at: Position) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[slot(&at.id)] = at;
+        self.0.lock()[slot(&at.id)] = at;
     }
 
     pub(super) fn get(&self, hash: &Id) -> Option<Position> {
-        let there = self.0.lock().unwrap_or_else(PoisonError::into_inner)[slot(hash)];
+        let there = self.0.lock()[slot(hash)];
         (there.id == *hash).then_some(there)
     }
 }

@@ -2,10 +2,10 @@
 //! missing again that it has, so no message is sent twice over a connection.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hark_codec::waku::sync::Place;
 use libp2p::PeerId;
+use parking_lot::Mutex;
 
 /// Maximum number of messages remembered in all, of some 60 bytes each. Others may be sent again.
 const SENT_MAX: usize = 200_000;
@@ -17,19 +17,15 @@ const SENT_TO_PEER_MAX: usize = 50_000;
 pub(super) struct Sent(Mutex<HashMap<PeerId, BTreeSet<Place>>>);
 
 impl Sent {
-    fn peers(&self) -> MutexGuard<'_, HashMap<PeerId, BTreeSet<Place>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins to remember what is sent to a peer, which has just connected.
     pub(super) fn begin(&self, peer: PeerId) {
-        self.peers().entry(peer).or_default();
+        self.0.lock().entry(peer).or_default();
     }
 
     /// Removes from `lacks` the messages that the peer was sent. Messages before `start`, the
     /// beginning of the compared time span, are forgotten, as they are not compared any more.
     pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<Place>) {
-        if let Some(sent) = self.peers().get_mut(&peer) {
+        if let Some(sent) = self.0.lock().get_mut(&peer) {
             *sent = sent.split_off(&(start, [0; 32]));
             lacks.retain(|place| !sent.contains(place));
         }
@@ -37,7 +33,7 @@ impl Sent {
 
     /// Remembers messages that were sent to a peer.
     pub(super) fn note(&self, peer: PeerId, places: impl Iterator<Item = Place>) {
-        let mut peers = self.peers();
+        let mut peers = self.0.lock();
         let of_all: usize = peers.values().map(BTreeSet::len).sum();
         // The peer may have disconnected meanwhile.
         let Some(of_peer) = peers.get_mut(&peer) else { return };
@@ -49,7 +45,7 @@ impl Sent {
     /// Forgets the messages sent to a peer when one of its connections has ended: the last messages
     /// may be lost.
     pub(super) fn forget(&self, peer: PeerId, has_gone: bool) {
-        let mut peers = self.peers();
+        let mut peers = self.0.lock();
         if has_gone {
             peers.remove(&peer);
         } else if let Some(sent) = peers.get_mut(&peer) {
@@ -90,7 +86,7 @@ mod tests {
             sent.begin(peer);
             many(peer);
         }
-        let remembered: Vec<usize> = sent.peers().values().map(BTreeSet::len).collect();
+        let remembered: Vec<usize> = sent.0.lock().values().map(BTreeSet::len).collect();
         assert_eq!(remembered.iter().sum::<usize>(), SENT_MAX);
         assert!(remembered.iter().all(|one| *one <= SENT_TO_PEER_MAX));
     }
