@@ -14,7 +14,6 @@ use ipnet::IpNet;
 
 mod address;
 mod admin;
-mod bell;
 mod budget;
 mod clients;
 mod connections;

@@ -18,14 +18,13 @@ use hark_codec::crypto::{Signature, Signed, Verifier};
 use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, OwnUrls, Private};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::Caller;
 use super::line::{self, Line, Ticket, What};
 use super::metrics::{Metrics, Verb};
 use super::policy;
-use crate::bell::Bell;
 use crate::rate::{Meter, Rates};
 use crate::settings::Shared;
 use crate::shelf::Shelf;
@@ -54,7 +53,8 @@ pub(crate) struct Parts {
 pub(crate) struct Intake {
     room: Arc<Semaphore>,
     queue: Mutex<Queue>,
-    work: Bell,
+    /// Notified of each arrival, which costs no system call while all threads are at work.
+    work: Condvar,
     threads: usize,
 }
 
@@ -114,7 +114,7 @@ impl Intake {
         let intake = Arc::new(Self {
             room: Arc::new(Semaphore::new(parts.settings.load().limits.intake_bytes_max)),
             queue: Mutex::default(),
-            work: Bell::default(),
+            work: Condvar::new(),
             threads,
         });
         let parts = Arc::new(parts);
@@ -161,14 +161,15 @@ impl Intake {
         }
         let Brought { text, refusal, .. } = brought;
         queue.arrivals.push_back(Arrival { text, refusal, from });
-        self.work.ring(queue);
+        drop(queue);
+        self.work.notify_one();
     }
 
     /// Accepts nothing more. The threads end once the queue is empty.
     pub(crate) fn close(&self) {
         self.room.close();
         self.queue.lock().closed = true;
-        self.work.ring_for_all();
+        self.work.notify_all();
     }
 
     /// Takes this thread's share of the queue, waiting while it is empty. False once the queue is
@@ -184,7 +185,8 @@ impl Intake {
         let share = queue.arrivals.len().div_ceil(self.threads).min(BATCH);
         batch.extend(queue.arrivals.drain(..share));
         if !queue.arrivals.is_empty() {
-            self.work.ring(queue);
+            drop(queue);
+            self.work.notify_one();
         }
         true
     }

@@ -12,10 +12,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hark_archive::vital;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::line::Line;
-use crate::bell::Bell;
 
 /// A question being answered.
 pub(crate) trait Job: Send {
@@ -48,7 +47,8 @@ pub(crate) enum Turn {
 #[derive(Default)]
 pub(crate) struct Readers {
     queue: Mutex<Queue>,
-    work: Bell,
+    /// Notified of each arrival, which costs no system call while all threads are at work.
+    work: Condvar,
 }
 
 #[derive(Default)]
@@ -100,7 +100,8 @@ impl Readers {
         let mut queue = self.queue.lock();
         if !queue.closed {
             queue.push(job);
-            self.work.ring(queue);
+            drop(queue);
+            self.work.notify_one();
         }
     }
 
@@ -111,7 +112,7 @@ impl Readers {
         let waiting = std::mem::take(&mut queue.waiting);
         drop(queue);
         drop(waiting);
-        self.work.ring_for_all();
+        self.work.notify_all();
     }
 
     fn next(&self) -> Option<Box<dyn Job>> {
