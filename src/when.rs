@@ -2,7 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns the current time, in seconds since 1970.
+use time::{Date, Month};
+
+/// Seconds since 1970, now.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -40,34 +42,17 @@ fn date(text: &str) -> Option<u64> {
     let (day, time) = text.strip_suffix('Z').unwrap_or(text).split_once('T').unwrap_or((text, ""));
     let [year, month, day] = numbers(day, '-')?;
     let [hour, minute, second] = if time.is_empty() { [0; 3] } else { numbers(time, ':')? };
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days_in_month = match month {
-        2 if leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    let fits = (1970..=9999).contains(&year)
-        && (1..=days_in_month).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 60;
-    fits.then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let day = Date::from_calendar_date(year.into(), month, day.try_into().ok()?).ok()?;
+    let [hour, minute, second] = [hour, minute, second].map(u8::try_from);
+    let time = day.with_hms(hour.ok()?, minute.ok()?, second.ok()?).ok()?;
+    time.assume_utc().unix_timestamp().try_into().ok()
 }
 
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
+fn numbers(text: &str, between: char) -> Option<[u16; 3]> {
     let mut parts = text.split(between).map(str::parse);
     let three = [parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?];
     parts.next().is_none().then_some(three)
-}
-
-/// Returns the days since 1970-01-01 in the Gregorian calendar. Computes with years that begin in
-/// March, so that a leap day is a year's last day.
-fn days(year: u64, month: u64, day: u64) -> u64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leap_days = year / 4 - year / 100 + year / 400;
-    365 * year + leap_days + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
 #[cfg(test)]
@@ -82,12 +67,17 @@ mod tests {
             ("1970-01-01", 0),
             ("2023-11-14T22:13:20Z", 1_700_000_000),
             ("2000-02-29", 951_782_400),
+            ("2000-2-29T", 951_782_400),
+            ("9999-12-31", 253_402_214_400),
             ("2024-12-31T23:59:59", 1_735_689_599),
         ] {
             assert_eq!(parse(text), Ok(seconds), "{text}");
         }
         assert!(now_s().abs_diff(parse("7d").unwrap() + 7 * 86_400) <= 1);
         for text in ["", "d", "2023-02-29", "2024-13-01", "2024-01-31T24:00:00", "1-2-3-4", "-5"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        for text in ["1969-12-31", "10000-01-01", "2024-00-10", "2024-1-0", "2024-01-31T12:30"] {
             assert!(parse(text).is_err(), "{text}");
         }
     }
