@@ -1,4 +1,7 @@
 //! The page for Prometheus, in its text format.
+//!
+//! It is not written by prometheus-client, as that writes OpenMetrics, whose counters are described
+//! under other names than those that networks' own servers, and so their dashboards, have.
 
 use std::fmt::{Display, Write as _};
 
