@@ -9,8 +9,8 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use hark::{NETWORKS, Room, Served, ShelfConfig};
-use hark_archive::retention::{Policy, Rule};
+use hark::{NETWORKS, NetworkService, NetworkSetup, ShelfConfig};
+use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_testkit::toy::{Serving, Toy};
 
 /// Where the toy listens, if it does.
@@ -19,19 +19,22 @@ fn listen() -> Option<SocketAddr> {
 }
 
 /// The network, as this program serves it.
-const ROOM: Room = Room {
+const SETUP: NetworkSetup = NetworkSetup {
     network: &Toy,
     shelf: |config| ShelfConfig {
         // Lines stay for ten years.
-        retention: config.retention(&Policy {
-            rules: vec![Rule { older_than_s: 10 * 365 * 86_400, ..Rule::default() }],
-            ..Policy::default()
+        retention: config.retention(&RetentionPolicy {
+            rules: vec![RetentionRule {
+                older_than_s: 10 * 365 * 86_400,
+                ..RetentionRule::default()
+            }],
+            ..RetentionPolicy::default()
         }),
         part_days: 30,
         record_bytes_max: 1 << 10,
     },
     is_served: |_| listen().is_some(),
-    serve: |_, shelf, _| Served {
+    serve: |_, shelf, _| NetworkService {
         network: Box::new(Serving {
             listen: listen().unwrap_or(([127, 0, 0, 1], 0).into()),
             shelf,
@@ -42,6 +45,6 @@ const ROOM: Room = Room {
 
 /// The program.
 pub fn main() -> ExitCode {
-    let rooms: Vec<Room> = NETWORKS.iter().copied().chain([ROOM]).collect();
-    hark::run(rooms.leak())
+    let setups: Vec<NetworkSetup> = NETWORKS.iter().copied().chain([SETUP]).collect();
+    hark::run(setups.leak())
 }

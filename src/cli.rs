@@ -17,7 +17,7 @@ use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
-use crate::config::{Room, rooms};
+use crate::config::{NetworkSetup, setups};
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -37,14 +37,14 @@ Documentation: docs/operating.md";
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) location: LocationArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 /// Which archive, and with which settings.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct LocationArgs {
     /// The archive's directory [default: archive.data of the configuration, which is ./data]
     #[arg(long, value_name = "DIR", env = "HARK_DATA", global = true)]
     pub(crate) data: Option<PathBuf>,
@@ -61,8 +61,10 @@ pub(crate) struct PlaceArgs {
 }
 
 fn networks() -> PossibleValuesParser {
-    let named = |room: &Room| PossibleValue::new(room.network.name()).help(room.network.records());
-    rooms().iter().map(named).collect::<Vec<_>>().into()
+    let named = |setup: &NetworkSetup| {
+        PossibleValue::new(setup.network.name()).help(setup.network.records())
+    };
+    setups().iter().map(named).collect::<Vec<_>>().into()
 }
 
 #[derive(Debug, Subcommand)]

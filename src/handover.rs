@@ -5,38 +5,38 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hark_archive::Record;
-use hark_archive::store::Mark;
-use hark_server::control::{Claim, Handover, WriteLock};
-use hark_store_embedded::{Embedded, Lock};
+use hark_archive::store::LogPosition;
+use hark_server::control::{Handover, WriteClaim, WriteLock};
+use hark_store_embedded::{DirectoryLock, EmbeddedStore};
 use parking_lot::Mutex;
 
 /// The archive's lock, while this process holds it.
-pub(crate) struct Held {
+pub(crate) struct ArchiveLock {
     /// `None` once another server has the lock.
-    lock: Mutex<Option<Lock>>,
+    lock: Mutex<Option<DirectoryLock>>,
 }
 
-impl Held {
-    pub(crate) fn new(lock: Lock) -> Self {
+impl ArchiveLock {
+    pub(crate) fn new(lock: DirectoryLock) -> Self {
         Self { lock: Mutex::new(Some(lock)) }
     }
 
     /// Calls `act` with the lock. Fails if this process no longer holds it.
-    fn with<T>(&self, act: impl FnOnce(&mut Lock) -> io::Result<T>) -> io::Result<T> {
+    fn with<T>(&self, act: impl FnOnce(&mut DirectoryLock) -> io::Result<T>) -> io::Result<T> {
         let given = || io::Error::other("another process holds the archive's lock");
         self.lock.lock().as_mut().ok_or_else(given).and_then(act)
     }
 
     /// Fails unless this process has claimed the right to write.
     fn must_be_claimed(&self) -> Result<(), String> {
-        if self.lock.lock().as_ref().is_some_and(Lock::is_claimed) {
+        if self.lock.lock().as_ref().is_some_and(DirectoryLock::is_claimed) {
             return Ok(());
         }
         Err("this process has no right to write the archive".into())
     }
 }
 
-impl Drop for Held {
+impl Drop for ArchiveLock {
     /// Leaves the lock to the system, which releases it when all threads of this process have
     /// ended. A thread may still be in a write that did not end in time.
     fn drop(&mut self) {
@@ -44,20 +44,20 @@ impl Drop for Held {
     }
 }
 
-impl WriteLock for Held {
+impl WriteLock for ArchiveLock {
     fn share(&self) -> io::Result<(OwnedFd, u64)> {
-        self.with(Lock::share)
+        self.with(DirectoryLock::share)
     }
 
     fn offer(&self) -> io::Result<()> {
-        self.with(Lock::offer)
+        self.with(DirectoryLock::offer)
     }
 
-    fn claim(&self) -> io::Result<Claim> {
-        Ok(match self.with(Lock::claim)? {
-            hark_store_embedded::Claim::Mine => Claim::Mine,
-            hark_store_embedded::Claim::Held => Claim::Held,
-            hark_store_embedded::Claim::Late => Claim::Late,
+    fn claim(&self) -> io::Result<WriteClaim> {
+        Ok(match self.with(DirectoryLock::claim)? {
+            hark_store_embedded::LockClaim::Mine => WriteClaim::Mine,
+            hark_store_embedded::LockClaim::Held => WriteClaim::Held,
+            hark_store_embedded::LockClaim::Late => WriteClaim::Late,
         })
     }
 
@@ -71,19 +71,19 @@ impl WriteLock for Held {
 }
 
 /// A shelf of the archive, with the archive's lock.
-pub(crate) struct HeldShelf {
-    pub(crate) store: Arc<Embedded>,
-    pub(crate) held: Arc<Held>,
+pub(crate) struct LockedShelf {
+    pub(crate) store: Arc<EmbeddedStore>,
+    pub(crate) held: Arc<ArchiveLock>,
     /// Most records of the server that took over that this process reads.
     pub(crate) records_max: u64,
 }
 
-impl Handover for HeldShelf {
+impl Handover for LockedShelf {
     fn rest(&self, rest: bool) {
         self.store.rest(rest);
     }
 
-    fn release(&self) -> Result<Mark, String> {
+    fn release(&self) -> Result<LogPosition, String> {
         self.store.release().map_err(|error| error.to_string())
     }
 
@@ -97,15 +97,19 @@ impl Handover for HeldShelf {
         self.store.take().map_err(|error| error.to_string())
     }
 
-    fn followed(&self, from: Option<Mark>) {
+    fn followed(&self, from: Option<LogPosition>) {
         self.store.followed(from);
     }
 
-    fn end(&self) -> Mark {
+    fn end(&self) -> LogPosition {
         self.store.end()
     }
 
-    fn follow(&self, to: Mark, each: &mut dyn FnMut(u64, &Record<'_>)) -> Result<(), String> {
+    fn follow(
+        &self,
+        to: LogPosition,
+        each: &mut dyn FnMut(u64, &Record<'_>),
+    ) -> Result<(), String> {
         self.store.follow(to, self.records_max, each).map_err(|error| error.to_string())
     }
 }

@@ -1,7 +1,7 @@
 //! The program of the binary: the command line, the configuration, and the only code that names
 //! stores. Another binary can serve further networks: it calls [`run`] with its own list.
 //!
-//! Read `cli` first (what can be typed), then `place` (how a command opens the archive, with or
+//! Read `cli` first (what can be typed), then `location` (how a command opens the archive, with or
 //! without a running server), then the commands one by one.
 
 mod cli;
@@ -9,8 +9,8 @@ mod commands;
 mod config;
 mod handover;
 mod interrupt;
+mod location;
 mod notify;
-mod place;
 mod print;
 mod question;
 mod when;
@@ -20,11 +20,13 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-pub use crate::config::{Config, NETWORKS, Reload, Room, Served, ShelfConfig, StoreIs};
+pub use crate::config::{
+    Config, NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
+};
 
 use crate::cli::{Cli, Command};
 use crate::commands::adopt::AdoptFrom;
-use crate::place::Place;
+use crate::location::ArchiveLocation;
 
 /// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
 const WRONG_USE: u8 = 2;
@@ -42,7 +44,7 @@ impl std::fmt::Display for WrongUse {
 impl std::error::Error for WrongUse {}
 
 /// Runs the command line with the given networks. The first network is the default.
-pub fn run(networks: &'static [Room]) -> ExitCode {
+pub fn run(networks: &'static [NetworkSetup]) -> ExitCode {
     config::serve_these(networks);
     let cli = Cli::parse();
     allow_files();
@@ -71,33 +73,33 @@ fn allow_files() {
 }
 
 fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
-    if let Some(why) = cli.command.of_no_network().filter(|_| cli.place.network.is_some()) {
+    if let Some(why) = cli.command.of_no_network().filter(|_| cli.location.network.is_some()) {
         return Err(WrongUse(format!("{why}; leave --network out")).into());
     }
     // These two commands need no archive, so they run even if the configuration is invalid.
     match &cli.command {
-        Command::Config(args) => return commands::config::run(args, &cli.place),
+        Command::Config(args) => return commands::config::run(args, &cli.location),
         Command::Bench(args) => return hark_bench::run(args, &commands::bench::open),
         _ => {}
     }
-    let place = Place::new(cli.place)?;
+    let location = ArchiveLocation::new(cli.location)?;
     match cli.command {
-        Command::Serve(args) => commands::serve::run(&args, &place),
-        Command::Import(args) => commands::import::run(&args, &place),
-        Command::Export(args) => commands::export::run(&args, &place),
-        Command::Copy(args) => commands::copy::run(&args, &place),
+        Command::Serve(args) => commands::serve::run(&args, &location),
+        Command::Import(args) => commands::import::run(&args, &location),
+        Command::Export(args) => commands::export::run(&args, &location),
+        Command::Copy(args) => commands::copy::run(&args, &location),
         Command::Adopt(args) => match args.from {
-            AdoptFrom::Nostream(args) => commands::adopt::run(&args, &place),
+            AdoptFrom::Nostream(args) => commands::adopt::run(&args, &location),
         },
-        Command::Query(args) => commands::query::run(&args, &place),
-        Command::Count(args) => commands::count::run(&args, &place),
-        Command::Delete(args) => commands::delete::run(&args, &place),
-        Command::Explain(args) => commands::explain::run(&args, &place),
-        Command::Stats(args) => commands::stats::run(&args, &place),
-        Command::Compact(args) => commands::upkeep::compact(&args, &place),
-        Command::Check(args) => commands::upkeep::check(&args, &place),
-        Command::Rebuild(args) => commands::upkeep::rebuild(&args, &place),
-        Command::Migrate(args) => commands::migrate::run(&args, &place),
+        Command::Query(args) => commands::query::run(&args, &location),
+        Command::Count(args) => commands::count::run(&args, &location),
+        Command::Delete(args) => commands::delete::run(&args, &location),
+        Command::Explain(args) => commands::explain::run(&args, &location),
+        Command::Stats(args) => commands::stats::run(&args, &location),
+        Command::Compact(args) => commands::maintenance::compact(&args, &location),
+        Command::Check(args) => commands::maintenance::check(&args, &location),
+        Command::Rebuild(args) => commands::maintenance::rebuild(&args, &location),
+        Command::Migrate(args) => commands::migrate::run(&args, &location),
         Command::Config(_) | Command::Bench(_) => {
             unreachable!("handled above, before the configuration is loaded")
         }

@@ -40,7 +40,7 @@ pub(crate) fn table(rows: &[(&str, String, String)]) -> String {
 }
 
 /// Shows the progress of a long command: a bar on a terminal, else occasional lines on stderr.
-pub(crate) struct Meter {
+pub(crate) struct CommandProgress {
     bar: Option<ProgressBar>,
     started: Instant,
     told: Instant,
@@ -50,15 +50,17 @@ pub(crate) struct Meter {
 /// Interval between two lines if stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-impl Meter {
+impl CommandProgress {
     /// Starts a meter at 0. `total` is 0 if it is unknown.
-    pub(crate) fn start(what: &str, total: u64, unit: Unit) -> Self {
+    pub(crate) fn start(what: &str, total: u64, unit: CountedUnit) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = if total == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(total) };
             let template = match (unit, total) {
                 (_, 0) => "{spinner} {prefix}  {elapsed}  {msg}",
-                (Unit::Bytes, _) => "{prefix} {wide_bar} {bytes}/{total_bytes}  {msg}  {eta} left",
-                (Unit::Records, _) => {
+                (CountedUnit::Bytes, _) => {
+                    "{prefix} {wide_bar} {bytes}/{total_bytes}  {msg}  {eta} left"
+                }
+                (CountedUnit::Records, _) => {
                     "{prefix} {wide_bar} {human_pos}/{human_len} {per_sec}  {msg}  {eta} left"
                 }
             };
@@ -73,7 +75,7 @@ impl Meter {
     }
 
     /// Shows the progress that the store reports.
-    pub(crate) fn store(&mut self, progress: hark_store_embedded::Progress) {
+    pub(crate) fn store(&mut self, progress: hark_store_embedded::JobProgress) {
         self.at(progress.done, progress.total, progress.what);
     }
 
@@ -109,7 +111,7 @@ impl Meter {
 
 /// The unit that a meter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum CountedUnit {
     Bytes,
     Records,
 }

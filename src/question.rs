@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use hark_archive::{Id, Order, Position, Progress, Query, Search, Store};
-use hark_networks::{Lines, Network};
+use hark_archive::{Id, Order, Position, Query, Search, SearchProgress, Store};
+use hark_networks::{LineFormat, Network};
 
 /// Rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
@@ -54,7 +54,7 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     }
     let whole: Vec<Query> =
         queries.iter().map(|query| Query { limit: usize::MAX, ..query.clone() }).collect();
-    let mut answer = Answer::new(store, &whole)?;
+    let mut answer = MergedAnswer::new(store, &whole)?;
     let mut count = 0;
     while answer.next()?.is_some() {
         count += 1;
@@ -63,33 +63,33 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
 }
 
 /// A record that a query found.
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) position: Position,
-    /// The record's line; empty without [`Answer::with_lines`].
+    /// The record's line; empty without [`MergedAnswer::with_lines`].
     pub(crate) json: Box<[u8]>,
 }
 
 /// Several searches merged into one, in their common order, each record once.
-pub(crate) struct Answer<'a> {
-    searches: Vec<Running>,
+pub(crate) struct MergedAnswer<'a> {
+    searches: Vec<RunningSearch>,
     order: Order,
     last: Option<Id>,
-    lines: Option<&'a dyn Lines>,
+    lines: Option<&'a dyn LineFormat>,
 }
 
-struct Running {
+struct RunningSearch {
     search: Box<dyn Search>,
-    ready: VecDeque<Found>,
+    ready: VecDeque<FoundRecord>,
     done: bool,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> MergedAnswer<'a> {
     /// Starts the searches. All queries must have the same order.
     pub(crate) fn new(store: &dyn Store, queries: &[Query]) -> anyhow::Result<Self> {
         let mut searches = Vec::with_capacity(queries.len());
         for query in queries {
             let search = store.search(query)?;
-            searches.push(Running { search, ready: VecDeque::new(), done: false });
+            searches.push(RunningSearch { search, ready: VecDeque::new(), done: false });
         }
         let order = queries.first().map_or(Order::NewestFirst, |query| query.order);
         Ok(Self { searches, order, last: None, lines: None })
@@ -107,7 +107,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Returns the next record; `None` at the end.
-    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Found>> {
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<FoundRecord>> {
         loop {
             for running in &mut self.searches {
                 running.fill(self.lines)?;
@@ -129,9 +129,9 @@ impl<'a> Answer<'a> {
     }
 }
 
-impl Running {
+impl RunningSearch {
     /// Continues the search until a record is ready or the search has ended.
-    fn fill(&mut self, lines: Option<&dyn Lines>) -> anyhow::Result<()> {
+    fn fill(&mut self, lines: Option<&dyn LineFormat>) -> anyhow::Result<()> {
         let mut line = Vec::new();
         while self.ready.is_empty() && !self.done {
             let Self { search, ready, .. } = self;
@@ -143,10 +143,10 @@ impl Running {
                     line.clear();
                     lines.write(record, &mut line);
                 }
-                ready.push_back(Found { position, json: line.as_slice().into() });
+                ready.push_back(FoundRecord { position, json: line.as_slice().into() });
                 if bytes < READY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
-            self.done = progress != Progress::Paused;
+            self.done = progress != SearchProgress::Paused;
         }
         Ok(())
     }

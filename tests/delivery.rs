@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use hark_testkit::disk::scratch;
 use hark_testkit::random::Random;
 use serde_json::json;
@@ -90,7 +90,7 @@ fn two_subscribers_hear_each_event_published_meanwhile_exactly_once() {
     let relay =
         Relay::start("once", "[limits]\nlimit_max = 100000\n[archive]\nseal_records = 5000\n");
     let address = relay.server.address.as_str();
-    let keys = [1, 2, 3].map(|seed| Keys::from_secret([seed; 32]).expect("a key"));
+    let keys = [1, 2, 3].map(|seed| KeyPair::from_secret([seed; 32]).expect("a key"));
     let (mut random, now) = (Random::new(5), now_s());
     let (mut stored, mut live) = (0, 0);
     for run in 0..runs {
@@ -156,7 +156,7 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
     let events: usize = if long() { 12_000 } else { 400 };
     let relay = Relay::start("fan", "");
     let address = relay.server.address.as_str();
-    let keys = Keys::from_secret([4; 32]).expect("a key");
+    let keys = KeyPair::from_secret([4; 32]).expect("a key");
     // When each event was sent, in ns since the start.
     let sent_ns: Vec<AtomicU64> = (0..events).map(|_| AtomicU64::new(0)).collect();
     let (started, ready) = (Instant::now(), AtomicUsize::new(0));

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_archive::{Id, Query, Record, Store};
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 
 use crate::cli::support::{Place, Serving};
@@ -26,8 +26,12 @@ fn node(place: &Place, database: &Database<'_>) -> Serving {
 }
 
 fn ids(database: &Database<'_>) -> Vec<Id> {
-    let store =
-        PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &Options::default());
+    let store = PostgresStore::open(
+        &database.url,
+        "nostr",
+        Box::new(NostrRules),
+        &PostgresOptions::default(),
+    );
     let store = store.expect("opens");
     let mut search = store.search(&Query::default()).expect("begins");
     let mut ids = Vec::new();
@@ -57,7 +61,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
     let places: Vec<Place> = (0..3).map(|n| Place::new(&format!("fleet-{n}"))).collect();
     let nodes: Vec<Serving> = places.iter().map(|place| node(place, &database)).collect();
     let events = if long() { 20_000 } else { 2_000 };
-    let (keys, now) = (Keys::from_secret([3; 32]).expect("a key"), now_s());
+    let (keys, now) = (KeyPair::from_secret([3; 32]).expect("a key"), now_s());
     let mut all: Vec<(Vec<u8>, Id)> = (0..events)
         .map(|n| publication(&keys, now - n, 1, &[&["t", "fleet"]], &format!("note {n}")))
         .collect();
@@ -109,7 +113,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
 }
 
 /// Measures how long an event takes from one server to a subscriber of another.
-fn heard_elsewhere(nodes: &[Serving], keys: &Keys) {
+fn heard_elsewhere(nodes: &[Serving], keys: &KeyPair) {
     let mut subscriber = Socket::connect(&nodes[1].address);
     subscriber.say(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
     while subscriber.json()[0] != "EOSE" {}
@@ -156,7 +160,7 @@ fn nothing_acknowledged_is_lost_when_the_database_goes_away() {
     let server = node(&place, &database);
     let (over, acknowledged, refused) =
         (AtomicBool::new(false), Mutex::new(HashSet::new()), AtomicUsize::new(0));
-    let keys = Keys::from_secret([4; 32]).expect("a key");
+    let keys = KeyPair::from_secret([4; 32]).expect("a key");
     let (time, now) = (Duration::from_secs(if long() { 20 } else { 3 }), now_s());
     std::thread::scope(|scope| {
         for client in 0..4 {

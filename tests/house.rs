@@ -1,7 +1,7 @@
 //! The rules of the source tree: which crate may depend on which, what only some files may contain,
 //! and that files named in the documents exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -237,6 +237,68 @@ fn what_is_kept_out_of_a_crate_stays_out() {
             }
         }
     }
+}
+
+/// Type names that are declared more than once, and why.
+const SHARED_TYPE_NAMES: [(&str, &str); 0] = [];
+
+/// The names of the types that a source file declares outside of its tests. Associated types, which are
+/// indented, have the names that their traits give them.
+fn type_names(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let shipped = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    code(shipped).filter_map(|(at, line)| {
+        let item = line.trim_start();
+        let item = match item.strip_prefix("pub(").and_then(|rest| rest.split_once(") ")) {
+            Some((_, item)) => item,
+            None => item.strip_prefix("pub ").unwrap_or(item),
+        };
+        let (keyword, rest) = item.split_once(' ')?;
+        let declares = match keyword {
+            "struct" | "enum" | "trait" | "union" => true,
+            "type" => !line.starts_with(' '),
+            _ => false,
+        };
+        let name =
+            rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        (declares && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some((at, name))
+    })
+}
+
+/// A name that means two things has to be looked up each time that it is read.
+#[test]
+fn type_names_mean_one_thing() {
+    let files: Vec<_> = sources().collect();
+    // Modules in files of their own that are for tests.
+    let mut of_tests = vec!["crates/testkit/".to_owned()];
+    for (file, text) in &files {
+        let folder = file.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib");
+        for rest in text.split("#[cfg(test)]\nmod ").skip(1) {
+            let name = rest.split([';', ' ']).next().unwrap_or_default();
+            of_tests.extend([format!("{folder}/{name}.rs"), format!("{folder}/{name}/")]);
+        }
+    }
+    let mut declared: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (file, text) in &files {
+        let is_source = file.starts_with("src/") || file.contains("/src/");
+        if is_source
+            && (file.starts_with("crates/") || file.starts_with("src/"))
+            && !of_tests.iter().any(|test| file.starts_with(test))
+        {
+            for (at, name) in type_names(text) {
+                declared.entry(name).or_default().push(format!("{file}:{at}"));
+            }
+        }
+    }
+    assert!(declared.len() > 400, "only {} names were found", declared.len());
+    declared.retain(|_, places| places.len() > 1);
+    for (name, _) in SHARED_TYPE_NAMES {
+        let found = declared.remove(name);
+        assert!(found.is_some(), "{name} is declared once: shorten the list");
+    }
+    assert!(
+        declared.is_empty(),
+        "give each its own name, the field's noun for what it is: {declared:#?}"
+    );
 }
 
 #[test]

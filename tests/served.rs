@@ -9,9 +9,9 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use hark_archive::Id;
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
-use hark_codec::nostr::Draft;
+use hark_codec::nostr::EventDraft;
 
 /// The longest wait. Nothing that a test waits for takes so long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
@@ -187,14 +187,14 @@ fn frame(first: u8, text: &[u8]) -> Vec<u8> {
 
 /// An EVENT message, and the event's id.
 pub(crate) fn publication(
-    who: &Keys,
+    who: &KeyPair,
     created_at: u64,
     kind: u16,
     tags: &[&[&str]],
     content: &str,
 ) -> (Vec<u8>, Id) {
     let mut message = b"[\"EVENT\",".to_vec();
-    let id = Draft { created_at, kind, tags, content }.sign(who, &mut message);
+    let id = EventDraft { created_at, kind, tags, content }.sign(who, &mut message);
     message.push(b']');
     (message, id)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use hark_archive::Store;
-use hark_store_embedded::{Embedded, Options};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::contract::{Compared, Size, Subject, listed, rules, run};
 use hark_testkit::random::{Flavour, Random};
 
@@ -12,8 +12,8 @@ use hark_testkit::random::{Flavour, Random};
 struct Shelf {
     dir: tempdir::Dir,
     flavour: Flavour,
-    options: Options,
-    store: Option<Embedded>,
+    options: EmbeddedOptions,
+    store: Option<EmbeddedStore>,
 }
 
 mod room;
@@ -33,13 +33,13 @@ mod tempdir {
 impl Shelf {
     fn new(name: &str, flavour: Flavour, background: bool, seal_records: u32) -> Self {
         let dir = std::env::temp_dir().join(format!("hark-{name}-{}", std::process::id()));
-        let options = Options {
+        let options = EmbeddedOptions {
             seal_records,
             merge_fan_in: 4,
             segment_records_max: u64::from(seal_records) * 20,
             background,
             listed_labels: listed(flavour),
-            ..Options::default()
+            ..EmbeddedOptions::default()
         };
         let mut shelf = Self { dir: tempdir::Dir(dir), flavour, options, store: None };
         shelf.open();
@@ -52,11 +52,11 @@ impl Shelf {
 
     fn open(&mut self) {
         self.store = None;
-        let opened = Embedded::open(self.path(), rules(self.flavour), self.options.clone());
+        let opened = EmbeddedStore::open(self.path(), rules(self.flavour), self.options.clone());
         self.store = Some(opened.expect("the shelf opens"));
     }
 
-    fn embedded(&self) -> &Embedded {
+    fn embedded(&self) -> &EmbeddedStore {
         self.store.as_ref().expect("open")
     }
 }
@@ -72,8 +72,8 @@ impl Subject for Shelf {
             1 => {
                 // Segments that list other labels are made again, some of them at once.
                 self.store = None;
-                let options = Options { listed_labels: b"e", ..self.options.clone() };
-                let opened = Embedded::open(self.path(), rules(self.flavour), options);
+                let options = EmbeddedOptions { listed_labels: b"e", ..self.options.clone() };
+                let opened = EmbeddedStore::open(self.path(), rules(self.flavour), options);
                 opened.expect("opens").settle().expect("settles");
                 self.open();
                 if random.once_in(2) {

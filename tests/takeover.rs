@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_archive::{Id, Store as _};
-use hark_codec::crypto::Keys;
-use hark_store_embedded::{Embedded, Options};
+use hark_codec::crypto::KeyPair;
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::Random;
 use serde_json::json;
@@ -53,8 +53,8 @@ impl Place {
         Server::take_over(&self.data(), &self.root.join("hark.toml"))
     }
 
-    fn reader(&self) -> Embedded {
-        Embedded::open_read_only(&self.data().join("nostr"), Options::default())
+    fn reader(&self) -> EmbeddedStore {
+        EmbeddedStore::open_read_only(&self.data().join("nostr"), EmbeddedOptions::default())
             .expect("opens beside the server")
     }
 
@@ -76,8 +76,8 @@ impl Drop for Place {
     }
 }
 
-fn keys() -> Keys {
-    Keys::from_secret([6; 32]).expect("a key")
+fn keys() -> KeyPair {
+    KeyPair::from_secret([6; 32]).expect("a key")
 }
 
 /// Returns a note, or an event that is sent to subscribers but not stored.

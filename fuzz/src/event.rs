@@ -3,12 +3,12 @@
 
 use hark_codec::crypto::sha256;
 use hark_codec::nostr::binary::LABEL_LEN_MAX;
-use hark_codec::nostr::{Arena, Encoder, Event, EventRecord, canonical};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, canonical};
 use hark_codec::record::Record;
 
 /// Panics if anything does not hold.
 pub fn check(bytes: &[u8]) {
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = match Event::parse(bytes, &mut arena) {
         Ok(event) => event,
         Err(error) => return assert!(error.to_string().starts_with("invalid: ")),
@@ -17,7 +17,7 @@ pub fn check(bytes: &[u8]) {
 
     let mut json = Vec::new();
     event.write_json(&mut json);
-    let mut second = Arena::new();
+    let mut second = EventArena::new();
     let again = Event::parse(&json, &mut second).expect("what was written is an event");
     same(&event, &again);
     let mut twice = Vec::new();
@@ -61,7 +61,7 @@ fn as_serde_reads_it(bytes: &[u8], event: &Event<'_>) {
 /// Into a record, and what can be read of it in place.
 pub(crate) fn as_record(event: &Event<'_>, json: &[u8]) {
     let mut out = b"before".to_vec();
-    Encoder::default().encode(event, &[(1, b"private")], &mut out);
+    EventEncoder::default().encode(event, &[(1, b"private")], &mut out);
     let record = Record::new(&out[6..]).expect("a record");
     record.check().expect("a sound record");
     assert_eq!(record.wire(), json);

@@ -1,6 +1,6 @@
 //! A filter: written and read again it is the same, and it matches an event exactly if its record.
 
-use hark_codec::nostr::{Arena, Encoder, Event, Filter};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter};
 use hark_codec::record::Record;
 
 /// Events with what the seeds ask for.
@@ -34,10 +34,10 @@ pub fn check(bytes: &[u8]) {
     same(&filter, &again);
 
     for json in EVENTS {
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let event = Event::parse(json.as_bytes(), &mut arena).expect("an event");
         let mut record = Vec::new();
-        Encoder::default().encode(&event, &[], &mut record);
+        EventEncoder::default().encode(&event, &[], &mut record);
         let record = Record::new(&record).expect("a record");
         let matches = filter.matches(&event);
         assert_eq!(matches, filter.matches_record(&record));

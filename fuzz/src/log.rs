@@ -4,7 +4,7 @@
 use std::fs;
 
 use hark_store_embedded::disk::RealDisk;
-use hark_store_embedded::log::{End, FRAME, Frame, HEADER, LogError, header, replay};
+use hark_store_embedded::log::{FRAME, HEADER, LogEnd, LogError, LogFrame, header, replay};
 
 const SALT: u32 = 0x5a17_5a17;
 
@@ -38,18 +38,18 @@ fn written(bytes: &[u8]) {
     let mut batches = vec![(file.len(), 0)];
     for batch in commands.chunks(7) {
         let mut inner = Vec::new();
-        let start = file.len() + Frame::BATCH_BYTES;
+        let start = file.len() + LogFrame::BATCH_BYTES;
         for &command in batch {
             let body = [command; 40];
             let frame = if command % 3 == 0 {
-                Frame::Delete { id: [command; 32], log: u32::from(command) }
+                LogFrame::Delete { id: [command; 32], log: u32::from(command) }
             } else {
-                Frame::Put(&body[..usize::from(command % 40)])
+                LogFrame::Put(&body[..usize::from(command % 40)])
             };
             expected.push(((start + inner.len()) as u32, format!("{frame:?}")));
             frame.write(SALT, &mut inner);
         }
-        Frame::Batch(inner.len() as u32).write(SALT, &mut file);
+        LogFrame::Batch(inner.len() as u32).write(SALT, &mut file);
         file.extend_from_slice(&inner);
         batches.push((file.len(), expected.len()));
     }
@@ -86,12 +86,12 @@ fn written(bytes: &[u8]) {
 
 type Frames = Vec<(u32, String)>;
 
-fn read(file: &[u8]) -> Result<(Frames, End), LogError> {
+fn read(file: &[u8]) -> Result<(Frames, LogEnd), LogError> {
     let mut frames = Vec::new();
     let path = super::scratch("log");
     fs::write(&path, file).expect("a temporary file");
     let end = replay(&RealDisk, &path, (3, 0), &mut |offset, frame| {
-        if let Frame::Put(body) = frame {
+        if let LogFrame::Put(body) = frame {
             let at = offset as usize + FRAME;
             assert_eq!(body, &file[at..at + body.len()]);
         }

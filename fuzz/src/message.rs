@@ -1,11 +1,11 @@
 //! A client's message: what was read before makes no difference, and a refusal says how to answer.
 
-use hark_codec::nostr::{ClientMessage, Inbox};
+use hark_codec::nostr::{ClientMessage, MessageBuffers};
 
 /// Panics if anything does not hold.
 pub fn check(bytes: &[u8]) {
-    let mut fresh = Inbox::new(4);
-    let mut used = Inbox::new(4);
+    let mut fresh = MessageBuffers::new(4);
+    let mut used = MessageBuffers::new(4);
     let before =
         br##"["REQ","used before",{"#t":["a","b\u0041"],"kinds":[1,2,3]},{"search":"x"}]"##;
     ClientMessage::parse(before, &mut used).expect("a message");
@@ -14,7 +14,7 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(first, describe(bytes, &mut used));
 }
 
-fn describe(bytes: &[u8], inbox: &mut Inbox) -> String {
+fn describe(bytes: &[u8], inbox: &mut MessageBuffers) -> String {
     match ClientMessage::parse(bytes, inbox) {
         Ok(message) => {
             if let ClientMessage::Event(event) | ClientMessage::Auth(event) = message {

@@ -1,7 +1,7 @@
 //! A record: any bytes can be looked at, and what is sound says the same when it is written again.
 
 use hark_codec::nostr::{EventRecord, Filter};
-use hark_codec::record::{self, Place, Record};
+use hark_codec::record::{self, LabelPosition, Record};
 
 /// Panics if anything does not hold.
 pub fn check(bytes: &[u8]) {
@@ -25,10 +25,11 @@ pub fn check(bytes: &[u8]) {
     let place = |value: &[u8]| {
         let at = (value.as_ptr() as usize).wrapping_sub(wire.as_ptr() as usize);
         (at + value.len() <= wire.len())
-            .then_some(Place::Wire { at: at as u32, len: value.len() as u32 })
+            .then_some(LabelPosition::Wire { at: at as u32, len: value.len() as u32 })
     };
-    let places =
-        labels.iter().map(|(name, value)| (*name, place(value).unwrap_or(Place::Bytes(value))));
+    let places = labels
+        .iter()
+        .map(|(name, value)| (*name, place(value).unwrap_or(LabelPosition::Bytes(value))));
     let mut out = Vec::new();
     record::write(&mut out, &head, wire, places);
     let again = Record::new(&out).expect("what was written is a record");

@@ -7,14 +7,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::{
-    Head, Id, LabelSet, Order, Place, Position, Progress, Query, Record, Store, Write,
+    Id, LabelPosition, LabelSet, Order, Position, Query, Record, RecordHeader, SearchProgress,
+    Store, Write,
 };
 use hark_codec::record;
 use hark_store_embedded::log::header;
 use hark_store_embedded::segment::{SECTIONS, path};
-use hark_store_embedded::{Embedded, Options};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// Bytes of a segment file's trailer.
 const TRAILER: usize = SECTIONS.len() * 20 + 8 + 8 + 4 + 4 + 8;
@@ -35,11 +36,12 @@ pub fn check(bytes: &[u8]) {
     world.lay(&shelf);
     fs::write(path(&shelf, 1), &file).expect("a temporary file");
     if mode & 2 == 0 {
-        if let Ok(store) = Embedded::open_read_only(&shelf, World::options(1000)) {
+        if let Ok(store) = EmbeddedStore::open_read_only(&shelf, World::options(1000)) {
             world.ask(&store);
         }
     } else {
-        let store = Embedded::open(&shelf, Box::new(KeepAll), World::options(20)).expect("rebuilt");
+        let store =
+            EmbeddedStore::open(&shelf, Box::new(KeepAll), World::options(20)).expect("rebuilt");
         world.ask(&store);
         // More segments, so that there is something to merge it with.
         let more: Vec<Write> = (0..50).map(|n| Write::Put(make(1000 + n))).collect();
@@ -87,7 +89,7 @@ fn make(n: u32) -> Box<[u8]> {
     let mut id = [0; 32];
     id[..4].copy_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());
     id[31] = n as u8;
-    let head = Head {
+    let head = RecordHeader {
         id,
         time: 1_700_000_000 + u64::from(n / 3),
         author: Some([n as u8 % 3; 32]),
@@ -97,8 +99,8 @@ fn make(n: u32) -> Box<[u8]> {
     let wire = format!("{{{n}:nostr:{}}}", n % 6);
     let colon = wire.find(':').unwrap_or(0) as u32;
     let labels = [
-        (b't', Place::Wire { at: colon + 1, len: 5 }),
-        (b'x', Place::Wire { at: wire.len() as u32 - 2, len: 1 }),
+        (b't', LabelPosition::Wire { at: colon + 1, len: 5 }),
+        (b'x', LabelPosition::Wire { at: wire.len() as u32 - 2, len: 1 }),
     ];
     let mut out = Vec::new();
     record::write(&mut out, &head, wire.as_bytes(), labels.into_iter());
@@ -126,7 +128,7 @@ impl World {
             records: (0..RECORDS).chain(1000..1050).map(make).map(|r| (id(&r), r)).collect(),
             queries: queries(),
         };
-        let store = Embedded::open(&shelf, Box::new(KeepAll), World::options(RECORDS));
+        let store = EmbeddedStore::open(&shelf, Box::new(KeepAll), World::options(RECORDS));
         let store = store.expect("a shelf");
         let writes: Vec<Write> = (0..RECORDS).map(|n| Write::Put(make(n))).collect();
         store.commit(&writes).expect("commits");
@@ -148,8 +150,13 @@ impl World {
         world
     }
 
-    fn options(seal_records: u32) -> Options {
-        Options { seal_records, background: false, merge_fan_in: 2, ..Options::default() }
+    fn options(seal_records: u32) -> EmbeddedOptions {
+        EmbeddedOptions {
+            seal_records,
+            background: false,
+            merge_fan_in: 2,
+            ..EmbeddedOptions::default()
+        }
     }
 
     /// Writes the shelf as it was.
@@ -175,7 +182,7 @@ impl World {
                     assert!(normal.matches(record), "{normal:?} does not ask for {record:?}");
                     ControlFlow::Continue(())
                 });
-                if !matches!(progress, Ok(Progress::Paused)) {
+                if !matches!(progress, Ok(SearchProgress::Paused)) {
                     break;
                 }
             }

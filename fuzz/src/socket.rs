@@ -7,7 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use hark_server::websocket::{Deflate, Received, Socket};
+use hark_server::websocket::{ClientInput, DeflateOptions, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes a message may have.
@@ -66,7 +66,7 @@ pub fn check(bytes: &[u8]) {
 
 /// What is heard, and what goes back.
 fn hear(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>) {
-    let deflate = Deflate::new(usize::from(compressed)).compressors();
+    let deflate = DeflateOptions::new(usize::from(compressed)).compressors();
     let wire = Wire { coming: frames, piece, sent: Vec::new() };
     let mut socket = Socket::new(wire, &[], deflate, MESSAGE_MAX);
     let mut cx = Context::from_waker(Waker::noop());
@@ -74,8 +74,8 @@ fn hear(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>)
     loop {
         // Where others are to have their turn, it is asked again.
         let Poll::Ready(received) = socket.poll_recv(&mut cx) else { continue };
-        let is_end = matches!(received, Received::End | Received::Broken);
-        if let Received::Text(text) = &received {
+        let is_end = matches!(received, ClientInput::End | ClientInput::Broken);
+        if let ClientInput::Text(text) = &received {
             assert!(text.len() <= MESSAGE_MAX, "{} bytes", text.len());
         }
         heard.push(format!("{received:?}"));

@@ -2,8 +2,8 @@
 //! same, and a message becomes a record that says the same.
 
 use hark_codec::record::Record;
-use hark_codec::waku::sync::{Payload, Place, Said, Writer};
-use hark_codec::waku::{Encoder, Message, MessageRecord, Request, Response};
+use hark_codec::waku::sync::{MessagePosition, PayloadWriter, RangeContent, SyncPayload};
+use hark_codec::waku::{Message, MessageEncoder, MessageRecord, StoreRequest, StoreResponse};
 
 const PUBSUB: &str = "/waku/2/rs/1/0";
 
@@ -15,7 +15,7 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(&out[topic..][..message.content_topic.len()], message.content_topic.as_bytes());
         assert_eq!(Message::parse(&out), Ok(message));
         let (hash, mut record) = (message.hash(PUBSUB), Vec::new());
-        Encoder::default().encode(&message, PUBSUB, &hash, &mut record);
+        MessageEncoder::default().encode(&message, PUBSUB, &hash, &mut record);
         let record = Record::new(&record).expect("a record");
         record.check().expect("a whole one");
         let kept = MessageRecord::new(record);
@@ -24,10 +24,10 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(again, Message { proof: None, ephemeral: None, ..message });
         assert_eq!(again.hash(PUBSUB), hash);
     }
-    if let Ok(request) = Request::parse(bytes) {
+    if let Ok(request) = StoreRequest::parse(bytes) {
         let mut out = Vec::new();
         request.write(request.content_topics(), request.message_hashes(), &mut out);
-        let again = Request::parse(&out).expect("what was written is a request");
+        let again = StoreRequest::parse(&out).expect("what was written is a request");
         assert!(again.content_topics().eq(request.content_topics()));
         assert!(again.message_hashes().eq(request.message_hashes()));
         assert_eq!(
@@ -35,40 +35,40 @@ pub fn check(bytes: &[u8]) {
             (request.request_id, request.cursor, request.limit, request.forward)
         );
     }
-    if let Ok(Some(payload)) = Payload::parse(bytes) {
+    if let Ok(Some(payload)) = SyncPayload::parse(bytes) {
         compared(&payload);
     }
-    if let Ok(response) = Response::parse(bytes) {
+    if let Ok(response) = StoreResponse::parse(bytes) {
         // All of them were read once.
         assert!(response.messages().all(|one| one.message_hash.len() <= bytes.len()));
     }
 }
 
 /// What a payload says is written and read again the same; skipped ranges may become one.
-fn compared(payload: &Payload<'_>) {
+fn compared(payload: &SyncPayload<'_>) {
     let topics: Vec<String> = payload.pubsub_topics.iter().map(str::to_owned).collect();
-    let mut writer = Writer::new(&topics, payload.start, usize::MAX);
+    let mut writer = PayloadWriter::new(&topics, payload.start, usize::MAX);
     for range in payload.ranges() {
         match range.said {
-            Said::Skip => writer.skip(range.end),
-            Said::Fingerprint(print) => writer.fingerprint(range.end, &print),
-            Said::Items(items, told) => {
-                let items: Vec<Place> = items.iter().collect();
+            RangeContent::Skip => writer.skip(range.end),
+            RangeContent::Fingerprint(print) => writer.fingerprint(range.end, &print),
+            RangeContent::Items(items, told) => {
+                let items: Vec<MessagePosition> = items.iter().collect();
                 writer.items(range.end, &items, told);
             }
         }
     }
     let (out, says) = writer.finish();
-    let said = |payload: &Payload<'_>| -> Vec<(Place, Option<Vec<Place>>)> {
-        let ranges = payload.ranges().filter(|range| range.said != Said::Skip);
+    let said = |payload: &SyncPayload<'_>| -> Vec<(MessagePosition, Option<Vec<MessagePosition>>)> {
+        let ranges = payload.ranges().filter(|range| range.said != RangeContent::Skip);
         ranges
             .map(|range| match range.said {
-                Said::Items(items, _) => (range.end, Some(items.iter().collect())),
+                RangeContent::Items(items, _) => (range.end, Some(items.iter().collect())),
                 _ => (range.end, None),
             })
             .collect()
     };
-    let again = Payload::parse(&out).expect("what was written is a payload");
+    let again = SyncPayload::parse(&out).expect("what was written is a payload");
     assert_eq!(again.is_some(), says);
     assert_eq!(again.map_or_else(Vec::new, |again| said(&again)), said(payload));
 }

@@ -5,47 +5,51 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use hark_archive::{Store, Write};
-use hark_codec::nostr::{Arena, Encoder, Event};
+use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_networks::nostr::Nostr;
-use hark_networks::nostr::admit::{OwnUrls, Private};
+use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresStore, is_database};
 
-use crate::cli::PlaceArgs;
-use crate::place::{Owned, Place};
-use crate::question::{self, Answer};
+use crate::cli::LocationArgs;
+use crate::location::{ArchiveLocation, OwnedStore};
+use crate::question::{self, MergedAnswer};
 
 /// Connections for queries: more than any bench runs at once.
 const CONNECTIONS: usize = 32;
 
 /// Opens the store at an address for `hark bench`.
-pub(crate) fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::Store>> {
+pub(crate) fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
     if is_database(address) {
-        let options = hark_store_postgres::Options { pool_max: CONNECTIONS, ..Default::default() };
+        let options =
+            hark_store_postgres::PostgresOptions { pool_max: CONNECTIONS, ..Default::default() };
         let store = PostgresStore::open(address, "nostr", Box::new(NostrRules), &options)
             .with_context(|| "the database could not be opened")?;
-        return Ok(Box::new(Lent { store: Arc::new(store), _held: None }));
+        return Ok(Box::new(LentStore { store: Arc::new(store), _held: None }));
     }
-    let place = Place::new(PlaceArgs { data: Some(PathBuf::from(address)), ..Default::default() })?;
-    let owned = place.own()?;
-    Ok(Box::new(Lent { store: Arc::clone(&owned.store) as _, _held: Some(owned) }))
+    let location = ArchiveLocation::new(LocationArgs {
+        data: Some(PathBuf::from(address)),
+        ..Default::default()
+    })?;
+    let owned = location.own()?;
+    Ok(Box::new(LentStore { store: Arc::clone(&owned.store) as _, _held: Some(owned) }))
 }
 
-struct Lent {
+struct LentStore {
     store: Arc<dyn Store>,
     // Dropped after the store.
-    _held: Option<Owned>,
+    _held: Option<OwnedStore>,
 }
 
-impl hark_bench::Store for Lent {
+impl hark_bench::BenchStore for LentStore {
     fn put(&self, events: &[Vec<u8>]) -> anyhow::Result<()> {
-        let (mut arena, mut encoder) = (Arena::new(), Encoder::default());
+        let (mut arena, mut encoder) = (EventArena::new(), EventEncoder::default());
         let own_urls = OwnUrls::new([]);
         let mut writes = Vec::with_capacity(events.len());
         for event in events {
             let event = Event::parse(event, &mut arena).context("an event of the bench")?;
             let mut record = Vec::new();
-            encoder.encode(&event, Private::of(&event, &own_urls).labels(), &mut record);
+            encoder.encode(&event, PrivateLabels::of(&event, &own_urls).labels(), &mut record);
             writes.push(Write::Put(record.into_boxed_slice()));
         }
         self.store.commit(&writes)?;
@@ -54,7 +58,7 @@ impl hark_bench::Store for Lent {
 
     fn ask(&self, filter: &str) -> anyhow::Result<u64> {
         let queries = question::read(&Nostr, &[filter.to_owned()], 0)?;
-        let mut answer = Answer::new(&*self.store, &queries)?.with_lines(&Nostr);
+        let mut answer = MergedAnswer::new(&*self.store, &queries)?.with_lines(&Nostr);
         let mut events = 0;
         while answer.next()?.is_some() {
             events += 1;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::cli::PlaceArgs;
+use crate::cli::LocationArgs;
 use crate::config::Config;
 use crate::print;
 
@@ -33,12 +33,12 @@ const HEAD: &str = "\
 # Start with it: hark serve --config hark.toml
 ";
 
-pub(crate) fn run(args: &ConfigArgs, place: &PlaceArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.check {
         Config::load(Some(path))?;
         print::line(&format!("{} is fine, together with the environment", path.display()))?;
     } else if args.show {
-        let config = Config::load(place.config.as_deref())?;
+        let config = Config::load(location.config.as_deref())?;
         print::line(config.to_toml(true).trim_end())?;
     } else {
         print::line(&format!("{HEAD}\n{}", Config::default().to_toml(false).trim_end()))?;

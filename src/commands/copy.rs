@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use hark_archive::copy::{Difference, Walk};
+use hark_archive::copy::{ComparisonWalk, Difference};
 use hark_archive::{Id, Outcome, Store};
 use serde_json::json;
 
 use crate::interrupt;
-use crate::place::{Hand, Place};
-use crate::print::{self, Meter, Unit};
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress, CountedUnit};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -51,7 +51,7 @@ const WALKS_MORE: usize = 2;
 
 /// The counts of a copy.
 #[derive(Default)]
-struct Sum {
+struct CopyTotals {
     compared: u64,
     copied: u64,
     refused: u64,
@@ -59,21 +59,21 @@ struct Sum {
     deleted: u64,
 }
 
-pub(crate) fn run(args: &CopyArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let (from, to) = (place.other(&args.from)?, place.other(&args.to)?);
+pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let (from, to) = (location.other(&args.from)?, location.other(&args.to)?);
     if args.from == args.to {
         bail!("--from and --to name the same archive; nothing was done");
     }
     from.must_exist()?;
     let stop = interrupt::flag()?;
-    let mut hand = to.write()?;
+    let mut writer = to.write()?;
     let started = Instant::now();
-    let mut sum = Sum::default();
+    let mut sum = CopyTotals::default();
     for more in 0..=WALKS_MORE {
         let source = from.read()?;
-        let target = hand.read(&to)?;
+        let target = writer.read(&to)?;
         let changed = (sum.copied, sum.deleted);
-        walk(&*source, &*target, &mut hand, args.delete, &stop, &mut sum)?;
+        walk(&*source, &*target, &mut writer, args.delete, &stop, &mut sum)?;
         if (sum.copied, sum.deleted) == changed || stop.load(Ordering::Relaxed) {
             break;
         }
@@ -95,14 +95,14 @@ pub(crate) fn run(args: &CopyArgs, place: &Place) -> anyhow::Result<ExitCode> {
 fn walk(
     source: &dyn Store,
     target: &dyn Store,
-    hand: &mut Hand,
+    writer: &mut WriterHandle,
     delete: bool,
     stop: &AtomicBool,
-    sum: &mut Sum,
+    sum: &mut CopyTotals,
 ) -> anyhow::Result<()> {
     let total = source.stats().records;
-    let mut meter = Meter::start("copy", total, Unit::Records);
-    let mut walk = Walk::new(source, target)?;
+    let mut meter = CommandProgress::start("copy", total, CountedUnit::Records);
+    let mut walk = ComparisonWalk::new(source, target)?;
     let (mut records, mut bytes) = (Vec::new(), 0);
     let mut extra: Vec<Id> = Vec::new();
     (sum.extra, sum.refused) = (0, 0);
@@ -120,7 +120,7 @@ fn walk(
                 }
             }
             if records.len() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
-                put(hand, std::mem::take(&mut records), sum)?;
+                put(writer, std::mem::take(&mut records), sum)?;
                 bytes = 0;
                 let done = walk.compared();
                 let rate = done as f64 / started.elapsed().as_secs_f64().max(0.001);
@@ -132,15 +132,15 @@ fn walk(
                 meter.at(done, total, &words);
             }
             if extra.len() >= BATCH_IDS {
-                sum.deleted += hand.erase(&std::mem::take(&mut extra))?;
+                sum.deleted += writer.erase(&std::mem::take(&mut extra))?;
             }
             if stop.load(Ordering::Relaxed) {
                 break;
             }
         }
-        put(hand, std::mem::take(&mut records), sum)?;
+        put(writer, std::mem::take(&mut records), sum)?;
         if !extra.is_empty() {
-            sum.deleted += hand.erase(&extra)?;
+            sum.deleted += writer.erase(&extra)?;
         }
         anyhow::Ok(())
     })();
@@ -149,11 +149,15 @@ fn walk(
     walked
 }
 
-fn put(hand: &mut Hand, records: Vec<Box<[u8]>>, sum: &mut Sum) -> anyhow::Result<()> {
+fn put(
+    writer: &mut WriterHandle,
+    records: Vec<Box<[u8]>>,
+    sum: &mut CopyTotals,
+) -> anyhow::Result<()> {
     if records.is_empty() {
         return Ok(());
     }
-    for outcome in hand.put(records)? {
+    for outcome in writer.put(records)? {
         match outcome {
             Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => sum.copied += 1,
             // Another writer has stored the record meanwhile.
@@ -170,7 +174,12 @@ fn put(hand: &mut Hand, records: Vec<Box<[u8]>>, sum: &mut Sum) -> anyhow::Resul
     Ok(())
 }
 
-fn report(args: &CopyArgs, sum: &Sum, started: Instant, complete: bool) -> anyhow::Result<()> {
+fn report(
+    args: &CopyArgs,
+    sum: &CopyTotals,
+    started: Instant,
+    complete: bool,
+) -> anyhow::Result<()> {
     let seconds = started.elapsed().as_secs_f64();
     if args.json {
         return print::line(

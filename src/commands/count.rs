@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use crate::commands::query::QueryArgs;
-use crate::place::Place;
+use crate::location::ArchiveLocation;
 use crate::{print, question, when};
 
-pub(crate) fn run(args: &QueryArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let queries = question::read(place.network, &args.filters, when::now_s())?;
-    let count = question::count(&*place.read()?, &queries)?;
+pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let queries = question::read(location.network, &args.filters, when::now_s())?;
+    let count = question::count(&*location.read()?, &queries)?;
     let text = if args.json {
         serde_json::json!({ "count": count }).to_string()
     } else {

@@ -8,9 +8,9 @@ use clap::Args;
 use hark_archive::{Id, Query};
 
 use crate::interrupt;
-use crate::place::{Hand, Place};
-use crate::print::{self, Meter, Unit};
-use crate::question::{self, Answer};
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress, CountedUnit};
+use crate::question::{self, MergedAnswer};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -38,19 +38,23 @@ const SHOWN: u64 = 5;
 /// Characters of an event that are shown.
 const SHOWN_CHARS: usize = 160;
 
-pub(crate) fn run(args: &DeleteArgs, place: &Place) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     // At time 0 nothing has expired, so that stored records can be deleted even after they expire.
-    let queries = question::read(place.network, &args.filters, 0)?;
+    let queries = question::read(location.network, &args.filters, 0)?;
     if queries.iter().any(|query| query.limit == 0) {
         bail!("a limit of 0 matches nothing; leave it out to delete all that matches");
     }
-    place.must_exist()?;
-    if args.yes { delete(args, place, &queries) } else { dry_run(args, place, &queries) }
+    location.must_exist()?;
+    if args.yes { delete(args, location, &queries) } else { dry_run(args, location, &queries) }
 }
 
-fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
-    let store = place.read()?;
-    let mut answer = Answer::new(&*store, queries)?.with_lines(place.network);
+fn dry_run(
+    args: &DeleteArgs,
+    location: &ArchiveLocation,
+    queries: &[Query],
+) -> anyhow::Result<ExitCode> {
+    let store = location.read()?;
+    let mut answer = MergedAnswer::new(&*store, queries)?.with_lines(location.network);
     let mut matching = 0;
     let mut shown = Vec::new();
     while let Some(found) = answer.next()? {
@@ -63,7 +67,7 @@ fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Resul
         print::line(&serde_json::json!({ "matching": matching, "deleted": 0 }).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let records = place.network.records();
+    let records = location.network.records();
     print::line(&format!("{} {records} match; nothing was deleted", print::number(matching)))?;
     for event in shown {
         let text = String::from_utf8_lossy(&event);
@@ -80,23 +84,27 @@ fn dry_run(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result<ExitCode> {
+fn delete(
+    args: &DeleteArgs,
+    location: &ArchiveLocation,
+    queries: &[Query],
+) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
-    let mut hand = place.write()?;
+    let mut writer = location.write()?;
     // The ids come from one snapshot, so records that arrive later are not deleted.
     let (mut answer, total) = {
         let own;
-        let store: &dyn hark_archive::Store = match &hand {
-            Hand::Own(owned) => &*owned.store,
-            Hand::Database(store) => &**store,
-            Hand::Server(_) => {
-                own = place.read()?;
+        let store: &dyn hark_archive::Store = match &writer {
+            WriterHandle::Own(owned) => &*owned.store,
+            WriterHandle::Database(store) => &**store,
+            WriterHandle::Server(_) => {
+                own = location.read()?;
                 &*own
             }
         };
-        (Answer::new(store, queries)?, question::count(store, queries)?)
+        (MergedAnswer::new(store, queries)?, question::count(store, queries)?)
     };
-    let mut meter = Meter::start("delete", total, Unit::Records);
+    let mut meter = CommandProgress::start("delete", total, CountedUnit::Records);
     let mut ids: Vec<Id> = Vec::with_capacity(BATCH_IDS);
     let (mut seen, mut deleted) = (0, 0);
     let mut stopped = false;
@@ -106,7 +114,7 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
         ids.extend(found.map(|found| found.position.id));
         if !ids.is_empty() && (last || ids.len() == BATCH_IDS) {
             seen += ids.len() as u64;
-            deleted += hand.erase(&ids)?;
+            deleted += writer.erase(&ids)?;
             ids.clear();
             meter.at(seen, total.max(seen), "");
             stopped = !last && stop.load(Ordering::Relaxed);
@@ -120,7 +128,7 @@ fn delete(args: &DeleteArgs, place: &Place, queries: &[Query]) -> anyhow::Result
         serde_json::json!({ "matching": total, "deleted": deleted }).to_string()
     } else {
         let more = if stopped { "; stopped before the end, run it again to continue" } else { "" };
-        let records = place.network.records();
+        let records = location.network.records();
         format!("{} {records} deleted{more}", print::number(deleted))
     };
     print::line(&text)?;

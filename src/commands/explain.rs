@@ -8,8 +8,8 @@ use hark_archive::Store;
 use hark_archive::query::explain::Explanation;
 use serde_json::json;
 
-use crate::place::Place;
-use crate::question::{self, Answer};
+use crate::location::ArchiveLocation;
+use crate::question::{self, MergedAnswer};
 use crate::{print, when};
 
 #[derive(Debug, Args)]
@@ -30,16 +30,16 @@ pub(crate) struct ExplainArgs {
 }
 
 /// The figures of a query that was run.
-struct Ran {
+struct RunResult {
     events: u64,
     visited: u64,
     took_us: u64,
 }
 
-pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let store = place.read()?;
+pub(crate) fn run(args: &ExplainArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let store = location.read()?;
     for text in &args.filters {
-        let queries = question::read(place.network, std::slice::from_ref(text), when::now_s())?;
+        let queries = question::read(location.network, std::slice::from_ref(text), when::now_s())?;
         let Some(query) = queries.first() else {
             let plan = "nothing can match: a list in the filter is empty, or since is after until";
             let said = json!({ "filter": text, "plan": plan, "estimate": 0, "steps": [] });
@@ -70,18 +70,18 @@ pub(crate) fn run(args: &ExplainArgs, place: &Place) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<Ran> {
+fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<RunResult> {
     let started = Instant::now();
-    let mut answer = Answer::new(store, queries)?;
+    let mut answer = MergedAnswer::new(store, queries)?;
     let mut events = 0;
     while answer.next()?.is_some() {
         events += 1;
     }
     let took_us = started.elapsed().as_micros() as u64;
-    Ok(Ran { events, visited: answer.visited(), took_us })
+    Ok(RunResult { events, visited: answer.visited(), took_us })
 }
 
-fn to_json(filter: &str, explanation: &Explanation, ran: Option<&Ran>) -> serde_json::Value {
+fn to_json(filter: &str, explanation: &Explanation, ran: Option<&RunResult>) -> serde_json::Value {
     let steps: Vec<_> = explanation
         .steps
         .iter()

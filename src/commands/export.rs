@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Order, Query};
 
-use crate::place::Place;
-use crate::print::{self, Meter, Unit};
-use crate::question::{self, Answer};
+use crate::location::ArchiveLocation;
+use crate::print::{self, CommandProgress, CountedUnit};
+use crate::question::{self, MergedAnswer};
 use crate::when;
 
 #[derive(Debug, Args)]
@@ -47,28 +47,28 @@ pub(crate) struct ExportArgs {
 /// Records between two updates of the meter.
 const METER_EVERY: u64 = 4096;
 
-pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let now = when::now_s();
-    let mut queries = question::read(place.network, &args.filters, now)?;
+    let mut queries = question::read(location.network, &args.filters, now)?;
     if args.filters.is_empty() {
         queries.push(Query { now, ..Query::default() });
     }
-    let time = |s: u64| s.saturating_mul(place.network.nature().units_per_s);
+    let time = |s: u64| s.saturating_mul(location.network.nature().units_per_s);
     for query in &mut queries {
         query.from = query.from.max(time(args.since.unwrap_or(0)));
         query.to = query.to.min(args.until.map_or(u64::MAX, time));
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }
-    let store = place.read()?;
-    let mut answer = Answer::new(&*store, &queries)?.with_lines(place.network);
+    let store = location.read()?;
+    let mut answer = MergedAnswer::new(&*store, &queries)?.with_lines(location.network);
     let Some(path) = &args.output else {
         let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
         write(&mut answer, &mut out, None)?;
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     };
-    let mut meter = Meter::start("export", 0, Unit::Records);
-    let records = place.network.records();
+    let mut meter = CommandProgress::start("export", 0, CountedUnit::Records);
+    let records = location.network.records();
     let written = to_file(path, &mut answer, (&mut meter, records)).with_context(|| {
         format!(
             "{} could not be written; what was under this name is unchanged. Free disk space or \
@@ -82,9 +82,9 @@ pub(crate) fn run(args: &ExportArgs, place: &Place) -> anyhow::Result<ExitCode> 
 }
 
 fn write(
-    answer: &mut Answer<'_>,
+    answer: &mut MergedAnswer<'_>,
     out: &mut dyn Write,
-    mut progress: Option<(&mut Meter, &str)>,
+    mut progress: Option<(&mut CommandProgress, &str)>,
 ) -> anyhow::Result<u64> {
     let mut records = 0;
     while let Some(found) = answer.next()? {
@@ -103,8 +103,8 @@ fn write(
 /// Writes a file beside `path`, and renames it to `path` once it is complete and durable.
 fn to_file(
     path: &Path,
-    answer: &mut Answer<'_>,
-    progress: (&mut Meter, &str),
+    answer: &mut MergedAnswer<'_>,
+    progress: (&mut CommandProgress, &str),
 ) -> anyhow::Result<u64> {
     let unfinished = unfinished(path);
     let whole = (|| {

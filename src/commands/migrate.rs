@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
 
-use crate::place::{LOOK_AT_DATABASE, Place};
+use crate::location::{ArchiveLocation, LOOK_AT_DATABASE};
 use crate::print;
 
 #[derive(Debug, Args)]
@@ -34,16 +34,20 @@ pub(crate) enum MigrateAction {
     Status,
 }
 
-pub(crate) fn run(args: &MigrateArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let Some(url) = &place.database else {
+pub(crate) fn run(args: &MigrateArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let Some(url) = &location.database else {
         bail!(
             "files need no migration; name a database with --store postgres://user@host/database"
         );
     };
     let up = args.action == MigrateAction::Up;
-    let all =
-        hark_store_postgres::migrations(url, place.network.name(), &place.database_options(), up)
-            .with_context(|| format!("the tables were not changed; {LOOK_AT_DATABASE}"))?;
+    let all = hark_store_postgres::migrations(
+        url,
+        location.network.name(),
+        &location.database_options(),
+        up,
+    )
+    .with_context(|| format!("the tables were not changed; {LOOK_AT_DATABASE}"))?;
     let missing = all.iter().filter(|one| one.applied.is_none()).count();
     for one in &all {
         let applied = one.applied.as_deref();

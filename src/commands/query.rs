@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::place::Place;
-use crate::question::{self, Answer};
+use crate::location::ArchiveLocation;
+use crate::question::{self, MergedAnswer};
 use crate::when;
 
 #[derive(Debug, Args)]
@@ -26,10 +26,10 @@ pub(crate) struct QueryArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &QueryArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let queries = question::read(place.network, &args.filters, when::now_s())?;
-    let store = place.read()?;
-    let mut answer = Answer::new(&*store, &queries)?.with_lines(place.network);
+pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let queries = question::read(location.network, &args.filters, when::now_s())?;
+    let store = location.read()?;
+    let mut answer = MergedAnswer::new(&*store, &queries)?.with_lines(location.network);
     let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
     while let Some(found) = answer.next()? {
         out.write_all(&found.json)?;

@@ -1,12 +1,12 @@
 //! The reasons why an event of an import or an adoption is not stored.
 
 use hark_archive::Outcome;
-use hark_archive::admission::Refusal;
+use hark_archive::effects::Refusal;
 use hark_networks::LineFault;
 
 /// Why an event is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum RefusalReason {
     Malformed,
     BadId,
     BadSignature,
@@ -21,7 +21,7 @@ pub(super) enum Reason {
     Gone,
 }
 
-impl Reason {
+impl RefusalReason {
     /// Returns why a line gives no record, and details, which may be empty.
     pub(super) fn of_line(fault: LineFault) -> (Self, String) {
         match fault {

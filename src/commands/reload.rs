@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use hark_server::{Reload, Settings};
+use hark_server::{Settings, SettingsHandle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Config, Seen};
+use crate::config::{self, Config, FileState};
 use crate::notify;
 
 /// How often the files are checked. A changed file is read once it has not changed again for this
@@ -15,21 +15,21 @@ use crate::notify;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches one configuration.
-pub(crate) struct Watch {
+pub(crate) struct ConfigWatch {
     config: Config,
-    reload: Reload,
-    networks: Vec<config::Reload>,
+    reload: SettingsHandle,
+    networks: Vec<config::ReloadCallback>,
     hangup: Signal,
 }
 
-impl Watch {
+impl ConfigWatch {
     /// Creates a watch. `config` is the configuration with which the server of `reload` runs;
     /// `networks` apply changed settings to its networks. From this call on, SIGHUP does not end
     /// the process.
     pub(crate) fn new(
         config: Config,
-        reload: Reload,
-        networks: Vec<config::Reload>,
+        reload: SettingsHandle,
+        networks: Vec<config::ReloadCallback>,
     ) -> anyhow::Result<Self> {
         let hangup = signal(SignalKind::hangup())
             .context("the system does not let Hark listen for signals")?;
@@ -45,7 +45,7 @@ impl Watch {
                 _ = self.hangup.recv() => true,
                 () = tokio::time::sleep(LOOK_EVERY) => false,
             };
-            let now: Vec<Seen> = read.iter().map(Seen::again).collect();
+            let now: Vec<FileState> = read.iter().map(FileState::again).collect();
             if asked || now != read && now == seen {
                 notify::reloading();
                 // A refused configuration is not read again until its files change.

@@ -7,22 +7,24 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_archive::clock::Clock;
-use hark_archive::mirror::{self, Mirrored};
+use hark_archive::mirror::{self, MirroredStore};
 use hark_archive::{Store, vital};
 use hark_server::Server;
-use hark_server::control::{Handover, Taking};
-use hark_server::shelf::{self, Compact};
-use hark_store_embedded::{Embedded, permissions};
+use hark_server::control::{Handover, Takeover};
+use hark_server::shelf::{self, CompactFn};
+use hark_store_embedded::{EmbeddedStore, permissions};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use crate::commands::reload::Watch;
-use crate::commands::upkeep;
-use crate::config::{Config, Log, LogFormat, Room, Served, StoreIs, rooms};
-use crate::handover::{Held, HeldShelf};
+use crate::commands::maintenance;
+use crate::commands::reload::ConfigWatch;
+use crate::config::{
+    Config, LogFormat, LogSettings, NetworkService, NetworkSetup, StoreFacts, setups,
+};
+use crate::handover::{ArchiveLock, LockedShelf};
 use crate::interrupt::{INTERRUPTED, Signals};
+use crate::location::{ArchiveLocation, MirrorLock};
 use crate::notify;
-use crate::place::{MirrorLock, Place};
 use crate::print;
 
 #[derive(Debug, Args)]
@@ -61,9 +63,9 @@ pub(crate) struct ServeArgs {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    start_log(args, &place.config.log)?;
-    let changed = place.config.changes(&Config::default());
+pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    start_log(args, &location.config.log)?;
+    let changed = location.config.changes(&Config::default());
     let changed: Vec<_> = changed.into_iter().map(|(change, _)| change).collect();
     tracing::info!(version = VERSION, settings = changed.join("; "), "starting");
     if args.unlimited {
@@ -72,33 +74,34 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
              and benchmarks only."
         );
     }
-    let rooms: Vec<_> = rooms().iter().filter(|room| (room.is_served)(&place.config)).collect();
+    let setups: Vec<_> =
+        setups().iter().filter(|setup| (setup.is_served)(&location.config)).collect();
     // `held` is dropped last, so that the stores close before the system releases the lock.
-    let (held, taking) = hold(args, place, &rooms)?;
+    let (held, taking) = hold(args, location, &setups)?;
     let (mut networks, mut mirrors) = (Vec::new(), Vec::new());
     let mirror_lock = MirrorLock::default();
-    for room in rooms {
-        let place = place.of(room.network);
-        let mut opened = open(&place, held.as_ref(), taking.is_some())?;
+    for setup in setups {
+        let location = location.of(setup.network);
+        let mut opened = open(&location, held.as_ref(), taking.is_some())?;
         let shelf = &mut opened.shelf;
-        if let Some(mirror) = mirrored(&place, Arc::clone(&shelf.store), &mirror_lock)? {
+        if let Some(mirror) = mirrored(&location, Arc::clone(&shelf.store), &mirror_lock)? {
             shelf.store = Arc::clone(&mirror) as _;
             mirrors.push(mirror);
         }
-        let at = StoreIs {
-            data: &place.data,
+        let at = StoreFacts {
+            data: &location.data,
             database_is_near: opened.database_is_near,
             listen: args.listen,
             unlimited: args.unlimited,
         };
-        networks.push((room.serve)(&place.config, opened.shelf, &at));
+        networks.push((setup.serve)(&location.config, opened.shelf, &at));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
     // Other threads wait for the server, so a panic in it must end the process.
-    let serving = serve(args, place, networks, held.clone(), taking);
+    let serving = serve(args, location, networks, held.clone(), taking);
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
     drop(mirrors);
@@ -110,10 +113,10 @@ pub(crate) fn run(args: &ServeArgs, place: &Place) -> anyhow::Result<ExitCode> {
 /// Returns the lock of an archive in files, and the takeover from a running server, if one begins.
 fn hold(
     args: &ServeArgs,
-    place: &Place,
-    rooms: &[&Room],
-) -> anyhow::Result<(Option<Arc<Held>>, Option<Taking>)> {
-    if place.database.is_some() {
+    location: &ArchiveLocation,
+    setups: &[&NetworkSetup],
+) -> anyhow::Result<(Option<Arc<ArchiveLock>>, Option<Takeover>)> {
+    if location.database.is_some() {
         if args.takeover {
             bail!(
                 "there is nothing to take over from: several servers can work on one database. Start \
@@ -122,52 +125,56 @@ fn hold(
         }
         return Ok((None, None));
     }
-    let names: Vec<_> = rooms.iter().map(|room| room.network.name()).collect();
+    let names: Vec<_> = setups.iter().map(|setup| setup.network.name()).collect();
     let (lock, taking) =
-        if args.takeover { place.take_over(&names)? } else { (place.lock()?, None) };
-    if let Some(warning) = permissions::warning(&place.data)? {
+        if args.takeover { location.take_over(&names)? } else { (location.lock()?, None) };
+    if let Some(warning) = permissions::warning(&location.data)? {
         tracing::warn!("{warning}");
     }
-    Ok((Some(Arc::new(Held::new(lock))), taking))
+    Ok((Some(Arc::new(ArchiveLock::new(lock))), taking))
 }
 
 /// A shelf that is open for writing.
 struct Opened {
-    shelf: shelf::Options,
+    shelf: shelf::ShelfOptions,
     /// Whether the shelf's database is on this machine. `None` if the shelf is in files.
     database_is_near: Option<bool>,
 }
 
-/// Opens the shelf of `place`: in files, whose lock this process holds, or in a database.
-fn open(place: &Place, held: Option<&Arc<Held>>, is_takeover: bool) -> anyhow::Result<Opened> {
+/// Opens the shelf of `location`: in files, whose lock this process holds, or in a database.
+fn open(
+    location: &ArchiveLocation,
+    held: Option<&Arc<ArchiveLock>>,
+    is_takeover: bool,
+) -> anyhow::Result<Opened> {
     let (mut compact, mut handover) = (None, None);
     let mut database_is_near = None;
-    let store: Arc<dyn Store> = if let Some(url) = &place.database {
-        let store = place.postgres(url, place.config.postgres.migrate)?;
-        let (shelf, database) = (place.network.name(), store.database());
+    let store: Arc<dyn Store> = if let Some(url) = &location.database {
+        let store = location.postgres(url, location.config.postgres.migrate)?;
+        let (shelf, database) = (location.network.name(), store.database());
         tracing::info!(shelf, database, "the archive is in a database");
         database_is_near = Some(store.is_near());
         Arc::new(store)
     } else {
-        let store = if is_takeover { place.open_released() } else { place.open_store() };
+        let store = if is_takeover { location.open_released() } else { location.open_store() };
         let store = Arc::new(store?);
         for note in store.notes() {
-            tracing::warn!(shelf = place.network.name(), "{note}");
+            tracing::warn!(shelf = location.network.name(), "{note}");
         }
         compact = Some(compaction(&store));
         handover = held.map(|held| {
             let (store, held) = (Arc::clone(&store), Arc::clone(held));
-            let records_max = place.config.limits.takeover_records_max;
-            Arc::new(HeldShelf { store, held, records_max }) as Arc<dyn Handover>
+            let records_max = location.config.limits.takeover_records_max;
+            Arc::new(LockedShelf { store, held, records_max }) as Arc<dyn Handover>
         });
         store
     };
-    let shelf = shelf::Options {
-        network: place.network,
+    let shelf = shelf::ShelfOptions {
+        network: location.network,
         store,
-        writer: place.config.batch,
+        writer: location.config.batch,
         clock: Clock::System,
-        retention: place.shelf_config().retention,
+        retention: location.shelf_config().retention,
         compact,
         handover,
     };
@@ -176,15 +183,15 @@ fn open(place: &Place, held: Option<&Arc<Held>>, is_takeover: bool) -> anyhow::R
 
 async fn serve(
     args: &ServeArgs,
-    place: &Place,
-    networks: Vec<Served>,
-    held: Option<Arc<Held>>,
-    taking: Option<Taking>,
+    location: &ArchiveLocation,
+    networks: Vec<NetworkService>,
+    held: Option<Arc<ArchiveLock>>,
+    taking: Option<Takeover>,
 ) -> anyhow::Result<ExitCode> {
-    let settings = &place.config;
-    let config = hark_server::Config {
+    let settings = &location.config;
+    let config = hark_server::ServerConfig {
         proxies: settings.proxies.clone(),
-        control: place.database.is_none().then(|| place.control_socket()),
+        control: location.database.is_none().then(|| location.control_socket()),
         lock: held.map(|held| held as _),
         metrics: settings.metrics.clone(),
         limits: settings.limits.clone(),
@@ -212,12 +219,12 @@ async fn serve(
     }?;
     // The watch ends with the runtime. It starts before the server reports that it is ready, since
     // SIGHUP may be sent from then on.
-    let watch = Watch::new(settings.clone(), server.reload(), reloads)?;
+    let watch = ConfigWatch::new(settings.clone(), server.reload(), reloads)?;
     tokio::spawn(hark_server::vital("what reads the configuration again", watch.run()));
     let addresses = server.addresses();
     let metrics = server.metrics_addr().map(tracing::field::display);
     let at: Vec<_> = addresses.iter().map(|reached| reached.at.as_str()).collect();
-    tracing::info!(at = at.join(", "), metrics, data = %place.data.display(), "serving");
+    tracing::info!(at = at.join(", "), metrics, data = %location.data.display(), "serving");
     for (at, reached) in addresses.iter().enumerate() {
         let printed = print::line(&reached.to_string());
         // After the first line, the reader of the output may close its end.
@@ -244,33 +251,33 @@ async fn serve(
 
 /// Mirrors `store` to a second store, if the configuration names one.
 fn mirrored(
-    place: &Place,
+    location: &ArchiveLocation,
     store: Arc<dyn Store>,
     lock: &MirrorLock,
-) -> anyhow::Result<Option<Arc<Mirrored>>> {
-    let Some(address) = &place.config.mirror.store else { return Ok(None) };
-    let second = place.mirror(address.secret(), lock)?;
-    let queue_bytes_max = place.config.mirror.queue_bytes_max;
-    let options = mirror::Options { queue_bytes_max, ..mirror::Options::default() };
-    let shelf = place.network.name();
+) -> anyhow::Result<Option<Arc<MirroredStore>>> {
+    let Some(address) = &location.config.mirror.store else { return Ok(None) };
+    let second = location.mirror(address.secret(), lock)?;
+    let queue_bytes_max = location.config.mirror.queue_bytes_max;
+    let options = mirror::MirrorOptions { queue_bytes_max, ..mirror::MirrorOptions::default() };
+    let shelf = location.network.name();
     let tell = Box::new(move |words: &str| tracing::info!(shelf, "{words}"));
-    Ok(Some(Arc::new(Mirrored::start(store, second, options, tell))))
+    Ok(Some(Arc::new(MirroredStore::start(store, second, options, tell))))
 }
 
-fn compaction(store: &Arc<Embedded>) -> Compact {
+fn compaction(store: &Arc<EmbeddedStore>) -> CompactFn {
     let store = Arc::clone(store);
     Arc::new(move |words| {
         store
             .compact(&mut |progress| {
                 words(&format!("{} {} of {}", progress.what, progress.done, progress.total));
             })
-            .map(|done| upkeep::summary(&done))
+            .map(|done| maintenance::summary(&done))
             .map_err(|error| error.to_string())
     })
 }
 
 /// Starts the log on stderr, since stdout is for programs.
-fn start_log(args: &ServeArgs, log: &Log) -> anyhow::Result<()> {
+fn start_log(args: &ServeArgs, log: &LogSettings) -> anyhow::Result<()> {
     let level = args.log_level.as_ref().unwrap_or(&log.level);
     let wanted: Targets = level
         .parse()

@@ -8,7 +8,7 @@ use hark_server::control::fields;
 use hark_server::words::date;
 use serde_json::{Value, json};
 
-use crate::place::Place;
+use crate::location::ArchiveLocation;
 use crate::print;
 
 #[derive(Debug, Args)]
@@ -18,23 +18,23 @@ pub(crate) struct StatsArgs {
     pub(crate) json: bool,
 }
 
-pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    let stats = place.read()?.stats();
+pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let stats = location.read()?.stats();
     // If the server does not answer, its statistics are left out.
-    let server = place.server().ok().flatten();
+    let server = location.server().ok().flatten();
     let served = server.is_some();
     let live = server.and_then(|mut server| server.stats().ok());
     if args.json {
         let mut json = Value::Object(fields(&stats));
-        json["data"] = json!(place.data);
-        json["in_database"] = json!(place.database.is_some());
+        json["data"] = json!(location.data);
+        json["in_database"] = json!(location.database.is_some());
         json["server_running"] = json!(served);
         json["server"] = json!(live.as_ref().map(|live| of_server(live, &json)));
         print::line(&json.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     let plain = String::new;
-    let second = place.network.nature().units_per_s;
+    let second = location.network.nature().units_per_s;
     let time = |name, at: Option<u64>| match at.map(|at| at / second) {
         None => (name, "-".into(), plain()),
         Some(at) => (name, date(at), format!("{at} seconds since 1970")),
@@ -42,15 +42,15 @@ pub(crate) fn run(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
     let average = stats.bytes.checked_div(stats.records).unwrap_or(0);
     print::line(&format!(
         "{}{}",
-        if place.database.is_some() {
+        if location.database.is_some() {
             "in a database".into()
         } else {
-            place.shelf().display().to_string()
+            location.shelf().display().to_string()
         },
         if served { ", a server is running" } else { "" }
     ))?;
     print::line(&print::table(&[
-        (place.network.records(), print::number(stats.records), plain()),
+        (location.network.records(), print::number(stats.records), plain()),
         ("deleted, not given back", print::number(stats.dead), print::bytes(stats.dead_bytes)),
         ("on disk", print::bytes(stats.bytes), format!("{average} bytes each")),
         ("  log", print::bytes(stats.log_bytes), plain()),

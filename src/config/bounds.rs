@@ -22,8 +22,8 @@ const DAYS: u64 = 36_500;
 const THREADS: u64 = 256;
 
 /// A setting, its minimum and its maximum. [`RANGES`] groups them by section.
-type Range = (&'static str, u64, u64);
-static RANGES: &[(&str, &[Range])] = &[
+type SettingRange = (&'static str, u64, u64);
+static RANGES: &[(&str, &[SettingRange])] = &[
     (
         "server",
         &[
@@ -179,7 +179,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::config::typed::Value;
+    use crate::config::typed::TypedValue;
 
     #[test]
     fn every_number_has_its_least_and_its_most() {
@@ -213,7 +213,7 @@ mod tests {
         let setting = settings.find(|setting| setting.key == key).expect("a setting");
         let is_rate = (setting.show)(&config).starts_with('[');
         let text = if is_rate { format!("[{number}, {number}]") } else { number.to_string() };
-        (setting.set)(&mut config, &Value::Bare(text))?;
+        (setting.set)(&mut config, &TypedValue::Bare(text))?;
         Ok(faults(&config))
     }
 

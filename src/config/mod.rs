@@ -17,14 +17,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use hark_archive::limits::Limits;
-use hark_archive::retention::Policy;
-use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, Threads};
-use hark_server::{Addresses, MetricsDoor, Proxies};
+use hark_archive::retention::RetentionPolicy;
+use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
+use hark_server::{AddressLists, MetricsDoor, Proxies};
 
 use address::StoreAddress;
-pub use networks::{NETWORKS, Reload, Room, Served, ShelfConfig, StoreIs};
-pub(crate) use networks::{room, rooms, serve_these};
-use waku::Waku;
+pub use networks::{
+    NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig, StoreFacts,
+};
+pub(crate) use networks::{serve_these, setup, setups};
+use waku::WakuSettings;
 
 /// Checked settings.
 #[derive(Clone, Debug)]
@@ -33,35 +35,35 @@ pub struct Config {
     pub(crate) metrics: MetricsDoor,
     pub(crate) proxies: Proxies,
     pub(crate) deflate_from_bytes: usize,
-    pub(crate) threads: Threads,
+    pub(crate) threads: ThreadCounts,
     pub(crate) data: PathBuf,
     pub(crate) store: StoreAddress,
-    pub(crate) batch: hark_archive::writer::Options,
+    pub(crate) batch: hark_archive::writer::WriterOptions,
     pub(crate) seal_records: u32,
     pub(crate) log_bytes_max: u64,
     pub(crate) head_bytes_max: u64,
-    pub(crate) postgres: Postgres,
+    pub(crate) postgres: PostgresSettings,
     pub(crate) limits: Limits,
-    lists: policy::Lists,
+    lists: policy::PolicyLists,
     /// The addresses in `lists`, parsed, as `policy` is the rest of `lists`.
-    pub(crate) addresses: Addresses,
-    policy: hark_server::nostr::policy::Policy,
+    pub(crate) addresses: AddressLists,
+    policy: hark_server::nostr::policy::EventPolicy,
     /// The configuration file, if one was given.
     pub(crate) file: Option<PathBuf>,
     /// All files that were read, with their state just before.
-    pub(crate) files: Vec<Seen>,
+    pub(crate) files: Vec<FileState>,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) info: RelayInfo,
-    retention: Policy,
-    retention_every: Every,
-    pub(crate) mirror: Mirror,
-    pub(crate) waku: Waku,
-    pub(crate) log: Log,
+    retention: RetentionPolicy,
+    retention_every: IntervalSeconds,
+    pub(crate) mirror: MirrorSettings,
+    pub(crate) waku: WakuSettings,
+    pub(crate) log: LogSettings,
 }
 
 /// How an archive in a database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Postgres {
+pub(crate) struct PostgresSettings {
     pub(crate) read_url: Option<StoreAddress>,
     pub(crate) connections_max: usize,
     pub(crate) statement_timeout: Duration,
@@ -69,9 +71,9 @@ pub(crate) struct Postgres {
     pub(crate) migrate: bool,
 }
 
-impl Default for Postgres {
+impl Default for PostgresSettings {
     fn default() -> Self {
-        let options = hark_store_postgres::Options::default();
+        let options = hark_store_postgres::PostgresOptions::default();
         Self {
             read_url: options.read_url.map(StoreAddress::new),
             connections_max: options.pool_max,
@@ -84,7 +86,7 @@ impl Default for Postgres {
 
 /// A second store that receives every write that the first store accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mirror {
+pub(crate) struct MirrorSettings {
     /// The address of the second store; `None` for no mirror.
     pub(crate) store: Option<StoreAddress>,
     pub(crate) queue_bytes_max: usize,
@@ -92,17 +94,17 @@ pub(crate) struct Mirror {
 
 /// Seconds between two rounds of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Every(u64);
+struct IntervalSeconds(u64);
 
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Log {
+pub(crate) struct LogSettings {
     pub(crate) level: String,
     pub(crate) format: LogFormat,
     pub(crate) slow_question_ms: Option<u64>,
 }
 
-impl Log {
+impl LogSettings {
     /// Queries slower than this are logged. `None` disables the log.
     fn slow_question(&self) -> Option<Duration> {
         self.slow_question_ms.map(Duration::from_millis)
@@ -119,37 +121,37 @@ pub(crate) enum LogFormat {
 
 impl Default for Config {
     fn default() -> Self {
-        let store = hark_store_embedded::Options::default();
-        let retention = Policy::default();
+        let store = hark_store_embedded::EmbeddedOptions::default();
+        let retention = RetentionPolicy::default();
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
             metrics: MetricsDoor::default(),
             proxies: Proxies::default(),
             deflate_from_bytes: DEFLATE_FROM_BYTES,
-            threads: Threads::default(),
+            threads: ThreadCounts::default(),
             data: "data".into(),
             store: StoreAddress::new("embedded".into()),
-            batch: hark_archive::writer::Options::default(),
+            batch: hark_archive::writer::WriterOptions::default(),
             seal_records: store.seal_records,
             log_bytes_max: store.log_bytes_max,
             head_bytes_max: store.head_bytes_max,
-            postgres: Postgres::default(),
+            postgres: PostgresSettings::default(),
             limits: Limits::default(),
-            lists: policy::Lists::default(),
-            addresses: Addresses::default(),
-            policy: hark_server::nostr::policy::Policy::default(),
+            lists: policy::PolicyLists::default(),
+            addresses: AddressLists::default(),
+            policy: hark_server::nostr::policy::EventPolicy::default(),
             file: None,
             files: Vec::new(),
             private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
             info: RelayInfo::default(),
-            retention_every: Every(retention.every.as_secs()),
+            retention_every: IntervalSeconds(retention.every.as_secs()),
             retention,
-            mirror: Mirror {
+            mirror: MirrorSettings {
                 store: None,
-                queue_bytes_max: hark_archive::mirror::Options::default().queue_bytes_max,
+                queue_bytes_max: hark_archive::mirror::MirrorOptions::default().queue_bytes_max,
             },
-            waku: Waku::default(),
-            log: Log {
+            waku: WakuSettings::default(),
+            log: LogSettings {
                 level: "info".into(),
                 format: LogFormat::Text,
                 slow_question_ms: Some(1_000),
@@ -177,13 +179,13 @@ impl std::error::Error for Faults {}
 
 /// The state of a file at one moment. Comparing two states tells whether the file has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct FileState {
     file: PathBuf,
     /// The file's modification time and length; `None` if the file does not exist.
     state: Option<(SystemTime, u64)>,
 }
 
-impl Seen {
+impl FileState {
     fn new(file: PathBuf) -> Self {
         let state = |file: &Path| {
             let meta = std::fs::metadata(file).ok()?;
@@ -204,7 +206,8 @@ impl Config {
         let mut faults = Vec::new();
         let mut typed = Vec::new();
         // The state is taken before the file is read, so that a change meanwhile is noticed.
-        let mut files: Vec<Seen> = file.map(|file| Seen::new(file.into())).into_iter().collect();
+        let mut files: Vec<FileState> =
+            file.map(|file| FileState::new(file.into())).into_iter().collect();
         if let Some(path) = file {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 Faults(vec![format!("{} could not be read: {error}", path.display())])
@@ -226,7 +229,7 @@ impl Config {
             faults.extend(config.contradictions());
             let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
             config.file = file.map(Path::to_path_buf);
-            files.extend(config.lists.files(folder).into_iter().map(Seen::new));
+            files.extend(config.lists.files(folder).into_iter().map(FileState::new));
             config.files = files;
             match config.lists.read(folder) {
                 Ok((addresses, policy)) => (config.addresses, config.policy) = (addresses, policy),
@@ -273,8 +276,8 @@ impl Config {
 
     /// Returns `policy` with the values that are common to all shelves: its interval, its batch
     /// size and its clock tolerance.
-    pub fn retention(&self, policy: &Policy) -> Policy {
-        Policy {
+    pub fn retention(&self, policy: &RetentionPolicy) -> RetentionPolicy {
+        RetentionPolicy {
             every: Duration::from_secs(self.retention_every.0),
             batch_max: self.retention.batch_max,
             clock_ahead_max_s: self.retention.clock_ahead_max_s,

@@ -6,38 +6,38 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use hark_archive::retention::Policy;
+use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network;
-use hark_server::door::Serve;
+use hark_server::door::ServableNetwork;
 use hark_server::shelf;
 
 use super::{Config, nostr, waku};
 
 /// All networks, in the order in which they are served. The first is the default.
-pub static NETWORKS: &[Room] = &[nostr::ROOM, waku::ROOM];
+pub static NETWORKS: &[NetworkSetup] = &[nostr::SETUP, waku::SETUP];
 
 /// The networks that this process knows; [`NETWORKS`] if unset.
-static KNOWN: OnceLock<&'static [Room]> = OnceLock::new();
+static KNOWN: OnceLock<&'static [NetworkSetup]> = OnceLock::new();
 
 /// Sets the networks that this process knows. Called once, at its start.
-pub(crate) fn serve_these(rooms: &'static [Room]) {
+pub(crate) fn serve_these(setups: &'static [NetworkSetup]) {
     // It cannot fail, since this function is called once.
-    let _ = KNOWN.set(rooms);
+    let _ = KNOWN.set(setups);
 }
 
 /// The networks that this process knows.
-pub(crate) fn rooms() -> &'static [Room] {
+pub(crate) fn setups() -> &'static [NetworkSetup] {
     KNOWN.get().copied().unwrap_or(NETWORKS)
 }
 
-/// Returns the [`Room`] of the network with this name.
-pub(crate) fn room(network: &str) -> Option<&'static Room> {
-    rooms().iter().find(|room| room.network.name() == network)
+/// Returns the [`NetworkSetup`] of the network with this name.
+pub(crate) fn setup(network: &str) -> Option<&'static NetworkSetup> {
+    setups().iter().find(|setup| setup.network.name() == network)
 }
 
 /// A network, as this program serves it.
 #[derive(Clone, Copy)]
-pub struct Room {
+pub struct NetworkSetup {
     /// The network itself.
     pub network: &'static dyn Network,
     /// Returns the settings of the network's shelf.
@@ -45,13 +45,13 @@ pub struct Room {
     /// Whether `hark serve` serves the network.
     pub is_served: fn(&Config) -> bool,
     /// Builds the network's shelf and doors, which are opened later.
-    pub serve: fn(&Config, shelf::Options, &StoreIs<'_>) -> Served,
+    pub serve: fn(&Config, shelf::ShelfOptions, &StoreFacts<'_>) -> NetworkService,
 }
 
 /// Settings of a network's shelf.
 pub struct ShelfConfig {
     /// Which records are deleted, and when.
-    pub retention: Policy,
+    pub retention: RetentionPolicy,
     /// Days that one partition of the database tables covers.
     pub part_days: u64,
     /// The maximum bytes of a record.
@@ -60,7 +60,7 @@ pub struct ShelfConfig {
 
 /// What a network's doors must know besides the settings.
 #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
-pub struct StoreIs<'a> {
+pub struct StoreFacts<'a> {
     /// The archive's directory.
     pub data: &'a Path,
     /// Whether the database is on this machine; `None` if the archive is in files.
@@ -72,12 +72,12 @@ pub struct StoreIs<'a> {
 }
 
 /// A network that is to be served.
-pub struct Served {
+pub struct NetworkService {
     /// The network's shelf and doors, not opened yet.
-    pub network: Box<dyn Serve>,
+    pub network: Box<dyn ServableNetwork>,
     /// Applies changed settings while the network is served.
-    pub reload: Reload,
+    pub reload: ReloadCallback,
 }
 
 /// A function that applies changed settings while a network is served.
-pub type Reload = Box<dyn Fn(&Config) + Send + Sync>;
+pub type ReloadCallback = Box<dyn Fn(&Config) + Send + Sync>;

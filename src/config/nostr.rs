@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use hark_server::nostr::{Config as RelayConfig, Serving, policy};
+use hark_server::nostr::{RelayConfig, RelayService, policy};
 use hark_server::shelf;
 
 use super::Config;
-use super::networks::{Room, Served, ShelfConfig, StoreIs};
+use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
 
 /// The network, as this program serves it.
-pub(super) const ROOM: Room = Room {
+pub(super) const SETUP: NetworkSetup = NetworkSetup {
     network: &hark_networks::nostr::Nostr,
     shelf: |config| ShelfConfig {
         retention: config.retention(&config.retention),
@@ -20,7 +20,7 @@ pub(super) const ROOM: Room = Room {
     serve,
 };
 
-fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
+fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
     let mut relay = RelayConfig::new(at.listen.unwrap_or(config.listen));
     relay.deflate_from_bytes = config.deflate_from_bytes;
     relay.slow_question = config.log.slow_question();
@@ -33,8 +33,8 @@ fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
     }
     relay.policy = policy::shared(config.policy.clone());
     let in_force = Arc::clone(&relay.policy);
-    Served {
-        network: Box::new(Serving { config: relay, shelf }),
+    NetworkService {
+        network: Box::new(RelayService { config: relay, shelf }),
         reload: Box::new(move |config| in_force.store(Arc::new(config.policy.clone()))),
     }
 }

@@ -7,30 +7,30 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use hark_codec::hex;
-use hark_server::Addresses;
-use hark_server::nostr::policy::{Policy, Words};
+use hark_server::AddressLists;
+use hark_server::nostr::policy::{EventPolicy, WordList};
 use hark_server::ranges;
 use ipnet::IpNet;
 
 /// A list as typed: entries, and `@` names of files of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct List(pub(crate) Vec<String>);
+pub(crate) struct PolicyList(pub(crate) Vec<String>);
 
 /// All lists of the policy, and the proof of work that events must show.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lists {
-    pub(crate) allow_addresses: List,
-    pub(crate) deny_addresses: List,
-    pub(crate) allow_keys: List,
-    pub(crate) deny_keys: List,
-    pub(crate) allow_kinds: List,
-    pub(crate) deny_kinds: List,
-    pub(crate) allow_words: List,
-    pub(crate) deny_words: List,
+pub(crate) struct PolicyLists {
+    pub(crate) allow_addresses: PolicyList,
+    pub(crate) deny_addresses: PolicyList,
+    pub(crate) allow_keys: PolicyList,
+    pub(crate) deny_keys: PolicyList,
+    pub(crate) allow_kinds: PolicyList,
+    pub(crate) deny_kinds: PolicyList,
+    pub(crate) allow_words: PolicyList,
+    pub(crate) deny_words: PolicyList,
     pub(crate) pow_bits_min: u64,
 }
 
-impl Lists {
+impl PolicyLists {
     /// Returns all files that the lists name. Relative names are resolved against `folder`.
     pub(crate) fn files(&self, folder: &Path) -> Vec<PathBuf> {
         let lists = [
@@ -48,13 +48,13 @@ impl Lists {
     }
 
     /// Reads the files and checks every entry.
-    pub(crate) fn read(&self, folder: &Path) -> Result<(Addresses, Policy), Vec<String>> {
-        let mut reader = Reader { folder, faults: Vec::new() };
-        let addresses = Addresses {
+    pub(crate) fn read(&self, folder: &Path) -> Result<(AddressLists, EventPolicy), Vec<String>> {
+        let mut reader = PolicyReader { folder, faults: Vec::new() };
+        let addresses = AddressLists {
             allow: reader.list("allow_addresses", &self.allow_addresses, range),
             deny: reader.list("deny_addresses", &self.deny_addresses, range),
         };
-        let policy = Policy {
+        let policy = EventPolicy {
             allow_keys: reader.list("allow_keys", &self.allow_keys, key).into_iter().collect(),
             deny_keys: reader.list("deny_keys", &self.deny_keys, key).into_iter().collect(),
             allow_kinds: reader.list("allow_kinds", &self.allow_kinds, kinds),
@@ -67,16 +67,16 @@ impl Lists {
     }
 }
 
-struct Reader<'a> {
+struct PolicyReader<'a> {
     folder: &'a Path,
     faults: Vec<String>,
 }
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     fn list<T>(
         &mut self,
         name: &str,
-        list: &List,
+        list: &PolicyList,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
         let mut values = Vec::new();
@@ -117,11 +117,11 @@ impl Reader<'_> {
         }
     }
 
-    fn words(&mut self, name: &str, list: &List) -> Words {
+    fn words(&mut self, name: &str, list: &PolicyList) -> WordList {
         let words = self.list(name, list, |word| Ok(word.to_owned()));
-        Words::new(&words).unwrap_or_else(|error| {
+        WordList::new(&words).unwrap_or_else(|error| {
             self.faults.push(format!("[policy] `{name}`: {error}"));
-            Words::default()
+            WordList::default()
         })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hark_archive::Key;
 use hark_archive::limits::Rate;
-use hark_archive::retention::Rule;
+use hark_archive::retention::RetentionRule;
 use hark_codec::hex;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::retention::Retention;
@@ -17,11 +17,11 @@ use ipnet::IpNet;
 
 use super::Config;
 use super::address::StoreAddress;
-use super::policy::List;
-use super::typed::{Value, did_you_mean};
+use super::policy::PolicyList;
+use super::typed::{TypedValue, did_you_mean};
 
 /// A `[section]` of the file.
-pub(crate) struct Section {
+pub(crate) struct SettingsSection {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
     pub(crate) settings: &'static [Setting],
@@ -33,7 +33,7 @@ pub(crate) struct Setting {
     pub(crate) doc: &'static str,
     /// The value as TOML.
     pub(crate) show: fn(&Config) -> String,
-    pub(crate) set: fn(&mut Config, &Value) -> Result<(), String>,
+    pub(crate) set: fn(&mut Config, &TypedValue) -> Result<(), String>,
     /// Whether two configurations have the same value, including its secret parts.
     pub(crate) is_same: fn(&Config, &Config) -> bool,
 }
@@ -51,7 +51,7 @@ macro_rules! settings {
             doc: $doc,
             show: |config| config.$($field).+.show(),
             set: |config, value| {
-                config.$($field).+ = Plain::read(value)?;
+                config.$($field).+ = SettingType::read(value)?;
                 Ok(())
             },
             is_same: |one, other| one.$($field).+ == other.$($field).+,
@@ -61,8 +61,8 @@ macro_rules! settings {
 
 pub(super) use settings;
 
-pub(crate) static SECTIONS: &[Section] = &[
-    Section {
+pub(crate) static SECTIONS: &[SettingsSection] = &[
+    SettingsSection {
         name: "server",
         doc: "Where Hark listens.",
         settings: settings! {
@@ -76,7 +76,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "read_threads" threads.read: "Threads that search the archive. 0: by the number of cores.";
         },
     },
-    Section {
+    SettingsSection {
         name: "archive",
         doc: "What is kept where, and how writes are grouped.",
         settings: settings! {
@@ -91,7 +91,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "head_bytes_max" head_bytes_max: "Bytes of memory after which they do, about: events with many tags take more. Up to four times as many are in use\nwhile events come faster than segments are made; then writers wait.";
         },
     },
-    Section {
+    SettingsSection {
         name: "postgres",
         doc: "How an archive in PostgreSQL is used (store = \"postgres://…\").",
         settings: settings! {
@@ -102,7 +102,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "migrate" postgres.migrate: "Whether `hark serve` brings the tables up to date when it starts.";
         },
     },
-    Section {
+    SettingsSection {
         name: "limits",
         doc: "Bounds, and what happens at them. Read again when this file changes.",
         settings: settings! {
@@ -147,14 +147,14 @@ pub(crate) static SECTIONS: &[Section] = &[
             "takeover_records_max" limits.takeover_records_max: "Events it hears of meanwhile and keeps in memory. After that it closes them.";
         },
     },
-    Section {
+    SettingsSection {
         name: "privacy",
         doc: "What only those see whom it concerns, once they have shown who they are (NIP-42).",
         settings: settings! {
             "kinds" private_kinds: "Kinds that only their author and those in their `p` tags get: direct messages (NIP-04), gift wraps (NIP-59) and passing gift wraps. []: everyone gets everything.";
         },
     },
-    Section {
+    SettingsSection {
         name: "rates",
         doc: "How fast things may come: [so many a minute, so many at once after a rest]. Faster is refused with\n# `rate-limited:`. [0, 0]: any. `hark serve --unlimited` lifts all of them. Read again when this file changes.",
         settings: settings! {
@@ -166,7 +166,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit.";
         },
     },
-    Section {
+    SettingsSection {
         name: "policy",
         doc: "Who may come and what may be published. An empty list asks for nothing. An entry that starts with @\n# names a file with one entry a line, beside this one unless its path is absolute; # starts a comment there.\n# Read again when this file or one of those changes.",
         settings: settings! {
@@ -181,7 +181,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "pow_bits_min" lists.pow_bits_min: "Work an event must show and commit to (NIP-13): leading zero bits of its id.";
         },
     },
-    Section {
+    SettingsSection {
         name: "info",
         doc: "What the relay says about itself (NIP-11).",
         settings: settings! {
@@ -196,7 +196,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "terms_of_service" info.terms_of_service: "URL of the terms.";
         },
     },
-    Section {
+    SettingsSection {
         name: "retention",
         doc: "What is not kept for ever. Expired events always go.",
         settings: settings! {
@@ -208,7 +208,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             "rules" retention.rules: "What goes when it is old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex) narrow a rule; older_than is s, m, h, d, w or y.";
         },
     },
-    Section {
+    SettingsSection {
         name: "mirror",
         doc: "A second store that gets every event the first one accepts, to move there without losing any, and back.",
         settings: settings! {
@@ -217,7 +217,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         },
     },
     super::waku::SECTION,
-    Section {
+    SettingsSection {
         name: "log",
         doc: "Logs go to stderr.",
         settings: settings! {
@@ -242,26 +242,26 @@ const LIVE_TOO: [(&str, &str); 4] = [
 ];
 
 /// Whether a change of the setting takes effect without a restart.
-pub(crate) fn is_live(section: &Section, setting: &Setting) -> bool {
+pub(crate) fn is_live(section: &SettingsSection, setting: &Setting) -> bool {
     LIVE.contains(&section.name) && !NOT_LIVE.contains(&setting.key)
         || LIVE_TOO.contains(&(section.name, setting.key))
 }
 
 /// A type that a setting can have.
-pub(super) trait Plain: Sized {
-    fn read(value: &Value) -> Result<Self, String>;
+pub(super) trait SettingType: Sized {
+    fn read(value: &TypedValue) -> Result<Self, String>;
     fn show(&self) -> String;
 }
 
-fn wanted<T>(what: &str, got: &Value) -> Result<T, String> {
+fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
     let got = match got {
         // A value typed for the wrong setting may be an address with a password.
-        Value::Text(text) | Value::Bare(text) => format!("{:?}", shown(text)),
-        Value::Whole(number) => number.to_string(),
-        Value::Switch(switch) => switch.to_string(),
-        Value::List(_) => "a list".into(),
-        Value::Table(_) => "a table".into(),
-        Value::Other(what) => (*what).into(),
+        TypedValue::Text(text) | TypedValue::Bare(text) => format!("{:?}", shown(text)),
+        TypedValue::Whole(number) => number.to_string(),
+        TypedValue::Switch(switch) => switch.to_string(),
+        TypedValue::List(_) => "a list".into(),
+        TypedValue::Table(_) => "a table".into(),
+        TypedValue::Other(what) => (*what).into(),
     };
     Err(format!("must be {what}, but is {got}"))
 }
@@ -270,12 +270,14 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
-impl Plain for u64 {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for u64 {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let what = "a whole number, 0 or above";
         match value {
-            Value::Whole(number) => Self::try_from(*number).or_else(|_| wanted(what, value)),
-            Value::Bare(text) => text.replace('_', "").parse().or_else(|_| wanted(what, value)),
+            TypedValue::Whole(number) => Self::try_from(*number).or_else(|_| wanted(what, value)),
+            TypedValue::Bare(text) => {
+                text.replace('_', "").parse().or_else(|_| wanted(what, value))
+            }
             _ => wanted(what, value),
         }
     }
@@ -285,8 +287,8 @@ impl Plain for u64 {
     }
 }
 
-impl Plain for u32 {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for u32 {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         Self::try_from(u64::read(value)?).or_else(|_| wanted("a smaller number", value))
     }
 
@@ -295,8 +297,8 @@ impl Plain for u32 {
     }
 }
 
-impl Plain for u16 {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for u16 {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         Self::try_from(u64::read(value)?).or_else(|_| wanted("at most 65535", value))
     }
 
@@ -305,8 +307,8 @@ impl Plain for u16 {
     }
 }
 
-impl Plain for Retention {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Retention {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         String::read(value)?.parse().map_err(|fault: String| format!("cannot be read: {fault}"))
     }
 
@@ -315,8 +317,8 @@ impl Plain for Retention {
     }
 }
 
-impl Plain for usize {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for usize {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         Self::try_from(u64::read(value)?).or_else(|_| wanted("a smaller number", value))
     }
 
@@ -325,11 +327,11 @@ impl Plain for usize {
     }
 }
 
-impl Plain for bool {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for bool {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match value {
-            Value::Switch(switch) => Ok(*switch),
-            Value::Bare(text) => text.parse().or_else(|_| wanted("true or false", value)),
+            TypedValue::Switch(switch) => Ok(*switch),
+            TypedValue::Bare(text) => text.parse().or_else(|_| wanted("true or false", value)),
             _ => wanted("true or false", value),
         }
     }
@@ -340,8 +342,8 @@ impl Plain for bool {
 }
 
 /// 0 stands for none.
-impl Plain for Option<u64> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Option<u64> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         Ok(Some(u64::read(value)?).filter(|number| *number > 0))
     }
 
@@ -350,10 +352,10 @@ impl Plain for Option<u64> {
     }
 }
 
-impl Plain for String {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for String {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match value {
-            Value::Text(text) | Value::Bare(text) => Ok(text.clone()),
+            TypedValue::Text(text) | TypedValue::Bare(text) => Ok(text.clone()),
             _ => wanted("text in quotes", value),
         }
     }
@@ -364,8 +366,8 @@ impl Plain for String {
 }
 
 /// Empty text stands for none.
-impl Plain for Option<String> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Option<String> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         Ok(Some(String::read(value)?).filter(|text| !text.is_empty()))
     }
 
@@ -374,8 +376,8 @@ impl Plain for Option<String> {
     }
 }
 
-impl Plain for StoreAddress {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for StoreAddress {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         String::read(value).map(Self::new)
     }
 
@@ -385,8 +387,8 @@ impl Plain for StoreAddress {
 }
 
 /// Empty text stands for none.
-impl Plain for Option<StoreAddress> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Option<StoreAddress> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         Ok(Option::<String>::read(value)?.map(StoreAddress::new))
     }
 
@@ -395,8 +397,8 @@ impl Plain for Option<StoreAddress> {
     }
 }
 
-impl Plain for PathBuf {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for PathBuf {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let path = String::read(value)?;
         if path.is_empty() { wanted("a directory", value) } else { Ok(path.into()) }
     }
@@ -406,8 +408,8 @@ impl Plain for PathBuf {
     }
 }
 
-impl Plain for SocketAddr {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for SocketAddr {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let what = "an address and port like 127.0.0.1:7777 or [::]:7777";
         String::read(value)
             .ok()
@@ -421,10 +423,10 @@ impl Plain for SocketAddr {
 }
 
 /// Empty text stands for none.
-impl Plain for Option<SocketAddr> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Option<SocketAddr> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match value {
-            Value::Text(text) | Value::Bare(text) if text.is_empty() => Ok(None),
+            TypedValue::Text(text) | TypedValue::Bare(text) if text.is_empty() => Ok(None),
             _ => SocketAddr::read(value).map(Some),
         }
     }
@@ -434,8 +436,8 @@ impl Plain for Option<SocketAddr> {
     }
 }
 
-impl Plain for Vec<IpNet> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Vec<IpNet> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let what = "a list of addresses and networks like [\"127.0.0.1\", \"10.0.0.0/8\"]";
         let ranges = texts(value).and_then(|texts| {
             texts.iter().map(|text| ranges::read(text).ok()).collect::<Option<_>>()
@@ -450,8 +452,8 @@ impl Plain for Vec<IpNet> {
 }
 
 /// `[per_minute, at_once]`; [0, 0] stands for none.
-impl Plain for Option<Rate> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Option<Rate> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let what = "two whole numbers: [so many a minute, so many at once]";
         let numbers: Option<Vec<u64>> =
             value.entries().and_then(|list| list.iter().map(|n| u64::read(n).ok()).collect());
@@ -469,11 +471,11 @@ impl Plain for Option<Rate> {
     }
 }
 
-impl Plain for List {
-    fn read(value: &Value) -> Result<Self, String> {
-        let entry = |value: &Value| match value {
-            Value::Text(text) | Value::Bare(text) => Some(text.clone()),
-            Value::Whole(number) => Some(number.to_string()),
+impl SettingType for PolicyList {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let entry = |value: &TypedValue| match value {
+            TypedValue::Text(text) | TypedValue::Bare(text) => Some(text.clone()),
+            TypedValue::Whole(number) => Some(number.to_string()),
             _ => None,
         };
         let entries =
@@ -489,8 +491,8 @@ impl Plain for List {
     }
 }
 
-impl Plain for Vec<String> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Vec<String> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         texts(value).map_or_else(|| wanted("a list of texts in quotes", value), Ok)
     }
 
@@ -501,13 +503,13 @@ impl Plain for Vec<String> {
 }
 
 /// A list of texts.
-fn texts(value: &Value) -> Option<Vec<String>> {
+fn texts(value: &TypedValue) -> Option<Vec<String>> {
     value.entries()?.iter().map(|value| String::read(value).ok()).collect()
 }
 
 /// In milliseconds.
-impl Plain for Duration {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Duration {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         u64::read(value).map(Self::from_millis)
     }
 
@@ -517,8 +519,8 @@ impl Plain for Duration {
 }
 
 /// In seconds.
-impl Plain for super::Every {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for super::IntervalSeconds {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match u64::read(value)? {
             0 => wanted("at least 1", value),
             seconds => Ok(Self(seconds)),
@@ -530,11 +532,11 @@ impl Plain for super::Every {
     }
 }
 
-impl Plain for super::LogFormat {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for super::LogFormat {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match value {
-            Value::Text(text) | Value::Bare(text) if text == "text" => Ok(Self::Text),
-            Value::Text(text) | Value::Bare(text) if text == "json" => Ok(Self::Json),
+            TypedValue::Text(text) | TypedValue::Bare(text) if text == "text" => Ok(Self::Text),
+            TypedValue::Text(text) | TypedValue::Bare(text) if text == "json" => Ok(Self::Json),
             _ => wanted("\"text\" or \"json\"", value),
         }
     }
@@ -544,8 +546,8 @@ impl Plain for super::LogFormat {
     }
 }
 
-impl Plain for super::waku::Forward {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for super::waku::ForwardMode {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match String::read(value).as_deref() {
             Ok("auto") => Ok(Self::Auto),
             Ok("always") => Ok(Self::Always),
@@ -563,8 +565,8 @@ impl Plain for super::waku::Forward {
     }
 }
 
-impl Plain for Vec<ProtectedShard> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Vec<ProtectedShard> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let what =
             "a list of shards and public keys like [\"32:02…\"], a key of 66 or 130 hex digits";
         let shards = texts(value)
@@ -579,12 +581,12 @@ impl Plain for Vec<ProtectedShard> {
 }
 
 /// A list of numbers below 65,536.
-fn numbers(value: &Value) -> Option<Vec<u16>> {
+fn numbers(value: &TypedValue) -> Option<Vec<u16>> {
     value.entries()?.iter().map(|number| u16::read(number).ok()).collect()
 }
 
-impl Plain for Vec<u16> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Vec<u16> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         numbers(value).map_or_else(|| wanted("a list of shards like [0, 1]", value), Ok)
     }
 
@@ -593,8 +595,8 @@ impl Plain for Vec<u16> {
     }
 }
 
-impl Plain for Vec<u32> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Vec<u32> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         let kinds = numbers(value).map(|kinds| kinds.into_iter().map(u32::from).collect());
         kinds.map_or_else(|| wanted("a list of kinds like [1, 7]", value), Ok)
     }
@@ -604,8 +606,8 @@ impl Plain for Vec<u32> {
     }
 }
 
-impl Plain for Vec<Rule> {
-    fn read(value: &Value) -> Result<Self, String> {
+impl SettingType for Vec<RetentionRule> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
         match value.entries() {
             Some(list) => list.iter().map(rule).collect(),
             None => wanted("a list of rules in TOML", value),
@@ -618,17 +620,17 @@ impl Plain for Vec<Rule> {
     }
 }
 
-fn rule(value: &Value) -> Result<Rule, String> {
+fn rule(value: &TypedValue) -> Result<RetentionRule, String> {
     const KEYS: [&str; 4] = ["kinds", "not_kinds", "authors", "older_than"];
-    let Value::Table(table) = value else {
+    let TypedValue::Table(table) = value else {
         return wanted("a rule like { older_than = \"90d\" }", value);
     };
-    let mut rule = Rule::default();
+    let mut rule = RetentionRule::default();
     let mut older_than = None;
     for (key, line, value) in table {
         let read = match key.as_str() {
-            "kinds" => Plain::read(value).map(|kinds| rule.kinds = Some(kinds)),
-            "not_kinds" => Plain::read(value).map(|kinds| rule.not_kinds = kinds),
+            "kinds" => SettingType::read(value).map(|kinds| rule.kinds = Some(kinds)),
+            "not_kinds" => SettingType::read(value).map(|kinds| rule.not_kinds = kinds),
             "authors" => authors(value).map(|authors| rule.authors = Some(authors)),
             "older_than" => age(value).map(|age_s| older_than = Some(age_s)),
             _ => Err(format!("unknown{}", did_you_mean(key, KEYS.into_iter()))),
@@ -640,9 +642,9 @@ fn rule(value: &Value) -> Result<Rule, String> {
     Ok(rule)
 }
 
-fn age(value: &Value) -> Result<u64, String> {
+fn age(value: &TypedValue) -> Result<u64, String> {
     let what = "an age like \"90d\" (s, m, h, d, w, y)";
-    let Value::Text(text) = value else { return wanted(what, value) };
+    let TypedValue::Text(text) = value else { return wanted(what, value) };
     let years = text.strip_suffix('y').and_then(|years| years.parse::<u64>().ok());
     years
         .and_then(|years| years.checked_mul(365 * 86_400))
@@ -650,17 +652,17 @@ fn age(value: &Value) -> Result<u64, String> {
         .map_or_else(|| wanted(what, value), Ok)
 }
 
-fn authors(value: &Value) -> Result<Vec<Key>, String> {
+fn authors(value: &TypedValue) -> Result<Vec<Key>, String> {
     let what = "a list of public keys, 64 lowercase hex digits each";
-    let Value::List(list) = value else { return wanted(what, value) };
-    let key = |value: &Value| match value {
-        Value::Text(text) => hex::decode_32(text.as_bytes()),
+    let TypedValue::List(list) = value else { return wanted(what, value) };
+    let key = |value: &TypedValue| match value {
+        TypedValue::Text(text) => hex::decode_32(text.as_bytes()),
         _ => None,
     };
     list.iter().map(key).collect::<Option<_>>().map_or_else(|| wanted(what, value), Ok)
 }
 
-fn show_rule(rule: &Rule) -> String {
+fn show_rule(rule: &RetentionRule) -> String {
     let mut parts = Vec::new();
     if let Some(kinds) = &rule.kinds {
         parts.push(format!("kinds = {kinds:?}"));

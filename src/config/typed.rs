@@ -11,12 +11,12 @@ use super::settings::{SECTIONS, Setting};
 
 /// Where a value was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     File { path: PathBuf, line: usize },
     Environment(String),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
@@ -27,19 +27,19 @@ impl fmt::Display for Origin {
 
 /// A value as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum TypedValue {
     Text(String),
     /// Text from the environment, which has no other type.
     Bare(String),
     Whole(i64),
     Switch(bool),
-    List(Vec<Value>),
+    List(Vec<TypedValue>),
     /// One of an array of tables, with the line of each key.
-    Table(Vec<(String, usize, Value)>),
+    Table(Vec<(String, usize, TypedValue)>),
     Other(&'static str),
 }
 
-impl Value {
+impl TypedValue {
     /// Returns the entries of a list; `None` for other values. In the environment a list is written
     /// as in a file, `[4, 1059]`, or as entries separated by commas.
     pub(crate) fn entries(&self) -> Option<Cow<'_, [Self]>> {
@@ -59,29 +59,29 @@ impl Value {
     }
 }
 
-fn list_in_toml(text: &str) -> Option<Vec<Value>> {
+fn list_in_toml(text: &str) -> Option<Vec<TypedValue>> {
     let text = format!("list = {text}");
     let document = DeTable::parse(&text).ok()?;
     let mut values = document.get_ref().values();
     let (Some(list), None) = (values.next(), values.next()) else { return None };
     match convert(list.get_ref(), &|at| 1 + text[..at].matches('\n').count()) {
-        Value::List(entries) => Some(entries),
+        TypedValue::List(entries) => Some(entries),
         _ => None,
     }
 }
 
 /// A value, its setting and its origin.
 #[derive(Debug)]
-pub(crate) struct Typed {
+pub(crate) struct TypedSetting {
     pub(crate) setting: &'static Setting,
-    pub(crate) value: Value,
-    pub(crate) origin: Origin,
+    pub(crate) value: TypedValue,
+    pub(crate) origin: ValueOrigin,
 }
 
 /// Reads a file's text.
-pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<Typed>, Vec<String>> {
+pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<TypedSetting>, Vec<String>> {
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
-    let at = |at: usize| Origin::File { path: path.to_path_buf(), line: line_of(at) };
+    let at = |at: usize| ValueOrigin::File { path: path.to_path_buf(), line: line_of(at) };
     let document = DeTable::parse(text).map_err(|error| {
         let place = at(error.span().map_or(0, |span| span.start));
         vec![format!("{place}: {}", error.message())]
@@ -105,7 +105,7 @@ pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<Typed>, Vec<Strin
             match find(name, key) {
                 Ok(setting) => {
                     let value = convert(value.get_ref(), &line_of);
-                    typed.push(Typed { setting, value, origin: place });
+                    typed.push(TypedSetting { setting, value, origin: place });
                 }
                 Err(fault) => faults.push(format!("{place}: {fault}")),
             }
@@ -121,7 +121,7 @@ const NOT_SETTINGS: [&str; 2] = ["HARK_DATA", "HARK_CONFIG"];
 /// it is a fault. Variables that name no section are ignored.
 pub(crate) fn from_environment(
     variables: impl Iterator<Item = (String, String)>,
-) -> Result<Vec<Typed>, Vec<String>> {
+) -> Result<Vec<TypedSetting>, Vec<String>> {
     let mut typed = Vec::new();
     let mut faults = Vec::new();
     for (name, text) in variables {
@@ -135,10 +135,10 @@ pub(crate) fn from_environment(
             continue;
         }
         match find(section, key) {
-            Ok(setting) => typed.push(Typed {
+            Ok(setting) => typed.push(TypedSetting {
                 setting,
-                value: Value::Bare(text),
-                origin: Origin::Environment(name),
+                value: TypedValue::Bare(text),
+                origin: ValueOrigin::Environment(name),
             }),
             Err(fault) => faults.push(format!("environment variable {name}: {fault}")),
         }
@@ -159,18 +159,18 @@ fn find(section: &str, key: &str) -> Result<&'static Setting, String> {
     })
 }
 
-fn convert(value: &DeValue<'_>, line_of: &dyn Fn(usize) -> usize) -> Value {
+fn convert(value: &DeValue<'_>, line_of: &dyn Fn(usize) -> usize) -> TypedValue {
     match value {
-        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::String(text) => TypedValue::Text(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            .map_or(Value::Other("a number that is too large"), Value::Whole),
-        DeValue::Boolean(switch) => Value::Switch(*switch),
+            .map_or(TypedValue::Other("a number that is too large"), TypedValue::Whole),
+        DeValue::Boolean(switch) => TypedValue::Switch(*switch),
         DeValue::Array(list) => {
-            Value::List(list.iter().map(|value| convert(value.get_ref(), line_of)).collect())
+            TypedValue::List(list.iter().map(|value| convert(value.get_ref(), line_of)).collect())
         }
-        DeValue::Float(_) => Value::Other("a fraction"),
-        DeValue::Datetime(_) => Value::Other("a date"),
-        DeValue::Table(table) => Value::Table(
+        DeValue::Float(_) => TypedValue::Other("a fraction"),
+        DeValue::Datetime(_) => TypedValue::Other("a date"),
+        DeValue::Table(table) => TypedValue::Table(
             table
                 .iter()
                 .map(|(key, value)| {

@@ -12,14 +12,16 @@ use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::retention::Retention;
 use hark_server::shelf;
-use hark_server::waku::{Config as NodeConfig, Serving, Settings, StoreAt, can_forward, shared};
+use hark_server::waku::{
+    NodeConfig, NodeService, NodeSettings, StoreLocation, can_forward, shared,
+};
 
 use super::Config;
-use super::networks::{Room, Served, ShelfConfig, StoreIs};
-use super::settings::{Plain, Section, Setting, settings};
+use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
+use super::settings::{Setting, SettingType, SettingsSection, settings};
 
 /// The network, as this program serves it.
-pub(super) const ROOM: Room = Room {
+pub(super) const SETUP: NetworkSetup = NetworkSetup {
     network: &hark_networks::waku::Waku,
     shelf: |config| ShelfConfig {
         retention: config.retention(&config.waku.retention.policy),
@@ -31,7 +33,7 @@ pub(super) const ROOM: Room = Room {
 };
 
 /// The network's section of the configuration file.
-pub(super) const SECTION: Section = Section {
+pub(super) const SECTION: SettingsSection = SettingsSection {
     name: "waku",
     doc: "A store of Waku messages beside the relay, on a shelf of its own.",
     settings: settings! {
@@ -65,22 +67,22 @@ pub(super) const SECTION: Section = Section {
     },
 };
 
-fn serve(config: &Config, shelf: shelf::Options, at: &StoreIs<'_>) -> Served {
+fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
     let node = config.waku.node(config, at);
     let settings = Arc::clone(&node.settings);
-    Served {
-        network: Box::new(Serving { config: node, shelf }),
+    NetworkService {
+        network: Box::new(NodeService { config: node, shelf }),
         reload: Box::new(move |config| settings.store(Arc::new(config.waku.settings()))),
     }
 }
 
 /// The node's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Waku {
+pub(crate) struct WakuSettings {
     /// Whether the node runs.
     pub(crate) serve: bool,
     pub(crate) rest: Option<SocketAddr>,
-    pub(crate) access: hark_server::waku::Access,
+    pub(crate) access: hark_server::waku::RestAccess,
     pub(crate) listen: Vec<String>,
     pub(crate) announce: Vec<String>,
     pub(crate) peers: Vec<String>,
@@ -94,7 +96,7 @@ pub(crate) struct Waku {
     pub(crate) cluster: u16,
     pub(crate) shards_in_cluster: u16,
     pub(crate) shards: Vec<u16>,
-    pub(crate) forward: Forward,
+    pub(crate) forward: ForwardMode,
     pub(crate) protected_shards: Vec<ProtectedShard>,
     pub(crate) message_bytes_max: usize,
     pub(crate) window_s: Option<u64>,
@@ -104,9 +106,9 @@ pub(crate) struct Waku {
     pub(crate) part_days: u64,
 }
 
-impl Default for Waku {
+impl Default for WakuSettings {
     fn default() -> Self {
-        let (node, settings) = (NodeConfig::default(), Settings::default());
+        let (node, settings) = (NodeConfig::default(), NodeSettings::default());
         Self {
             serve: false,
             rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
@@ -125,7 +127,7 @@ impl Default for Waku {
             cluster: node.cluster,
             shards_in_cluster: node.shards_in_cluster,
             shards: node.shards,
-            forward: Forward::Auto,
+            forward: ForwardMode::Auto,
             protected_shards: settings.protected_shards,
             message_bytes_max: node.message_bytes_max,
             window_s: settings.window_ns.map(|ns| ns / NS_PER_S),
@@ -138,13 +140,13 @@ impl Default for Waku {
 }
 
 #[cfg(feature = "libp2p")]
-impl Waku {
+impl WakuSettings {
     /// Returns the libp2p settings; `None` if the node has no addresses. The addresses were checked
     /// with the configuration.
-    fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::Config> {
+    fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::P2pConfig> {
         let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
         let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
-        (!none).then(|| hark_server::waku::p2p::Config {
+        (!none).then(|| hark_server::waku::p2p::P2pConfig {
             listen: read(&self.listen),
             announce: read(&self.announce),
             key: data.join("waku.key"),
@@ -181,17 +183,17 @@ impl Waku {
 
 /// Whether the Waku node forwards messages to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forward {
+pub(crate) enum ForwardMode {
     /// Forward in clusters where the node knows which messages other nodes refuse.
     Auto,
     Always,
     Never,
 }
 
-impl Waku {
+impl WakuSettings {
     /// Returns the settings that can change while the node runs.
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> NodeSettings {
+        NodeSettings {
             window_ns: self.window_s.map(|s| s.saturating_mul(NS_PER_S)),
             protected_shards: self.protected_shards.clone(),
             queries: self.queries,
@@ -199,9 +201,9 @@ impl Waku {
         }
     }
 
-    fn node(&self, config: &Config, at: &StoreIs<'_>) -> NodeConfig {
+    fn node(&self, config: &Config, at: &StoreFacts<'_>) -> NodeConfig {
         #[cfg(feature = "libp2p")]
-        let p2p = self.p2p(at.data).map(|p2p| hark_server::waku::p2p::Config {
+        let p2p = self.p2p(at.data).map(|p2p| hark_server::waku::p2p::P2pConfig {
             connections_per_address_max: if at.unlimited {
                 usize::MAX
             } else {
@@ -218,17 +220,17 @@ impl Waku {
             shards_in_cluster: self.shards_in_cluster,
             shards: self.shards.clone(),
             forward: match self.forward {
-                Forward::Auto => can_forward(self.cluster),
-                Forward::Always => true,
-                Forward::Never => false,
+                ForwardMode::Auto => can_forward(self.cluster),
+                ForwardMode::Always => true,
+                ForwardMode::Never => false,
             },
             message_bytes_max: self.message_bytes_max,
             settings: shared(self.settings()),
             slow_question: config.log.slow_question(),
             store_at: match at.database_is_near {
-                None => StoreAt::Process,
-                Some(true) => StoreAt::Machine(config.postgres.connections_max),
-                Some(false) => StoreAt::Elsewhere(config.postgres.connections_max),
+                None => StoreLocation::Process,
+                Some(true) => StoreLocation::Machine(config.postgres.connections_max),
+                Some(false) => StoreLocation::Elsewhere(config.postgres.connections_max),
             },
         }
     }

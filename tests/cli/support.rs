@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use hark_codec::crypto::Keys;
-use hark_codec::nostr::Draft;
+use hark_codec::crypto::KeyPair;
+use hark_codec::nostr::EventDraft;
 
 /// The result of a run.
 #[derive(Debug)]
@@ -194,8 +194,8 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-pub(crate) fn keys(seed: u8) -> Keys {
-    Keys::from_secret([seed; 32]).unwrap()
+pub(crate) fn keys(seed: u8) -> KeyPair {
+    KeyPair::from_secret([seed; 32]).unwrap()
 }
 
 /// A signed event and its line break.
@@ -207,7 +207,7 @@ pub(crate) fn event(
     content: &str,
 ) -> String {
     let mut out = Vec::new();
-    Draft { created_at, kind, tags, content }.sign(&keys(seed), &mut out);
+    EventDraft { created_at, kind, tags, content }.sign(&keys(seed), &mut out);
     out.push(b'\n');
     String::from_utf8(out).unwrap()
 }

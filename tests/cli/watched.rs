@@ -32,7 +32,7 @@ fn the_log_is_for_people_or_for_programs() {
     let (code, text) = place.serve_with(&["--log-level", "error"]).terminate();
     assert_eq!((code, text.as_str()), (0, ""));
     let run = place.hark(&["serve", "--log-level", "loud=1=2"]);
-    assert!(run.code == 1 && run.stderr.contains("no level"), "{run:?}");
+    assert!(run.code == 1 && run.stderr.contains("neither a level"), "{run:?}");
     let run = place.hark(&["serve", "--log-format", "xml"]);
     assert!(run.code == 2 && run.stderr.contains("possible values: text, json"), "{run:?}");
 }

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::KeepAll;
-use hark_archive::{Head, Id, Query, Store, Write};
-use hark_store_embedded::{Embedded, Options, check};
+use hark_archive::effects::KeepAll;
+use hark_archive::{Id, Query, RecordHeader, Store, Write};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Random, encode};
 
@@ -21,7 +21,7 @@ struct Asked {
     deleted_done: usize,
 }
 
-fn write(store: &Embedded, asked: &Mutex<Asked>, random: &mut Random, alive: &mut Vec<Id>) {
+fn write(store: &EmbeddedStore, asked: &Mutex<Asked>, random: &mut Random, alive: &mut Vec<Id>) {
     let mut batch = Vec::new();
     let mut held = asked.lock().expect("no panic");
     for _ in 0..=random.below(12) {
@@ -31,7 +31,7 @@ fn write(store: &Embedded, asked: &Mutex<Asked>, random: &mut Random, alive: &mu
             let query = Query { ids: Some(vec![id]), ..Query::default() };
             batch.push(Write::Erase(Box::new(query)));
         } else {
-            let head = Head {
+            let head = RecordHeader {
                 id: random.bytes(),
                 time: 1_000 + random.below(500) as u64,
                 author: None,
@@ -52,14 +52,14 @@ fn write(store: &Embedded, asked: &Mutex<Asked>, random: &mut Random, alive: &mu
 #[test]
 fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
     let dir = scratch("beside");
-    let options = Options {
+    let options = EmbeddedOptions {
         seal_records: 40,
         merge_fan_in: 3,
         rewrite_dead_share: 0.1,
         background: true,
-        ..Options::default()
+        ..EmbeddedOptions::default()
     };
-    let store = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     let asked = Mutex::new(Asked::default());
     let over = AtomicBool::new(false);
     let until = Instant::now() + Duration::from_secs(if super::long() { 60 } else { 3 });
@@ -80,7 +80,7 @@ fn a_reader_beside_the_writer_misses_nothing_and_shows_nothing_deleted() {
                     let held = asked.lock().expect("no panic");
                     (held.put_done, held.deleted_done)
                 };
-                let reader = match Embedded::open_read_only(&dir, options.clone()) {
+                let reader = match EmbeddedStore::open_read_only(&dir, options.clone()) {
                     Ok(reader) => reader,
                     Err(error) => return Err(error.to_string()),
                 };

@@ -5,11 +5,11 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Id, Query, Record, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_embedded::{Embedded, Options, check, rebuild};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::{compare, rules};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Flavour, Random, World};
@@ -17,7 +17,7 @@ use hark_testkit::random::{Flavour, Random, World};
 /// A shelf with its history, in a directory that is removed with it.
 struct Fixture {
     root: PathBuf,
-    options: Options,
+    options: EmbeddedOptions,
     world: World,
     flavour: Flavour,
     /// The number of writes in a batch.
@@ -65,12 +65,12 @@ impl Fixture {
 
     fn with(seed: u64, batches: usize, seal_records: u32, flavour: Flavour, writes: usize) -> Self {
         let root = scratch("damage");
-        let options = Options {
+        let options = EmbeddedOptions {
             seal_records,
             merge_fan_in: 6,
             rewrite_dead_share: 0.5,
             background: false,
-            ..Options::default()
+            ..EmbeddedOptions::default()
         };
         let mut fixture = Self {
             root,
@@ -96,7 +96,7 @@ impl Fixture {
         fixture
     }
 
-    fn write(&mut self, store: &Embedded) {
+    fn write(&mut self, store: &EmbeddedStore) {
         let mut batch: Vec<Write> =
             (0..self.writes).map(|_| Write::Put(self.world.record())).collect();
         if self.writes > 1 && self.world.random.once_in(2) {
@@ -114,7 +114,7 @@ impl Fixture {
         self.model.commit(&batch).expect("commits");
     }
 
-    fn step(&mut self, store: &Embedded) {
+    fn step(&mut self, store: &EmbeddedStore) {
         let mut files = files(&self.shelf()).into_iter();
         let last = files.rfind(|path| path.extension().is_some_and(|ending| ending == "log"));
         let len = fs::metadata(last.expect("a log")).expect("is there").len();
@@ -125,8 +125,8 @@ impl Fixture {
         self.root.join("nostr")
     }
 
-    fn open(&self, shelf: &Path) -> Result<Embedded, hark_store_embedded::OpenError> {
-        Embedded::open(shelf, rules(self.flavour), self.options.clone())
+    fn open(&self, shelf: &Path) -> Result<EmbeddedStore, hark_store_embedded::ShelfOpenError> {
+        EmbeddedStore::open(shelf, rules(self.flavour), self.options.clone())
     }
 
     /// A copy of the shelf.
@@ -154,7 +154,7 @@ impl Fixture {
     }
 
     /// Asserts that every found record was put, byte for byte, and matches its query.
-    fn nothing_strange(&mut self, store: &Embedded, queries: usize) {
+    fn nothing_strange(&mut self, store: &EmbeddedStore, queries: usize) {
         for at in 0..queries {
             let query = if at == 0 { Query::default() } else { self.world.query() };
             let mut search = store.search(&query).expect("searches");
@@ -174,7 +174,7 @@ impl Fixture {
         }
     }
 
-    fn same_answers(&mut self, store: &Embedded, queries: usize, context: &str) {
+    fn same_answers(&mut self, store: &EmbeddedStore, queries: usize, context: &str) {
         let mut random = Random::new(1);
         for _ in 0..queries {
             let query = self.world.query();
@@ -256,7 +256,7 @@ fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
             }
             let copy = fixture.copy();
             fs::write(copy.join(&name), &bad).expect("is written");
-            if let Ok(reader) = Embedded::open_read_only(&copy, fixture.options.clone()) {
+            if let Ok(reader) = EmbeddedStore::open_read_only(&copy, fixture.options.clone()) {
                 fixture.nothing_strange(&reader, 2);
             }
             opened += 1;

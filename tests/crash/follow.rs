@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::admission::KeepAll;
-use hark_archive::{Head, Id, Query, Store, Write};
-use hark_store_embedded::{Embedded, Options};
+use hark_archive::effects::KeepAll;
+use hark_archive::{Id, Query, RecordHeader, Store, Write};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Random, encode};
 
-fn write(store: &Embedded, random: &mut Random, alive: &mut Vec<Id>) {
+fn write(store: &EmbeddedStore, random: &mut Random, alive: &mut Vec<Id>) {
     let mut batch = Vec::new();
     for _ in 0..=random.below(12) {
         if random.below(100) < 40 && !alive.is_empty() {
@@ -16,7 +16,8 @@ fn write(store: &Embedded, random: &mut Random, alive: &mut Vec<Id>) {
             batch.push(Write::Erase(Box::new(Query { ids, ..Query::default() })));
         } else {
             let time = 1_000 + random.below(500) as u64;
-            let head = Head { id: random.bytes(), time, author: None, kind: 0, expires: None };
+            let head =
+                RecordHeader { id: random.bytes(), time, author: None, kind: 0, expires: None };
             batch.push(Write::Put(encode(&head, &[(b'c', b"topic".to_vec())])));
             alive.push(head.id);
         }
@@ -24,25 +25,27 @@ fn write(store: &Embedded, random: &mut Random, alive: &mut Vec<Id>) {
     store.commit(&batch).expect("commits");
 }
 
-const HEAD: Head = Head { id: [9; 32], time: 1, author: None, kind: 0, expires: None };
+const HEAD: RecordHeader =
+    RecordHeader { id: [9; 32], time: 1, author: None, kind: 0, expires: None };
 
 /// A process that opens the shelf too slowly must not change what was written meanwhile.
 #[test]
 fn who_comes_too_late_changes_nothing() {
     let (dir, mut random, mut alive) = (scratch("late"), Random::new(1), Vec::new());
-    let options = Options::default();
-    let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let options = EmbeddedOptions::default();
+    let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     write(&old, &mut random, &mut alive);
     old.rest(true);
     old.release().expect("writes");
-    let late = Embedded::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let late =
+        EmbeddedStore::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     old.resume().expect("nothing has changed");
     write(&old, &mut random, &mut alive);
     assert!(late.take().is_err());
     drop(late);
     write(&old, &mut random, &mut alive);
     drop(old);
-    let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
     // What is left behind in the temporary directory harms nobody.
     let _ = std::fs::remove_dir_all(&dir);
@@ -52,8 +55,9 @@ fn who_comes_too_late_changes_nothing() {
 #[test]
 fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
     let (dir, mut random, mut alive) = (scratch("failed"), Random::new(2), Vec::new());
-    let options = Options { seal_records: 40, background: false, ..Options::default() };
-    let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let options =
+        EmbeddedOptions { seal_records: 40, background: false, ..EmbeddedOptions::default() };
+    let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     // Directories with the names of the next segments make sealing fail.
     let names: Vec<_> = (1..9).map(|n| dir.join(format!("seg/{n:08}.seg"))).collect();
     for name in &names {
@@ -70,7 +74,7 @@ fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
     for name in &names {
         std::fs::remove_dir(name).expect("is empty");
     }
-    let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len());
     // What is left behind in the temporary directory harms nobody.
     let _ = std::fs::remove_dir_all(&dir);
@@ -80,26 +84,27 @@ fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
 #[test]
 fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     let (dir, mut random, mut alive) = (scratch("written"), Random::new(3), Vec::new());
-    let options = Options::default();
-    let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let options = EmbeddedOptions::default();
+    let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     write(&old, &mut random, &mut alive);
     old.rest(true);
     old.release().expect("writes");
-    let new = Embedded::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let new =
+        EmbeddedStore::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     new.take().expect("nothing has changed");
     new.commit(&[Write::Put(encode(&HEAD, &[]))]).expect("commits");
     drop(new);
     assert!(old.resume().is_err());
     assert!(old.commit(&[Write::Put(encode(&HEAD, &[]))]).is_err());
     drop(old);
-    let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_eq!(all(&again).0.len(), alive.len() + 1);
     // What is left behind in the temporary directory harms nobody.
     let _ = std::fs::remove_dir_all(&dir);
 }
 
 /// Returns the ids of all records in order, and the sequence number up to which the search sees.
-fn all(store: &Embedded) -> (Vec<Id>, u64) {
+fn all(store: &EmbeddedStore) -> (Vec<Id>, u64) {
     let mut ids = Vec::new();
     let mut search = store.search(&Query::default()).expect("searches");
     let take = &mut |record: &hark_archive::Record<'_>| {
@@ -114,14 +119,14 @@ fn all(store: &Embedded) -> (Vec<Id>, u64) {
 fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
     for seed in 0..if super::long() { 200 } else { 12 } {
         let (dir, mut random, mut alive) = (scratch("follow"), Random::new(seed), Vec::new());
-        let options = Options {
+        let options = EmbeddedOptions {
             seal_records: 40,
             merge_fan_in: 3,
             rewrite_dead_share: 0.1,
             background: random.once_in(2),
-            ..Options::default()
+            ..EmbeddedOptions::default()
         };
-        let old = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+        let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
         for _ in 0..random.below(40) {
             write(&old, &mut random, &mut alive);
         }
@@ -131,7 +136,8 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         if random.once_in(3) {
             // The other process opens the shelf and ends.
             let options = options.clone();
-            let new = Embedded::open_released(&dir, Box::new(KeepAll), options).expect("opens");
+            let new =
+                EmbeddedStore::open_released(&dir, Box::new(KeepAll), options).expect("opens");
             if random.once_in(2) {
                 new.take().expect("nothing has changed");
             }
@@ -145,7 +151,8 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         } else {
             assert_eq!(old.end(), mark);
         }
-        let new = Embedded::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+        let new =
+            EmbeddedStore::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
         assert!(new.commit(&[Write::Put(encode(&HEAD, &[]))]).is_err());
         new.take().expect("nothing has changed");
         assert_eq!((new.end(), all(&new).0), (old.end(), all(&old).0), "seed {seed}");
@@ -173,7 +180,7 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         }
         assert!(old.compact(&mut |_| {}).is_err(), "only one does upkeep");
         drop((old, new));
-        let again = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+        let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
         assert_eq!(all(&again).0.len(), alive.len(), "seed {seed}");
         drop(again);
         // What is left behind in the temporary directory harms nobody.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hark_archive::{Id, Store as _};
-use hark_codec::crypto::Keys;
-use hark_store_embedded::{Embedded, Options};
+use hark_codec::crypto::KeyPair;
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::Random;
 
@@ -13,7 +13,7 @@ use crate::served::{Server, Socket, hark, now_s, publication, publish};
 
 /// Publishes until the server is killed. Returns the ids of the events that got their OK.
 fn load(address: &str, round: u64, now: u64) -> Vec<Id> {
-    let keys = Keys::from_secret([9; 32]).expect("a key");
+    let keys = KeyPair::from_secret([9; 32]).expect("a key");
     let mut acknowledged = Vec::new();
     let mut numbers = 0u64..;
     publish(
@@ -55,7 +55,7 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
         acknowledged.extend(fresh);
 
         let server = Server::start(&data, &config);
-        let reader = Embedded::open_read_only(&data.join("nostr"), Options::default())
+        let reader = EmbeddedStore::open_read_only(&data.join("nostr"), EmbeddedOptions::default())
             .expect("opens beside the server");
         let known = |id: &&Id| !reader.knows(id).expect("answers");
         let lost = acknowledged.iter().filter(known).count();

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{CommitError, Order, Query, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_embedded::{Embedded, OpenError, Options, check};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, ShelfOpenError, check};
 use hark_testkit::contract::{compare, compare_outcomes, rules};
 use hark_testkit::disk::{FaultyDisk, Trouble};
 use hark_testkit::random::{Flavour, Random, World};
@@ -29,7 +29,7 @@ struct Simulation {
     /// The writes of a batch that was not acknowledged. Any first part of them may be stored.
     doubtful: Vec<Write>,
     disk: FaultyDisk,
-    options: Options,
+    options: EmbeddedOptions,
     /// A log of all steps, printed if the simulation fails.
     story: Vec<String>,
 }
@@ -69,7 +69,7 @@ impl Simulation {
             Flavour::Labels => MemoryStore::new(KeepAll),
         };
         let disk = FaultyDisk::new(random.bits()).expect("a directory for the disk");
-        let options = Options {
+        let options = EmbeddedOptions {
             seal_records: 15 + random.below(45) as u32,
             log_bytes_max: *random.pick(&[3_000, 12_000, 1 << 20]),
             merge_fan_in: 2 + random.below(3),
@@ -77,7 +77,7 @@ impl Simulation {
             segment_records_max: *random.pick(&[100, 1 << 20]),
             head_bytes_max: *random.pick(&HEAD_BYTES),
             background: false,
-            ..Options::default()
+            ..EmbeddedOptions::default()
         };
         Self {
             seed,
@@ -101,12 +101,12 @@ impl Simulation {
         self.disk.root().join("data").join("nostr")
     }
 
-    fn options(&self) -> Options {
-        Options { disk: std::sync::Arc::new(self.disk.clone()), ..self.options.clone() }
+    fn options(&self) -> EmbeddedOptions {
+        EmbeddedOptions { disk: std::sync::Arc::new(self.disk.clone()), ..self.options.clone() }
     }
 
-    fn open(&self) -> Result<Embedded, OpenError> {
-        Embedded::open(&self.dir(), rules(self.flavour), self.options())
+    fn open(&self) -> Result<EmbeddedStore, ShelfOpenError> {
+        EmbeddedStore::open(&self.dir(), rules(self.flavour), self.options())
     }
 
     fn run(&mut self) {
@@ -159,7 +159,7 @@ impl Simulation {
     }
 
     /// Writes, with failures of the disk, until a failure has had an effect, and for a while after.
-    fn use_it(&mut self, store: Embedded) {
+    fn use_it(&mut self, store: EmbeddedStore) {
         let mut store = store;
         self.same_as_model(&store, "opened");
         let mut after_trouble = 0;
@@ -217,7 +217,7 @@ impl Simulation {
     }
 
     /// Commits a batch. Returns false if the store has stopped.
-    fn commit(&mut self, store: &Embedded, batch: Vec<Write>) -> bool {
+    fn commit(&mut self, store: &EmbeddedStore, batch: Vec<Write>) -> bool {
         match store.commit(&batch) {
             Ok(committed) => {
                 let ours = self.model.commit(&batch).expect("the model commits");
@@ -243,12 +243,12 @@ impl Simulation {
     }
 
     /// Asserts that all commits after a failed one fail, and that readers see only durable records.
-    fn stopped(&mut self, store: &Embedded) {
+    fn stopped(&mut self, store: &EmbeddedStore) {
         self.same_as_model(store, "stopped");
         self.disk.calm();
         for _ in 0..2 {
-            let upkeep = store.settle().map_err(|error| error.to_string());
-            self.tell(format!("settled after the stop: {upkeep:?}"));
+            let maintenance = store.settle().map_err(|error| error.to_string());
+            self.tell(format!("settled after the stop: {maintenance:?}"));
             let batch = self.batch();
             let refused = store.commit(&batch);
             assert!(matches!(refused, Err(CommitError::Stopped(_))), "{refused:?}");
@@ -283,7 +283,7 @@ impl Simulation {
     }
 
     /// Asserts that the store has the acknowledged writes, and a first part of the doubtful batch.
-    fn same_as_model(&mut self, store: &Embedded, when: &str) {
+    fn same_as_model(&mut self, store: &EmbeddedStore, when: &str) {
         let theirs = everything(store);
         let mut ours = everything(&self.model);
         let doubtful = self.doubtful.len();
@@ -304,7 +304,7 @@ impl Simulation {
         assert_eq!(store.stats().damaged, 0, "{when}");
     }
 
-    fn questions(&mut self, store: &Embedded, count: usize) {
+    fn questions(&mut self, store: &EmbeddedStore, count: usize) {
         for _ in 0..count {
             let query = self.world.query();
             let context = format!("seed {}: {query:?}", self.seed);
@@ -348,13 +348,14 @@ fn a_new_archive_is_there_after_a_power_cut_however_deep_its_directory_lies() {
         let mut random = Random::new(seed);
         let disk = FaultyDisk::new(seed).expect("a directory for the disk");
         let deep = |disk: &FaultyDisk| disk.root().join("srv/a/b/c/d/nostr");
-        let options = |disk: &FaultyDisk| Options {
+        let options = |disk: &FaultyDisk| EmbeddedOptions {
             background: false,
             disk: std::sync::Arc::new(disk.clone()),
-            ..Options::default()
+            ..EmbeddedOptions::default()
         };
-        let open =
-            |disk: &FaultyDisk| Embedded::open(&deep(disk), rules(Flavour::Labels), options(disk));
+        let open = |disk: &FaultyDisk| {
+            EmbeddedStore::open(&deep(disk), rules(Flavour::Labels), options(disk))
+        };
         // A first try may have ended anywhere in between.
         disk.arm(Trouble::Once, random.below(24) as u64);
         let _ = open(&disk).map(drop);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use hark_testkit::random::Random;
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ fn attacker(
 }
 
 fn invalid_signatures() -> impl FnMut() -> Vec<u8> + Send {
-    let keys = Keys::from_secret([9; 32]).unwrap();
+    let keys = KeyPair::from_secret([9; 32]).unwrap();
     let forged: Vec<Vec<u8>> = (0..200)
         .map(|n| {
             let (message, _) = publication(&keys, now_s(), 1, &[], &format!("forged {n}"));
@@ -166,7 +166,7 @@ fn expensive(seed: u64) -> impl FnMut() -> Vec<u8> + Send {
 }
 
 fn duplicates() -> impl FnMut() -> Vec<u8> + Send {
-    let keys = Keys::from_secret([8; 32]).unwrap();
+    let keys = KeyPair::from_secret([8; 32]).unwrap();
     let (message, _) = publication(&keys, now_s(), 1, &[], "the same, again");
     let message = masked(0x81, &message);
     move || message.clone()

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use flate2::{Compress, Compression, FlushCompress};
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use hark_testkit::disk::scratch;
 use serde_json::json;
 
@@ -105,7 +105,7 @@ const MIB: u64 = 1024;
 
 /// Publishes `events` events of half a kilobyte each.
 fn publish_notes(relay: &Relay, events: u64, name: &str) {
-    let keys = Keys::from_secret([7; 32]).expect("a key");
+    let keys = KeyPair::from_secret([7; 32]).expect("a key");
     let content = "x".repeat(200);
     let mut made = 0;
     let next = || {
@@ -179,7 +179,7 @@ fn idle_connections() {
     let count = if long() { 10_000 } else { 500 };
     for deflate in [false, true] {
         let relay = Relay::start(&format!("memory-idle-{deflate}"), "");
-        let keys = Keys::from_secret([7; 32]).expect("a key");
+        let keys = KeyPair::from_secret([7; 32]).expect("a key");
         let (long_one, _) = publication(&keys, now_s(), 1, &[], &"hark ".repeat(500));
         let mut once = Some(long_one);
         publish(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use serde_json::json;
 
 use super::{long, masked, upgrade};
@@ -106,7 +106,7 @@ impl Stage {
 
     /// Publishes events with the maximum number of tags, all of them different.
     fn publish_tags(&self, seed: u8) {
-        let keys = Keys::from_secret([seed; 32]).expect("a key");
+        let keys = KeyPair::from_secret([seed; 32]).expect("a key");
         let mut made = 0u64;
         let next = || {
             made += 1;

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hark_archive::admission::KeepAll;
 use hark_archive::clock::Clock;
-use hark_archive::retention::Policy;
+use hark_archive::effects::KeepAll;
+use hark_archive::retention::RetentionPolicy;
 use hark_archive::writer::{self, Writer};
-use hark_archive::{Head, Id, Store, Write};
-use hark_store_embedded::{Embedded, Options};
+use hark_archive::{Id, RecordHeader, Store, Write};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::encode;
 
@@ -25,16 +25,16 @@ fn id(number: u64) -> Id {
 }
 
 fn put(number: u64, time: u64) -> Write {
-    let head = Head { id: id(number), time, author: None, kind: 0, expires: None };
+    let head = RecordHeader { id: id(number), time, author: None, kind: 0, expires: None };
     Write::Put(encode(&head, &[(1, vec![b'x'; BYTES])]))
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> EmbeddedOptions {
+    EmbeddedOptions {
         log_bytes_max: 64 << 10,
         seal_records: 1_000,
         background: false,
-        ..Options::default()
+        ..EmbeddedOptions::default()
     }
 }
 
@@ -50,16 +50,17 @@ fn on_disk(shelf: &Path) -> u64 {
 fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let dir = Dir(scratch("room-spread"));
     let (records, bound) = (2_000, 3_000_000);
-    let options = Options { dead_bytes_max: bound / 20, ..options() };
-    let store = Arc::new(Embedded::open(&dir.0, Box::new(KeepAll), options).expect("opens"));
+    let options = EmbeddedOptions { dead_bytes_max: bound / 20, ..options() };
+    let store = Arc::new(EmbeddedStore::open(&dir.0, Box::new(KeepAll), options).expect("opens"));
     for number in 0..records {
         // Every fourth record is by the publisher that lags, and older than all others.
         let time = if number % 4 == 0 { number } else { 100_000 + number };
         store.commit(&[put(number, time)]).expect("is taken");
     }
-    let shelf: Arc<dyn Store> = Arc::<Embedded>::clone(&store);
-    let writer = Writer::start(Arc::clone(&shelf), writer::Options::default(), Box::new(()));
-    let policy = Policy { bytes_max: Some(bound), batch_max: 10, ..Policy::default() };
+    let shelf: Arc<dyn Store> = Arc::<EmbeddedStore>::clone(&store);
+    let writer = Writer::start(Arc::clone(&shelf), writer::WriterOptions::default(), Box::new(()));
+    let policy =
+        RetentionPolicy { bytes_max: Some(bound), batch_max: 10, ..RetentionPolicy::default() };
     let clock = Clock::fake(1_000_000);
     while policy.step(&*shelf, &writer, &clock).expect("is done").total() > 0 {
         store.settle().expect("settles");

@@ -1,9 +1,9 @@
 //! Messages that other nodes refuse are not accepted, not returned and not forwarded.
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::{Store as _, Write};
-use hark_codec::waku::{Encoder, Message, Shard, signed};
-use hark_store_embedded::{Embedded, Options};
+use hark_codec::waku::{Message, MessageEncoder, Shard, signed};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use serde_json::{Value, json};
 
 use super::{Node, folder, http, message, now_ns, wait_for};
@@ -19,7 +19,7 @@ fn void(timestamp: u64) -> Box<[u8]> {
         ..Message::default()
     };
     let mut record = Vec::new();
-    Encoder::default().encode(&message, TOPIC, &message.hash(TOPIC), &mut record);
+    MessageEncoder::default().encode(&message, TOPIC, &message.hash(TOPIC), &mut record);
     record.into()
 }
 
@@ -34,7 +34,8 @@ fn counted(node: &Node, name: &str) -> u64 {
 fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
     let data = folder("void");
     let now = now_ns();
-    let shelf = Embedded::open(&data.join("waku"), Box::new(KeepAll), Options::default());
+    let shelf =
+        EmbeddedStore::open(&data.join("waku"), Box::new(KeepAll), EmbeddedOptions::default());
     let old: Vec<Write> = (0..300).map(|at| Write::Put(void(now - 600_000_000_000 + at))).collect();
     shelf.expect("opens").commit(&old).expect("is kept");
     let settings = [("sync_every_s", "1"), ("sync_jitter_s", "0")];

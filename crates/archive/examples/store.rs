@@ -11,16 +11,16 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::writer::{Listener, Options, Writer};
+use hark_archive::writer::{CommitListener, Writer, WriterOptions};
 use hark_archive::{LabelSet, Query, Record, Store, Write};
-use hark_codec::record::{Head, Place, write};
+use hark_codec::record::{LabelPosition, RecordHeader, write};
 
 /// Is notified of what has become durable.
 struct Notified;
 
-impl Listener for Notified {
+impl CommitListener for Notified {
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -36,16 +36,22 @@ impl Listener for Notified {
 
 /// A record with a topic as its label.
 fn record(number: u8, topic: &str) -> Box<[u8]> {
-    let head = Head { id: [number; 32], time: number.into(), author: None, kind: 0, expires: None };
+    let head = RecordHeader {
+        id: [number; 32],
+        time: number.into(),
+        author: None,
+        kind: 0,
+        expires: None,
+    };
     let mut bytes = Vec::new();
-    let label = (b't', Place::Bytes(topic.as_bytes()));
+    let label = (b't', LabelPosition::Bytes(topic.as_bytes()));
     write(&mut bytes, &head, b"the message as its network sends it", [label].into_iter());
     bytes.into()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
-    let writer = Writer::start(Arc::clone(&store), Options::default(), Box::new(Notified));
+    let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(Notified));
     for number in 1..=6 {
         let topic = if number % 2 == 0 { "even" } else { "odd" };
         println!("{:?}", writer.write(Write::Put(record(number, topic)))?);

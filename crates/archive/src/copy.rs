@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use hark_codec::record::Id;
 
 use crate::query::{Order, Position, Query};
-use crate::store::{Progress, Search, SearchError, Store};
+use crate::store::{Search, SearchError, SearchProgress, Store};
 
 /// Rows that a search visits in one slice.
 const SLICE_ROWS: u64 = 4_096;
@@ -28,22 +28,26 @@ pub enum Difference {
 }
 
 /// A walk through two shelves, oldest first.
-pub struct Walk {
-    source: Side<Box<[u8]>>,
-    target: Side<()>,
+pub struct ComparisonWalk {
+    source: ComparedSide<Box<[u8]>>,
+    target: ComparedSide<()>,
     compared: u64,
 }
 
-struct Side<T> {
+struct ComparedSide<T> {
     search: Box<dyn Search>,
     ready: VecDeque<(Position, T)>,
     done: bool,
 }
 
-impl Walk {
+impl ComparisonWalk {
     /// Starts a walk at the oldest record, over the current state of both shelves.
     pub fn new(source: &dyn Store, target: &dyn Store) -> Result<Self, SearchError> {
-        Ok(Self { source: Side::new(source)?, target: Side::new(target)?, compared: 0 })
+        Ok(Self {
+            source: ComparedSide::new(source)?,
+            target: ComparedSide::new(target)?,
+            compared: 0,
+        })
     }
 
     /// Returns how many records of the source the walk has passed.
@@ -76,7 +80,7 @@ impl Walk {
     }
 }
 
-impl<T> Side<T> {
+impl<T> ComparedSide<T> {
     fn new(store: &dyn Store) -> Result<Self, SearchError> {
         let query = Query { order: Order::OldestFirst, ..Query::default() };
         Ok(Self { search: store.search(&query)?, ready: VecDeque::new(), done: false })
@@ -99,7 +103,7 @@ impl<T> Side<T> {
                 ready.push_back((position, keep(record.bytes())));
                 if taken < ready_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
-            self.done = progress != Progress::Paused;
+            self.done = progress != SearchProgress::Paused;
         }
         Ok(())
     }
@@ -107,17 +111,22 @@ impl<T> Side<T> {
 
 #[cfg(test)]
 mod tests {
-    use hark_codec::record::{Head, write};
+    use hark_codec::record::{RecordHeader, write};
 
     use super::*;
-    use crate::admission::KeepAll;
+    use crate::effects::KeepAll;
     use crate::store::Write;
     use crate::store::memory::MemoryStore;
 
     fn record(n: u8) -> Box<[u8]> {
         let mut out = Vec::new();
-        let head =
-            Head { id: [n; 32], time: u64::from(n / 3), author: None, kind: 1, expires: None };
+        let head = RecordHeader {
+            id: [n; 32],
+            time: u64::from(n / 3),
+            author: None,
+            kind: 1,
+            expires: None,
+        };
         write(&mut out, &head, b"{}", std::iter::empty());
         out.into()
     }
@@ -132,7 +141,7 @@ mod tests {
     #[test]
     fn a_walk_tells_what_only_one_side_has_in_order() {
         let (source, target) = (shelf(&[1, 2, 3, 5, 8, 9]), shelf(&[0, 2, 4, 5, 9, 10]));
-        let mut walk = Walk::new(&source, &target).unwrap();
+        let mut walk = ComparisonWalk::new(&source, &target).unwrap();
         let mut told = Vec::new();
         while let Some(difference) = walk.next_difference().unwrap() {
             told.push(match difference {

@@ -2,11 +2,11 @@
 //! interface. Synchronous: threads and channels, no sockets, no protocol text, no async runtime.
 //!
 //! Read in this order: [`query`] (what a query can express), [`store`] (the interface of a store),
-//! [`admission`] (what a record does to the records before it), [`writer`] (group commit).
+//! [`effects`] (what a record does to the records before it), [`writer`] (group commit).
 
-pub mod admission;
 pub mod clock;
 pub mod copy;
+pub mod effects;
 pub mod limits;
 pub mod live;
 pub mod meter;
@@ -17,6 +17,8 @@ pub mod store;
 pub mod vital;
 pub mod writer;
 
-pub use hark_codec::record::{Head, Id, Key, Labels, Place, Record, RecordError};
+pub use hark_codec::record::{Id, Key, LabelPosition, Labels, Record, RecordError, RecordHeader};
 pub use query::{Gate, LabelSet, Order, Position, Query};
-pub use store::{CommitError, Committed, Outcome, Progress, Search, SearchError, Store, Write};
+pub use store::{
+    CommitError, CommitResult, Outcome, Search, SearchError, SearchProgress, Store, Write,
+};

@@ -21,7 +21,7 @@ pub struct Rate {
 /// `rate-limited:`, and the connection is not read from until the rate allows it again, for a
 /// second at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rates {
+pub struct RateLimits {
     /// EVENT and AUTH messages from one address, whatever their outcome.
     pub events_per_address: Option<Rate>,
     /// Events of one key with a valid signature.
@@ -37,7 +37,7 @@ pub struct Rates {
     pub rows_per_address: Option<Rate>,
 }
 
-impl Rates {
+impl RateLimits {
     /// Returns rates without any limit.
     pub const fn none() -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Rates {
     }
 }
 
-impl Default for Rates {
+impl Default for RateLimits {
     fn default() -> Self {
         let rate = |per_minute, at_once| Some(Rate { per_minute, at_once });
         Self {
@@ -126,7 +126,7 @@ pub struct Limits {
     pub auth_age_s_max: u64,
 
     /// The rate limits of events, REQs and COUNTs, and rows.
-    pub rates: Rates,
+    pub rates: RateLimits,
     /// Rows that the searches of one REQ or COUNT may visit in all. Above it the answer ends with
     /// CLOSED `error:`.
     pub query_rows_max: u64,
@@ -211,7 +211,7 @@ impl Default for Limits {
             created_at_behind_s_max: None,
             auth_keys_max: 16,
             auth_age_s_max: 600,
-            rates: Rates::default(),
+            rates: RateLimits::default(),
             query_rows_max: 2_000_000,
             slice_rows: 2_000,
             searches_per_connection_max: 64,

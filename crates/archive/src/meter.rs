@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// A counter that goes up, or a gauge that goes up and down.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     /// Adds `count`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
@@ -52,13 +52,13 @@ pub const BOUNDS_NS: [u64; 19] = [
 /// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    classes: [Count; BOUNDS_NS.len() + 1],
-    sum_ns: Count,
+    classes: [Counter; BOUNDS_NS.len() + 1],
+    sum_ns: Counter,
 }
 
 /// The values of a [`Histogram`] at the time of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct HistogramSnapshot {
     /// The number of durations in each class of [`BOUNDS_NS`], and last, of longer ones.
     pub classes: [u64; BOUNDS_NS.len() + 1],
     /// The sum of all durations.
@@ -74,12 +74,15 @@ impl Histogram {
     }
 
     /// Returns the current values.
-    pub fn read(&self) -> Times {
-        Times { classes: self.classes.each_ref().map(Count::get), sum_ns: self.sum_ns.get() }
+    pub fn read(&self) -> HistogramSnapshot {
+        HistogramSnapshot {
+            classes: self.classes.each_ref().map(Counter::get),
+            sum_ns: self.sum_ns.get(),
+        }
     }
 }
 
-impl Times {
+impl HistogramSnapshot {
     /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()

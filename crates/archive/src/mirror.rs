@@ -21,18 +21,18 @@ use std::time::{Duration, Instant};
 use hark_codec::record::Id;
 use parking_lot::{Condvar, Mutex};
 
-use crate::copy::{Difference, Walk};
+use crate::copy::{ComparisonWalk, Difference};
 use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::store::{
-    CommitError, Committed, Numbered, Outcome, Search, SearchError, Stats, Store, Write,
-    commit_whole,
+    CommitError, CommitResult, NumberedRecord, Outcome, Search, SearchError, Store, StoreStats,
+    Write, commit_whole,
 };
 use crate::vital;
 
 /// The bounds of a mirror's queue, and its waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct MirrorOptions {
     /// Bytes of writes that may wait for the second store.
     pub queue_bytes_max: usize,
     /// The most writes in one batch to the second store.
@@ -43,7 +43,7 @@ pub struct Options {
     pub drain: Duration,
 }
 
-impl Default for Options {
+impl Default for MirrorOptions {
     fn default() -> Self {
         Self {
             queue_bytes_max: 64 << 20,
@@ -56,7 +56,7 @@ impl Default for Options {
 
 /// How far the second store is behind the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lag {
+pub struct MirrorLag {
     /// Writes that wait for the second store.
     pub queued: u64,
     /// Bytes of these writes.
@@ -79,22 +79,22 @@ pub struct Lag {
 }
 
 /// Opens the second store. Called again until it succeeds.
-pub type Open = Box<dyn Fn() -> Result<Arc<dyn Store>, String> + Send>;
+pub type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>, String> + Send>;
 /// Logs that the mirror falls behind, fails, or is in step again.
-pub type Tell = Box<dyn Fn(&str) + Send>;
+pub type MirrorReporter = Box<dyn Fn(&str) + Send>;
 
 /// The first store, which passes what it accepts on to the second.
-pub struct Mirrored {
-    shared: Arc<Shared>,
+pub struct MirroredStore {
+    shared: Arc<MirrorState>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct MirrorState {
     first: Arc<dyn Store>,
-    options: Options,
+    options: MirrorOptions,
     /// Held from a commit until its writes are queued, so that a walk begins between two commits.
     order: Mutex<()>,
-    queue: Mutex<Queue>,
+    queue: Mutex<MirrorQueue>,
     /// Signals that the queue has grown, or that it is time to end.
     grown: Condvar,
     closing: AtomicBool,
@@ -103,8 +103,8 @@ struct Shared {
     refused: AtomicU64,
 }
 
-struct Queue {
-    writes: VecDeque<Queued>,
+struct MirrorQueue {
+    writes: VecDeque<QueuedWrite>,
     bytes: usize,
     /// Whether writes are missing in the queue, which only a walk finds.
     gap: bool,
@@ -116,7 +116,7 @@ struct Queue {
 }
 
 /// A write that waits for the second store.
-struct Queued {
+struct QueuedWrite {
     since: Instant,
     write: Write,
     /// Number of records that the first store deleted with this write.
@@ -132,14 +132,14 @@ fn size(write: &Write) -> usize {
     }
 }
 
-impl Queue {
+impl MirrorQueue {
     fn push(&mut self, write: Write, deleted: usize) {
         self.bytes += size(&write);
-        self.writes.push_back(Queued { since: Instant::now(), write, deleted });
+        self.writes.push_back(QueuedWrite { since: Instant::now(), write, deleted });
     }
 
     /// Queues the records that other processes have put into the first store.
-    fn push_news(&mut self, news: &[Numbered]) {
+    fn push_news(&mut self, news: &[NumberedRecord]) {
         // What these records deleted in the first store is not known. It is taken to be all that
         // they delete in the second.
         for (_, record) in news {
@@ -156,10 +156,15 @@ impl Queue {
     }
 }
 
-impl Mirrored {
+impl MirroredStore {
     /// Starts the thread that brings the second store in step with the first.
-    pub fn start(first: Arc<dyn Store>, second: Open, options: Options, tell: Tell) -> Self {
-        let queue = Queue {
+    pub fn start(
+        first: Arc<dyn Store>,
+        second: StoreOpener,
+        options: MirrorOptions,
+        tell: MirrorReporter,
+    ) -> Self {
+        let queue = MirrorQueue {
             writes: VecDeque::new(),
             bytes: 0,
             gap: true,
@@ -167,7 +172,7 @@ impl Mirrored {
             trouble: None,
             ends_at: None,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MirrorState {
             first,
             options,
             order: Mutex::new(()),
@@ -187,11 +192,11 @@ impl Mirrored {
     }
 
     /// Returns how far the second store is behind the first.
-    pub fn lag(&self) -> Lag {
+    pub fn lag(&self) -> MirrorLag {
         let queue = self.shared.queue.lock();
         let since = queue.behind_since.or_else(|| Some(queue.writes.front()?.since));
         let behind = since.map_or(Duration::ZERO, |since| since.elapsed());
-        Lag {
+        MirrorLag {
             queued: queue.writes.len() as u64,
             queued_bytes: queue.bytes as u64,
             behind_ms: u64::try_from(behind.as_millis()).unwrap_or(u64::MAX),
@@ -204,7 +209,7 @@ impl Mirrored {
     }
 }
 
-impl Drop for Mirrored {
+impl Drop for MirroredStore {
     fn drop(&mut self) {
         self.shared.queue.lock().ends_at = Some(Instant::now() + self.shared.options.drain);
         self.shared.closing.store(true, Ordering::Relaxed);
@@ -216,12 +221,12 @@ impl Drop for Mirrored {
     }
 }
 
-impl Store for Mirrored {
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+impl Store for MirroredStore {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         commit_whole(writes, |writes| self.commit_some(writes))
     }
 
-    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let _order = self.shared.order.lock();
         let committed = self.shared.first.commit_some(writes)?;
         self.shared.fill(|queue| {
@@ -283,7 +288,7 @@ impl Store for Mirrored {
         self.shared.first.trouble()
     }
 
-    fn news(&self) -> Vec<Numbered> {
+    fn news(&self) -> Vec<NumberedRecord> {
         let _order = self.shared.order.lock();
         let news = self.shared.first.news();
         if !news.is_empty() {
@@ -296,14 +301,14 @@ impl Store for Mirrored {
         self.shared.first.on_news(wake);
     }
 
-    fn stats(&self) -> Stats {
-        Stats { mirror: Some(self.lag()), ..self.shared.first.stats() }
+    fn stats(&self) -> StoreStats {
+        StoreStats { mirror: Some(self.lag()), ..self.shared.first.stats() }
     }
 }
 
-impl Shared {
+impl MirrorState {
     /// Adds writes to the queue, and discards the whole queue if it becomes too large.
-    fn fill(&self, fill: impl FnOnce(&mut Queue)) {
+    fn fill(&self, fill: impl FnOnce(&mut MirrorQueue)) {
         let mut queue = self.queue.lock();
         fill(&mut queue);
         if queue.bytes > self.options.queue_bytes_max {
@@ -317,7 +322,7 @@ impl Shared {
         self.closing.load(Ordering::Relaxed)
     }
 
-    fn run(&self, open: &Open, tell: &Tell) {
+    fn run(&self, open: &StoreOpener, tell: &MirrorReporter) {
         let mut wait = self.options.retry;
         while !self.is_closing() {
             let failed = open().and_then(|second| {
@@ -342,7 +347,7 @@ impl Shared {
     }
 
     /// Keeps the second store in step until the end, or until that store fails.
-    fn follow(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
+    fn follow(&self, second: &dyn Store, tell: &MirrorReporter) -> Result<(), String> {
         loop {
             let gap = self.queue.lock().gap;
             if gap {
@@ -367,7 +372,7 @@ impl Shared {
 
     /// Waits for the next writes and takes them. Empty if the queue was discarded, `None` at the
     /// end.
-    fn next(&self) -> Option<Vec<Queued>> {
+    fn next(&self) -> Option<Vec<QueuedWrite>> {
         let mut queue = self.queue.lock();
         while queue.writes.is_empty() && !queue.gap {
             if self.is_closing() {
@@ -379,14 +384,14 @@ impl Shared {
             return None;
         }
         let count = queue.writes.len().min(self.options.batch_writes_max);
-        let batch: Vec<Queued> = queue.writes.drain(..count).collect();
+        let batch: Vec<QueuedWrite> = queue.writes.drain(..count).collect();
         queue.bytes -= batch.iter().map(|queued| size(&queued.write)).sum::<usize>();
         Some(batch)
     }
 
     /// Walks through both stores and copies what is missing in the second. Writes that come
     /// meanwhile gather in the queue; if the queue fills up, there is another walk.
-    fn catch_up(&self, second: &dyn Store, tell: &Tell) -> Result<(), String> {
+    fn catch_up(&self, second: &dyn Store, tell: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
         // The walk sees what was queued before it begins; erasing twice could erase more.
@@ -397,7 +402,7 @@ impl Shared {
             queue.gap = false;
             queue.trouble = None;
         }
-        let mut walk = Walk::new(&*self.first, second).map_err(failed)?;
+        let mut walk = ComparisonWalk::new(&*self.first, second).map_err(failed)?;
         drop(order);
         let (mut copied, mut refused, mut extra) = (0, 0, 0);
         let mut batch = Vec::new();
@@ -457,7 +462,7 @@ impl Shared {
 
 /// Counts the records that only the second store had before this batch: those that the first store
 /// has now put, and those that the rules deleted in the second beyond what the first has deleted.
-fn no_more_its_own(batch: &[Queued], done: &Committed) -> u64 {
+fn no_more_its_own(batch: &[QueuedWrite], done: &CommitResult) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];
     for (at, _) in &done.erased {
         deleted.iter_mut().skip(*at).take(1).for_each(|count| *count += 1);
@@ -471,10 +476,10 @@ fn no_more_its_own(batch: &[Queued], done: &Committed) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use hark_codec::record::{Head, write};
+    use hark_codec::record::{RecordHeader, write};
 
     use super::*;
-    use crate::admission::KeepAll;
+    use crate::effects::KeepAll;
     use crate::query::Order;
     use crate::store::memory::MemoryStore;
 
@@ -482,7 +487,8 @@ mod tests {
         let mut id = [0; 32];
         id[..4].copy_from_slice(&n.to_be_bytes());
         let mut out = Vec::new();
-        let head = Head { id, time: u64::from(n / 3), author: None, kind: n % 5, expires: None };
+        let head =
+            RecordHeader { id, time: u64::from(n / 3), author: None, kind: n % 5, expires: None };
         write(&mut out, &head, b"{}", std::iter::empty());
         Write::Put(out.into())
     }
@@ -501,7 +507,7 @@ mod tests {
         ids
     }
 
-    fn wait_until(mirrored: &Mirrored, done: impl Fn(&Lag) -> bool) -> Lag {
+    fn wait_until(mirrored: &MirroredStore, done: impl Fn(&MirrorLag) -> bool) -> MirrorLag {
         let until = Instant::now() + Duration::from_mins(2);
         loop {
             let lag = mirrored.lag();
@@ -520,7 +526,7 @@ mod tests {
     }
 
     impl Store for Flaky {
-        fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+        fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
             if self.fails.load(Ordering::Relaxed) {
                 return Err(CommitError::Stopped("it is away".into()));
             }
@@ -555,17 +561,21 @@ mod tests {
             self.store.explain(query)
         }
 
-        fn stats(&self) -> Stats {
+        fn stats(&self) -> StoreStats {
             self.store.stats()
         }
     }
 
     /// Starts a mirror of `first` and waits until it is in step.
-    fn mirrored(first: &Arc<dyn Store>, second: &Arc<dyn Store>) -> Mirrored {
+    fn mirrored(first: &Arc<dyn Store>, second: &Arc<dyn Store>) -> MirroredStore {
         let second = Arc::clone(second);
-        let open: Open = Box::new(move || Ok(Arc::clone(&second)));
-        let mirrored =
-            Mirrored::start(Arc::clone(first), open, Options::default(), Box::new(|_| {}));
+        let open: StoreOpener = Box::new(move || Ok(Arc::clone(&second)));
+        let mirrored = MirroredStore::start(
+            Arc::clone(first),
+            open,
+            MirrorOptions::default(),
+            Box::new(|_| {}),
+        );
         wait_until(&mirrored, |lag| lag.in_step);
         mirrored
     }
@@ -600,16 +610,16 @@ mod tests {
             Arc::new(Flaky { store: MemoryStore::new(KeepAll), fails: AtomicBool::new(true) });
         // A record that only the mirror has: counted and kept.
         second.store.commit(&[put(1_000_000)]).unwrap();
-        let open: Open = {
+        let open: StoreOpener = {
             let second = Arc::clone(&second);
             Box::new(move || Ok(Arc::clone(&second) as Arc<dyn Store>))
         };
-        let options = Options {
+        let options = MirrorOptions {
             queue_bytes_max: 20_000,
             retry: Duration::from_millis(5),
-            ..Options::default()
+            ..MirrorOptions::default()
         };
-        let mirrored = Mirrored::start(Arc::clone(&first), open, options, Box::new(|_| {}));
+        let mirrored = MirroredStore::start(Arc::clone(&first), open, options, Box::new(|_| {}));
         wait_until(&mirrored, |lag| lag.trouble.is_some());
         assert!(!mirrored.lag().in_step);
         for n in 500..3_000 {

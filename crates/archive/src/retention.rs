@@ -5,7 +5,7 @@
 //!
 //! Deletes by age depend on the machine's clock, and a machine that comes up in 2099 would delete
 //! all that a rule names. So the clock alone is not trusted: the times of stored records have to
-//! confirm it ([`Policy::clock_ahead_max_s`]). In a relay in use every event does so, whatever the
+//! confirm it ([`RetentionPolicy::clock_ahead_max_s`]). In a relay in use every event does so, whatever the
 //! clock was before, so no state has to be kept. A clock that was trusted once stays trusted as
 //! long as it runs no faster than real time, so a quiet relay that runs continues to delete.
 //! Deletes for a bound need no clock.
@@ -20,15 +20,15 @@ use hark_codec::record::Key;
 
 use crate::clock::Clock;
 use crate::query::{Order, Query};
-use crate::store::{CommitError, Outcome, Progress, SearchError, Store, Write};
+use crate::store::{CommitError, Outcome, SearchError, SearchProgress, Store, Write};
 use crate::vital;
 use crate::writer::Writer;
 
 /// The rules and bounds by which records are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RetentionPolicy {
     /// The rules by age. Each is carried out on its own.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RetentionRule>,
     /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that are
     /// about to be freed do not count, so that a slow compaction does not cost records.
     pub bytes_max: Option<u64>,
@@ -55,7 +55,7 @@ const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
 /// A rule that deletes records when they are old.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct RetentionRule {
     /// Only of these kinds.
     pub kinds: Option<Vec<u32>>,
     /// Of any but these kinds.
@@ -66,14 +66,14 @@ pub struct Rule {
     pub older_than_s: u64,
 }
 
-impl Rule {
+impl RetentionRule {
     /// Returns whether the rule has no condition but age.
     fn takes_all(&self) -> bool {
         self.kinds.is_none() && self.authors.is_none() && self.not_kinds.is_empty()
     }
 }
 
-impl Default for Policy {
+impl Default for RetentionPolicy {
     fn default() -> Self {
         Self {
             rules: Vec::new(),
@@ -107,7 +107,7 @@ pub enum RetentionError {
 
 /// What a step deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepResult {
     /// Records that had expired.
     pub expired: u64,
     /// Records that a rule gave up.
@@ -118,7 +118,7 @@ pub struct Swept {
     pub clock_doubted: bool,
 }
 
-impl Swept {
+impl SweepResult {
     /// Returns the number of all deleted records.
     pub fn total(&self) -> u64 {
         self.expired + self.aged + self.crowded
@@ -131,26 +131,26 @@ impl Swept {
     }
 }
 
-impl Policy {
+impl RetentionPolicy {
     /// Deletes at most one batch of each sort. If it deletes nothing, nothing is left to do.
     pub fn step(
         &self,
         store: &dyn Store,
         writer: &Writer,
         clock: &Clock,
-    ) -> Result<Swept, RetentionError> {
-        self.step_by(store, writer, clock, &mut Believed::default())
+    ) -> Result<SweepResult, RetentionError> {
+        self.step_by(store, writer, clock, &mut ClockTrust::default())
     }
 
-    /// Like [`Policy::step`], with what is known of earlier trust in the clock.
+    /// Like [`RetentionPolicy::step`], with what is known of earlier trust in the clock.
     fn step_by(
         &self,
         store: &dyn Store,
         writer: &Writer,
         clock: &Clock,
-        believed: &mut Believed,
-    ) -> Result<Swept, RetentionError> {
-        let mut swept = Swept::default();
+        believed: &mut ClockTrust,
+    ) -> Result<SweepResult, RetentionError> {
+        let mut swept = SweepResult::default();
         if believed.is_borne_out(self, store, clock)? {
             self.let_age(store, writer, clock, &mut swept)?;
         } else {
@@ -171,7 +171,7 @@ impl Policy {
         store: &dyn Store,
         writer: &Writer,
         clock: &Clock,
-        swept: &mut Swept,
+        swept: &mut SweepResult,
     ) -> Result<(), RetentionError> {
         let now = clock.now_s().saturating_mul(self.units_per_s);
         let ids = store.expired(now, self.batch_max)?;
@@ -222,17 +222,17 @@ impl Policy {
 
 /// Earlier trust in a clock.
 #[derive(Debug, Default)]
-struct Believed {
+struct ClockTrust {
     /// When the clock was last trusted, and the time that it showed.
     last: Option<(Instant, u64)>,
 }
 
-impl Believed {
+impl ClockTrust {
     /// Returns whether a clock is to be trusted: because it has run evenly since it was last
     /// trusted, or because there are records about as new as its time.
     fn is_borne_out(
         &mut self,
-        policy: &Policy,
+        policy: &RetentionPolicy,
         store: &dyn Store,
         clock: &Clock,
     ) -> Result<bool, SearchError> {
@@ -263,7 +263,7 @@ fn bears_out(
     while search.slice(u64::MAX, &mut |record| {
         times.push(record.time());
         ControlFlow::Continue(())
-    })? == Progress::Paused
+    })? == SearchProgress::Paused
     {}
     let from = now.saturating_sub(ahead_max).saturating_mul(units_per_s);
     let witness = if times.len() < WITNESSES { times.first() } else { times.last() };
@@ -284,26 +284,26 @@ fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {
 }
 
 /// The thread that carries a policy out, until it is stopped or dropped.
-pub struct Keeper {
+pub struct RetentionThread {
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl RetentionThread {
     /// Starts the thread. `report` is called at the end of every round that deleted something, and
     /// for every failure, after which the thread continues with the next round. A clock that is not
     /// trusted is reported once an hour.
     pub fn start(
-        policy: Policy,
+        policy: RetentionPolicy,
         store: Arc<dyn Store>,
         writer: Arc<Writer>,
         clock: Clock,
-        mut report: impl FnMut(Result<Swept, RetentionError>) + Send + 'static,
+        mut report: impl FnMut(Result<SweepResult, RetentionError>) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
         let thread = vital::spawn("hark-keeper", move || {
-            let (mut pause, mut round) = (policy.every, Swept::default());
-            let (mut believed, mut doubted) = (Believed::default(), None::<Instant>);
+            let (mut pause, mut round) = (policy.every, SweepResult::default());
+            let (mut believed, mut doubted) = (ClockTrust::default(), None::<Instant>);
             // A short pause between the batches of a long round leaves the writer to other writes.
             let rest = Duration::from_millis(5);
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
@@ -340,7 +340,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RetentionThread {
     fn drop(&mut self) {
         self.stop();
     }
@@ -348,24 +348,24 @@ impl Drop for Keeper {
 
 #[cfg(test)]
 mod tests {
-    use hark_codec::record::{self, Head, Place};
+    use hark_codec::record::{self, LabelPosition, RecordHeader};
 
     use super::*;
-    use crate::admission::KeepAll;
+    use crate::effects::KeepAll;
     use crate::store::memory::MemoryStore;
-    use crate::writer::Options;
+    use crate::writer::WriterOptions;
 
     fn record(id: u8, time: u64, kind: u32, author: u8, expires: Option<u64>) -> Write {
-        let head = Head { id: [id; 32], time, author: Some([author; 32]), kind, expires };
+        let head = RecordHeader { id: [id; 32], time, author: Some([author; 32]), kind, expires };
         let mut bytes = Vec::new();
-        record::write(&mut bytes, &head, b"{}", std::iter::empty::<(u8, Place<'_>)>());
+        record::write(&mut bytes, &head, b"{}", std::iter::empty::<(u8, LabelPosition<'_>)>());
         Write::Put(bytes.into())
     }
 
     fn shelf(records: &[Write]) -> (Arc<dyn Store>, Writer) {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
         store.commit(records).unwrap();
-        let writer = Writer::start(Arc::clone(&store), Options::default(), Box::new(()));
+        let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
         (store, writer)
     }
 
@@ -389,9 +389,9 @@ mod tests {
             record(3, 10, 1, 1, None),
         ]);
         let clock = Clock::fake(100);
-        let policy = Policy::default();
+        let policy = RetentionPolicy::default();
         assert_eq!(policy.step(&*store, &writer, &clock).unwrap().expired, 1);
-        assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), Swept::default());
+        assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), SweepResult::default());
         assert_eq!(left(&*store), [2, 3]);
     }
 
@@ -406,13 +406,14 @@ mod tests {
             record(6, 10, 7, 1, None),
             record(7, 10, 1, 2, None),
         ]);
-        let rule = Rule {
+        let rule = RetentionRule {
             kinds: Some(vec![1, 5]),
             authors: Some(vec![[1; 32]]),
             older_than_s: 10,
-            ..Rule::default()
+            ..RetentionRule::default()
         };
-        let policy = Policy { rules: vec![rule], batch_max: 2, ..Policy::default() };
+        let policy =
+            RetentionPolicy { rules: vec![rule], batch_max: 2, ..RetentionPolicy::default() };
         let clock = Clock::fake(100);
         assert_eq!(policy.step(&*store, &writer, &clock).unwrap().aged, 2);
         assert_eq!(left(&*store), [5, 6, 7, 3, 4]);
@@ -426,7 +427,11 @@ mod tests {
         let records: Vec<_> = (0..100).map(|n| record(n, u64::from(n), 1, 1, None)).collect();
         let (store, writer) = shelf(&records);
         let bytes_max = store.stats().bytes / 4;
-        let policy = Policy { bytes_max: Some(bytes_max), batch_max: 10, ..Policy::default() };
+        let policy = RetentionPolicy {
+            bytes_max: Some(bytes_max),
+            batch_max: 10,
+            ..RetentionPolicy::default()
+        };
         let clock = Clock::fake(1000);
         while policy.step(&*store, &writer, &clock).unwrap().total() > 0 {}
         assert!(store.stats().bytes <= bytes_max);
@@ -437,12 +442,12 @@ mod tests {
     fn a_number_takes_the_oldest_until_it_is_met_beside_other_bounds() {
         let records: Vec<_> = (0..100).map(|n| record(n, u64::from(n), 1, 1, None)).collect();
         let (store, writer) = shelf(&records);
-        let rule = Rule { older_than_s: 95, ..Rule::default() };
-        let policy = Policy {
+        let rule = RetentionRule { older_than_s: 95, ..RetentionRule::default() };
+        let policy = RetentionPolicy {
             rules: vec![rule],
             records_max: Some(90),
             bytes_max: Some(store.stats().bytes),
-            ..Policy::default()
+            ..RetentionPolicy::default()
         };
         let clock = Clock::fake(100);
         while policy.step(&*store, &writer, &clock).unwrap().total() > 0 {}
@@ -462,16 +467,17 @@ mod tests {
         all.push(record(1, 99_000 * DAY, 1, 1, None));
         all.push(record(2, 100 * DAY, 1, 1, Some(111 * DAY)));
         let (store, writer) = shelf(&all);
-        let rule = Rule { older_than_s: 5 * DAY, ..Rule::default() };
-        let policy = Policy { rules: vec![rule], ..Policy::default() };
-        let step = |policy: &Policy, clock: &Clock| policy.step(&*store, &writer, clock).unwrap();
+        let rule = RetentionRule { older_than_s: 5 * DAY, ..RetentionRule::default() };
+        let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
+        let step =
+            |policy: &RetentionPolicy, clock: &Clock| policy.step(&*store, &writer, clock).unwrap();
         let ahead = Clock::fake(99_000 * DAY);
-        let doubted = Swept { clock_doubted: true, ..Swept::default() };
+        let doubted = SweepResult { clock_doubted: true, ..SweepResult::default() };
         assert_eq!(step(&policy, &ahead), doubted);
-        let full = Policy { records_max: Some(12), ..policy.clone() };
-        assert_eq!(step(&full, &ahead), Swept { crowded: 1, ..doubted });
+        let full = RetentionPolicy { records_max: Some(12), ..policy.clone() };
+        assert_eq!(step(&full, &ahead), SweepResult { crowded: 1, ..doubted });
         // A clock that was right stays trusted without new records, but not when it leaps.
-        let (clock, mut believed) = (Clock::fake(110 * DAY), Believed::default());
+        let (clock, mut believed) = (Clock::fake(110 * DAY), ClockTrust::default());
         let mut by = |clock: &Clock| {
             policy.step_by(&*store, &writer, clock, &mut believed).unwrap().clock_doubted
         };
@@ -483,7 +489,7 @@ mod tests {
         let left = store.stats().records;
         assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
         // The operator's setting makes the clock trusted, and so do new records of its time.
-        let sure = Policy { clock_ahead_max_s: None, ..policy.clone() };
+        let sure = RetentionPolicy { clock_ahead_max_s: None, ..policy.clone() };
         assert!(!step(&sure, &clock).clock_doubted);
         store
             .commit(&(0..10).map(|n| record(200 + n, 200 * DAY, 1, 2, None)).collect::<Vec<_>>())
@@ -494,11 +500,13 @@ mod tests {
     #[test]
     fn the_keeper_works_by_itself_and_stops() {
         let (store, writer) = shelf(&[record(1, 10, 1, 1, Some(50)), record(2, 10, 1, 1, None)]);
-        let policy = Policy { every: Duration::from_millis(1), ..Policy::default() };
+        let policy =
+            RetentionPolicy { every: Duration::from_millis(1), ..RetentionPolicy::default() };
         let (told, hear) = sync_channel(16);
         let writer = Arc::new(writer);
-        let report = move |swept: Result<Swept, _>| told.try_send(swept.unwrap()).unwrap();
-        let keeper = Keeper::start(policy, Arc::clone(&store), writer, Clock::fake(100), report);
+        let report = move |swept: Result<SweepResult, _>| told.try_send(swept.unwrap()).unwrap();
+        let keeper =
+            RetentionThread::start(policy, Arc::clone(&store), writer, Clock::fake(100), report);
         assert_eq!(hear.recv().unwrap().expired, 1);
         drop(keeper);
         assert_eq!(left(&*store), [2]);

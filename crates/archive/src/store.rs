@@ -10,7 +10,7 @@
 //!
 //! *A commit is a batch with one outcome per write.* What a record does to earlier ones (replace
 //! them, delete them, be refused because of them) comes from the shelf's
-//! [`Rules`](crate::admission::Rules), as queries, so that a store can apply it under its own lock
+//! [`Rules`](crate::effects::Rules), as queries, so that a store can apply it under its own lock
 //! or in its own transaction.
 //!
 //! *An id determines its record's time.* The id is a hash of all that the record says, so a store
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use hark_codec::record::{Id, Record};
 
-use crate::meter::Times;
+use crate::meter::HistogramSnapshot;
 use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::query::plan::Set;
@@ -65,18 +65,18 @@ pub enum Outcome {
     /// A newer version of the record is already stored.
     Superseded,
     /// A stored record forbids this one (deleted, vanished); see
-    /// [`Refusal`](crate::admission::Refusal).
-    Refused(crate::admission::Refusal),
+    /// [`Refusal`](crate::effects::Refusal).
+    Refused(crate::effects::Refusal),
     /// The number of records that were deleted.
     Erased(u64),
 }
 
 /// A record's number in the sequence of puts, and its bytes.
-pub type Numbered = (u64, Box<[u8]>);
+pub type NumberedRecord = (u64, Box<[u8]>);
 
 /// The result of a batch that is durable.
 #[derive(Clone, Debug, Default)]
-pub struct Committed {
+pub struct CommitResult {
     /// One outcome per write, in the order of the writes. An [unfinished] batch has outcomes for
     /// its first writes only.
     ///
@@ -92,7 +92,7 @@ pub struct Committed {
     pub bytes: u64,
     /// Records that other processes have put and this store has not reported before, with their
     /// sequence numbers, which are all lower than those of this batch.
-    pub before: Vec<Numbered>,
+    pub before: Vec<NumberedRecord>,
 }
 
 /// Why a batch was not stored. None of its writes took effect.
@@ -151,7 +151,7 @@ impl SearchError {
 
 /// The state of a search after a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum SearchProgress {
     /// The work of the slice is spent, or the sink asked to pause. Call again.
     Paused,
     /// All matching records were delivered, up to the limit.
@@ -171,7 +171,7 @@ pub trait Search: Send {
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, SearchError>;
+    ) -> Result<SearchProgress, SearchError>;
 
     /// Returns the snapshot's sequence number: puts up to this number are seen, later ones are not.
     fn seq(&self) -> u64;
@@ -186,7 +186,7 @@ pub trait Search: Send {
 
 /// The size and state of a store, for people and metrics. Zero where a store has no such figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct StoreStats {
     /// Live records.
     pub records: u64,
     /// Deleted records that still take space.
@@ -222,31 +222,31 @@ pub struct Stats {
     /// Records in segments that wait to be merged.
     pub merge_due_records: u64,
     /// Durations of syncs since the start.
-    pub syncs: Times,
+    pub syncs: HistogramSnapshot,
     /// Why background maintenance fails, while it does.
-    pub upkeep_failed: Option<String>,
+    pub maintenance_failed: Option<String>,
     /// Background maintenance done since the start.
-    pub upkeep: Upkeep,
+    pub maintenance: MaintenanceStats,
     /// Use of the database, if the store has one.
-    pub database: Option<Database>,
+    pub database: Option<DatabaseStats>,
     /// Lag of the mirror, a second store that receives all that this one accepts, if there is one.
-    pub mirror: Option<crate::mirror::Lag>,
+    pub mirror: Option<crate::mirror::MirrorLag>,
 }
 
 /// The background maintenance of a store, done beside its readers and its writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Upkeep {
+pub struct MaintenanceStats {
     /// Making segments from full heads.
-    pub sealing: Job,
+    pub sealing: JobTotals,
     /// Making one segment from several.
-    pub merging: Job,
+    pub merging: JobTotals,
     /// Rewriting logs without their deleted records.
-    pub rewriting: Job,
+    pub rewriting: JobTotals,
 }
 
 /// The totals of one kind of maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Job {
+pub struct JobTotals {
     /// Records processed. A record counts each time that it is processed.
     pub records: u64,
     /// Bytes written.
@@ -257,7 +257,7 @@ pub struct Job {
 
 /// The use of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Database {
+pub struct DatabaseStats {
     /// Connections that are open for queries.
     pub connections: u64,
     /// Of `connections`, those that are in use.
@@ -269,12 +269,12 @@ pub struct Database {
     /// Number of puts, by any process, that subscribers have not been notified of yet.
     pub news_behind: u64,
     /// Durations of statements since the start, by the form of the statement.
-    pub statements: Vec<(&'static str, Times)>,
+    pub statements: Vec<(&'static str, HistogramSnapshot)>,
 }
 
 /// The position up to which a store's log is durable, for other processes that follow the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct LogPosition {
     /// Number of the log file that is being written.
     pub log: u32,
     /// Durable bytes of that file.
@@ -284,9 +284,9 @@ pub struct Mark {
 /// Carries out a whole batch by calling a store's [`Store::commit_some`] until nothing is left.
 pub fn commit_whole(
     writes: &[Write],
-    some: impl Fn(&[Write]) -> Result<Committed, CommitError>,
-) -> Result<Committed, CommitError> {
-    let mut all = Committed::default();
+    some: impl Fn(&[Write]) -> Result<CommitResult, CommitError>,
+) -> Result<CommitResult, CommitError> {
+    let mut all = CommitResult::default();
     // What is left of the current write, and how many records its steps have deleted.
     let (mut left, mut erased): (Option<Write>, u64) = (None, 0);
     loop {
@@ -312,7 +312,7 @@ pub fn commit_whole(
     }
 }
 
-impl Committed {
+impl CommitResult {
     /// Appends the result of the writes from index `from` on.
     fn add(&mut self, more: Self, from: usize) {
         self.outcomes.extend(more.outcomes);
@@ -325,7 +325,7 @@ impl Committed {
 /// A store of one shelf. All threads share it; one commit runs at a time.
 pub trait Store: Send + Sync {
     /// Carries out a batch. On return everything in it is durable and seen by new searches.
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError>;
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError>;
 
     /// Carries out a batch, or only its first part, so that other writes need not wait long. The
     /// part is the first writes and then one step of a write that deletes more than
@@ -335,7 +335,7 @@ pub trait Store: Send + Sync {
     /// A record that deletes others is stored last, with the final step of its deletes. So wherever
     /// the work stops (a crash, another process that continues), no record exists that a stored one
     /// deletes, no state has to be kept, and putting the record again continues the deletes.
-    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         self.commit(writes)
     }
 
@@ -368,7 +368,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Returns the size and state of the store.
-    fn stats(&self) -> Stats;
+    fn stats(&self) -> StoreStats;
 
     /// Drops the oldest part of the store at once, except for records of the `spared` kinds, if the
     /// store is partitioned by time and that part holds nothing newer than `to`. Returns the number
@@ -382,10 +382,10 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Returns some of the records that other processes have put and that no [`Committed::before`]
+    /// Returns some of the records that other processes have put and that no [`CommitResult::before`]
     /// has reported, in order. Empty once all are reported. Called between commits, by the thread
     /// that commits.
-    fn news(&self) -> Vec<Numbered> {
+    fn news(&self) -> Vec<NumberedRecord> {
         Vec::new()
     }
 

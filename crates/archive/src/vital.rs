@@ -39,12 +39,12 @@ mod tests {
     use std::process::Command;
     use std::sync::Arc;
 
-    use hark_codec::record::{self, Head, Place, Record};
+    use hark_codec::record::{self, LabelPosition, Record, RecordHeader};
 
-    use crate::admission::{Effects, Rules};
+    use crate::effects::{Effects, Rules};
     use crate::store::Write;
     use crate::store::memory::MemoryStore;
-    use crate::writer::{Options, Writer};
+    use crate::writer::{Writer, WriterOptions};
 
     struct Broken;
 
@@ -78,11 +78,14 @@ mod tests {
             assert!(said.contains("hark-writer failed"), "{said}");
             return;
         }
-        let writer =
-            Writer::start(Arc::new(MemoryStore::new(Broken)), Options::default(), Box::new(()));
-        let head = Head { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
+        let writer = Writer::start(
+            Arc::new(MemoryStore::new(Broken)),
+            WriterOptions::default(),
+            Box::new(()),
+        );
+        let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
         let mut bytes = Vec::new();
-        record::write(&mut bytes, &head, b"", std::iter::empty::<(u8, Place<'_>)>());
+        record::write(&mut bytes, &head, b"", std::iter::empty::<(u8, LabelPosition<'_>)>());
         let outcome = writer.write(Write::Put(bytes.into()));
         eprintln!("the process goes on: {outcome:?}, {:?}", writer.counters().stopped.get());
     }

@@ -1,7 +1,7 @@
 //! Group commit: one thread takes what has queued up and makes it durable with one sync.
 //!
 //! While one batch is being synced the next one gathers, so batches grow with the load by
-//! themselves; [`Options::batch_wait`] makes them grow sooner, at the price of latency. Only after
+//! themselves; [`WriterOptions::batch_wait`] makes them grow sooner, at the price of latency. Only after
 //! the sync is the listener notified, and then the senders are answered.
 //!
 //! A write that deletes more than a step ([`Store::commit_some`]) gets its next step after the
@@ -17,24 +17,24 @@ use std::time::{Duration, Instant};
 use hark_codec::record::Record;
 use parking_lot::Mutex;
 
-use crate::meter::{Count, Histogram};
-use crate::store::{CommitError, Committed, Outcome, Store, Write};
+use crate::meter::{Counter, Histogram};
+use crate::store::{CommitError, CommitResult, Outcome, Store, Write};
 use crate::vital;
 
 /// The bounds of batches and of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct WriterOptions {
     /// The most writes in a batch.
     pub batch_writes_max: usize,
     /// The most bytes of records in a batch, about.
     pub batch_bytes_max: usize,
     /// How long a batch waits for further writes after its first one.
     pub batch_wait: Duration,
-    /// Writes that may wait for the writer; above it [`Writer::try_submit`] returns [`Busy`].
+    /// Writes that may wait for the writer; above it [`Writer::try_submit`] returns [`WriterBusy`].
     pub queue_max: usize,
 }
 
-impl Default for Options {
+impl Default for WriterOptions {
     fn default() -> Self {
         Self {
             batch_writes_max: 1024,
@@ -46,10 +46,10 @@ impl Default for Options {
 }
 
 /// A callback that receives the outcome of a write, once.
-pub type Done = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
+pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
 
 /// Receives, on the writer's thread, the records that have just become durable.
-pub trait Listener: Send {
+pub trait CommitListener: Send {
     /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
     /// answers the senders, and is to be called when all subscribers have been notified.
     fn batch(
@@ -60,7 +60,7 @@ pub trait Listener: Send {
 }
 
 /// A listener without subscribers.
-impl Listener for () {
+impl CommitListener for () {
     fn batch(&mut self, _: &mut dyn Iterator<Item = (u64, Record<'_>)>, answer: &mut dyn FnMut()) {
         answer();
     }
@@ -68,35 +68,35 @@ impl Listener for () {
 
 /// Makes a batch durable: by [`Store::commit_some`], or in another process that took over the
 /// archive.
-pub type Commit = Box<dyn Fn(&[Write]) -> Result<Committed, CommitError> + Send>;
+pub type CommitFn = Box<dyn Fn(&[Write]) -> Result<CommitResult, CommitError> + Send>;
 
 /// Where writes go, and the listener that receives them.
-pub struct Target {
+pub struct WriteTarget {
     /// Makes the writes durable.
-    pub commit: Commit,
+    pub commit: CommitFn,
     /// Receives the durable records.
-    pub listener: Box<dyn Listener>,
+    pub listener: Box<dyn CommitListener>,
 }
 
 /// A job that runs between two batches; see [`Writer::between`].
-pub type Between = Box<dyn FnOnce(&mut Target) + Send>;
+pub type BetweenBatchesJob = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 
 /// The error if the queue is full or the writer has stopped. Gives the write back.
 #[derive(Debug)]
-pub struct Busy(pub Write);
+pub struct WriterBusy(pub Write);
 
-enum Job {
-    Write(Write, Done),
-    Between(Between),
+enum WriterJob {
+    Write(Write, WriteCallback),
+    Between(BetweenBatchesJob),
 }
 
 /// What the writer has done since it started.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct WriterCounters {
     /// Durations of the batches that were made durable.
     pub batches: Histogram,
     /// Writes in these batches.
-    pub writes: Count,
+    pub writes: Counter,
     /// Why the store takes no more writes, once that is so.
     pub stopped: OnceLock<String>,
     /// Why the last batch failed, if it did and the next one may succeed.
@@ -105,7 +105,7 @@ pub struct Counters {
     committing: Mutex<Option<Instant>>,
 }
 
-impl Counters {
+impl WriterCounters {
     /// Returns how long the batch that is under way has taken so far, if there is one.
     pub fn committing_for(&self) -> Option<Duration> {
         let since = *self.committing.lock();
@@ -129,23 +129,27 @@ impl Counters {
 /// The handle through which the doors submit writes to the writer's thread.
 pub struct Writer {
     store: Arc<dyn Store>,
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<WriterJob>,
     /// `None` once the writer is closed.
     thread: Mutex<Option<JoinHandle<()>>>,
     closing: Arc<AtomicBool>,
-    counters: Arc<Counters>,
+    counters: Arc<WriterCounters>,
 }
 
 impl Writer {
     /// Starts the writer's thread.
-    pub fn start(store: Arc<dyn Store>, options: Options, listener: Box<dyn Listener>) -> Self {
+    pub fn start(
+        store: Arc<dyn Store>,
+        options: WriterOptions,
+        listener: Box<dyn CommitListener>,
+    ) -> Self {
         let (jobs, queue) = sync_channel(options.queue_max.max(1));
-        let (counters, closing) = (Arc::new(Counters::default()), Arc::default());
+        let (counters, closing) = (Arc::new(WriterCounters::default()), Arc::default());
         let thread = vital::spawn("hark-writer", {
             let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
             let closing = Arc::clone(&closing);
             let commit = Box::new(move |writes: &[Write]| store.commit_some(writes));
-            move || run(Target { commit, listener }, options, &queue, &closing, &counters)
+            move || run(WriteTarget { commit, listener }, options, &queue, &closing, &counters)
         })
         .expect("the system starts a thread");
         Self { store, jobs, thread: Mutex::new(Some(thread)), closing, counters }
@@ -153,27 +157,29 @@ impl Writer {
 
     /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
     /// writer's thread and must not block.
-    pub fn try_submit(&self, write: Write, done: Done) -> Result<(), Busy> {
-        self.jobs.try_send(Job::Write(write, done)).map_err(|refused| match refused {
+    pub fn try_submit(&self, write: Write, done: WriteCallback) -> Result<(), WriterBusy> {
+        self.jobs.try_send(WriterJob::Write(write, done)).map_err(|refused| match refused {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => busy(job),
         })
     }
 
     /// Queues a write, and waits while the queue is full.
-    pub fn submit(&self, write: Write, done: Done) -> Result<(), Busy> {
-        self.jobs.send(Job::Write(write, done)).map_err(|refused| busy(refused.0))
+    pub fn submit(&self, write: Write, done: WriteCallback) -> Result<(), WriterBusy> {
+        self.jobs.send(WriterJob::Write(write, done)).map_err(|refused| busy(refused.0))
     }
 
     /// Runs `job` on the writer's thread, once all that was queued before it is durable, delivered
     /// and answered. Writes queued after the job wait until it returns, and go to the target as the
     /// job left it; so do further steps of unfinished writes. Gives the job back if the queue is
     /// full or the writer has stopped.
-    pub fn between(&self, job: Between) -> Result<(), Between> {
-        self.jobs.try_send(Job::Between(job)).map_err(|refused| match refused {
-            TrySendError::Full(Job::Between(job))
-            | TrySendError::Disconnected(Job::Between(job)) => job,
+    pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
+        self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
+            TrySendError::Full(WriterJob::Between(job))
+            | TrySendError::Disconnected(WriterJob::Between(job)) => job,
             // Not reached: the job that was sent comes back.
-            TrySendError::Full(_) | TrySendError::Disconnected(_) => Box::new(|_: &mut Target| {}),
+            TrySendError::Full(_) | TrySendError::Disconnected(_) => {
+                Box::new(|_: &mut WriteTarget| {})
+            }
         })
     }
 
@@ -198,17 +204,17 @@ impl Writer {
     /// Queues a write and waits until it is durable or refused.
     pub fn write(&self, write: Write) -> Result<Outcome, Arc<CommitError>> {
         let (answer, answered) = sync_channel(1);
-        let done: Done = Box::new(move |outcome| {
+        let done: WriteCallback = Box::new(move |outcome| {
             // The caller waits below, so the channel is open.
             let _ = answer.send(outcome);
         });
         let stopped = || Arc::new(CommitError::Stopped("the writer has stopped".into()));
-        self.submit(write, done).map_err(|Busy(_)| stopped())?;
+        self.submit(write, done).map_err(|WriterBusy(_)| stopped())?;
         answered.recv().map_err(|_| stopped())?
     }
 
     /// Returns the counters of the writer.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &WriterCounters {
         &self.counters
     }
 
@@ -220,7 +226,7 @@ impl Writer {
         if let Some(thread) = thread {
             self.closing.store(true, Ordering::Release);
             // Wakes the thread; an error means that it has ended.
-            let _ = self.jobs.send(Job::Between(Box::new(|_| {})));
+            let _ = self.jobs.send(WriterJob::Between(Box::new(|_| {})));
             // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
@@ -233,45 +239,45 @@ impl Drop for Writer {
     }
 }
 
-fn busy(job: Job) -> Busy {
+fn busy(job: WriterJob) -> WriterBusy {
     match job {
-        Job::Write(write, _) => Busy(write),
+        WriterJob::Write(write, _) => WriterBusy(write),
         // Not reached: only writes are given back.
-        Job::Between(_) => Busy(Write::Put(Box::default())),
+        WriterJob::Between(_) => WriterBusy(Write::Put(Box::default())),
     }
 }
 
 /// Writes that are to be made durable, and the callbacks that wait for them.
 #[derive(Default)]
-struct Batch {
+struct WriteBatch {
     writes: Vec<Write>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingWrite>,
 }
 
-struct Waiting {
-    done: Done,
+struct PendingWrite {
+    done: WriteCallback,
     /// Number of records that steps of the write have deleted.
     erased: u64,
 }
 
-impl Batch {
-    fn push(&mut self, write: Write, waiting: Waiting) {
+impl WriteBatch {
+    fn push(&mut self, write: Write, waiting: PendingWrite) {
         self.writes.push(write);
         self.waiting.push(waiting);
     }
 }
 
 /// Writes of which a step is done, in the order of their next steps.
-type Unfinished = VecDeque<(Write, Waiting)>;
+type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 
 fn run(
-    mut target: Target,
-    options: Options,
-    queue: &Receiver<Job>,
+    mut target: WriteTarget,
+    options: WriterOptions,
+    queue: &Receiver<WriterJob>,
     closing: &AtomicBool,
-    counters: &Counters,
+    counters: &WriterCounters,
 ) {
-    let (mut batch, mut unfinished) = (Batch::default(), Unfinished::new());
+    let (mut batch, mut unfinished) = (WriteBatch::default(), UnfinishedWrites::new());
     loop {
         let first = match unfinished.len() {
             _ if closing.load(Ordering::Acquire) => queue.try_recv().map(Some).map_err(|_| ()),
@@ -306,12 +312,12 @@ fn run(
 /// Makes a batch or its first writes durable, notifies the listener and then answers the senders.
 /// Writes that were not begun stay in the batch; one of which a step was done goes to `unfinished`.
 fn commit(
-    target: &mut Target,
-    batch: &mut Batch,
-    unfinished: &mut Unfinished,
-    counters: &Counters,
+    target: &mut WriteTarget,
+    batch: &mut WriteBatch,
+    unfinished: &mut UnfinishedWrites,
+    counters: &WriterCounters,
 ) {
-    let Batch { writes, waiting } = batch;
+    let WriteBatch { writes, waiting } = batch;
     let started = Instant::now();
     counters.committing(Some(started));
     let result = (target.commit)(writes);
@@ -368,21 +374,21 @@ fn commit(
 
 /// Takes queued writes, up to the bounds or to a job, which is returned to be run after the batch.
 fn gather(
-    first: Job,
-    options: Options,
-    queue: &Receiver<Job>,
-    batch: &mut Batch,
-) -> Option<Between> {
+    first: WriterJob,
+    options: WriterOptions,
+    queue: &Receiver<WriterJob>,
+    batch: &mut WriteBatch,
+) -> Option<BetweenBatchesJob> {
     let until = Instant::now() + options.batch_wait;
     let mut bytes = 0;
     let mut next = Some(first);
     while let Some(job) = next.take() {
         let (write, done) = match job {
-            Job::Write(write, done) => (write, done),
-            Job::Between(between) => return Some(between),
+            WriterJob::Write(write, done) => (write, done),
+            WriterJob::Between(between) => return Some(between),
         };
         bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
-        batch.push(write, Waiting { done, erased: 0 });
+        batch.push(write, PendingWrite { done, erased: 0 });
         if batch.writes.len() >= options.batch_writes_max || bytes >= options.batch_bytes_max {
             return None;
         }
@@ -399,10 +405,10 @@ fn gather(
 mod tests {
     use std::sync::mpsc::channel;
 
-    use hark_codec::record::{Head, write};
+    use hark_codec::record::{RecordHeader, write};
 
     use super::*;
-    use crate::admission::KeepAll;
+    use crate::effects::KeepAll;
     use crate::query::Query;
     use crate::store::memory::MemoryStore;
 
@@ -410,7 +416,7 @@ mod tests {
         let mut id = [0; 32];
         id[..2].copy_from_slice(&n.to_be_bytes());
         let mut out = Vec::new();
-        let head = Head { id, time: u64::from(n), author: None, kind: 1, expires: None };
+        let head = RecordHeader { id, time: u64::from(n), author: None, kind: 1, expires: None };
         write(&mut out, &head, b"{}", std::iter::empty());
         Write::Put(out.into())
     }
@@ -419,7 +425,7 @@ mod tests {
     fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
         let store = Arc::new(MemoryStore::new(KeepAll).with_erase_step(10));
         store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
-        let writer = Writer::start(Arc::clone(&store) as _, Options::default(), Box::new(()));
+        let writer = Writer::start(Arc::clone(&store) as _, WriterOptions::default(), Box::new(()));
         // Holds the writer until all writes below are queued.
         let (go, wait) = channel::<()>();
         let held = writer.between(Box::new(move |_| wait.recv().unwrap()));

@@ -9,8 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use libp2p::Multiaddr;
 
 use crate::codec::CodecArgs;
-use crate::report::Report;
-use crate::target::Target;
+use crate::report::BenchReport;
+use crate::target::BenchTarget;
 use crate::websocket::Url;
 
 /// `hark bench …`
@@ -39,7 +39,7 @@ pub(crate) enum Bench {
     /// Publish events as fast as the relay accepts them, or at a rate
     Ingest(IngestArgs),
     /// Send the queries that clients send, shape by shape, and measure the time to EOSE
-    Query(QueryArgs),
+    Query(BenchQueryArgs),
     /// Publish to many subscriptions, and measure the time to delivery
     Fanout(FanoutArgs),
     /// Open many connections, and measure how much memory they take
@@ -136,17 +136,17 @@ pub(crate) struct OutputArgs {
 }
 
 impl TargetArgs {
-    pub(crate) fn target(&self) -> anyhow::Result<Target> {
-        Target::new(&self.url, &self.pid)
+    pub(crate) fn target(&self) -> anyhow::Result<BenchTarget> {
+        BenchTarget::new(&self.url, &self.pid)
     }
 }
 
 impl AgainstArgs {
     /// Returns the first target, and the other one if it was given.
-    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
+    pub(crate) fn targets(&self) -> anyhow::Result<Vec<BenchTarget>> {
         let mut targets = vec![self.target.target()?];
         if let Some(url) = &self.against {
-            targets.push(Target::new(url, &self.against_pid)?);
+            targets.push(BenchTarget::new(url, &self.against_pid)?);
         }
         Ok(targets)
     }
@@ -160,19 +160,19 @@ impl OutputArgs {
     /// Measures `--runs` times and publishes the median.
     pub(crate) fn measure(
         &self,
-        mut measure: impl AsyncFnMut() -> anyhow::Result<Report>,
+        mut measure: impl AsyncFnMut() -> anyhow::Result<BenchReport>,
     ) -> anyhow::Result<ExitCode> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut runs = Vec::new();
         for _ in 0..self.runs.max(1) {
             runs.push(runtime.block_on(measure())?);
         }
-        self.publish(Report::median(runs).context("there was no run")?)
+        self.publish(BenchReport::median(runs).context("there was no run")?)
     }
 
     /// Prints the report in the requested form. The exit code of a doubtful report is a failure, so
     /// that no script takes it for a result.
-    pub(crate) fn publish(&self, mut report: Report) -> anyhow::Result<ExitCode> {
+    pub(crate) fn publish(&self, mut report: BenchReport) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.baseline {
             report.compare_file(path)?;
         }
@@ -193,7 +193,7 @@ The relay must hold the events of the file: load it with `hark bench ingest` or 
 Rate limits must be off (hark serve --unlimited): refusals are no answers, and the run fails if there
 are any. Each connection asks its next question when it has the EOSE of the one before, so that times
 are those of a relay at full load; what a question costs the server is its CPU.")]
-pub(crate) struct QueryArgs {
+pub(crate) struct BenchQueryArgs {
     /// The events that the relay holds; queries are drawn from them
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -534,8 +534,8 @@ pub(crate) struct StoreArgs {
     pub(crate) nodes: AgainstArgs,
 
     /// How messages are published to the node
-    #[arg(long, value_name = "DOOR", value_enum, default_value_t = PublishBy::Rest)]
-    pub(crate) publish_by: PublishBy,
+    #[arg(long, value_name = "DOOR", value_enum, default_value_t = PublishMethod::Rest)]
+    pub(crate) publish_by: PublishMethod,
 
     /// The node's address for peers, as in /ip4/127.0.0.1/tcp/60000/p2p/16U... [default: the first
     /// for TCP that its REST API reports]
@@ -600,7 +600,7 @@ pub(crate) struct StoreArgs {
 
 /// How messages are published to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PublishBy {
+pub(crate) enum PublishMethod {
     /// By its REST API, which answers when a message is stored
     Rest,
     /// By gossip, each publisher as a peer of its own; the node does not answer

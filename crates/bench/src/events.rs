@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use hark_codec::crypto::{Keys, Signature, sha256, sign};
+use hark_codec::crypto::{KeyPair, Signature, sha256, sign};
 use hark_codec::hex;
 use hark_codec::nostr::json;
 use hark_codec::record::{Id, Key};
@@ -35,7 +35,7 @@ const POPULAR: usize = 400;
 
 /// Who signs an event.
 #[derive(Clone, Copy, Debug)]
-enum Author {
+enum EventAuthor {
     /// The author with this rank.
     Ranked(u32),
     /// A key that is used for this event alone, with this secret.
@@ -44,8 +44,8 @@ enum Author {
 
 /// An event that still lacks its signature.
 #[derive(Debug)]
-pub(crate) struct Unsigned {
-    author: Author,
+pub(crate) struct UnsignedEvent {
+    author: EventAuthor,
     created_at: u64,
     kind: u16,
     /// The tags as JSON, in the codec's spelling. The content is in the same form.
@@ -55,7 +55,7 @@ pub(crate) struct Unsigned {
     id: Option<Id>,
 }
 
-impl Unsigned {
+impl UnsignedEvent {
     /// Appends the bytes whose hash is the id: all fields but the id and the signature.
     fn write_canonical(&self, pubkey: &Key, out: &mut Vec<u8>) {
         out.extend_from_slice(b"[0,\"");
@@ -80,15 +80,16 @@ impl Unsigned {
     /// Appends the event and a line break. Unless `signed`, the id's bytes replace the signature.
     pub(crate) fn sign(
         &self,
-        people: &[Keys],
+        people: &[KeyPair],
         signed: bool,
         out: &mut Vec<u8>,
     ) -> anyhow::Result<()> {
         let once;
         let keys = match self.author {
-            Author::Ranked(rank) => &people[rank as usize],
-            Author::Once(secret) => {
-                once = Keys::from_secret(secret).ok_or_else(|| anyhow::anyhow!("no secret key"))?;
+            EventAuthor::Ranked(rank) => &people[rank as usize],
+            EventAuthor::Once(secret) => {
+                once =
+                    KeyPair::from_secret(secret).ok_or_else(|| anyhow::anyhow!("no secret key"))?;
                 &once
             }
         };
@@ -131,9 +132,9 @@ struct Note {
 }
 
 /// Makes events, one after the other.
-pub(crate) struct Events {
+pub(crate) struct EventGenerator {
     random: Random,
-    people: Vec<Keys>,
+    people: Vec<KeyPair>,
     count: u64,
     made: u64,
     recent: VecDeque<Note>,
@@ -144,7 +145,7 @@ pub(crate) struct Events {
     tags: Vec<u8>,
 }
 
-impl Events {
+impl EventGenerator {
     /// Creates a generator of the `count` events of a seed.
     pub(crate) fn new(count: u64, seed: u64) -> anyhow::Result<Self> {
         let authors = usize::try_from(count / 10)?.clamp(200, AUTHORS_MAX);
@@ -161,7 +162,7 @@ impl Events {
     }
 
     /// Returns the keys of the authors, by rank.
-    pub(crate) fn people(&self) -> &[Keys] {
+    pub(crate) fn people(&self) -> &[KeyPair] {
         &self.people
     }
 
@@ -274,11 +275,11 @@ impl Events {
     }
 
     /// Returns kind, author and content of the next event, and puts its tags into `self.tags`.
-    fn plan(&mut self) -> (u16, Author, String) {
+    fn plan(&mut self) -> (u16, EventAuthor, String) {
         let every = self.count.div_ceil(BUSIEST_MAX).max(5);
         if self.made.is_multiple_of(every) {
             self.hashtags(1);
-            return (1, Author::Ranked(0), text::note(&mut self.random));
+            return (1, EventAuthor::Ranked(0), text::note(&mut self.random));
         }
         let mut author = self.somebody();
         let (kind, content) = match self.random.below(1_000) {
@@ -325,7 +326,7 @@ impl Events {
                 self.tag_person("p", reader);
                 let secret = self.random.bytes();
                 let length = 700 << self.random.below(3);
-                return (WRAP, Author::Once(secret), text::sealed(&mut self.random, length));
+                return (WRAP, EventAuthor::Once(secret), text::sealed(&mut self.random, length));
             }
             903..913 => {
                 let reader = self.somebody();
@@ -352,7 +353,7 @@ impl Events {
                 (1_984, text::title(&mut self.random))
             }
         };
-        (kind, Author::Ranked(author as u32), content)
+        (kind, EventAuthor::Ranked(author as u32), content)
     }
 
     /// Draws the time of the next event: mostly seconds ago, one in 50 up to a day ago.
@@ -363,7 +364,7 @@ impl Events {
         now - late as u64
     }
 
-    fn remember(&mut self, event: &Unsigned, id: Id, author: usize) {
+    fn remember(&mut self, event: &UnsignedEvent, id: Id, author: usize) {
         let note = Note { id, author };
         self.recent.push_back(note);
         if self.recent.len() > RECENT {
@@ -383,10 +384,10 @@ impl Events {
     }
 }
 
-impl Iterator for Events {
-    type Item = Unsigned;
+impl Iterator for EventGenerator {
+    type Item = UnsignedEvent;
 
-    fn next(&mut self) -> Option<Unsigned> {
+    fn next(&mut self) -> Option<UnsignedEvent> {
         if self.made == self.count {
             return None;
         }
@@ -397,8 +398,8 @@ impl Iterator for Events {
         tags.extend_from_slice(if tags.is_empty() { b"[]" } else { b"]" });
         let mut content = Vec::with_capacity(text.len() + 16);
         json::write_string(&mut content, &text);
-        let mut event = Unsigned { author, created_at, kind, tags, content, id: None };
-        if let Author::Ranked(rank) = author {
+        let mut event = UnsignedEvent { author, created_at, kind, tags, content, id: None };
+        if let EventAuthor::Ranked(rank) = author {
             let rank = rank as usize;
             let id = event.hash(self.public(rank));
             event.id = Some(id);

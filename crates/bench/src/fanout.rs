@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
-use hark_codec::crypto::Keys;
-use hark_codec::nostr::Draft;
+use hark_codec::crypto::KeyPair;
+use hark_codec::nostr::EventDraft;
 use parking_lot::Mutex;
 
 use crate::cli::FanoutArgs;
@@ -16,10 +16,10 @@ use crate::ingest::{IdDigits, id_digits, ok_digits};
 use crate::latency::Latencies;
 use crate::people;
 use crate::random::Random;
-use crate::report::{Column, Report};
-use crate::target::{Refusals, Spent, Target};
+use crate::report::{BenchReport, Column};
+use crate::target::{BenchTarget, Refusals, TimeSpent};
 use crate::text::hex;
-use crate::websocket::{Connection, Kind, Told, fields, put_text};
+use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, fields, put_text};
 
 /// Deliveries later than this after the last event count as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ const COLUMNS: [Column; 12] = [
 ];
 
 /// What has become of the run's events so far.
-struct Flight {
+struct EventsInFlight {
     /// When each event was sent, in ns after `began`. 0 until then.
     sent_ns: Vec<AtomicU64>,
     /// How often each event was delivered.
@@ -60,7 +60,7 @@ struct Flight {
     refusals: Mutex<Refusals>,
 }
 
-impl Flight {
+impl EventsInFlight {
     fn now_ns(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
     }
@@ -69,7 +69,7 @@ impl Flight {
         self.delivered.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 
-    fn refuse(&self, told: Told<'_>) {
+    fn refuse(&self, told: RelayMessage<'_>) {
         self.refusals.lock().add_told(told);
     }
 }
@@ -80,11 +80,11 @@ pub(crate) fn run(args: &FanoutArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Derives the author of a group. Each run has its own, so that it gets no events of earlier runs.
-fn author(group: usize, run: u64) -> anyhow::Result<Keys> {
+fn author(group: usize, run: u64) -> anyhow::Result<KeyPair> {
     people::keys_of(&format!("fanout {run} {group}"))
 }
 
-async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
+async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<BenchReport> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let run = now.as_nanos() as u64;
     // Subscriptions are divided into groups, each of which follows one author.
@@ -97,7 +97,7 @@ async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
     }
     let events = events(count, &authors, now.as_secs(), args.ephemeral);
 
-    let mut report = Report::new("fanout", &COLUMNS);
+    let mut report = BenchReport::new("fanout", &COLUMNS);
     target.describe(&mut report).await;
     for (key, value) in [
         ("subscriptions", args.subscriptions),
@@ -112,7 +112,7 @@ async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
     report.setting("seconds", args.seconds);
     report.setting("ephemeral", args.ephemeral);
 
-    let flight = Arc::new(Flight {
+    let flight = Arc::new(EventsInFlight {
         sent_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
         delivered: (0..count).map(|_| AtomicU32::new(0)).collect(),
         began: Instant::now(),
@@ -137,10 +137,10 @@ async fn measure(args: &FanoutArgs, target: &Target) -> anyhow::Result<Report> {
 }
 
 fn tell(
-    report: &mut Report,
-    flight: &Flight,
+    report: &mut BenchReport,
+    flight: &EventsInFlight,
     times_to_ok: &Latencies,
-    spent: Spent,
+    spent: TimeSpent,
     groups: usize,
     args: &FanoutArgs,
 ) {
@@ -191,7 +191,7 @@ fn listeners_of(group: usize, groups: usize, args: &FanoutArgs) -> u64 {
 }
 
 /// Makes the events as frames, in the order in which they are published.
-fn events(count: usize, authors: &[Keys], now_s: u64, ephemeral: bool) -> Vec<Vec<u8>> {
+fn events(count: usize, authors: &[KeyPair], now_s: u64, ephemeral: bool) -> Vec<Vec<u8>> {
     let kind = if ephemeral { 20_001 } else { 1 };
     let mark = String::from_utf8_lossy(MARK);
     let mut event = Vec::new();
@@ -199,7 +199,7 @@ fn events(count: usize, authors: &[Keys], now_s: u64, ephemeral: bool) -> Vec<Ve
         .map(|at| {
             event.clear();
             let content = format!("{mark}{at:0DIGITS$}: hark, there is news.");
-            let draft = Draft { created_at: now_s, kind, tags: &[], content: &content };
+            let draft = EventDraft { created_at: now_s, kind, tags: &[], content: &content };
             draft.sign(&authors[at % authors.len()], &mut event);
             let mut frame = Vec::new();
             put_text(&mut frame, &[b"[\"EVENT\",", &event, b"]"]);
@@ -208,14 +208,14 @@ fn events(count: usize, authors: &[Keys], now_s: u64, ephemeral: bool) -> Vec<Ve
         .collect()
 }
 
-type Task = tokio::task::JoinHandle<anyhow::Result<()>>;
+type FanoutTask = tokio::task::JoinHandle<anyhow::Result<()>>;
 
 /// Opens the subscriptions that get no events: each is for an author who writes nothing.
 async fn hold(
     args: &FanoutArgs,
-    target: &Target,
-    flight: &Arc<Flight>,
-) -> anyhow::Result<Vec<Task>> {
+    target: &BenchTarget,
+    flight: &Arc<EventsInFlight>,
+) -> anyhow::Result<Vec<FanoutTask>> {
     let mut random = Random::new(17);
     let mut tasks = Vec::new();
     let mut left = args.hold;
@@ -224,7 +224,7 @@ async fn hold(
         let filters: Vec<String> = (0..own)
             .map(|_| format!(r#"{{"authors":["{}"],"limit":1}}"#, hex(&random.bytes())))
             .collect();
-        let mut connection = target.connect(Kind::Quiet { deflate: false }).await?;
+        let mut connection = target.connect(ConnectionKind::Quiet { deflate: false }).await?;
         subscribe(&mut connection, &filters).await?;
         tasks.push(tokio::spawn(take(connection, Arc::clone(flight))));
         left -= own;
@@ -235,10 +235,10 @@ async fn hold(
 /// Opens the subscriptions that get events, spread over the connections.
 async fn listen(
     args: &FanoutArgs,
-    target: &Target,
-    authors: &[Keys],
-    flight: &Arc<Flight>,
-) -> anyhow::Result<Vec<Task>> {
+    target: &BenchTarget,
+    authors: &[KeyPair],
+    flight: &Arc<EventsInFlight>,
+) -> anyhow::Result<Vec<FanoutTask>> {
     let kind = if args.ephemeral { 20_001 } else { 1 };
     let mut tasks = Vec::new();
     for at in 0..args.connections.min(args.subscriptions) {
@@ -249,7 +249,7 @@ async fn listen(
                 format!(r#"{{"authors":["{author}"],"kinds":[{kind}],"limit":1}}"#)
             })
             .collect();
-        let mut connection = target.connect(Kind::Busy).await?;
+        let mut connection = target.connect(ConnectionKind::Busy).await?;
         subscribe(&mut connection, &filters).await?;
         tasks.push(tokio::spawn(take(connection, Arc::clone(flight))));
     }
@@ -257,7 +257,7 @@ async fn listen(
 }
 
 /// Opens a subscription for each filter and waits until all are open.
-async fn subscribe(connection: &mut Connection, filters: &[String]) -> anyhow::Result<()> {
+async fn subscribe(connection: &mut RelayConnection, filters: &[String]) -> anyhow::Result<()> {
     let mut frames = Vec::new();
     for (chunk, filters) in filters.chunks(ASKED_AT_ONCE).enumerate() {
         frames.clear();
@@ -270,8 +270,8 @@ async fn subscribe(connection: &mut Connection, filters: &[String]) -> anyhow::R
         while open < filters.len() {
             let next = tokio::time::timeout(SETUP, connection.next()).await;
             match next.context("a subscription had no EOSE in a minute")?? {
-                Told::Eose(_) => open += 1,
-                Told::Closed(text) | Told::Notice(text) => bail!(
+                RelayMessage::Eose(_) => open += 1,
+                RelayMessage::Closed(text) | RelayMessage::Notice(text) => bail!(
                     "the relay refuses a subscription: {}. It needs room for all of them (of Hark: \
                      limits.subscriptions_max and limits.connections_per_address_max)",
                     String::from_utf8_lossy(text)
@@ -284,7 +284,7 @@ async fn subscribe(connection: &mut Connection, filters: &[String]) -> anyhow::R
 }
 
 /// Counts the deliveries to a connection until the run is over.
-async fn take(mut connection: Connection, flight: Arc<Flight>) -> anyhow::Result<()> {
+async fn take(mut connection: RelayConnection, flight: Arc<EventsInFlight>) -> anyhow::Result<()> {
     // Events of one run have the same length, so their numbers are mostly at the same position.
     let mut place = 0;
     let mut times = Vec::new();
@@ -292,14 +292,14 @@ async fn take(mut connection: Connection, flight: Arc<Flight>) -> anyhow::Result
         let now_ns = flight.now_ns();
         while let Some(told) = connection.next_read()? {
             match told {
-                Told::Event(text) => {
+                RelayMessage::Event(text) => {
                     let Some(number) = number(text, &mut place) else { continue };
                     let Some(delivered) = flight.delivered.get(number) else { continue };
                     delivered.fetch_add(1, Ordering::Relaxed);
                     let sent_ns = flight.sent_ns[number].load(Ordering::Relaxed);
                     times.push(now_ns.saturating_sub(sent_ns));
                 }
-                Told::Closed(_) | Told::Notice(_) => flight.refuse(told),
+                RelayMessage::Closed(_) | RelayMessage::Notice(_) => flight.refuse(told),
                 _ => {}
             }
         }
@@ -325,11 +325,11 @@ fn number(text: &[u8], place: &mut usize) -> Option<usize> {
 /// Publishes all events at their rate, waits for their deliveries, and returns the times to OK.
 async fn publish(
     args: &FanoutArgs,
-    target: &Target,
+    target: &BenchTarget,
     events: Vec<Vec<u8>>,
-    flight: &Arc<Flight>,
+    flight: &Arc<EventsInFlight>,
     groups: usize,
-) -> anyhow::Result<(Latencies, Spent)> {
+) -> anyhow::Result<(Latencies, TimeSpent)> {
     let connections = target.connect_all(args.publishers).await?;
     let expected: u64 = (0..events.len()).map(|at| listeners_of(at % groups, groups, args)).sum();
     let events = Arc::new(events);
@@ -357,12 +357,12 @@ async fn publish(
 }
 
 async fn publish_own(
-    mut connection: Connection,
+    mut connection: RelayConnection,
     events: impl Iterator<Item = (usize, Instant)>,
     frames: &[Vec<u8>],
-    flight: &Flight,
+    flight: &EventsInFlight,
 ) -> anyhow::Result<Latencies> {
-    let mut answers = Answers { times: Latencies::default(), waited_for: Vec::new() };
+    let mut answers = PublisherAnswers { times: Latencies::default(), waited_for: Vec::new() };
     for (at, due) in events {
         while Instant::now() < due {
             answers.take(&mut connection, flight)?;
@@ -386,16 +386,20 @@ async fn publish_own(
 }
 
 /// The OKs that a publisher has received and those it waits for.
-struct Answers {
+struct PublisherAnswers {
     times: Latencies,
     waited_for: Vec<(IdDigits, Instant)>,
 }
 
-impl Answers {
+impl PublisherAnswers {
     /// Handles all messages that have already been read.
-    fn take(&mut self, connection: &mut Connection, flight: &Flight) -> anyhow::Result<()> {
+    fn take(
+        &mut self,
+        connection: &mut RelayConnection,
+        flight: &EventsInFlight,
+    ) -> anyhow::Result<()> {
         while let Some(told) = connection.next_read()? {
-            let Told::Ok(text) = told else {
+            let RelayMessage::Ok(text) = told else {
                 flight.refuse(told);
                 continue;
             };

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context as _, bail};
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use parking_lot::Mutex;
 
 use crate::cli::GenArgs;
-use crate::events::{Events, Unsigned};
-use crate::meter::Meter;
+use crate::events::{EventGenerator, UnsignedEvent};
+use crate::meter::ProgressMeter;
 use crate::words;
 
 /// Events of a batch, which one thread signs.
@@ -22,9 +22,9 @@ const BATCH: usize = 500;
 const BATCHES: usize = 16;
 
 /// A batch, and the channel to which its signed bytes are sent.
-type Job = (Vec<Unsigned>, SyncSender<anyhow::Result<Vec<u8>>>);
+type SigningJob = (Vec<UnsignedEvent>, SyncSender<anyhow::Result<Vec<u8>>>);
 /// The channel from which the writer receives a signed batch.
-type Promise = Receiver<anyhow::Result<Vec<u8>>>;
+type SignedBatch = Receiver<anyhow::Result<Vec<u8>>>;
 
 pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
     let bytes = create(&args.out, |out| write(out, args))?;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
 /// reports as written, and the size on disk. Only a complete file gets the name.
 pub(crate) fn create(
     path: &Path,
-    write: impl FnOnce(&mut Out) -> anyhow::Result<u64>,
+    write: impl FnOnce(&mut LineOutput) -> anyhow::Result<u64>,
 ) -> anyhow::Result<(u64, u64)> {
     if path.exists() {
         bail!(
@@ -49,7 +49,7 @@ pub(crate) fn create(
     let part = Path::new(&part);
     let compressed = path.extension().is_some_and(|ending| ending == "zst");
     let fill = || {
-        let mut out = Out::create(part, compressed).with_context(|| {
+        let mut out = LineOutput::create(part, compressed).with_context(|| {
             format!("{} could not be written; give a file in a directory of yours", part.display())
         })?;
         let bytes =
@@ -80,12 +80,12 @@ pub(crate) fn tell(path: &Path, count: u64, of: &str, (text, disk): (u64, u64), 
 }
 
 /// The file that lines are written to.
-pub(crate) enum Out {
+pub(crate) enum LineOutput {
     Plain(BufWriter<File>),
     Compressed(zstd::Encoder<'static, File>),
 }
 
-impl Out {
+impl LineOutput {
     fn create(path: &Path, compressed: bool) -> io::Result<Self> {
         let file = File::create(path)?;
         Ok(if compressed {
@@ -114,23 +114,23 @@ impl Out {
 }
 
 /// Makes, signs and writes the events. Returns their bytes before compression.
-fn write(out: &mut Out, args: &GenArgs) -> anyhow::Result<u64> {
+fn write(out: &mut LineOutput, args: &GenArgs) -> anyhow::Result<u64> {
     let (count, signed) = (args.events, !args.unsigned);
-    let mut events = Events::new(count, args.seed)?;
+    let mut events = EventGenerator::new(count, args.seed)?;
     // Keys are cheap to copy, and the signing threads read them while more events are made.
     let people = events.people().to_vec();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let (jobs, queue) = sync_channel::<Job>(BATCHES);
-    let (promises, order) = sync_channel::<Promise>(BATCHES);
+    let (jobs, queue) = sync_channel::<SigningJob>(BATCHES);
+    let (promises, order) = sync_channel::<SignedBatch>(BATCHES);
     let queue = Mutex::new(queue);
-    let mut meter = Meter::start("signing", count);
+    let mut meter = ProgressMeter::start("signing", count);
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| sign(&queue, &people, signed));
         }
         scope.spawn(move || {
             loop {
-                let batch: Vec<Unsigned> = events.by_ref().take(BATCH).collect();
+                let batch: Vec<UnsignedEvent> = events.by_ref().take(BATCH).collect();
                 let (promise, kept) = sync_channel(1);
                 if batch.is_empty()
                     || promises.send(kept).is_err()
@@ -153,7 +153,7 @@ fn write(out: &mut Out, args: &GenArgs) -> anyhow::Result<u64> {
     })
 }
 
-fn sign(queue: &Mutex<Receiver<Job>>, people: &[Keys], signed: bool) {
+fn sign(queue: &Mutex<Receiver<SigningJob>>, people: &[KeyPair], signed: bool) {
     loop {
         let next = queue.lock().recv();
         let Ok((batch, promise)) = next else { return };
@@ -168,13 +168,13 @@ fn sign(queue: &Mutex<Receiver<Job>>, people: &[Keys], signed: bool) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use hark_codec::crypto::Verifier;
-    use hark_codec::nostr::{Arena, Event, VerifiedEvent};
+    use hark_codec::crypto::SignatureVerifier;
+    use hark_codec::nostr::{Event, EventArena, VerifiedEvent};
 
     use super::*;
 
     fn all(count: u64, seed: u64) -> Vec<u8> {
-        let events = Events::new(count, seed).unwrap();
+        let events = EventGenerator::new(count, seed).unwrap();
         let people = events.people().to_vec();
         let mut out = Vec::new();
         for event in events {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn events_are_valid_and_of_many_kinds_and_sizes() {
         let lines = all(3_000, 7);
-        let (mut arena, mut verifier) = (Arena::new(), Verifier::new(1_024));
+        let (mut arena, mut verifier) = (EventArena::new(), SignatureVerifier::new(1_024));
         let mut kinds = BTreeMap::<u16, usize>::new();
         let mut longest = 0;
         for line in lines.split_inclusive(|byte| *byte == b'\n') {

@@ -9,14 +9,14 @@ use tokio::runtime::Runtime;
 
 use crate::cli::HammerArgs;
 use crate::latency::Latencies;
-use crate::lines::{self, Lines};
-use crate::report::{Column, Report};
-use crate::sample::Sample;
+use crate::lines::{self, EventFile};
+use crate::report::{BenchReport, Column};
+use crate::sample::EventSample;
 use crate::schedule::Schedule;
 use crate::shapes::{STORE_SHAPES, choose};
-use crate::store::{Asker, Inserter, Open, Store};
-use crate::target::Target;
-use crate::websocket::{Connection, Kind, Told, Url, fields, put_text};
+use crate::store::{BenchStore, BenchStoreOpener, StoreInserter, StoreQuerier};
+use crate::target::BenchTarget;
+use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, fields, put_text};
 
 /// The most events that are read from the file before the run, to be inserted.
 const EVENTS_MAX: usize = 2_000_000;
@@ -32,21 +32,21 @@ const COLUMNS: [Column; 7] = [
 ];
 
 /// A client of a relay, with a connection of its own.
-struct Relay {
+struct RelayClient {
     runtime: Runtime,
-    connection: Connection,
+    connection: RelayConnection,
     asked: u64,
 }
 
-impl Relay {
-    fn open(target: &Target) -> anyhow::Result<Self> {
+impl RelayClient {
+    fn open(target: &BenchTarget) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let connection = runtime.block_on(target.connect(Kind::Busy))?;
+        let connection = runtime.block_on(target.connect(ConnectionKind::Busy))?;
         Ok(Self { runtime, connection, asked: 0 })
     }
 }
 
-impl Asker for Relay {
+impl StoreQuerier for RelayClient {
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
         self.asked += 1;
         let sub = format!("h{}", self.asked);
@@ -59,9 +59,9 @@ impl Asker for Relay {
             let mut events = 0;
             loop {
                 match connection.next().await? {
-                    Told::Event(_) => events += 1,
-                    Told::Eose(text) if fields(text).get(1) == Some(&sub) => break,
-                    Told::Closed(text) | Told::Notice(text) => {
+                    RelayMessage::Event(_) => events += 1,
+                    RelayMessage::Eose(text) if fields(text).get(1) == Some(&sub) => break,
+                    RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
                         bail!("refused: {}", fields(text).join(" "))
                     }
                     _ => {}
@@ -73,7 +73,7 @@ impl Asker for Relay {
     }
 }
 
-impl Inserter for Relay {
+impl StoreInserter for RelayClient {
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()> {
         let mut frames = Vec::new();
         for event in events {
@@ -84,7 +84,7 @@ impl Inserter for Relay {
             connection.send(&frames).await?;
             let mut answered = 0;
             while answered < events.len() {
-                if let Told::Ok(text) = connection.next().await? {
+                if let RelayMessage::Ok(text) = connection.next().await? {
                     answered += 1;
                     let said = fields(text);
                     let is_known = |reason: &String| {
@@ -103,7 +103,7 @@ impl Inserter for Relay {
 }
 
 #[derive(Default)]
-struct Done {
+struct HammerTotals {
     count: u64,
     events: u64,
     times: Latencies,
@@ -111,7 +111,7 @@ struct Done {
     refused: Vec<String>,
 }
 
-impl Done {
+impl HammerTotals {
     fn note(&mut self, due: Instant, result: anyhow::Result<u64>) -> anyhow::Result<()> {
         match result {
             Ok(events) => {
@@ -139,25 +139,25 @@ impl Done {
     }
 }
 
-pub(crate) fn run(args: &HammerArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &HammerArgs, open: BenchStoreOpener<'_>) -> anyhow::Result<ExitCode> {
     let report = if args.target.starts_with("ws://") {
         let url: Url = args.target.parse().map_err(anyhow::Error::msg)?;
-        let target = Target::new(&url, &[])?;
-        let each = || Relay::open(&target);
+        let target = BenchTarget::new(&url, &[])?;
+        let each = || RelayClient::open(&target);
         let load = |loaded| load_relay(args, &target, loaded);
         hammer(args, &load, &|| Ok(Box::new(each()?)), &|| Ok(Box::new(each()?)))?
     } else {
         let store = open(&args.target)?;
-        let store: &dyn Store = &*store;
+        let store: &dyn BenchStore = &*store;
         let load = |loaded| lines::put(store, &args.file, 0..loaded);
         hammer(args, &load, &|| Ok(Box::new(store)), &|| Ok(Box::new(store)))?
     };
     args.output.publish(report)
 }
 
-fn load_relay(args: &HammerArgs, target: &Target, loaded: u64) -> anyhow::Result<()> {
-    let mut relay = Relay::open(target)?;
-    let mut lines = Lines::open(&args.file)?;
+fn load_relay(args: &HammerArgs, target: &BenchTarget, loaded: u64) -> anyhow::Result<()> {
+    let mut relay = RelayClient::open(target)?;
+    let mut lines = EventFile::open(&args.file)?;
     for _ in 0..loaded.div_ceil(100) {
         let mut batch = Vec::new();
         while batch.len() < 100
@@ -170,22 +170,22 @@ fn load_relay(args: &HammerArgs, target: &Target, loaded: u64) -> anyhow::Result
     Ok(())
 }
 
-type Make<'a, T> = &'a dyn Fn() -> anyhow::Result<Box<T>>;
+type HammerSetup<'a, T> = &'a dyn Fn() -> anyhow::Result<Box<T>>;
 
 fn hammer<'a>(
     args: &HammerArgs,
     load: &dyn Fn(u64) -> anyhow::Result<()>,
-    asker: Make<'_, dyn Asker + 'a>,
-    inserter: Make<'_, dyn Inserter + 'a>,
-) -> anyhow::Result<Report> {
+    asker: HammerSetup<'_, dyn StoreQuerier + 'a>,
+    inserter: HammerSetup<'_, dyn StoreInserter + 'a>,
+) -> anyhow::Result<BenchReport> {
     let loaded = if let Some(loaded) = args.loaded {
         loaded
     } else {
-        let half = Lines::open(&args.file)?.count()? / 2;
+        let half = EventFile::open(&args.file)?.count()? / 2;
         load(half)?;
         half
     };
-    let sample = Sample::read_first(&args.file, loaded)?;
+    let sample = EventSample::read_first(&args.file, loaded)?;
     let chosen = choose(&STORE_SHAPES, |shape| shape.name, &args.shapes)?;
     let mut filters: Vec<_> = chosen.iter().map(|shape| shape.filters(&sample)).collect();
     filters.retain(|filters| !filters.is_empty());
@@ -200,14 +200,14 @@ fn hammer<'a>(
     let questions = Schedule::new(start, Some(args.rate)).until(until);
     let batches_per_s = args.insert_rate / args.batch as f64;
     let insertions = Schedule::new(start, Some(batches_per_s)).until(until);
-    let (mut asked, mut inserted) = (Done::default(), Done::default());
+    let (mut asked, mut inserted) = (HammerTotals::default(), HammerTotals::default());
     std::thread::scope(|scope| {
         let asking: Vec<_> = askers
             .into_iter()
             .map(|mut asker| {
                 let (questions, filters) = (&questions, &filters);
                 scope.spawn(move || {
-                    let mut done = Done::default();
+                    let mut done = HammerTotals::default();
                     while let Some((number, due)) = questions.next() {
                         let shape = &filters[number as usize % filters.len()];
                         let filter = &shape[number as usize / filters.len() % shape.len()];
@@ -222,7 +222,7 @@ fn hammer<'a>(
             .map(|mut inserter| {
                 let (insertions, batches) = (&insertions, &batches);
                 scope.spawn(move || {
-                    let mut done = Done::default();
+                    let mut done = HammerTotals::default();
                     while let Some((number, due)) = insertions.next() {
                         let Some(batch) = batches.get(number as usize) else { break };
                         let events = batch.len() as u64;
@@ -240,7 +240,7 @@ fn hammer<'a>(
         anyhow::Ok(())
     })?;
     let spent = start.elapsed().as_secs_f64();
-    let mut report = Report::new("hammer", &COLUMNS);
+    let mut report = BenchReport::new("hammer", &COLUMNS);
     report.setting("file", args.file.display().to_string());
     report.setting("target", shown(&args.target));
     report.setting("questions", args.questions);
@@ -295,7 +295,7 @@ fn shown(target: &str) -> String {
 
 /// Reads the batches to insert, in the order of the file.
 fn batches(args: &HammerArgs, loaded: u64) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
-    let mut lines = Lines::open(&args.file)?;
+    let mut lines = EventFile::open(&args.file)?;
     lines.skip(loaded)?;
     let wanted = (args.insert_rate * args.seconds).ceil() as usize;
     let (mut batches, mut batch) = (Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Column, Report};
+use crate::report::{BenchReport, Column};
 use crate::words::figure;
 
 const STYLE: &str = "\
@@ -23,7 +23,7 @@ path{fill:none;stroke-width:2}dl{display:grid;grid-template-columns:max-content 
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}";
 
 /// Renders the whole page.
-pub(crate) fn page(report: &Report) -> String {
+pub(crate) fn page(report: &BenchReport) -> String {
     let title = format!("hark bench {}", report.bench());
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
@@ -58,7 +58,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-fn table(out: &mut String, report: &Report) {
+fn table(out: &mut String, report: &BenchReport) {
     let cells = report.table();
     out.push_str("<div class=\"wide\"><table><thead><tr>");
     for (head, unit) in cells[0].iter().zip(&cells[1]) {
@@ -76,7 +76,7 @@ fn table(out: &mut String, report: &Report) {
 }
 
 /// Draws a bar for each row, with the other run's bar below it.
-fn bars(out: &mut String, report: &Report, column: usize, kind: Column) {
+fn bars(out: &mut String, report: &BenchReport, column: usize, kind: Column) {
     const LABELS: f64 = 220.0;
     const WIDTH: f64 = 900.0;
     let values =
@@ -130,7 +130,7 @@ fn bars(out: &mut String, report: &Report, column: usize, kind: Column) {
 
 /// Plots the latency distributions: the share of answers on the x axis, the time on a logarithmic y
 /// axis.
-fn curves(out: &mut String, report: &Report) {
+fn curves(out: &mut String, report: &BenchReport) {
     const WIDTH: f64 = 900.0;
     const HEIGHT: f64 = 300.0;
     const LEFT: f64 = 60.0;
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_page_holds_the_figures_the_plots_and_nothing_from_elsewhere() {
         let columns = [Column::compared("cpu_ms", "CPU", "ms")];
-        let mut report = Report::new("query", &columns);
+        let mut report = BenchReport::new("query", &columns);
         report.row("a <b> & \"c\"", &[Some(0.0712)]);
         report.row("latest", &[Some(1.5)]);
         let other = report.clone();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use crate::cli::IdleArgs;
-use crate::report::{Column, Report};
-use crate::target::Target;
-use crate::websocket::{Connection, Kind, Told, put_text};
+use crate::report::{BenchReport, Column};
+use crate::target::BenchTarget;
+use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, put_text};
 
 /// Connections opened before the measurement, so that what a server allocates once is not counted.
 const FIRST: usize = 100;
@@ -32,8 +32,8 @@ pub(crate) fn run(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     args.output.measure(async || measure(args, &target).await)
 }
 
-async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {
-    let mut report = Report::new("idle", &COLUMNS);
+async fn measure(args: &IdleArgs, target: &BenchTarget) -> anyhow::Result<BenchReport> {
+    let mut report = BenchReport::new("idle", &COLUMNS);
     target.describe(&mut report).await;
     report.setting("deflate", args.deflate);
     report.setting("subscribed", args.subscribed);
@@ -72,12 +72,16 @@ async fn measure(args: &IdleArgs, target: &Target) -> anyhow::Result<Report> {
 }
 
 /// Opens `count` connections. With `--subscribed`, each subscribes and waits for its first answer.
-async fn open(args: &IdleArgs, target: &Target, count: usize) -> anyhow::Result<Vec<Connection>> {
+async fn open(
+    args: &IdleArgs,
+    target: &BenchTarget,
+    count: usize,
+) -> anyhow::Result<Vec<RelayConnection>> {
     let mut req = Vec::new();
     put_text(&mut req, &[br#"["REQ","idle",{"kinds":[31338],"limit":1}]"#]);
     let mut all = Vec::with_capacity(count);
     for at in 0..count {
-        let opened = target.connect(Kind::Quiet { deflate: args.deflate }).await;
+        let opened = target.connect(ConnectionKind::Quiet { deflate: args.deflate }).await;
         let mut connection = opened.with_context(|| {
             format!("connection {} of {count} (is `ulimit -Hn` high enough on both sides?)", at + 1)
         })?;
@@ -87,8 +91,8 @@ async fn open(args: &IdleArgs, target: &Target, count: usize) -> anyhow::Result<
                 loop {
                     match connection.next().await? {
                         // Deflated answers cannot be told apart, so the first one will do.
-                        Told::Eose(_) | Told::Other => return anyhow::Ok(()),
-                        Told::Closed(text) | Told::Notice(text) => {
+                        RelayMessage::Eose(_) | RelayMessage::Other => return anyhow::Ok(()),
+                        RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
                             bail!("the relay refuses: {}", String::from_utf8_lossy(text))
                         }
                         _ => {}

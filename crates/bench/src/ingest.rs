@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use hark_codec::crypto::{Signature, Verifier};
-use hark_codec::nostr::{Arena, Event};
+use hark_codec::crypto::{Signature, SignatureVerifier};
+use hark_codec::nostr::{Event, EventArena};
 use hark_codec::record::{Id, Key};
 use parking_lot::Mutex;
 
 use crate::cli::IngestArgs;
 use crate::latency::Latencies;
-use crate::lines::Lines;
+use crate::lines::EventFile;
 use crate::process::thread_cpu;
-use crate::report::{Column, Report};
-use crate::target::{Refusals, Target};
-use crate::websocket::{Connection, Told, fields, put_text};
+use crate::report::{BenchReport, Column};
+use crate::target::{BenchTarget, Refusals};
+use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 
 /// Signatures that are checked to measure how fast checking can be.
 const CHECKED: usize = 20_000;
@@ -50,9 +50,9 @@ const COLUMNS: [Column; 16] = [
 ];
 
 /// The source from which all connections take events, one after the other.
-struct Source {
+struct EventSource {
     path: PathBuf,
-    lines: Lines,
+    lines: EventFile,
     left: u64,
     taken: u64,
     /// When the first event was due. With a `rate`, that many events are due each second.
@@ -62,7 +62,7 @@ struct Source {
 }
 
 /// What a connection may send now.
-enum Next {
+enum NextSend {
     /// An event was appended: the first hex digits of its id, and when it was due.
     Event(IdDigits, Instant),
     /// The next event is due at this time.
@@ -70,12 +70,12 @@ enum Next {
     End,
 }
 
-impl Source {
+impl EventSource {
     fn open(args: &IngestArgs) -> anyhow::Result<Self> {
         let began = Instant::now();
         Ok(Self {
             path: args.file.clone(),
-            lines: Lines::open(&args.file)?,
+            lines: EventFile::open(&args.file)?,
             left: args.events.unwrap_or(u64::MAX),
             taken: 0,
             began,
@@ -85,28 +85,28 @@ impl Source {
     }
 
     /// Appends the next event's frame if the event is due.
-    fn next(&mut self, out: &mut Vec<u8>) -> anyhow::Result<Next> {
+    fn next(&mut self, out: &mut Vec<u8>) -> anyhow::Result<NextSend> {
         let now = Instant::now();
         if self.left == 0 || self.until.is_some_and(|until| now >= until) {
-            return Ok(Next::End);
+            return Ok(NextSend::End);
         }
         let due = match self.rate {
             Some(rate) => self.began + Duration::from_secs_f64(self.taken as f64 / rate),
             None => now,
         };
         if due > now {
-            return Ok(Next::At(due));
+            return Ok(NextSend::At(due));
         }
         let Some(text) = self.lines.line()? else {
             self.left = 0;
-            return Ok(Next::End);
+            return Ok(NextSend::End);
         };
         self.left -= 1;
         self.taken += 1;
         let id = id_digits(text)
             .with_context(|| format!("{}, event {}: no id", self.path.display(), self.taken))?;
         put_text(out, &[b"[\"EVENT\",", text, b"]"]);
-        Ok(Next::Event(id, due))
+        Ok(NextSend::Event(id, due))
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn ok_digits(ok: &[u8]) -> Option<IdDigits> {
 
 /// What became of the events sent.
 #[derive(Default)]
-struct Taken {
+struct IngestTotals {
     sent: u64,
     sent_bytes: u64,
     accepted: u64,
@@ -142,12 +142,16 @@ pub(crate) fn run(args: &IngestArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let target = args.target.target()?;
-    let limit = Limit::measure(args)?;
+    let limit = SignatureRate::measure(args)?;
     args.output.measure(async || measure(args, &target, &limit).await)
 }
 
-async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::Result<Report> {
-    let mut report = Report::new("ingest", &COLUMNS);
+async fn measure(
+    args: &IngestArgs,
+    target: &BenchTarget,
+    limit: &SignatureRate,
+) -> anyhow::Result<BenchReport> {
+    let mut report = BenchReport::new("ingest", &COLUMNS);
     target.describe(&mut report).await;
     report.setting("file", args.file.display().to_string());
     report.setting("connections", args.connections);
@@ -155,13 +159,13 @@ async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::R
     report.setting("rate_per_s", args.rate);
     report.setting("duplicates", args.duplicates);
     let connections = target.connect_all(args.connections).await?;
-    let source = Arc::new(Mutex::new(Source::open(args)?));
+    let source = Arc::new(Mutex::new(EventSource::open(args)?));
     let start = target.start()?;
     let mut tasks = Vec::new();
     for connection in connections {
         tasks.push(tokio::spawn(publish(connection, Arc::clone(&source), args.window)));
     }
-    let mut sum = Taken::default();
+    let mut sum = IngestTotals::default();
     for task in tasks {
         sum.add(task.await??);
     }
@@ -199,7 +203,7 @@ async fn measure(args: &IngestArgs, target: &Target, limit: &Limit) -> anyhow::R
 }
 
 /// Adds to the report what makes the figures doubtful.
-fn judge(args: &IngestArgs, sum: &Taken, report: &mut Report) {
+fn judge(args: &IngestArgs, sum: &IngestTotals, report: &mut BenchReport) {
     sum.refusals.tell(report, "events");
     if sum.sent == 0 {
         report.fault("nothing was sent");
@@ -219,7 +223,7 @@ fn judge(args: &IngestArgs, sum: &Taken, report: &mut Report) {
     }
 }
 
-impl Taken {
+impl IngestTotals {
     fn add(&mut self, other: Self) {
         self.sent += other.sent;
         self.sent_bytes += other.sent_bytes;
@@ -231,8 +235,8 @@ impl Taken {
     }
 
     /// Counts an answer. If it is an OK, returns the first digits of its id.
-    fn answer(&mut self, told: Told<'_>) -> Option<IdDigits> {
-        let Told::Ok(text) = told else {
+    fn answer(&mut self, told: RelayMessage<'_>) -> Option<IdDigits> {
+        let RelayMessage::Ok(text) = told else {
             self.refusals.add_told(told);
             return None;
         };
@@ -258,11 +262,11 @@ impl Taken {
 }
 
 async fn publish(
-    mut connection: Connection,
-    source: Arc<Mutex<Source>>,
+    mut connection: RelayConnection,
+    source: Arc<Mutex<EventSource>>,
     window: usize,
-) -> anyhow::Result<Taken> {
-    let mut taken = Taken::default();
+) -> anyhow::Result<IngestTotals> {
+    let mut taken = IngestTotals::default();
     let mut unanswered: Vec<(IdDigits, Instant)> = Vec::with_capacity(window);
     let (mut frames, mut ended) = (Vec::new(), false);
     loop {
@@ -271,15 +275,15 @@ async fn publish(
             // The lock is never held across an await, as all connections share one thread.
             let next = source.lock().next(&mut frames)?;
             match next {
-                Next::Event(id, due) => {
+                NextSend::Event(id, due) => {
                     taken.sent += 1;
                     unanswered.push((id, due));
                 }
-                Next::At(due) => {
+                NextSend::At(due) => {
                     later = Some(due);
                     break;
                 }
-                Next::End => ended = true,
+                NextSend::End => ended = true,
             }
         }
         if !frames.is_empty() {
@@ -319,14 +323,14 @@ async fn publish(
 }
 
 /// How fast the signatures of these events can be checked.
-struct Limit {
+struct SignatureRate {
     /// CPU time of one check, in µs.
     check_us: f64,
     /// Checks a second on all cores together.
     checks_per_s: f64,
 }
 
-impl Limit {
+impl SignatureRate {
     fn measure(args: &IngestArgs) -> anyhow::Result<Self> {
         let most = CHECKED.min(usize::try_from(args.events.unwrap_or(u64::MAX)).unwrap_or(CHECKED));
         let signed = signatures(&args.file, most)?;
@@ -343,10 +347,11 @@ impl Limit {
     }
 }
 
-type Signed = (Id, Key, Signature);
+type SignedId = (Id, Key, Signature);
 
-fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<Signed>> {
-    let (mut lines, mut arena, mut signed) = (Lines::open(path)?, Arena::new(), Vec::new());
+fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<SignedId>> {
+    let (mut lines, mut arena, mut signed) =
+        (EventFile::open(path)?, EventArena::new(), Vec::new());
     while signed.len() < most
         && let Some(line) = lines.line()?
     {
@@ -361,9 +366,9 @@ fn signatures(path: &Path, most: usize) -> anyhow::Result<Vec<Signed>> {
 }
 
 /// Checks these signatures one after the other and returns the CPU time used.
-fn check(signed: &[Signed]) -> Duration {
+fn check(signed: &[SignedId]) -> Duration {
     // Remembers the keys seen last, as a server does.
-    let mut verifier = Verifier::new(1 << 12);
+    let mut verifier = SignatureVerifier::new(1 << 12);
     let before = thread_cpu();
     for (id, key, signature) in signed {
         // An event of the file may be forged. Checking it costs the same.
@@ -378,7 +383,7 @@ mod tests {
 
     #[test]
     fn answers_are_sorted_by_what_they_say() {
-        let mut taken = Taken::default();
+        let mut taken = IngestTotals::default();
         let id = "ab".repeat(32);
         for rest in [
             "true,\"\"",
@@ -388,12 +393,12 @@ mod tests {
             "true,\"mute: nobody hears it\"",
         ] {
             let text = format!("[\"OK\",\"{id}\",{rest}]");
-            assert_eq!(taken.answer(Told::Ok(text.as_bytes())), Some(*b"abababababababab"));
+            assert_eq!(taken.answer(RelayMessage::Ok(text.as_bytes())), Some(*b"abababababababab"));
         }
-        assert_eq!(taken.answer(Told::Notice(b"[\"NOTICE\",\"slow down\"]")), None);
-        assert_eq!(taken.answer(Told::Other), None);
+        assert_eq!(taken.answer(RelayMessage::Notice(b"[\"NOTICE\",\"slow down\"]")), None);
+        assert_eq!(taken.answer(RelayMessage::Other), None);
         assert_eq!((taken.accepted, taken.known, taken.refused), (2, 2, 1));
-        let mut report = Report::new("ingest", &[]);
+        let mut report = BenchReport::new("ingest", &[]);
         taken.refusals.tell(&mut report, "events");
         assert_eq!(
             report.faults(),

@@ -36,10 +36,10 @@ use std::process::ExitCode;
 
 use cli::Bench;
 pub use cli::BenchArgs;
-pub use store::{Open, Store};
+pub use store::{BenchStore, BenchStoreOpener};
 
 /// Runs the benchmark that the command line names. `open` opens stores.
-pub fn run(args: &BenchArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
+pub fn run(args: &BenchArgs, open: BenchStoreOpener<'_>) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),

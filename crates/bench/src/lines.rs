@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use hark_codec::nostr::{Arena, Event};
+use hark_codec::nostr::{Event, EventArena};
 
-use crate::meter::Meter;
-use crate::store::Store;
+use crate::meter::ProgressMeter;
+use crate::store::BenchStore;
 
 /// Bytes read from a file at once.
 const READ_BYTES: usize = 1 << 20;
@@ -19,18 +19,18 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const BATCH: usize = 4_096;
 
 /// A reader of the events of a file, one after the other.
-pub(crate) struct Lines {
+pub(crate) struct EventFile {
     path: PathBuf,
     file: Box<dyn BufRead + Send>,
     line: Vec<u8>,
-    arena: Arena,
+    arena: EventArena,
     read: u64,
 }
 
-impl Lines {
+impl EventFile {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = open(path)?;
-        Ok(Self { path: path.into(), file, line: Vec::new(), arena: Arena::new(), read: 0 })
+        Ok(Self { path: path.into(), file, line: Vec::new(), arena: EventArena::new(), read: 0 })
     }
 
     /// Returns the next line that is not blank, without the white space around it.
@@ -92,10 +92,10 @@ fn unreadable(path: &Path) -> String {
 }
 
 /// Puts the file's events in `range` into a store of Hark.
-pub(crate) fn put(store: &dyn Store, path: &Path, range: Range<u64>) -> anyhow::Result<()> {
-    let mut lines = Lines::open(path)?;
+pub(crate) fn put(store: &dyn BenchStore, path: &Path, range: Range<u64>) -> anyhow::Result<()> {
+    let mut lines = EventFile::open(path)?;
     lines.skip(range.start)?;
-    let mut meter = Meter::start("Hark's store", range.end - range.start);
+    let mut meter = ProgressMeter::start("Hark's store", range.end - range.start);
     let mut batch = Vec::with_capacity(BATCH);
     for at in range.clone() {
         let Some(line) = lines.line()? else { break };

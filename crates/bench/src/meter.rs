@@ -4,9 +4,9 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-pub(crate) struct Meter(Option<ProgressBar>);
+pub(crate) struct ProgressMeter(Option<ProgressBar>);
 
-impl Meter {
+impl ProgressMeter {
     /// Shows the bar, at 0 of `total`.
     pub(crate) fn start(what: &str, total: u64) -> Self {
         Self(std::io::stderr().is_terminal().then(|| {

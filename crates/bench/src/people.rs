@@ -2,21 +2,21 @@
 //! authenticate as the owner of an inbox. The keys are the same for every seed.
 
 use anyhow::Context as _;
-use hark_codec::crypto::{Keys, sha256};
+use hark_codec::crypto::{KeyPair, sha256};
 
 /// Derives the keys of the author with this rank. Busy authors have low ranks.
-pub(crate) fn keys(rank: usize) -> anyhow::Result<Keys> {
+pub(crate) fn keys(rank: usize) -> anyhow::Result<KeyPair> {
     keys_of(&format!("author {rank}"))
 }
 
 /// Derives the keys of the person with this name.
-pub(crate) fn keys_of(name: &str) -> anyhow::Result<Keys> {
+pub(crate) fn keys_of(name: &str) -> anyhow::Result<KeyPair> {
     let secret = sha256(format!("hark bench {name}").as_bytes());
-    Keys::from_secret(secret).context("a hash that is no secret key, which does not happen")
+    KeyPair::from_secret(secret).context("a hash that is no secret key, which does not happen")
 }
 
 /// Derives the keys of the first `count` authors, on all cores.
-pub(crate) fn all(count: usize) -> anyhow::Result<Vec<Keys>> {
+pub(crate) fn all(count: usize) -> anyhow::Result<Vec<KeyPair>> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let share = count.div_ceil(cores).max(1);
     std::thread::scope(|scope| {

@@ -25,7 +25,7 @@ fn first_number(text: &str) -> u64 {
 
 /// The CPU time that processes had used at some moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Used {
+pub(crate) struct CpuTime {
     /// CPU time in ns of each living thread, by thread id.
     threads: HashMap<u64, u64>,
     /// CPU time of all threads, including those that have ended, in ticks.
@@ -34,7 +34,7 @@ pub(crate) struct Used {
 
 /// The memory of processes, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUse {
     /// Resident memory, including mapped files.
     pub(crate) rss: u64,
     /// Resident anonymous memory, which is not backed by files.
@@ -58,8 +58,8 @@ impl Processes {
         self.0.is_empty()
     }
 
-    pub(crate) fn used(&self) -> anyhow::Result<Used> {
-        let mut used = Used::default();
+    pub(crate) fn used(&self) -> anyhow::Result<CpuTime> {
+        let mut used = CpuTime::default();
         for pid in &self.0 {
             let folder = format!("/proc/{pid}/task");
             let tasks = fs::read_dir(&folder).with_context(|| {
@@ -81,7 +81,7 @@ impl Processes {
     }
 
     /// Returns the CPU time used since `before`. `None` if no process was named.
-    pub(crate) fn since(&self, before: &Used) -> anyhow::Result<Option<Duration>> {
+    pub(crate) fn since(&self, before: &CpuTime) -> anyhow::Result<Option<Duration>> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -89,8 +89,8 @@ impl Processes {
     }
 
     /// Returns the current memory. `None` if no process was named or its memory may not be read.
-    pub(crate) fn memory(&self) -> Option<Memory> {
-        let mut sum = Memory::default();
+    pub(crate) fn memory(&self) -> Option<MemoryUse> {
+        let mut sum = MemoryUse::default();
         for pid in &self.0 {
             let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
             let (text, names) = if let Ok(text) = rollup {
@@ -110,7 +110,7 @@ impl Processes {
     }
 }
 
-impl Used {
+impl CpuTime {
     fn minus(&self, before: &Self) -> Duration {
         let ns = self.threads.iter().map(|(thread, ns)| {
             ns.saturating_sub(before.threads.get(thread).copied().unwrap_or(0))
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn threads_that_ended_are_in_the_coarse_count() {
-        let used = |threads: &[(u64, u64)], ticks| Used {
+        let used = |threads: &[(u64, u64)], ticks| CpuTime {
             threads: threads.iter().copied().collect(),
             ticks,
         };

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
-use hark_codec::crypto::Keys;
-use hark_codec::nostr::Draft;
+use hark_codec::crypto::KeyPair;
+use hark_codec::nostr::EventDraft;
 use hark_codec::record::Key;
 
-use crate::cli::QueryArgs;
+use crate::cli::BenchQueryArgs;
 use crate::latency::Latencies;
 use crate::people;
 use crate::random::Random;
-use crate::report::{Column, Report};
-use crate::sample::Sample;
+use crate::report::{BenchReport, Column};
+use crate::sample::EventSample;
 use crate::shapes::{self, INBOX, SHAPES};
-use crate::target::{Refusals, Spent, Target};
-use crate::websocket::{Connection, Told, fields, put_text};
+use crate::target::{BenchTarget, Refusals, TimeSpent};
+use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 use crate::words::{figure, number};
 
 /// The length of the warm-up, which is not counted, as a share of the measured time.
@@ -46,7 +46,7 @@ const COLUMNS: [Column; 6] = [
 
 /// One REQ and its CLOSE, as frames.
 #[derive(Clone)]
-struct Request {
+struct RequestFrames {
     req: Vec<u8>,
     close: Vec<u8>,
     /// How its EOSE begins.
@@ -55,17 +55,17 @@ struct Request {
 }
 
 /// The requests of a shape, for each connection.
-struct Load {
+struct ShapeRequests {
     name: String,
     may_be_empty: bool,
-    requests: Vec<Arc<Vec<Request>>>,
+    requests: Vec<Arc<Vec<RequestFrames>>>,
     /// Whether the connections must be authenticated as readers.
     as_reader: bool,
 }
 
 /// What one connection, or all of them together, received.
 #[derive(Clone, Default)]
-struct Answers {
+struct QueryTotals {
     requests: u64,
     events: u64,
     bytes: u64,
@@ -73,18 +73,18 @@ struct Answers {
     refusals: Refusals,
 }
 
-pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &BenchQueryArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let sample = Sample::read(&args.file)?;
-    let targets: Vec<Target> = args.targets.targets()?;
+    let sample = EventSample::read(&args.file)?;
+    let targets: Vec<BenchTarget> = args.targets.targets()?;
     let (mut runs, mut other_runs) = (Vec::new(), Vec::new());
     for _ in 0..args.output.runs.max(1) {
         let mut reports = runtime.block_on(measure(args, &sample, &targets))?;
         other_runs.extend(if reports.len() > 1 { reports.pop() } else { None });
         runs.append(&mut reports);
     }
-    let mut report = Report::median(runs).context("there was no run")?;
-    if let Some(other) = Report::median(other_runs) {
+    let mut report = BenchReport::median(runs).context("there was no run")?;
+    if let Some(other) = BenchReport::median(other_runs) {
         report.compare(args.targets.against_name(), &other);
     }
     args.output.publish(report)
@@ -93,14 +93,14 @@ pub(crate) fn run(args: &QueryArgs) -> anyhow::Result<ExitCode> {
 /// Returns a report for each target. The targets take turns shape by shape, so that other work of
 /// the machine affects both alike.
 async fn measure(
-    args: &QueryArgs,
-    sample: &Sample,
-    targets: &[Target],
-) -> anyhow::Result<Vec<Report>> {
+    args: &BenchQueryArgs,
+    sample: &EventSample,
+    targets: &[BenchTarget],
+) -> anyhow::Result<Vec<BenchReport>> {
     let readers = readers(sample)?;
     let mut asked = Vec::new();
     for target in targets {
-        asked.push(Asked::new(target, args, sample, &readers).await?);
+        asked.push(MeasuredTarget::new(target, args, sample, &readers).await?);
     }
     let loads = loads(args, sample, &readers, &mut asked[0]).await?;
     for load in &loads {
@@ -112,22 +112,22 @@ async fn measure(
 }
 
 /// A target, its connections, and what it has answered so far.
-struct Asked<'a> {
-    target: &'a Target,
-    plain: Vec<Connection>,
+struct MeasuredTarget<'a> {
+    target: &'a BenchTarget,
+    plain: Vec<RelayConnection>,
     /// Connections, each authenticated as the owners of the inboxes that it queries.
-    readers: Vec<Connection>,
-    report: Report,
+    readers: Vec<RelayConnection>,
+    report: BenchReport,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> MeasuredTarget<'a> {
     async fn new(
-        target: &'a Target,
-        args: &QueryArgs,
-        sample: &Sample,
-        readers: &[Reader],
+        target: &'a BenchTarget,
+        args: &BenchQueryArgs,
+        sample: &EventSample,
+        readers: &[InboxOwner],
     ) -> anyhow::Result<Self> {
-        let mut report = Report::new("query", &COLUMNS);
+        let mut report = BenchReport::new("query", &COLUMNS);
         target.describe(&mut report).await;
         report.setting("file", args.file.display().to_string());
         report.setting("events", sample.events);
@@ -145,7 +145,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Runs a load for `length`, after a warm-up, and adds a row.
-    async fn ask(&mut self, load: &Load, length: Duration) -> anyhow::Result<()> {
+    async fn ask(&mut self, load: &ShapeRequests, length: Duration) -> anyhow::Result<()> {
         let warm_up = length.mul_f64(WARM_UP);
         self.round(load, warm_up).await?;
         let (answers, spent) = self.round(load, length).await?;
@@ -178,7 +178,11 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    async fn round(&mut self, load: &Load, length: Duration) -> anyhow::Result<(Answers, Spent)> {
+    async fn round(
+        &mut self,
+        load: &ShapeRequests,
+        length: Duration,
+    ) -> anyhow::Result<(QueryTotals, TimeSpent)> {
         let connections = if load.as_reader { &mut self.readers } else { &mut self.plain };
         let count = connections.len();
         let start = self.target.start()?;
@@ -190,7 +194,7 @@ impl<'a> Asked<'a> {
             let from = at * requests.len() / count;
             tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
         }
-        let mut sum = Answers::default();
+        let mut sum = QueryTotals::default();
         for task in tasks {
             let answered = tokio::time::timeout(length + PATIENCE, task).await;
             let answered = answered.ok().context("an answer did not end within a minute");
@@ -203,7 +207,7 @@ impl<'a> Asked<'a> {
         Ok((sum, self.target.stop(&start)?))
     }
 
-    fn finish(mut self, sample: &Sample) -> Report {
+    fn finish(mut self, sample: &EventSample) -> BenchReport {
         let p50 = |name: &str| {
             let row = self.report.rows().iter().find(|row| row.name == name)?;
             row.figures[4]
@@ -220,7 +224,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Answers {
+impl QueryTotals {
     fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.events += other.events;
@@ -231,12 +235,12 @@ impl Answers {
 }
 
 async fn ask_until(
-    mut connection: Connection,
-    requests: Arc<Vec<Request>>,
+    mut connection: RelayConnection,
+    requests: Arc<Vec<RequestFrames>>,
     mut at: usize,
     until: Instant,
-) -> anyhow::Result<(Connection, Answers)> {
-    let mut answers = Answers::default();
+) -> anyhow::Result<(RelayConnection, QueryTotals)> {
+    let mut answers = QueryTotals::default();
     let mut frames = Vec::new();
     while Instant::now() < until {
         let request = &requests[at % requests.len()];
@@ -249,13 +253,13 @@ async fn ask_until(
         let mut events = 0;
         let told_all = loop {
             match connection.next().await? {
-                Told::Event(_) => events += 1,
-                Told::Eose(text) if text.starts_with(&request.eose) => break true,
-                Told::Closed(text) if fields(text).get(1) == Some(&request.sub) => {
-                    answers.refusals.add_told(Told::Closed(text));
+                RelayMessage::Event(_) => events += 1,
+                RelayMessage::Eose(text) if text.starts_with(&request.eose) => break true,
+                RelayMessage::Closed(text) if fields(text).get(1) == Some(&request.sub) => {
+                    answers.refusals.add_told(RelayMessage::Closed(text));
                     break false;
                 }
-                notice @ Told::Notice(_) => {
+                notice @ RelayMessage::Notice(_) => {
                     answers.refusals.add_told(notice);
                     break false;
                 }
@@ -278,15 +282,15 @@ async fn ask_until(
     Ok((connection, answers))
 }
 
-fn request(number: usize, filters: &str) -> Request {
+fn request(number: usize, filters: &str) -> RequestFrames {
     let sub = format!("q{number}");
     let (mut req, mut close) = (Vec::new(), Vec::new());
     put_text(&mut req, &[format!("[\"REQ\",\"{sub}\",{filters}]").as_bytes()]);
     put_text(&mut close, &[format!("[\"CLOSE\",\"{sub}\"]").as_bytes()]);
-    Request { req, close, eose: format!("[\"EOSE\",\"{sub}\"").into_bytes(), sub }
+    RequestFrames { req, close, eose: format!("[\"EOSE\",\"{sub}\"").into_bytes(), sub }
 }
 
-fn requests(filters: &[String]) -> Arc<Vec<Request>> {
+fn requests(filters: &[String]) -> Arc<Vec<RequestFrames>> {
     Arc::new(filters.iter().enumerate().map(|(at, filters)| request(at, filters)).collect())
 }
 
@@ -295,11 +299,11 @@ const DEPTHS: [&str; 3] = ["until, first pages", "until, middle pages", "until, 
 
 /// Makes all loads, in the order in which they are run.
 async fn loads(
-    args: &QueryArgs,
-    sample: &Sample,
-    readers: &[Reader],
-    asked: &mut Asked<'_>,
-) -> anyhow::Result<Vec<Load>> {
+    args: &BenchQueryArgs,
+    sample: &EventSample,
+    readers: &[InboxOwner],
+    asked: &mut MeasuredTarget<'_>,
+) -> anyhow::Result<Vec<ShapeRequests>> {
     let mut loads = Vec::new();
     for shape in &SHAPES {
         let filters = shape.filters(sample);
@@ -307,7 +311,7 @@ async fn loads(
             asked.report.note(format!("{}: the file has nothing to ask for.", shape.name));
             continue;
         }
-        loads.push(Load {
+        loads.push(ShapeRequests {
             name: shape.name.into(),
             may_be_empty: shape.may_be_empty,
             requests: vec![requests(&filters)],
@@ -325,15 +329,19 @@ async fn loads(
     } else {
         // At the position that the inbox has in tables elsewhere.
         let at = loads.iter().position(|load| load.name == "50 profiles").unwrap_or(loads.len());
-        let load =
-            Load { name: INBOX.into(), may_be_empty: false, requests: inboxes, as_reader: true };
+        let load = ShapeRequests {
+            name: INBOX.into(),
+            may_be_empty: false,
+            requests: inboxes,
+            as_reader: true,
+        };
         loads.insert(at, load);
     }
     let mixed = mixed(&loads, args.connections);
     let pages = tokio::time::timeout(WALK, pages(sample, asked)).await;
     let pages = pages.context("the walk through the busiest author's pages took too long")??;
     for (name, part) in DEPTHS.iter().zip(depths(&pages)) {
-        loads.push(Load {
+        loads.push(ShapeRequests {
             name: (*name).into(),
             may_be_empty: false,
             requests: vec![requests(part)],
@@ -345,7 +353,7 @@ async fn loads(
 }
 
 /// Makes a load of all shapes in equal parts, in random order.
-fn mixed(loads: &[Load], connections: usize) -> Load {
+fn mixed(loads: &[ShapeRequests], connections: usize) -> ShapeRequests {
     let of = |connection: usize| {
         let mut random = Random::new(13 + connection as u64);
         let mut all = Vec::new();
@@ -360,7 +368,7 @@ fn mixed(loads: &[Load], connections: usize) -> Load {
         }
         Arc::new(all)
     };
-    Load {
+    ShapeRequests {
         name: MIXED.into(),
         may_be_empty: false,
         requests: (0..connections).map(of).collect(),
@@ -369,7 +377,10 @@ fn mixed(loads: &[Load], connections: usize) -> Load {
 }
 
 /// Returns the filters of the busiest author's pages, newest first, after reading all pages once.
-async fn pages(sample: &Sample, asked: &mut Asked<'_>) -> anyhow::Result<Vec<String>> {
+async fn pages(
+    sample: &EventSample,
+    asked: &mut MeasuredTarget<'_>,
+) -> anyhow::Result<Vec<String>> {
     let Some((author, notes)) = sample.authors.first() else { return Ok(Vec::new()) };
     let page = (*notes as usize / 10).clamp(1, PAGE);
     let connection = asked.plain.first_mut().context("there is no connection")?;
@@ -382,12 +393,12 @@ async fn pages(sample: &Sample, asked: &mut Asked<'_>) -> anyhow::Result<Vec<Str
         let (mut events, mut oldest) = (0, until);
         loop {
             match connection.next().await? {
-                Told::Event(text) => {
+                RelayMessage::Event(text) => {
                     events += 1;
                     oldest = oldest.min(created_at(text).unwrap_or(oldest));
                 }
-                Told::Eose(text) if text.starts_with(&request.eose) => break,
-                refusal @ (Told::Closed(_) | Told::Notice(_)) => {
+                RelayMessage::Eose(text) if text.starts_with(&request.eose) => break,
+                refusal @ (RelayMessage::Closed(_) | RelayMessage::Notice(_)) => {
                     let mut refusals = Refusals::default();
                     refusals.add_told(refusal);
                     refusals.tell(&mut asked.report, "the walk through pages");
@@ -427,50 +438,53 @@ fn depths(pages: &[String]) -> Vec<&[String]> {
 
 /// The owner of an inbox.
 #[derive(Clone, Debug)]
-struct Reader {
+struct InboxOwner {
     key: Key,
-    keys: Keys,
+    keys: KeyPair,
 }
 
 /// Returns the readers whose keys can be derived, those with the fullest inboxes first.
-fn readers(sample: &Sample) -> anyhow::Result<Vec<Reader>> {
+fn readers(sample: &EventSample) -> anyhow::Result<Vec<InboxOwner>> {
     let known = people::all(READERS)?;
-    let known: HashMap<Key, Keys> = known.into_iter().map(|keys| (*keys.public(), keys)).collect();
-    let all = sample
-        .inboxes
-        .iter()
-        .filter_map(|(key, _)| known.get(key).map(|keys| Reader { key: *key, keys: keys.clone() }));
+    let known: HashMap<Key, KeyPair> =
+        known.into_iter().map(|keys| (*keys.public(), keys)).collect();
+    let all = sample.inboxes.iter().filter_map(|(key, _)| {
+        known.get(key).map(|keys| InboxOwner { key: *key, keys: keys.clone() })
+    });
     Ok(all.collect())
 }
 
 /// Returns the readers of one connection.
-fn own(readers: &[Reader], connection: usize, args: &QueryArgs) -> Vec<Reader> {
+fn own(readers: &[InboxOwner], connection: usize, args: &BenchQueryArgs) -> Vec<InboxOwner> {
     readers.iter().skip(connection).step_by(args.connections).take(args.keys).cloned().collect()
 }
 
 /// Authenticates a connection as these readers, if the relay sends a challenge (NIP-42).
 async fn prove(
-    connection: &mut Connection,
-    target: &Target,
-    readers: Vec<Reader>,
+    connection: &mut RelayConnection,
+    target: &BenchTarget,
+    readers: Vec<InboxOwner>,
 ) -> anyhow::Result<()> {
     let Some(first) = readers.first() else { return Ok(()) };
     // A relay that requires AUTH has sent its challenge by the end of this answer.
     let probe = request(0, &shapes::inbox(&first.key));
     connection.send(&probe.req).await?;
-    while !matches!(connection.next().await?, Told::Eose(_) | Told::Closed(_) | Told::Notice(_)) {}
+    while !matches!(
+        connection.next().await?,
+        RelayMessage::Eose(_) | RelayMessage::Closed(_) | RelayMessage::Notice(_)
+    ) {}
     connection.send(&probe.close).await?;
     let Some(challenge) = connection.challenge.clone() else { return Ok(()) };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     for reader in &readers {
         let tags: [&[&str]; 2] = [&["relay", &target.url.text], &["challenge", &challenge]];
-        let draft = Draft { created_at: now, kind: 22_242, tags: &tags, content: "" };
+        let draft = EventDraft { created_at: now, kind: 22_242, tags: &tags, content: "" };
         let (mut event, mut frame) = (Vec::new(), Vec::new());
         draft.sign(&reader.keys, &mut event);
         put_text(&mut frame, &[b"[\"AUTH\",", &event, b"]"]);
         connection.send(&frame).await?;
         let answer = loop {
-            if let Told::Ok(text) = connection.next().await? {
+            if let RelayMessage::Ok(text) = connection.next().await? {
                 break fields(text);
             }
         };

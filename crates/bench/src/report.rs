@@ -38,7 +38,7 @@ impl Column {
 
 /// The figures of one case, one for each column. `None` if a figure was not measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ReportRow {
     /// What was measured.
     pub name: String,
     /// The figures, in the order of the columns.
@@ -49,15 +49,15 @@ pub struct Row {
 #[derive(Clone, Debug)]
 struct Baseline {
     name: String,
-    rows: Vec<Row>,
+    rows: Vec<ReportRow>,
 }
 
 /// The complete results of a run.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct BenchReport {
     bench: &'static str,
     columns: Vec<Column>,
-    rows: Vec<Row>,
+    rows: Vec<ReportRow>,
     settings: Vec<(&'static str, Value)>,
     /// The latency distributions of rows, for the HTML page.
     curves: Vec<Curve>,
@@ -75,7 +75,7 @@ pub struct Curve {
     pub points: Vec<f64>,
 }
 
-impl Report {
+impl BenchReport {
     /// Creates a report of `hark bench <bench>` without rows.
     pub fn new(bench: &'static str, columns: &[Column]) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Report {
     /// Adds a row. `figures` are in the order of the columns.
     pub fn row(&mut self, name: impl Into<String>, figures: &[Option<f64>]) {
         assert_eq!(figures.len(), self.columns.len(), "a figure for each column");
-        self.rows.push(Row { name: name.into(), figures: figures.to_vec() });
+        self.rows.push(ReportRow { name: name.into(), figures: figures.to_vec() });
     }
 
     /// Adds a setting under which the figures were measured.
@@ -130,7 +130,7 @@ impl Report {
         &self.columns
     }
 
-    pub(crate) fn rows(&self) -> &[Row] {
+    pub(crate) fn rows(&self) -> &[ReportRow] {
         &self.rows
     }
 
@@ -151,7 +151,7 @@ impl Report {
     }
 
     /// Returns the other run's figure for a row and a column.
-    pub(crate) fn other(&self, row: &Row, column: usize) -> Option<f64> {
+    pub(crate) fn other(&self, row: &ReportRow, column: usize) -> Option<f64> {
         let rows = &self.baseline.as_ref()?.rows;
         *rows.iter().find(|other| other.name == row.name)?.figures.get(column)?
     }
@@ -214,7 +214,7 @@ impl Report {
         let rows = other["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
         let rows = rows.iter().filter_map(|row| {
             let figures = self.columns.iter().map(|column| row[column.key].as_f64());
-            Some(Row { name: row["name"].as_str()?.into(), figures: figures.collect() })
+            Some(ReportRow { name: row["name"].as_str()?.into(), figures: figures.collect() })
         });
         let name = other["settings"]["name"].as_str().map_or_else(
             || path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
@@ -295,7 +295,7 @@ impl Report {
     pub(crate) fn table(&self) -> Vec<Vec<String>> {
         let other = self.baseline_name();
         let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);
-        let compared = |row: &Row, at: usize| {
+        let compared = |row: &ReportRow, at: usize| {
             let (own, other) = (row.figures[at], self.other(row, at));
             let ratio = own.zip(other).map(|(own, other)| own / other);
             [text(other), ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"))]
@@ -361,8 +361,8 @@ mod tests {
     const COLUMNS: [Column; 2] =
         [Column::plain("events", "events", ""), Column::compared("p50_ms", "p50", "ms")];
 
-    fn report(p50: f64) -> Report {
-        let mut report = Report::new("query", &COLUMNS);
+    fn report(p50: f64) -> BenchReport {
+        let mut report = BenchReport::new("query", &COLUMNS);
         report.row("1 id", &[Some(1.0), Some(p50)]);
         report.row("latest 100", &[Some(100.0), None]);
         report
@@ -373,7 +373,7 @@ mod tests {
         let expected = "            events    p50\n                       ms\n\
                         1 id             1  0.230\nlatest 100     100      -\n";
         assert_eq!(report(0.23).to_text(), expected);
-        let mut one = Report::new("idle", &COLUMNS[1..]);
+        let mut one = BenchReport::new("idle", &COLUMNS[1..]);
         one.row("all", &[Some(12_345.0)]);
         one.fault("12 refused");
         assert_eq!(one.to_text(), "DOUBTFUL: 12 refused\n\np50, ms  12,345\n");
@@ -400,7 +400,7 @@ mod tests {
         let mut later = report(0.2);
         later.compare_file(&dir).unwrap();
         assert_eq!(later.to_json()["rows"][0]["p50_ms_ratio"], 2.0);
-        let mut other = Report::new("ingest", &COLUMNS);
+        let mut other = BenchReport::new("ingest", &COLUMNS);
         assert!(
             other.compare_file(&dir).unwrap_err().to_string().contains("not of `bench ingest`")
         );
@@ -409,9 +409,9 @@ mod tests {
 
     #[test]
     fn of_several_runs_each_figure_is_the_median() {
-        let median = Report::median([3.0, 1.0, 2.0].map(report).into()).unwrap();
+        let median = BenchReport::median([3.0, 1.0, 2.0].map(report).into()).unwrap();
         assert_eq!(median.rows()[0].figures, [Some(1.0), Some(2.0)]);
         assert_eq!(median.rows()[1].figures, [Some(100.0), None]);
-        assert!(Report::median(Vec::new()).is_none());
+        assert!(BenchReport::median(Vec::new()).is_none());
     }
 }

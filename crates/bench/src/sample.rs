@@ -10,8 +10,8 @@ use hark_codec::nostr::Event;
 use hark_codec::record::{Id, Key};
 
 use crate::events::{RARE_KIND, WRAP};
-use crate::lines::Lines;
-use crate::meter::Meter;
+use crate::lines::EventFile;
+use crate::meter::ProgressMeter;
 use crate::random::Random;
 
 /// The most ids that are remembered.
@@ -23,7 +23,7 @@ pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];
 pub(crate) type Ranked<T> = Vec<(T, u32)>;
 
 /// The facts about a file.
-pub(crate) struct Sample {
+pub(crate) struct EventSample {
     pub(crate) events: u64,
     pub(crate) ids: Vec<Id>,
     /// Authors, by the number of their notes and reposts.
@@ -49,7 +49,7 @@ pub(crate) struct Sample {
 }
 
 #[derive(Default)]
-struct Counts {
+struct SampleCounts {
     authors: HashMap<Key, u32>,
     threads: HashMap<Id, u32>,
     named: HashMap<Id, u32>,
@@ -66,16 +66,16 @@ fn ranked<T: Ord + Hash>(counts: HashMap<T, u32>) -> Ranked<T> {
     all
 }
 
-impl Sample {
+impl EventSample {
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         Self::read_first(path, u64::MAX)
     }
 
     /// Reads the first `events_max` events of the file.
     pub(crate) fn read_first(path: &Path, events_max: u64) -> anyhow::Result<Self> {
-        let mut lines = Lines::open(path)?;
-        let mut meter = Meter::start("reading", 0);
-        let mut counts = Counts::default();
+        let mut lines = EventFile::open(path)?;
+        let mut meter = ProgressMeter::start("reading", 0);
+        let mut counts = SampleCounts::default();
         let (mut ids, mut times, mut hashtag_of) = (Vec::new(), Vec::new(), HashMap::new());
         // The seed is fixed, so that the same events give the same sample.
         let mut random = Random::new(0);
@@ -134,7 +134,7 @@ fn is_kept(kind: u16) -> bool {
     !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
 }
 
-impl Counts {
+impl SampleCounts {
     fn take(&mut self, event: &Event<'_>, hashtag_of: &mut HashMap<Key, String>) {
         let kind = event.kind();
         let people = || event.labels().filter(|(letter, _)| *letter == b'p');

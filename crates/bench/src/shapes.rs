@@ -11,19 +11,19 @@ use hark_codec::record::Key;
 
 use crate::events::{RARE_KIND, WRAP};
 use crate::random::Random;
-use crate::sample::{Ranked, Sample};
+use crate::sample::{EventSample, Ranked};
 use crate::text::hex;
 
 /// Queries drawn for each shape, with different parameters.
 pub(crate) const PARAMETERS: usize = 256;
 
 /// One kind of query.
-pub(crate) struct Shape {
+pub(crate) struct QueryShape {
     /// Its name, in tables and for `--shape`.
     pub(crate) name: &'static str,
     /// Whether answers without events are expected.
     pub(crate) may_be_empty: bool,
-    make: fn(&mut Draw<'_>) -> Option<String>,
+    make: fn(&mut ParameterSampler<'_>) -> Option<String>,
 }
 
 /// Keeps the shapes whose names contain one of the `wanted` parts, or all if `wanted` is empty.
@@ -51,7 +51,7 @@ pub(crate) fn choose<T>(
 pub(crate) const INBOX: &str = "inbox #p 1059";
 
 /// All shapes but the inbox, in the order of the tables.
-pub(crate) const SHAPES: [Shape; 17] = [
+pub(crate) const SHAPES: [QueryShape; 17] = [
     shape("1 id", |draw| draw.ids(1)),
     shape("20 ids", |draw| draw.ids(20)),
     shape("author+kinds 20", |draw| {
@@ -82,7 +82,7 @@ pub(crate) const SHAPES: [Shape; 17] = [
         Some(format!(r#"{{"since":{since},"until":{until},"limit":500}}"#))
     }),
     MANY_E,
-    Shape {
+    QueryShape {
         name: "value matching nothing",
         may_be_empty: true,
         make: |draw| {
@@ -94,7 +94,7 @@ pub(crate) const SHAPES: [Shape; 17] = [
         let authors = draw.people(&draw.sample.profiles, 50)?;
         Some(format!(r#"{{"authors":[{authors}],"kinds":[0],"limit":50}}"#))
     }),
-    Shape {
+    QueryShape {
         name: "common #p, rare kind",
         may_be_empty: true,
         make: |draw| {
@@ -120,7 +120,7 @@ pub(crate) const SHAPES: [Shape; 17] = [
 ];
 
 /// The queries that overload SQL relays, for `hark bench sql` and `hark bench hammer`.
-pub(crate) const STORE_SHAPES: [Shape; 10] = [
+pub(crate) const STORE_SHAPES: [QueryShape; 10] = [
     MANY_E,
     shape("75 #e values, kind 7", |draw| Some(many_e(draw)? + r#","kinds":[7],"limit":100}"#)),
     shape("1 hot #p, 4 kinds", |draw| {
@@ -134,14 +134,14 @@ pub(crate) const STORE_SHAPES: [Shape; 10] = [
     }),
     shape("500 active authors", |draw| {
         let authors = draw.distinct(&draw.sample.authors, 1..2_000, 500)?;
-        let authors = Draw::list(&authors.into_iter().collect())?;
+        let authors = ParameterSampler::list(&authors.into_iter().collect())?;
         Some(format!(r#"{{"authors":[{authors}],"kinds":[1,6,7],"limit":100}}"#))
     }),
     shape("200 quiet authors", |draw| {
         let all = &draw.sample.authors;
         let quiet = all.partition_point(|(_, events)| *events > QUIET)..all.len();
         let authors = draw.distinct(all, quiet, 200)?;
-        let authors = Draw::list(&authors.into_iter().collect())?;
+        let authors = ParameterSampler::list(&authors.into_iter().collect())?;
         Some(format!(r#"{{"authors":[{authors}],"kinds":[1,6],"limit":100}}"#))
     }),
     shape("2 rare kinds", |draw| {
@@ -160,10 +160,10 @@ pub(crate) const STORE_SHAPES: [Shape; 10] = [
     }),
 ];
 
-const MANY_E: Shape = shape("75 #e values", |draw| Some(many_e(draw)? + r#","limit":500}"#));
+const MANY_E: QueryShape = shape("75 #e values", |draw| Some(many_e(draw)? + r#","limit":500}"#));
 
 /// Makes the beginning of a filter for 75 notes, to which some 203 events refer.
-fn many_e(draw: &mut Draw<'_>) -> Option<String> {
+fn many_e(draw: &mut ParameterSampler<'_>) -> Option<String> {
     let mut notes = String::new();
     for at in 0..75 {
         let note = draw.around(&draw.sample.named, 203.0 / 75.0)?;
@@ -175,15 +175,18 @@ fn many_e(draw: &mut Draw<'_>) -> Option<String> {
 /// The most notes of a quiet author.
 const QUIET: u32 = 6;
 
-const fn shape(name: &'static str, make: fn(&mut Draw<'_>) -> Option<String>) -> Shape {
-    Shape { name, may_be_empty: false, make }
+const fn shape(
+    name: &'static str,
+    make: fn(&mut ParameterSampler<'_>) -> Option<String>,
+) -> QueryShape {
+    QueryShape { name, may_be_empty: false, make }
 }
 
-impl Shape {
+impl QueryShape {
     /// Draws the filters of [`PARAMETERS`] REQs, as JSON. They are the same for the same sample,
     /// and empty if the sample has nothing to draw from.
-    pub(crate) fn filters(&self, sample: &Sample) -> Vec<String> {
-        let mut draw = Draw { sample, random: Random::new(11), told: 0, drawn: 0 };
+    pub(crate) fn filters(&self, sample: &EventSample) -> Vec<String> {
+        let mut draw = ParameterSampler { sample, random: Random::new(11), told: 0, drawn: 0 };
         (0..PARAMETERS).map_while(|_| (self.make)(&mut draw)).collect()
     }
 }
@@ -206,15 +209,15 @@ fn quoted(text: &str) -> String {
 }
 
 /// Draws the parameters of queries from a sample.
-struct Draw<'a> {
-    sample: &'a Sample,
+struct ParameterSampler<'a> {
+    sample: &'a EventSample,
     random: Random,
     /// The sum of the counts of all things drawn by `around`, and the number of these things.
     told: u64,
     drawn: u64,
 }
 
-impl<'a> Draw<'a> {
+impl<'a> ParameterSampler<'a> {
     fn ids(&mut self, count: usize) -> Option<String> {
         let mut ids = BTreeSet::new();
         // The tries are bounded, since a small sample may have too few ids.

@@ -2,7 +2,7 @@
 //! else that answers queries or takes events, one call at a time.
 
 /// An open store of Hark, shared by the threads that query it and those that insert into it.
-pub trait Store: Send + Sync {
+pub trait BenchStore: Send + Sync {
     /// Stores events, each given as JSON, without checking signatures. They are durable on return.
     fn put(&self, events: &[Vec<u8>]) -> anyhow::Result<()>;
 
@@ -11,29 +11,29 @@ pub trait Store: Send + Sync {
 }
 
 /// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.
-pub type Open<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn Store>>;
+pub type BenchStoreOpener<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn BenchStore>>;
 
 /// Runs queries, one at a time.
-pub(crate) trait Asker: Send {
+pub(crate) trait StoreQuerier: Send {
     /// Runs a query, reads the whole answer and returns the number of events in it.
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64>;
 }
 
 /// Inserts events, one batch at a time.
-pub(crate) trait Inserter: Send {
+pub(crate) trait StoreInserter: Send {
     /// Inserts events and returns once they are durable.
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()>;
 }
 
 /// The reference of one of several threads that query a store.
-impl Asker for &dyn Store {
+impl StoreQuerier for &dyn BenchStore {
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
-        Store::ask(*self, filter)
+        BenchStore::ask(*self, filter)
     }
 }
 
 /// The reference of one of several threads that insert into a store.
-impl Inserter for &dyn Store {
+impl StoreInserter for &dyn BenchStore {
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()> {
         self.put(events)
     }

@@ -8,60 +8,60 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::process::{Memory, Processes, Used};
-use crate::report::Report;
-use crate::websocket::{Connection, Kind, Told, Url, fields};
+use crate::process::{CpuTime, MemoryUse, Processes};
+use crate::report::BenchReport;
+use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, fields};
 
 /// A relay or a node under load.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     pub(crate) url: Url,
     processes: Processes,
     driver: Processes,
 }
 
 /// When a measurement began, and the CPU time used by then.
-pub(crate) struct Start {
-    server: Used,
-    driver: Used,
+pub(crate) struct MeasurementStart {
+    server: CpuTime,
+    driver: CpuTime,
     at: std::time::Instant,
 }
 
 /// The CPU time and the elapsed time of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spent {
+pub(crate) struct TimeSpent {
     /// CPU time of the server, if its processes are known.
     pub(crate) server: Option<Duration>,
     pub(crate) driver: Option<Duration>,
     pub(crate) elapsed: Duration,
 }
 
-impl Target {
+impl BenchTarget {
     pub(crate) fn new(url: &Url, pids: &[u32]) -> anyhow::Result<Self> {
         let processes = Processes::new(pids)?;
         Ok(Self { url: url.clone(), processes, driver: Processes::own() })
     }
 
-    pub(crate) async fn connect(&self, kind: Kind) -> anyhow::Result<Connection> {
-        Connection::open(&self.url, kind).await
+    pub(crate) async fn connect(&self, kind: ConnectionKind) -> anyhow::Result<RelayConnection> {
+        RelayConnection::open(&self.url, kind).await
     }
 
     /// Opens `count` connections for load.
-    pub(crate) async fn connect_all(&self, count: usize) -> anyhow::Result<Vec<Connection>> {
+    pub(crate) async fn connect_all(&self, count: usize) -> anyhow::Result<Vec<RelayConnection>> {
         let mut all = Vec::with_capacity(count);
         for _ in 0..count {
-            all.push(self.connect(Kind::Busy).await?);
+            all.push(self.connect(ConnectionKind::Busy).await?);
         }
         Ok(all)
     }
 
-    pub(crate) fn start(&self) -> anyhow::Result<Start> {
+    pub(crate) fn start(&self) -> anyhow::Result<MeasurementStart> {
         let (server, driver) = (self.processes.used()?, self.driver.used()?);
-        Ok(Start { server, driver, at: std::time::Instant::now() })
+        Ok(MeasurementStart { server, driver, at: std::time::Instant::now() })
     }
 
-    pub(crate) fn stop(&self, start: &Start) -> anyhow::Result<Spent> {
-        Ok(Spent {
+    pub(crate) fn stop(&self, start: &MeasurementStart) -> anyhow::Result<TimeSpent> {
+        Ok(TimeSpent {
             elapsed: start.at.elapsed(),
             server: self.processes.since(&start.server)?,
             driver: self.driver.since(&start.driver)?,
@@ -69,12 +69,12 @@ impl Target {
     }
 
     /// Returns the server's current memory.
-    pub(crate) fn memory(&self) -> Option<Memory> {
+    pub(crate) fn memory(&self) -> Option<MemoryUse> {
         self.processes.memory()
     }
 
     /// Adds the target and the machine to the settings of the report.
-    pub(crate) async fn describe(&self, report: &mut Report) {
+    pub(crate) async fn describe(&self, report: &mut BenchReport) {
         report.setting("url", self.url.text.clone());
         let software = tokio::time::timeout(Duration::from_secs(5), self.software()).await;
         report.setting("relay", software.ok().flatten().unwrap_or_else(|| "unknown".into()));
@@ -102,7 +102,7 @@ impl Target {
 }
 
 /// Adds the machine to the settings of the report.
-pub(crate) fn describe_machine(report: &mut Report) {
+pub(crate) fn describe_machine(report: &mut BenchReport) {
     report.setting("cpu", cpu_model());
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     report.setting("cores", cores);
@@ -134,10 +134,10 @@ impl Refusals {
     }
 
     /// Counts a CLOSED or a NOTICE.
-    pub(crate) fn add_told(&mut self, told: Told<'_>) {
+    pub(crate) fn add_told(&mut self, told: RelayMessage<'_>) {
         let (what, text) = match told {
-            Told::Closed(text) => ("CLOSED", text),
-            Told::Notice(text) => ("NOTICE", text),
+            RelayMessage::Closed(text) => ("CLOSED", text),
+            RelayMessage::Notice(text) => ("NOTICE", text),
             _ => return,
         };
         let reason = fields(text).pop().unwrap_or_default();
@@ -151,7 +151,7 @@ impl Refusals {
     }
 
     /// Adds the refusals to the report as faults.
-    pub(crate) fn tell(&self, report: &mut Report, of: &str) {
+    pub(crate) fn tell(&self, report: &mut BenchReport, of: &str) {
         for (reason, count) in &self.0 {
             let advice = if reason.contains("rate-limited") {
                 "; turn the relay's rate limits off (hark serve --unlimited)"

@@ -105,7 +105,7 @@ fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
 
 /// The head of a frame, before its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
+struct ServerFrameHeader {
     opcode: u8,
     /// The payload is deflated.
     deflated: bool,
@@ -114,7 +114,7 @@ struct Head {
 }
 
 /// Parses the head of the frame at the start of `bytes`. `None` if the head is incomplete.
-fn head(bytes: &[u8]) -> Option<Head> {
+fn head(bytes: &[u8]) -> Option<ServerFrameHeader> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
     // Servers do not mask. If one does, its key is skipped and the payload is meaningless.
     let mask = if second & 0x80 == 0 { 0 } else { 4 };
@@ -130,12 +130,12 @@ fn head(bytes: &[u8]) -> Option<Head> {
         short => (0, usize::from(short)),
     };
     let len = 2 + len + mask;
-    Some(Head { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
+    Some(ServerFrameHeader { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
 }
 
 /// A relay's message, identified by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told<'a> {
+pub(crate) enum RelayMessage<'a> {
     /// `["EVENT",`
     Event(&'a [u8]),
     /// `["EOSE",`
@@ -152,15 +152,15 @@ pub(crate) enum Told<'a> {
     Other,
 }
 
-fn told(text: &[u8]) -> Told<'_> {
+fn told(text: &[u8]) -> RelayMessage<'_> {
     match text.get(..4) {
-        Some(b"[\"EV") => Told::Event(text),
-        Some(b"[\"EO") => Told::Eose(text),
-        Some(b"[\"OK") => Told::Ok(text),
-        Some(b"[\"CL") => Told::Closed(text),
-        Some(b"[\"NO") => Told::Notice(text),
-        Some(b"[\"AU") => Told::Auth(text),
-        _ => Told::Other,
+        Some(b"[\"EV") => RelayMessage::Event(text),
+        Some(b"[\"EO") => RelayMessage::Eose(text),
+        Some(b"[\"OK") => RelayMessage::Ok(text),
+        Some(b"[\"CL") => RelayMessage::Closed(text),
+        Some(b"[\"NO") => RelayMessage::Notice(text),
+        Some(b"[\"AU") => RelayMessage::Auth(text),
+        _ => RelayMessage::Other,
     }
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn fields(text: &[u8]) -> Vec<String> {
 }
 
 /// A connection to a relay.
-pub(crate) struct Connection {
+pub(crate) struct RelayConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// The part of the buffer that was read and not scanned yet.
@@ -191,15 +191,15 @@ pub(crate) struct Connection {
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ConnectionKind {
     /// A connection that carries load.
     Busy,
     /// One of many connections that receive little. `deflate` offers permessage-deflate.
     Quiet { deflate: bool },
 }
 
-impl Connection {
-    pub(crate) async fn open(url: &Url, kind: Kind) -> anyhow::Result<Self> {
+impl RelayConnection {
+    pub(crate) async fn open(url: &Url, kind: ConnectionKind) -> anyhow::Result<Self> {
         let handshake = Self::handshake(url, kind);
         let timeout = tokio::time::timeout(HANDSHAKE, handshake).await;
         let opened = timeout.unwrap_or_else(|_| {
@@ -208,14 +208,14 @@ impl Connection {
         opened.with_context(|| format!("no connection to {}", url.text))
     }
 
-    async fn handshake(url: &Url, kind: Kind) -> anyhow::Result<Self> {
+    async fn handshake(url: &Url, kind: ConnectionKind) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(&url.authority)
             .await
             .context("is the relay running, and is this its address?")?;
         stream.set_nodelay(true)?;
         let (room, deflate) = match kind {
-            Kind::Busy => (READ_BYTES, false),
-            Kind::Quiet { deflate } => (SMALL_BYTES, deflate),
+            ConnectionKind::Busy => (READ_BYTES, false),
+            ConnectionKind::Quiet { deflate } => (SMALL_BYTES, deflate),
         };
         let offer = if deflate { "Sec-WebSocket-Extensions: permessage-deflate\r\n" } else { "" };
         let request = format!(
@@ -266,7 +266,7 @@ impl Connection {
     }
 
     /// Waits for the next message. Control frames are handled and not returned.
-    pub(crate) async fn next(&mut self) -> anyhow::Result<Told<'_>> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<RelayMessage<'_>> {
         let payload = loop {
             if let Some(payload) = self.walk()? {
                 break payload;
@@ -277,7 +277,7 @@ impl Connection {
     }
 
     /// Returns the next message if it has already been read.
-    pub(crate) fn next_read(&mut self) -> anyhow::Result<Option<Told<'_>>> {
+    pub(crate) fn next_read(&mut self) -> anyhow::Result<Option<RelayMessage<'_>>> {
         Ok(self.walk()?.map(|payload| told(&self.buffer[payload])))
     }
 
@@ -366,7 +366,7 @@ mod tests {
         let from_server = [0x81, 2, b'h', b'i'];
         assert_eq!(
             head(&from_server),
-            Some(Head { opcode: TEXT, deflated: false, len: 2, payload: 2 })
+            Some(ServerFrameHeader { opcode: TEXT, deflated: false, len: 2, payload: 2 })
         );
         assert!(head(&[0xc1, 0]).unwrap().deflated);
         let endless = [0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255];
@@ -375,10 +375,10 @@ mod tests {
 
     #[test]
     fn messages_are_told_by_how_they_begin() {
-        assert_eq!(told(b"[\"EVENT\",\"a\",{}]"), Told::Event(b"[\"EVENT\",\"a\",{}]"));
-        assert!(matches!(told(b"[\"EOSE\",\"a\"]"), Told::Eose(_)));
-        assert!(matches!(told(b"[\"CLOSED\",\"a\",\"\"]"), Told::Closed(_)));
-        assert_eq!([told(b""), told(b"[]"), told(b"[\"COUNT\"")], [Told::Other; 3]);
+        assert_eq!(told(b"[\"EVENT\",\"a\",{}]"), RelayMessage::Event(b"[\"EVENT\",\"a\",{}]"));
+        assert!(matches!(told(b"[\"EOSE\",\"a\"]"), RelayMessage::Eose(_)));
+        assert!(matches!(told(b"[\"CLOSED\",\"a\",\"\"]"), RelayMessage::Closed(_)));
+        assert_eq!([told(b""), told(b"[]"), told(b"[\"COUNT\"")], [RelayMessage::Other; 3]);
         assert_eq!(
             fields(br#"["OK","ab",false,"blocked: \"x\""]"#)[2..],
             ["false", "blocked: \"x\""]

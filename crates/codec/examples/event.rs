@@ -5,15 +5,15 @@
 //! cargo run -p hark-codec --example event
 //! ```
 
-use hark_codec::crypto::{Keys, Verifier};
-use hark_codec::nostr::{Arena, Draft, Encoder, Event, EventRecord, VerifiedEvent};
+use hark_codec::crypto::{KeyPair, SignatureVerifier};
+use hark_codec::nostr::{Event, EventArena, EventDraft, EventEncoder, EventRecord, VerifiedEvent};
 use hark_codec::record::Record;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // What a client sends.
-    let keys = Keys::from_secret([7; 32]).ok_or("a secret key")?;
+    let keys = KeyPair::from_secret([7; 32]).ok_or("a secret key")?;
     let mut json = Vec::new();
-    let draft = Draft {
+    let draft = EventDraft {
         created_at: 1_700_000_000,
         kind: 1,
         tags: &[&["t", "bread"]],
@@ -22,16 +22,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     draft.sign(&keys, &mut json);
 
     // Views over the bytes; the arena's buffers are reused from event to event.
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = Event::parse(&json, &mut arena)?;
     println!("kind {}, {:?}, tagged {:?}", event.kind(), event.content(), event.first_value("t"));
 
     // The type says that the check was made.
-    let verified = VerifiedEvent::check(event, &mut Verifier::new(16))?;
+    let verified = VerifiedEvent::check(event, &mut SignatureVerifier::new(16))?;
 
     // The record has the JSON as it came, and what is asked for beside it.
     let mut bytes = Vec::new();
-    Encoder::default().encode(&verified.event(), &[], &mut bytes);
+    EventEncoder::default().encode(&verified.event(), &[], &mut bytes);
     let record = Record::new(&bytes)?;
     for (name, value) in record.labels() {
         println!("label {}: {}", char::from(name), String::from_utf8_lossy(value));

@@ -26,7 +26,7 @@ pub enum VerifyError {
 
 /// A signature to verify.
 #[derive(Clone, Copy, Debug)]
-pub struct Signed<'a> {
+pub struct UnverifiedSignature<'a> {
     /// The id that was signed.
     pub id: &'a Id,
     /// The public key of the alleged signer.
@@ -36,14 +36,14 @@ pub struct Signed<'a> {
 }
 
 /// Verifies signatures and caches the parsed keys of recent authors, which saves about an eighth of
-/// the work. Each thread needs its own verifier. Only [`Verifier::new`] allocates.
-pub struct Verifier {
+/// the work. Each thread needs its own verifier. Only [`SignatureVerifier::new`] allocates.
+pub struct SignatureVerifier {
     /// A direct-mapped cache: each key has one slot, and a slot holds its newest key. Keys that an
     /// attacker makes collide only lose the saving.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
 }
 
-impl Verifier {
+impl SignatureVerifier {
     /// Makes a cache of up to `slots` keys (rounded up to a power of two), 100 bytes each.
     pub fn new(slots: usize) -> Self {
         Self { slots: vec![None; slots.clamp(1, 1 << 20).next_power_of_two()].into() }
@@ -61,7 +61,7 @@ impl Verifier {
     /// use it once it exists.
     pub fn verify_many(
         &mut self,
-        items: &[Signed<'_>],
+        items: &[UnverifiedSignature<'_>],
         results: &mut Vec<Result<(), VerifyError>>,
     ) {
         results.clear();
@@ -85,12 +85,12 @@ impl Verifier {
 
 /// A secret key and its public half.
 #[derive(Clone)]
-pub struct Keys {
+pub struct KeyPair {
     pair: Keypair,
     public: Key,
 }
 
-impl Keys {
+impl KeyPair {
     /// Makes keys from 32 secret bytes. Returns `None` for zero and for numbers that are not below
     /// the order of the curve.
     pub fn from_secret(secret: [u8; 32]) -> Option<Self> {
@@ -104,14 +104,14 @@ impl Keys {
     }
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for KeyPair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keys").field("public", &self.public).finish_non_exhaustive()
     }
 }
 
 /// Signs `id`. Deterministic: the same key and id give the same signature.
-pub fn sign(keys: &Keys, id: &Id) -> Signature {
+pub fn sign(keys: &KeyPair, id: &Id) -> Signature {
     schnorr::sign_no_aux_rand(id, &keys.pair).to_byte_array()
 }
 
@@ -121,20 +121,20 @@ mod tests {
 
     #[test]
     fn what_was_signed_holds_and_nothing_else() {
-        let keys = Keys::from_secret([1; 32]).unwrap();
-        let other = Keys::from_secret([2; 32]).unwrap();
+        let keys = KeyPair::from_secret([1; 32]).unwrap();
+        let other = KeyPair::from_secret([2; 32]).unwrap();
         let (id, wrong_id) = (sha256(b"hark"), sha256(b"Hark"));
         let signature = sign(&keys, &id);
-        let mut verifier = Verifier::new(1);
+        let mut verifier = SignatureVerifier::new(1);
         let mut broken = signature;
         broken[40] ^= 1;
         let items = [
-            Signed { id: &id, key: keys.public(), signature: &signature },
-            Signed { id: &wrong_id, key: keys.public(), signature: &signature },
-            Signed { id: &id, key: other.public(), signature: &signature },
-            Signed { id: &id, key: keys.public(), signature: &broken },
-            Signed { id: &id, key: &[255; 32], signature: &signature },
-            Signed { id: &id, key: keys.public(), signature: &signature },
+            UnverifiedSignature { id: &id, key: keys.public(), signature: &signature },
+            UnverifiedSignature { id: &wrong_id, key: keys.public(), signature: &signature },
+            UnverifiedSignature { id: &id, key: other.public(), signature: &signature },
+            UnverifiedSignature { id: &id, key: keys.public(), signature: &broken },
+            UnverifiedSignature { id: &id, key: &[255; 32], signature: &signature },
+            UnverifiedSignature { id: &id, key: keys.public(), signature: &signature },
         ];
         let mut results = Vec::new();
         verifier.verify_many(&items, &mut results);
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn no_secret_in_debug_output() {
-        let keys = Keys::from_secret([0xab; 32]).unwrap();
+        let keys = KeyPair::from_secret([0xab; 32]).unwrap();
         assert!(!format!("{keys:?}").contains("171, 171"));
-        assert!(Keys::from_secret([0; 32]).is_none());
-        assert!(Keys::from_secret([255; 32]).is_none());
+        assert!(KeyPair::from_secret([0; 32]).is_none());
+        assert!(KeyPair::from_secret([255; 32]).is_none());
     }
 }

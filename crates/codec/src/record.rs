@@ -49,7 +49,7 @@ pub enum RecordError {
 
 /// The fixed part of a record, as handed to [`write()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RecordHeader {
     /// Identity of the message.
     pub id: Id,
     /// Time of the message, in the network's unit: seconds or nanoseconds since 1970.
@@ -64,7 +64,7 @@ pub struct Head {
 
 /// Position of a label's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum LabelPosition<'a> {
     /// In the wire bytes. Wire labels come in ascending order of `at`, and do not overlap.
     Wire {
         /// Offset in the wire bytes.
@@ -77,19 +77,19 @@ pub enum Place<'a> {
 }
 
 /// Appends a record to `out`. Allocates only where `out` must grow.
-pub fn write<'a, L>(out: &mut Vec<u8>, head: &Head, wire: &[u8], labels: L)
+pub fn write<'a, L>(out: &mut Vec<u8>, head: &RecordHeader, wire: &[u8], labels: L)
 where
-    L: Iterator<Item = (u8, Place<'a>)> + Clone,
+    L: Iterator<Item = (u8, LabelPosition<'a>)> + Clone,
 {
-    let mut writer = Writer::begin(out, head, wire.len());
+    let mut writer = RecordWriter::begin(out, head, wire.len());
     for (name, place) in labels.clone() {
-        if let Place::Wire { at, len } = place {
+        if let LabelPosition::Wire { at, len } = place {
             writer.label(name, at as usize, len as usize);
         }
     }
     let others = labels.filter_map(|(name, place)| match place {
-        Place::Bytes(value) => Some((name, value)),
-        Place::Wire { .. } => None,
+        LabelPosition::Bytes(value) => Some((name, value)),
+        LabelPosition::Wire { .. } => None,
     });
     let mut at = wire.len();
     for (name, value) in others.clone() {
@@ -105,7 +105,7 @@ where
 
 /// Writes a record step by step: first the labels, in the order of their values in `wire ++ extra`,
 /// then the wire and the extra bytes.
-pub(crate) struct Writer<'o> {
+pub(crate) struct RecordWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
     labels_at: usize,
@@ -113,9 +113,9 @@ pub(crate) struct Writer<'o> {
     end: usize,
 }
 
-impl<'o> Writer<'o> {
+impl<'o> RecordWriter<'o> {
     #[inline]
-    pub(crate) fn begin(out: &'o mut Vec<u8>, head: &Head, wire_len: usize) -> Self {
+    pub(crate) fn begin(out: &'o mut Vec<u8>, head: &RecordHeader, wire_len: usize) -> Self {
         out.reserve(wire_len + HEADER + 64);
         let flags = if head.author.is_some() { FLAG_AUTHOR } else { 0 }
             | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
@@ -243,8 +243,8 @@ impl<'a> Record<'a> {
     }
 
     /// The fixed part of the record.
-    pub fn head(&self) -> Head {
-        Head {
+    pub fn head(&self) -> RecordHeader {
+        RecordHeader {
             id: *self.id(),
             time: self.time(),
             author: self.author().copied(),
@@ -379,13 +379,13 @@ mod tests {
     use super::*;
 
     fn sample(author: Option<Key>, expires: Option<u64>) -> Vec<u8> {
-        let head = Head { id: [7; 32], time: 42, author, kind: 30_023, expires };
+        let head = RecordHeader { id: [7; 32], time: 42, author, kind: 30_023, expires };
         let labels = [
-            (b'd', Place::Bytes(b"a\"b")),
-            (b'e', Place::Wire { at: 1, len: 3 }),
-            (b'p', Place::Wire { at: 4, len: 0 }),
-            (0, Place::Bytes(b"")),
-            (b't', Place::Wire { at: 200, len: 100 }),
+            (b'd', LabelPosition::Bytes(b"a\"b")),
+            (b'e', LabelPosition::Wire { at: 1, len: 3 }),
+            (b'p', LabelPosition::Wire { at: 4, len: 0 }),
+            (0, LabelPosition::Bytes(b"")),
+            (b't', LabelPosition::Wire { at: 200, len: 100 }),
         ];
         let mut out = b"before".to_vec();
         let wire: Vec<u8> = (0..=255).chain(0..=99).collect();

@@ -3,11 +3,11 @@
 use std::alloc::System;
 use std::fmt::Write;
 
-use hark_codec::crypto::{Keys, Verifier};
+use hark_codec::crypto::{KeyPair, SignatureVerifier};
 use hark_codec::nostr::reply::{self, EoseHint};
 use hark_codec::nostr::{
-    Arena, ClientMessage, Draft, Encoder, Event, EventRecord, Filter, Inbox, VerifiedEvent,
-    canonical,
+    ClientMessage, Event, EventArena, EventDraft, EventEncoder, EventRecord, Filter,
+    MessageBuffers, VerifiedEvent, canonical,
 };
 use hark_codec::record::Record;
 use hark_testkit::allocations::{Counting, of_this_thread};
@@ -25,10 +25,10 @@ fn allocations(mut run: impl FnMut()) -> usize {
 
 /// A note, a note in a spelling that must be rewritten, and a contact list.
 fn events() -> Vec<(&'static str, Vec<u8>)> {
-    let keys = Keys::from_secret([7; 32]).unwrap();
+    let keys = KeyPair::from_secret([7; 32]).unwrap();
     let signed = |kind, tags: &[&[&str]], content: &str| {
         let mut out = Vec::new();
-        Draft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut out);
+        EventDraft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut out);
         out
     };
     let id = "0123456789abcdef".repeat(4);
@@ -53,8 +53,8 @@ fn nothing_on_the_way_of_an_event() {
         let mut message = b"[\"EVENT\",".to_vec();
         message.extend_from_slice(&json);
         message.push(b']');
-        let (mut arena, mut inbox) = (Arena::new(), Inbox::new(8));
-        let (mut verifier, mut encoder) = (Verifier::new(16), Encoder::default());
+        let (mut arena, mut inbox) = (EventArena::new(), MessageBuffers::new(8));
+        let (mut verifier, mut encoder) = (SignatureVerifier::new(16), EventEncoder::default());
         let mut out = Vec::new();
         let mut sum = 0;
         let count = allocations(|| {
@@ -87,9 +87,9 @@ fn nothing_on_the_way_of_a_question() {
         r##"["REQ","s\"ub",{{"authors":[{list}],"kinds":[1,6]}},{{"#p":[{list}],"#t":["a\nb","c"]}}]"##
     );
     let (_, json) = events().remove(0);
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = Event::parse(&json, &mut arena).unwrap();
-    let mut inbox = Inbox::new(8);
+    let mut inbox = MessageBuffers::new(8);
     let mut out = Vec::new();
     let count = allocations(|| {
         let ClientMessage::Req { sub, filters } =
@@ -116,15 +116,15 @@ fn nothing_on_the_way_of_a_question() {
 /// What another store says may have two million ranges and four million topics.
 #[test]
 fn nothing_of_a_payload_of_another_store() {
-    use hark_codec::waku::sync::{Payload, SyncError};
+    use hark_codec::waku::sync::{SyncError, SyncPayload};
     let mut ranges = vec![0, 0, 1];
     ranges.extend([1, 0].iter().cycle().take((4 << 20) - 4));
     let mut topics = vec![0x80, 0x80, 0x80, 1];
     topics.resize(4 << 20, 0);
     let count = allocations(|| {
-        let payload = Payload::parse(&ranges).unwrap().unwrap();
+        let payload = SyncPayload::parse(&ranges).unwrap().unwrap();
         assert_eq!(payload.ranges().count(), 2_097_150);
-        assert_eq!(Payload::parse(&topics), Err(SyncError::Topics));
+        assert_eq!(SyncPayload::parse(&topics), Err(SyncError::Topics));
     });
     assert_eq!(count, 0);
 }

@@ -2,7 +2,7 @@
 //! what it writes we read, from any bytes.
 
 use hark_codec::waku::protobuf::ProtobufError;
-use hark_codec::waku::{Message, Request, Response, store};
+use hark_codec::waku::{Message, StoreRequest, StoreResponse, store};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -90,7 +90,7 @@ fn owned(message: &Message<'_>) -> oracle::Message {
     }
 }
 
-fn owned_request(request: &Request<'_>) -> oracle::Request {
+fn owned_request(request: &StoreRequest<'_>) -> oracle::Request {
     oracle::Request {
         request_id: request.request_id.into(),
         include_data: request.include_data,
@@ -105,7 +105,7 @@ fn owned_request(request: &Request<'_>) -> oracle::Request {
     }
 }
 
-fn owned_response(response: &Response<'_>) -> oracle::Response {
+fn owned_response(response: &StoreResponse<'_>) -> oracle::Response {
     let messages = response.messages().map(|one| oracle::KeyValue {
         message_hash: one.message_hash.into(),
         message: one.message.map(Vec::from),
@@ -135,8 +135,11 @@ fn alike<T: PartialEq + std::fmt::Debug>(
 
 fn all_alike(bytes: &[u8]) {
     alike(Message::parse(bytes).map(|it| owned(&it)), oracle::Message::decode(bytes));
-    alike(Request::parse(bytes).map(|it| owned_request(&it)), oracle::Request::decode(bytes));
-    alike(Response::parse(bytes).map(|it| owned_response(&it)), oracle::Response::decode(bytes));
+    alike(StoreRequest::parse(bytes).map(|it| owned_request(&it)), oracle::Request::decode(bytes));
+    alike(
+        StoreResponse::parse(bytes).map(|it| owned_response(&it)),
+        oracle::Response::decode(bytes),
+    );
 }
 
 prop_compose! {
@@ -205,7 +208,7 @@ proptest! {
     #[test]
     fn requests_are_read_and_written_alike(theirs in request()) {
         let bytes = theirs.encode_to_vec();
-        let ours = Request::parse(&bytes).unwrap();
+        let ours = StoreRequest::parse(&bytes).unwrap();
         prop_assert_eq!(&owned_request(&ours), &theirs);
         let mut out = Vec::new();
         ours.write(ours.content_topics(), ours.message_hashes(), &mut out);
@@ -226,7 +229,7 @@ proptest! {
         }
         store::put_answer(&mut out, &id, store::Status::Success, &description, cursor.as_ref());
         let theirs = oracle::Response::decode(&out[..]).unwrap();
-        prop_assert_eq!(&owned_response(&Response::parse(&out).unwrap()), &theirs);
+        prop_assert_eq!(&owned_response(&StoreResponse::parse(&out).unwrap()), &theirs);
         let expected = messages.into_iter().map(|(hash, data)| {
             let (message, pubsub_topic) = data.unzip();
             oracle::KeyValue { message_hash: hash.into(), message, pubsub_topic }

@@ -5,7 +5,7 @@
 //! A new network is a folder with an implementation of [`Network`]. Each program chooses the
 //! networks that it knows.
 
-use hark_archive::admission::Rules;
+use hark_archive::effects::Rules;
 use hark_archive::{Id, Query, Record};
 
 pub mod nostr;
@@ -18,18 +18,18 @@ pub trait Network: Send + Sync {
     /// What the network's records are called in messages to people, such as `events`.
     fn records(&self) -> &'static str;
     /// The properties of the network's records that a store may rely on.
-    fn nature(&self) -> Nature;
+    fn nature(&self) -> RecordProperties;
     /// The rules for what a record does to the records before it.
     fn rules(&self) -> Box<dyn Rules>;
     /// The network's records as lines of text, for import and export.
-    fn lines(&self) -> &dyn Lines;
+    fn lines(&self) -> &dyn LineFormat;
     /// The network's filters, for the commands that take filters.
     fn filters(&self) -> &dyn Filters;
 }
 
 /// The properties of a network's records that a store may rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nature {
+pub struct RecordProperties {
     /// Number of units of a record's time in one second.
     pub units_per_s: u64,
     /// Whether all records are of one kind.
@@ -41,7 +41,7 @@ pub struct Nature {
 }
 
 /// Records as lines of JSON, without line endings.
-pub trait Lines: Send + Sync {
+pub trait LineFormat: Send + Sync {
     /// Appends the line of a record.
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>);
     /// Whether lines have signatures, whose check can be skipped.
@@ -49,12 +49,12 @@ pub trait Lines: Send + Sync {
         false
     }
     /// Makes a reader of lines. A reader has its own buffers, so each thread needs its own reader.
-    fn reader(&self, terms: &ReadTerms) -> Box<dyn ReadLine>;
+    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader>;
 }
 
 /// The terms on which lines are read.
 #[derive(Clone, Debug, Default)]
-pub struct ReadTerms {
+pub struct ReadOptions {
     /// Maximum length of a record as its network sends it, in bytes.
     pub record_bytes_max: usize,
     /// Whether ids and signatures are trusted.
@@ -66,7 +66,7 @@ pub struct ReadTerms {
 }
 
 /// Reads lines.
-pub trait ReadLine {
+pub trait LineReader {
     /// Reads a line into `record`, which is cleared first. `is_kept` returns whether a record with
     /// this id is stored; it is called before the expensive checks.
     fn read(

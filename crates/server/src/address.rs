@@ -11,9 +11,9 @@ use crate::ranges;
 /// What counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address, as that is
 /// what one household or machine is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address(IpAddr);
+pub(crate) struct ClientAddress(IpAddr);
 
-impl From<IpAddr> for Address {
+impl From<IpAddr> for ClientAddress {
     fn from(ip: IpAddr) -> Self {
         Self(match ip.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
@@ -22,7 +22,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ClientAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             IpAddr::V4(ip) => ip.fmt(f),
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_client_is_its_first_64_bits() {
-        let address = |text| Address::from(ip(text));
+        let address = |text| ClientAddress::from(ip(text));
         assert_eq!(address("2001:db8:0:1::5"), address("2001:db8:0:1:ffff::9"));
         assert_ne!(address("2001:db8:0:1::5"), address("2001:db8:0:2::5"));
         assert_ne!(address("192.0.2.1"), address("192.0.2.2"));

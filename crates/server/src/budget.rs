@@ -7,35 +7,35 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::address::Address;
+use crate::address::ClientAddress;
 
 /// One address may hold one part in this many of a budget.
 const OF_ADDRESS: usize = 4;
 
 /// Bytes that are held, in all and by address.
 #[derive(Debug, Default)]
-pub(crate) struct Budget(Mutex<Held>);
+pub(crate) struct Budget(Mutex<BudgetUse>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct BudgetUse {
     all: usize,
     /// Addresses that hold nothing are removed.
-    of: HashMap<Address, usize>,
+    of: HashMap<ClientAddress, usize>,
 }
 
 /// Bytes of a budget, given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
-    of: Option<Address>,
+    of: Option<ClientAddress>,
     bytes: usize,
 }
 
 impl Budget {
     /// Creates an empty share for a connection of the address `of`. Without an address, its bytes
     /// count only among those of all.
-    pub(crate) fn share(self: &Arc<Self>, of: Option<Address>) -> Share {
-        Share { budget: Arc::clone(self), of, bytes: 0 }
+    pub(crate) fn share(self: &Arc<Self>, of: Option<ClientAddress>) -> BudgetShare {
+        BudgetShare { budget: Arc::clone(self), of, bytes: 0 }
     }
 
     /// Bytes that are held now.
@@ -44,7 +44,7 @@ impl Budget {
     }
 }
 
-impl Share {
+impl BudgetShare {
     /// The bytes of this share.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -75,7 +75,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.resize(0, 0);
     }
@@ -87,14 +87,14 @@ mod tests {
 
     use super::*;
 
-    fn address(last: u8) -> Address {
+    fn address(last: u8) -> ClientAddress {
         IpAddr::from([192, 0, 2, last]).into()
     }
 
     #[test]
     fn an_address_has_a_quarter_and_all_together_have_no_more_than_there_is() {
         let budget = Arc::<Budget>::default();
-        let mut shares: Vec<Share> = (0..5).map(|n| budget.share(Some(address(n)))).collect();
+        let mut shares: Vec<BudgetShare> = (0..5).map(|n| budget.share(Some(address(n)))).collect();
         assert!(!shares[0].resize(26, 100), "more than a quarter");
         assert_eq!((shares[0].bytes(), budget.bytes()), (0, 0));
         shares[..4].iter_mut().for_each(|share| assert!(share.resize(25, 100)));

@@ -9,18 +9,18 @@ use ipnet::IpNet;
 
 use crate::address::Proxies;
 use crate::ranges;
-use crate::settings::{Settings, Shared};
+use crate::settings::{Settings, SharedSettings};
 
 /// Lists of addresses. An address on both lists is denied; an empty list has no effect.
 #[derive(Clone, Debug, Default)]
-pub struct Addresses {
+pub struct AddressLists {
     /// Only clients at these addresses are served.
     pub allow: Vec<IpNet>,
     /// Clients at these addresses are not served.
     pub deny: Vec<IpNet>,
 }
 
-impl Addresses {
+impl AddressLists {
     /// Whether a client at `ip` is served.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
         let on = |list: &[IpNet]| ranges::contain(list, ip);
@@ -31,13 +31,13 @@ impl Addresses {
 /// The lists of addresses in force. A change of the lists applies from the next connection on.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    settings: Shared,
+    settings: SharedSettings,
     proxies: Arc<Proxies>,
 }
 
 /// What the address at the other end of a new connection is to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum AddressClass {
     /// A client, which is served.
     Client,
     /// A trusted proxy. Its address says nothing about who its clients are.
@@ -47,7 +47,7 @@ pub(crate) enum Standing {
 }
 
 impl Clients {
-    pub(crate) fn new(settings: Shared, proxies: Proxies) -> Self {
+    pub(crate) fn new(settings: SharedSettings, proxies: Proxies) -> Self {
         Self { settings, proxies: Arc::new(proxies) }
     }
 
@@ -67,13 +67,13 @@ impl Clients {
     }
 
     /// The standing of an address.
-    pub(crate) fn standing(&self, peer: IpAddr) -> Standing {
+    pub(crate) fn standing(&self, peer: IpAddr) -> AddressClass {
         if self.is_proxy(peer) {
-            Standing::Proxy
+            AddressClass::Proxy
         } else if self.serve(peer) {
-            Standing::Client
+            AddressClass::Client
         } else {
-            Standing::Denied
+            AddressClass::Denied
         }
     }
 
@@ -81,9 +81,9 @@ impl Clients {
     /// proxy there names. `None` if the lists of addresses do not let it in.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         match self.standing(peer) {
-            Standing::Client => Some(peer),
-            Standing::Denied => None,
-            Standing::Proxy => {
+            AddressClass::Client => Some(peer),
+            AddressClass::Denied => None,
+            AddressClass::Proxy => {
                 let Some(client) = self.named(headers) else { return Some(peer) };
                 self.serve(client).then_some(client)
             }
@@ -102,22 +102,22 @@ impl Default for Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reload;
+    use crate::SettingsHandle;
 
     #[test]
     fn a_change_of_the_lists_holds_from_the_next_connection_on() {
         let one: IpAddr = "192.0.2.1".parse().unwrap();
         let proxies =
             Proxies { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Proxies::default() };
-        let shared: Shared = Arc::default();
+        let shared: SharedSettings = Arc::default();
         let clients = Clients::new(Arc::clone(&shared), proxies);
-        assert_eq!(clients.standing(one), Standing::Client);
+        assert_eq!(clients.standing(one), AddressClass::Client);
         let mut settings = Settings::default();
         settings.addresses.deny =
             vec!["192.0.2.0/24".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
-        Reload { shared, unlimited: false }.set(settings).unwrap();
-        assert_eq!(clients.standing(one), Standing::Denied);
-        assert_eq!(clients.standing("10.0.0.1".parse().unwrap()), Standing::Proxy);
-        assert_eq!(clients.standing("192.0.3.1".parse().unwrap()), Standing::Client);
+        SettingsHandle { shared, unlimited: false }.set(settings).unwrap();
+        assert_eq!(clients.standing(one), AddressClass::Denied);
+        assert_eq!(clients.standing("10.0.0.1".parse().unwrap()), AddressClass::Proxy);
+        assert_eq!(clients.standing("192.0.3.1".parse().unwrap()), AddressClass::Client);
     }
 }

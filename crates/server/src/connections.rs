@@ -9,9 +9,9 @@ use axum::http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::address::Address;
+use crate::address::ClientAddress;
 use crate::clients::Clients;
-use crate::metrics::TurnedAway;
+use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
 
 /// Maximum number of ended connections that are still read from, at a time.
@@ -24,17 +24,17 @@ pub(crate) struct Connections {
     /// The connections of one address are not bounded.
     unlimited: bool,
     all: Permits<()>,
-    of: Permits<Address>,
+    of: Permits<ClientAddress>,
     lingering: Permits<()>,
     numbers: AtomicU64,
 }
 
 /// What a connection holds until it ends.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct ConnectionPermit {
     _among_all: Permit<()>,
     /// `None` if a proxy is at the other end, or if connections of one address are not bounded.
-    _of_address: Option<Permit<Address>>,
+    _of_address: Option<Permit<ClientAddress>>,
 }
 
 impl Connections {
@@ -56,11 +56,11 @@ impl Connections {
         peer: IpAddr,
         max: usize,
         of_address_max: usize,
-    ) -> Result<Entered, TurnedAway> {
-        let among_all = self.all.take((), max).ok_or(TurnedAway::Full)?;
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
+        let among_all = self.all.take((), max).ok_or(ConnectionRefusal::Full)?;
         let is_proxy = self.clients.is_proxy(peer);
         let of_address = if is_proxy { None } else { self.enter_as(peer, of_address_max)? };
-        Ok(Entered { _among_all: among_all, _of_address: of_address })
+        Ok(ConnectionPermit { _among_all: among_all, _of_address: of_address })
     }
 
     /// Takes a permit for a connection of a client's address. `None` if these are not bounded.
@@ -68,14 +68,14 @@ impl Connections {
         &self,
         client: IpAddr,
         of_address_max: usize,
-    ) -> Result<Option<Permit<Address>>, TurnedAway> {
+    ) -> Result<Option<Permit<ClientAddress>>, ConnectionRefusal> {
         if !self.clients.serve(client) {
-            return Err(TurnedAway::Denied);
+            return Err(ConnectionRefusal::Denied);
         }
         if self.unlimited {
             return Ok(None);
         }
-        self.of.take(client.into(), of_address_max).map(Some).ok_or(TurnedAway::Address)
+        self.of.take(client.into(), of_address_max).map(Some).ok_or(ConnectionRefusal::Address)
     }
 
     /// Whether a trusted proxy is at the other end.
@@ -100,24 +100,24 @@ impl Connections {
 }
 
 /// The HTTP status and the text with which a connection is refused.
-pub(crate) fn farewell(why: TurnedAway) -> (StatusCode, &'static str) {
+pub(crate) fn farewell(why: ConnectionRefusal) -> (StatusCode, &'static str) {
     match why {
-        TurnedAway::Full => (
+        ConnectionRefusal::Full => (
             StatusCode::SERVICE_UNAVAILABLE,
             "rate-limited: the server has as many connections as it takes; try again later\n",
         ),
-        TurnedAway::Address => (
+        ConnectionRefusal::Address => (
             StatusCode::TOO_MANY_REQUESTS,
             "rate-limited: your address has as many connections as it may; close some\n",
         ),
-        TurnedAway::Denied => {
+        ConnectionRefusal::Denied => {
             (StatusCode::FORBIDDEN, "blocked: this server does not serve your address\n")
         }
     }
 }
 
 /// Sends the reason, without reading the request, and closes the connection.
-pub(crate) async fn turn_away(mut stream: TcpStream, why: TurnedAway) {
+pub(crate) async fn turn_away(mut stream: TcpStream, why: ConnectionRefusal) {
     let (status, reason) = farewell(why);
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
@@ -141,7 +141,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Addresses, Proxies, Reload, Settings};
+    use crate::{AddressLists, Proxies, Settings, SettingsHandle};
 
     #[test]
     fn connections_are_bounded_in_all_and_of_each_address_but_for_proxies() {
@@ -153,23 +153,29 @@ mod tests {
         let connections = Connections::new(clients.clone(), false);
         let enter = |from: &str| connections.enter(ip(from), 5, 2);
         let one: Vec<_> = (0..2).map(|_| enter("192.0.2.1").unwrap()).collect();
-        assert_eq!(enter("192.0.2.1").unwrap_err(), TurnedAway::Address);
+        assert_eq!(enter("192.0.2.1").unwrap_err(), ConnectionRefusal::Address);
         let proxied: Vec<_> = (0..3).map(|_| enter("10.0.0.1").unwrap()).collect();
-        assert_eq!(enter("192.0.2.2").unwrap_err(), TurnedAway::Full);
+        assert_eq!(enter("192.0.2.2").unwrap_err(), ConnectionRefusal::Full);
         drop(proxied);
         // Clients of proxies are counted as if they had connected directly.
-        assert_eq!(connections.enter_as(ip("192.0.2.1"), 2).unwrap_err(), TurnedAway::Address);
+        assert_eq!(
+            connections.enter_as(ip("192.0.2.1"), 2).unwrap_err(),
+            ConnectionRefusal::Address
+        );
         drop(one);
         assert!(connections.enter_as(ip("192.0.2.1"), 2).is_ok());
         let addresses =
-            Addresses { deny: vec!["192.0.2.0/24".parse().unwrap()], ..Addresses::default() };
-        let reload = Reload { shared, unlimited: false };
+            AddressLists { deny: vec!["192.0.2.0/24".parse().unwrap()], ..AddressLists::default() };
+        let reload = SettingsHandle { shared, unlimited: false };
         reload.set(Settings { addresses, ..Settings::default() }).unwrap();
-        assert_eq!(enter("192.0.2.1").unwrap_err(), TurnedAway::Denied);
+        assert_eq!(enter("192.0.2.1").unwrap_err(), ConnectionRefusal::Denied);
         assert!(enter("10.0.0.1").is_ok());
         // Without bounds, the lists still apply.
         let connections = Connections::new(clients, true);
-        assert_eq!(connections.enter(ip("192.0.2.1"), 9, 0).unwrap_err(), TurnedAway::Denied);
+        assert_eq!(
+            connections.enter(ip("192.0.2.1"), 9, 0).unwrap_err(),
+            ConnectionRefusal::Denied
+        );
         assert!(connections.enter(ip("192.0.3.1"), 9, 0).is_ok());
     }
 }

@@ -11,18 +11,18 @@ use hark_archive::Record;
 use serde_json::{Map, Value};
 
 pub use crate::admin::http::Operators;
-use crate::admin::take::Taking;
+use crate::admin::take::Takeover;
 use crate::connections::Connections;
 use crate::listener::Listener;
-use crate::metrics::Page;
-use crate::settings::Shared;
-use crate::stop::Stop;
+use crate::metrics::MetricsPage;
+use crate::settings::SharedSettings;
+use crate::stop::StopSignal;
 use crate::{Clients, ServeError, Shelf};
 
 /// The opened endpoints of one network, with the shelf behind them.
 pub trait Door: Send + Sync {
     /// The addresses at which clients reach this door.
-    fn addresses(&self) -> Vec<Reached>;
+    fn addresses(&self) -> Vec<DoorAddress>;
 
     /// The listening sockets of this door, which a process that takes over continues to use. A door
     /// that needs more than its sockets to move closes its connections at a takeover, and says so.
@@ -46,12 +46,12 @@ pub trait Door: Send + Sync {
     }
 
     /// Writes the door's own metrics for Prometheus. Those of the shelves are written elsewhere.
-    fn metrics(&self, page: &mut Page) {
+    fn metrics(&self, page: &mut MetricsPage) {
         let _ = page;
     }
 
     /// The door's statistics for `hark stats`: as fields for programs, and as rows for people.
-    fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
+    fn stats(&self) -> (Map<String, Value>, Vec<StatusRow>) {
         (Map::new(), Vec::new())
     }
 
@@ -59,7 +59,7 @@ pub trait Door: Send + Sync {
     fn look(&self) {}
 
     /// Serves until `stop` says otherwise and every connection has ended.
-    fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> Serving;
+    fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> DoorFuture;
 
     /// Finishes the work that was accepted, once no connection is served any more.
     fn close(&self) {}
@@ -67,37 +67,38 @@ pub trait Door: Send + Sync {
 
 /// An address at which clients reach a door, printed as a line of output once the door is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct DoorAddress {
     /// The words before the address: `listening on` for the first door.
     pub what: &'static str,
     /// A URL, or whatever address clients of that kind use.
     pub at: String,
 }
 
-impl fmt::Display for Reached {
+impl fmt::Display for DoorAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.what, self.at)
     }
 }
 
 /// A row of a table for people: its subject, its value and a remark.
-pub type Row = (&'static str, String, String);
+pub type StatusRow = (&'static str, String, String);
 
 /// The future that serves a door.
-pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type DoorFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A network that is to be served.
-pub trait Serve: Send {
+pub trait ServableNetwork: Send {
     /// Opens the network's shelf and its door. Nothing is served before [`Door::serve`].
-    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a>;
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a>;
 }
 
 /// The future that opens a network.
-pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Opened, ServeError>> + Send + 'a>>;
+pub type OpenFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<OpenNetwork, ServeError>> + Send + 'a>>;
 
 /// A network that has been opened.
 #[derive(Clone)]
-pub struct Opened {
+pub struct OpenNetwork {
     /// The network's part of the archive.
     pub shelf: Arc<Shelf>,
     /// The endpoint of the network's clients.
@@ -107,13 +108,13 @@ pub struct Opened {
 /// What a server provides to its doors.
 pub struct Host<'a> {
     /// Bounds and lists that can change while the server runs.
-    pub(crate) settings: Shared,
+    pub(crate) settings: SharedSettings,
     /// Decides which clients may connect.
     pub clients: Clients,
     /// Rate limits are off, for tests and benches.
     pub unlimited: bool,
     /// The takeover under way. `None` if this server starts without one.
-    pub(crate) taking: Option<&'a mut Taking>,
+    pub(crate) taking: Option<&'a mut Takeover>,
 }
 
 impl Host<'_> {

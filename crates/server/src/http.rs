@@ -18,11 +18,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::connections::Entered;
+use crate::connections::ConnectionPermit;
 use crate::listener::accept;
-use crate::metrics::TurnedAway;
-use crate::patience::Patient;
-use crate::stop::Stop;
+use crate::metrics::ConnectionRefusal;
+use crate::patience::TimedStream;
+use crate::stop::StopSignal;
 
 /// How long a client may read nothing of an answer.
 const TAKE_MAX: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ const SMALL_BYTES: usize = 1 << 10;
 
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ConnectionTimeouts {
     /// How long a connection may take to send a request's head, and so how long it may be idle.
     pub(crate) head_timeout: Duration,
     /// How long a connection may last, if that is bounded.
@@ -45,9 +45,9 @@ pub(crate) struct Bounds {
 /// answered. `enter` decides which connections are accepted.
 pub(crate) async fn serve<F, A>(
     listener: TcpListener,
-    stop: Stop,
-    bounds: Bounds,
-    enter: impl Fn(IpAddr) -> Result<Entered, TurnedAway>,
+    stop: StopSignal,
+    bounds: ConnectionTimeouts,
+    enter: impl Fn(IpAddr) -> Result<ConnectionPermit, ConnectionRefusal>,
     answer: F,
 ) where
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
@@ -68,8 +68,12 @@ pub(crate) async fn serve<F, A>(
     accept(listener, stop, enter, serve).await;
 }
 
-async fn connection<F, A>(stream: TcpStream, mut stop: Stop, bounds: Bounds, answer: F)
-where
+async fn connection<F, A>(
+    stream: TcpStream,
+    mut stop: StopSignal,
+    bounds: ConnectionTimeouts,
+    answer: F,
+) where
     F: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response>,
 {
@@ -79,7 +83,7 @@ where
         let answer = answer(request);
         async { Ok::<Response<Body>, Infallible>(answer.await) }
     });
-    let stream = Patient::new(stream, TAKE_MAX);
+    let stream = TimedStream::new(stream, TAKE_MAX);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_timeout)
@@ -116,28 +120,28 @@ where
         return (StatusCode::SERVICE_UNAVAILABLE, words).into_response();
     };
     let room = Arc::new(room);
-    answer.map(|body| Body::new(Holding { body, room }))
+    answer.map(|body| Body::new(PermitBody { body, room }))
 }
 
 /// A body whose pieces hold a permit for its bytes.
-struct Holding<R> {
+struct PermitBody<R> {
     body: Body,
     room: Arc<R>,
 }
 
 /// A piece of such a body.
-struct Piece<R> {
+struct PermitChunk<R> {
     bytes: Bytes,
     _room: Arc<R>,
 }
 
-impl<R> AsRef<[u8]> for Piece<R> {
+impl<R> AsRef<[u8]> for PermitChunk<R> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl<R: Send + Sync + 'static> HttpBody for Holding<R> {
+impl<R: Send + Sync + 'static> HttpBody for PermitBody<R> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -146,7 +150,7 @@ impl<R: Send + Sync + 'static> HttpBody for Holding<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
-        let piece = |bytes| Bytes::from_owner(Piece { bytes, _room: Arc::clone(&self.room) });
+        let piece = |bytes| Bytes::from_owner(PermitChunk { bytes, _room: Arc::clone(&self.room) });
         frame.map_ok(|frame| frame.map_data(piece))
     }
 

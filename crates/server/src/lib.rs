@@ -39,15 +39,15 @@ pub mod words;
 pub use address::Proxies;
 pub use admin::control;
 use admin::control::WriteLock;
-pub use clients::{Addresses, Clients};
+pub use clients::{AddressLists, Clients};
 pub use server::{ServeError, Server};
-pub use settings::{Reload, Settings};
+pub use settings::{Settings, SettingsHandle};
 pub use shelf::Shelf;
 pub use vital::vital;
 
 /// How a server runs, whatever it serves.
 #[derive(Clone, Default)]
-pub struct Config {
+pub struct ServerConfig {
     /// Proxies that are trusted to name their clients.
     pub proxies: Proxies,
     /// The path of `control.sock`, if other processes may send their writes.
@@ -59,7 +59,7 @@ pub struct Config {
     /// Every bound. Can change while the server runs.
     pub limits: Limits,
     /// The addresses whose connections are accepted. Can change while the server runs.
-    pub addresses: Addresses,
+    pub addresses: AddressLists,
     /// No rate limits, and no bound on the connections of an address: for tests and benches.
     pub unlimited: bool,
 }

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::connections::{Connections, Entered, turn_away};
-use crate::metrics::TurnedAway;
-use crate::settings::Shared;
-use crate::stop::Stop;
+use crate::connections::{ConnectionPermit, Connections, turn_away};
+use crate::metrics::ConnectionRefusal;
+use crate::settings::SharedSettings;
+use crate::stop::StopSignal;
 
 /// Refused connections that are sent the reason at a time. Others are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
@@ -26,7 +26,7 @@ pub struct Listener {
     socket: Mutex<Option<std::net::TcpListener>>,
     addr: SocketAddr,
     connections: Arc<Connections>,
-    settings: Shared,
+    settings: SharedSettings,
 }
 
 impl Listener {
@@ -35,7 +35,7 @@ impl Listener {
         addr: SocketAddr,
         handed: Option<std::net::TcpListener>,
         connections: Connections,
-        settings: &Shared,
+        settings: &SharedSettings,
     ) -> io::Result<Self> {
         let socket = handed.map_or_else(|| bind(addr), Ok)?;
         socket.set_nonblocking(true)?;
@@ -60,7 +60,11 @@ impl Listener {
     }
 
     /// Admits a connection, or returns why not, by the bounds that all doors have.
-    pub(crate) fn enter(&self, peer: IpAddr, max: usize) -> Result<Entered, TurnedAway> {
+    pub(crate) fn enter(
+        &self,
+        peer: IpAddr,
+        max: usize,
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
         let of_address_max = self.settings.load().limits.connections_per_address_max;
         self.connections.enter(peer, max, of_address_max)
     }
@@ -77,7 +81,7 @@ impl Listener {
     /// Connections that are open when the server shuts down are dropped.
     pub async fn serve<F: Future<Output = ()> + Send + 'static>(
         &self,
-        stop: Stop,
+        stop: StopSignal,
         serve: impl Fn(TcpStream) -> F,
     ) {
         let Some(socket) = self.take() else { return };
@@ -110,16 +114,16 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 /// Held by everything that serves a connection, until it ends.
-pub(crate) type Alive = mpsc::Sender<Infallible>;
+pub(crate) type SessionGuard = mpsc::Sender<Infallible>;
 
 /// Accepts connections until the server takes no more, and returns when all have ended. `enter`
 /// decides which are accepted; `serve` serves one, in a task of its own. What `enter` returned is
-/// held with an [`Alive`] until the connection ends.
+/// held with an [`SessionGuard`] until the connection ends.
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
-    mut stop: Stop,
-    enter: impl Fn(IpAddr) -> Result<T, TurnedAway>,
-    serve: impl Fn(TcpStream, IpAddr, (T, Alive)) -> F,
+    mut stop: StopSignal,
+    enter: impl Fn(IpAddr) -> Result<T, ConnectionRefusal>,
+    serve: impl Fn(TcpStream, IpAddr, (T, SessionGuard)) -> F,
 ) {
     let (alive, mut all_gone) = mpsc::channel(1);
     let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));

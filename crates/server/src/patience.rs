@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// A stream whose writes fail after waiting for `max`. Every byte written restarts the time.
-pub(crate) struct Patient<S> {
+pub(crate) struct TimedStream<S> {
     stream: S,
     max: Duration,
     /// The timer, while a write waits.
     over: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> TimedStream<S> {
     pub(crate) fn new(stream: S, max: Duration) -> Self {
         Self { stream, max, over: None }
     }
@@ -40,7 +40,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,7 +93,7 @@ mod tests {
     #[tokio::test]
     async fn who_takes_nothing_ends_the_write_and_who_takes_does_not() {
         let (ours, mut theirs) = duplex(10);
-        let mut ours = Patient::new(ours, Duration::from_millis(50));
+        let mut ours = TimedStream::new(ours, Duration::from_millis(50));
         let error = ours.write_all(&[0; 15]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         theirs.read_exact(&mut [0; 10]).await.unwrap();

@@ -16,44 +16,44 @@ use std::time::{Duration, Instant};
 use hark_archive::limits::Rate;
 use hark_codec::record::Key;
 
-use crate::address::Address;
-use crate::settings::Shared;
+use crate::address::ClientAddress;
+use crate::settings::SharedSettings;
 
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
 
 /// What is measured. Each meter has a rate of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Meter {
+pub(crate) enum RateSubject {
     /// EVENT and AUTH messages of a source.
-    Events(Source),
+    Events(RateSource),
     /// Events of a key.
     EventsOf(Key),
     /// REQs, COUNTs and other messages of a source that need an answer.
-    Questions(Source),
+    Questions(RateSource),
     /// REQs and COUNTs of a key that was proved.
     QuestionsOf(Key),
     /// Rows that the questions of a source visit.
-    Rows(Source),
+    Rows(RateSource),
 }
 
 /// Where messages come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum RateSource {
     /// All connections of an address.
-    Address(Address),
+    Address(ClientAddress),
     /// One connection, by its number.
     Connection(u64),
 }
 
 /// All buckets.
-pub(crate) struct Buckets {
+pub(crate) struct RateBuckets {
     start: Instant,
     hasher: RandomState,
     full_at_ns: Box<[AtomicU64]>,
 }
 
-impl Default for Buckets {
+impl Default for RateBuckets {
     fn default() -> Self {
         Self {
             start: Instant::now(),
@@ -63,8 +63,8 @@ impl Default for Buckets {
     }
 }
 
-impl Buckets {
-    fn of(&self, meter: Meter) -> [&AtomicU64; 2] {
+impl RateBuckets {
+    fn of(&self, meter: RateSubject) -> [&AtomicU64; 2] {
         let hash = self.hasher.hash_one(meter) as usize;
         [&self.full_at_ns[hash % BUCKETS], &self.full_at_ns[(hash >> 32) % BUCKETS]]
     }
@@ -74,13 +74,13 @@ impl Buckets {
     }
 
     /// Nanoseconds until the bucket is full again.
-    fn spent_ns(&self, meter: Meter, now_ns: u64) -> u64 {
+    fn spent_ns(&self, meter: RateSubject, now_ns: u64) -> u64 {
         let [one, two] = self.of(meter).map(|full_at_ns| full_at_ns.load(Ordering::Relaxed));
         one.min(two).saturating_sub(now_ns)
     }
 
     /// The time until the bucket has one token.
-    fn wait(&self, meter: Meter, rate: Rate) -> Duration {
+    fn wait(&self, meter: RateSubject, rate: Rate) -> Duration {
         let (interval_ns, holds_ns) = (interval_ns(rate), holds_ns(rate));
         let spent_ns = self.spent_ns(meter, self.now_ns());
         Duration::from_nanos(spent_ns.saturating_add(interval_ns).saturating_sub(holds_ns))
@@ -88,7 +88,7 @@ impl Buckets {
 
     /// Takes `count` tokens, even if the bucket has fewer: for work whose size is known only
     /// afterwards. The debt is at most the capacity of the bucket.
-    fn spend(&self, meter: Meter, rate: Rate, count: u64) {
+    fn spend(&self, meter: RateSubject, rate: Rate, count: u64) {
         let now_ns = self.now_ns();
         let spent_ns = self.spent_ns(meter, now_ns);
         let spent_ns = spent_ns.saturating_add(interval_ns(rate).saturating_mul(count));
@@ -99,7 +99,7 @@ impl Buckets {
     }
 
     /// Takes one token, or returns the time until there is one.
-    pub(crate) fn take(&self, meter: Meter, rate: Rate) -> Result<(), Duration> {
+    pub(crate) fn take(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
         let wait = self.wait(meter, rate);
         if wait > Duration::ZERO {
             return Err(wait);
@@ -120,7 +120,7 @@ fn holds_ns(rate: Rate) -> u64 {
 }
 
 /// A refusal, and how long to wait.
-pub(crate) struct TooFast {
+pub(crate) struct RateExceeded {
     /// The text that is sent to the client, with its prefix.
     pub(crate) reason: String,
     pub(crate) wait: Duration,
@@ -128,36 +128,36 @@ pub(crate) struct TooFast {
 
 /// Buckets, and how fast they fill.
 #[derive(Clone)]
-pub(crate) struct Rates {
-    buckets: Arc<Buckets>,
-    settings: Shared,
+pub(crate) struct RateLimiter {
+    buckets: Arc<RateBuckets>,
+    settings: SharedSettings,
 }
 
-impl Rates {
-    pub(crate) fn new(settings: Shared) -> Self {
+impl RateLimiter {
+    pub(crate) fn new(settings: SharedSettings) -> Self {
         Self { buckets: Arc::default(), settings }
     }
 
-    fn rate(&self, meter: Meter) -> Option<Rate> {
+    fn rate(&self, meter: RateSubject) -> Option<Rate> {
         let rates = &self.settings.load().limits.rates;
         match meter {
-            Meter::Events(_) => rates.events_per_address,
-            Meter::EventsOf(_) => rates.events_per_key,
-            Meter::Questions(_) => rates.questions_per_address,
-            Meter::QuestionsOf(_) => rates.questions_per_key,
-            Meter::Rows(Source::Address(_)) => rates.rows_per_address,
-            Meter::Rows(Source::Connection(_)) => rates.rows_per_connection,
+            RateSubject::Events(_) => rates.events_per_address,
+            RateSubject::EventsOf(_) => rates.events_per_key,
+            RateSubject::Questions(_) => rates.questions_per_address,
+            RateSubject::QuestionsOf(_) => rates.questions_per_key,
+            RateSubject::Rows(RateSource::Address(_)) => rates.rows_per_address,
+            RateSubject::Rows(RateSource::Connection(_)) => rates.rows_per_connection,
         }
     }
 
     /// Takes a token, if there is one.
-    pub(crate) fn take(&self, meter: Meter) -> Result<(), TooFast> {
+    pub(crate) fn take(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         self.buckets.take(meter, rate).map_err(|wait| too_fast(meter, rate, wait))
     }
 
     /// Checks that there is a token, and takes none.
-    pub(crate) fn look(&self, meter: Meter) -> Result<(), TooFast> {
+    pub(crate) fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         match self.buckets.wait(meter, rate) {
             Duration::ZERO => Ok(()),
@@ -166,60 +166,60 @@ impl Rates {
     }
 }
 
-fn too_fast(meter: Meter, rate: Rate, wait: Duration) -> TooFast {
+fn too_fast(meter: RateSubject, rate: Rate, wait: Duration) -> RateExceeded {
     let (what, whose) = match meter {
-        Meter::Events(_) => ("events", "your address"),
-        Meter::EventsOf(_) => ("events", "this key"),
-        Meter::Questions(_) => ("messages", "your address"),
-        Meter::QuestionsOf(_) => ("questions", "your key"),
-        Meter::Rows(Source::Address(_)) => ("rows visited", "your address"),
-        Meter::Rows(Source::Connection(_)) => ("rows visited", "this connection"),
+        RateSubject::Events(_) => ("events", "your address"),
+        RateSubject::EventsOf(_) => ("events", "this key"),
+        RateSubject::Questions(_) => ("messages", "your address"),
+        RateSubject::QuestionsOf(_) => ("questions", "your key"),
+        RateSubject::Rows(RateSource::Address(_)) => ("rows visited", "your address"),
+        RateSubject::Rows(RateSource::Connection(_)) => ("rows visited", "this connection"),
     };
     let (per_minute, wait_s) = (rate.per_minute, wait.as_secs() + 1);
     let reason =
         format!("rate-limited: more than {per_minute} {what} a minute of {whose}; wait {wait_s} s");
-    TooFast { reason, wait }
+    RateExceeded { reason, wait }
 }
 
 /// The rate limits of one connection.
 #[derive(Clone)]
-pub(crate) struct Visitor {
-    rates: Rates,
+pub(crate) struct RatedConnection {
+    rates: RateLimiter,
     /// The client's address, or the connection if a proxy names no address.
-    source: Source,
-    connection: Source,
+    source: RateSource,
+    connection: RateSource,
 }
 
-impl Visitor {
+impl RatedConnection {
     /// The rate limits of the connection with this number, from `address`.
-    pub(crate) fn new(rates: &Rates, number: u64, address: Option<Address>) -> Self {
-        let connection = Source::Connection(number);
-        let source = address.map_or(connection, Source::Address);
+    pub(crate) fn new(rates: &RateLimiter, number: u64, address: Option<ClientAddress>) -> Self {
+        let connection = RateSource::Connection(number);
+        let source = address.map_or(connection, RateSource::Address);
         Self { rates: rates.clone(), source, connection }
     }
 
     /// Counts an EVENT or AUTH message, or refuses it.
-    pub(crate) fn publishes(&self) -> Result<(), TooFast> {
-        self.rates.take(Meter::Events(self.source))
+    pub(crate) fn publishes(&self) -> Result<(), RateExceeded> {
+        self.rates.take(RateSubject::Events(self.source))
     }
 
     /// Counts another message, or refuses it.
-    pub(crate) fn speaks(&self) -> Result<(), TooFast> {
-        self.rates.take(Meter::Questions(self.source))
+    pub(crate) fn speaks(&self) -> Result<(), RateExceeded> {
+        self.rates.take(RateSubject::Questions(self.source))
     }
 
     /// Counts a question of a client that has proved these keys, or refuses it.
-    pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), TooFast> {
-        self.rates.look(Meter::Rows(self.connection))?;
+    pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), RateExceeded> {
+        self.rates.look(RateSubject::Rows(self.connection))?;
         if self.source != self.connection {
-            self.rates.look(Meter::Rows(self.source))?;
+            self.rates.look(RateSubject::Rows(self.source))?;
         }
-        keys.iter().try_for_each(|key| self.rates.take(Meter::QuestionsOf(*key)))
+        keys.iter().try_for_each(|key| self.rates.take(RateSubject::QuestionsOf(*key)))
     }
 
     /// Counts rows that questions of the connection have visited.
     pub(crate) fn visited(&self, rows: u64) {
-        let meters = [self.connection, self.source].map(Meter::Rows);
+        let meters = [self.connection, self.source].map(RateSubject::Rows);
         let several = if self.source == self.connection { 1 } else { 2 };
         for meter in meters.into_iter().take(several) {
             if let Some(rate) = self.rates.rate(meter) {
@@ -237,15 +237,15 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_what_it_holds_and_then_says_how_long() {
-        let buckets = Buckets::default();
-        let meter = |n| Meter::Events(Source::Connection(n));
+        let buckets = RateBuckets::default();
+        let meter = |n| RateSubject::Events(RateSource::Connection(n));
         for _ in 0..5 {
             assert!(buckets.take(meter(1), SLOW).is_ok());
         }
         let wait = buckets.take(meter(1), SLOW).unwrap_err();
         assert!(wait > Duration::from_secs(30) && wait <= Duration::from_mins(1), "{wait:?}");
         assert!(buckets.take(meter(2), SLOW).is_ok(), "another has its own");
-        let questions = Meter::Questions(Source::Connection(1));
+        let questions = RateSubject::Questions(RateSource::Connection(1));
         assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
         // A rate that has been raised applies at once.
         assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
@@ -253,8 +253,8 @@ mod tests {
 
     #[test]
     fn what_is_owed_is_bounded() {
-        let buckets = Buckets::default();
-        let meter = Meter::Rows(Source::Connection(7));
+        let buckets = RateBuckets::default();
+        let meter = RateSubject::Rows(RateSource::Connection(7));
         buckets.spend(meter, SLOW, u64::MAX);
         let wait = buckets.take(meter, SLOW).unwrap_err();
         assert!(wait <= Duration::from_mins(6), "{wait:?}");

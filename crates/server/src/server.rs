@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hark_archive::retention::Keeper;
+use hark_archive::retention::RetentionThread;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::admin::control::{Control, ControlError, Giving, Taking};
+use crate::admin::control::{ControlError, ControlSocket, Takeover, TakeoverSource};
 use crate::admin::handover::{Role, WriteLock};
 use crate::admin::http::OperatorsDoor;
 use crate::clients::Clients;
-use crate::door::{Host, Opened, Reached, Serve};
+use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
 use crate::listener::Listener;
-use crate::settings::{Reload, Settings, Shared};
-use crate::shelf::Movable;
-use crate::stop::{Phase, Stop};
+use crate::settings::{Settings, SettingsHandle, SharedSettings};
+use crate::shelf::MovableShelf;
+use crate::stop::{Phase, StopSignal};
 use crate::vital::vital;
-use crate::{Config, admin};
+use crate::{ServerConfig, admin};
 
 /// Interval between two calls of [`Door::look`](crate::door::Door::look).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -72,36 +72,39 @@ pub enum ServeError {
 
 /// A server with its sockets open and its threads running.
 pub struct Server {
-    networks: Arc<[Opened]>,
-    settings: Shared,
+    networks: Arc<[OpenNetwork]>,
+    settings: SharedSettings,
     unlimited: bool,
-    control: Option<Control>,
+    control: Option<ControlSocket>,
     role: watch::Sender<Role>,
     operators: OperatorsDoor,
-    keepers: Vec<Keeper>,
+    keepers: Vec<RetentionThread>,
     phase: watch::Sender<Phase>,
 }
 
 impl Server {
     /// Opens the sockets and starts the threads. Nothing is served before [`Server::run`].
-    pub async fn bind(config: Config, networks: Vec<Box<dyn Serve>>) -> Result<Self, ServeError> {
+    pub async fn bind(
+        config: ServerConfig,
+        networks: Vec<Box<dyn ServableNetwork>>,
+    ) -> Result<Self, ServeError> {
         Self::start(config, networks, None).await
     }
 
     /// Starts like [`Server::bind`], but takes over from a running server, with its sockets
     /// where the addresses are equal. If this fails, the running server continues as before.
     pub async fn take_over(
-        config: Config,
-        networks: Vec<Box<dyn Serve>>,
-        taking: Taking,
+        config: ServerConfig,
+        networks: Vec<Box<dyn ServableNetwork>>,
+        taking: Takeover,
     ) -> Result<Self, ServeError> {
         Self::start(config, networks, Some(taking)).await
     }
 
     async fn start(
-        config: Config,
-        networks: Vec<Box<dyn Serve>>,
-        mut taking: Option<Taking>,
+        config: ServerConfig,
+        networks: Vec<Box<dyn ServableNetwork>>,
+        mut taking: Option<Takeover>,
     ) -> Result<Self, ServeError> {
         let settings = Settings { limits: config.limits, addresses: config.addresses };
         let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
@@ -110,7 +113,7 @@ impl Server {
             tracing::warn!("running --unlimited: rate limits are off");
         }
         let patience = Duration::from_millis(settings.limits.takeover_wait_ms);
-        let settings: Shared = Arc::new(ArcSwap::from_pointee(settings));
+        let settings: SharedSettings = Arc::new(ArcSwap::from_pointee(settings));
         let mut host = Host {
             clients: Clients::new(Arc::clone(&settings), config.proxies),
             settings: Arc::clone(&settings),
@@ -122,7 +125,7 @@ impl Server {
         for network in networks {
             opened.push(network.open(&mut host).await?);
         }
-        let networks: Arc<[Opened]> = opened.into();
+        let networks: Arc<[OpenNetwork]> = opened.into();
         let role = watch::Sender::new(Role::Serving);
         let mut control = None;
         if let Some(path) = config.control {
@@ -140,10 +143,11 @@ impl Server {
                     listeners.extend(network.door.listeners()?);
                 }
                 let listeners = Mutex::new(listeners);
-                Ok(Arc::new(Giving { lock, shelves, listeners, role: role.clone() }))
+                Ok(Arc::new(TakeoverSource { lock, shelves, listeners, role: role.clone() }))
             });
             let giving = giving.transpose().map_err(failed)?;
-            let started = Control::start(&path, &networks, &settings, giving).map_err(failed)?;
+            let started =
+                ControlSocket::start(&path, &networks, &settings, giving).map_err(failed)?;
             let control = control.insert(started);
             match (taking, movable) {
                 (Some(taking), Some((lock, shelves))) => {
@@ -169,19 +173,19 @@ impl Server {
     }
 
     /// The addresses at which clients reach the doors, in the order of the networks.
-    pub fn addresses(&self) -> Vec<Reached> {
+    pub fn addresses(&self) -> Vec<DoorAddress> {
         self.networks.iter().flat_map(|network| network.door.addresses()).collect()
     }
 
     /// A handle that changes the server's settings while it runs.
-    pub fn reload(&self) -> Reload {
-        Reload { shared: Arc::clone(&self.settings), unlimited: self.unlimited }
+    pub fn reload(&self) -> SettingsHandle {
+        SettingsHandle { shared: Arc::clone(&self.settings), unlimited: self.unlimited }
     }
 
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { networks, settings, control, role, operators, keepers, phase, .. } = self;
-        let stop = Stop(phase.subscribe());
+        let stop = StopSignal(phase.subscribe());
         let answers = operators.operators(&networks, stop.clone());
         let mut doors = JoinSet::new();
         for network in &*networks {
@@ -206,7 +210,7 @@ impl Server {
                 move || drop(keepers)
             });
             let over = Duration::from_secs(settings.load().limits.takeover_drain_s);
-            let mut followers = control.as_ref().map(Control::followers);
+            let mut followers = control.as_ref().map(ControlSocket::followers);
             tokio::select! {
                 () = &mut shutdown => {}
                 () = tokio::time::sleep(over) => {
@@ -266,7 +270,7 @@ fn nothing_to_take() -> ServeError {
 }
 
 /// Checks doors and shelves at intervals, and logs bursts and changes between trouble and none.
-async fn look(networks: Arc<[Opened]>, mut stop: Stop) {
+async fn look(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
     let mut troubled = vec![false; networks.len()];
     loop {
         tokio::select! {
@@ -293,11 +297,11 @@ async fn look(networks: Arc<[Opened]>, mut stop: Stop) {
 
 /// Makes this process the writer of the archive, in place of the process that it takes over from.
 async fn take(
-    mut taking: Taking,
-    networks: &[Opened],
+    mut taking: Takeover,
+    networks: &[OpenNetwork],
     lock: Arc<dyn WriteLock>,
-    shelves: Vec<Movable>,
-    control: &mut Control,
+    shelves: Vec<MovableShelf>,
+    control: &mut ControlSocket,
     patience: Duration,
 ) -> Result<(), ServeError> {
     let states = taking.states();

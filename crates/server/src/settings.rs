@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use hark_archive::limits::{Limits, Rates};
+use hark_archive::limits::{Limits, RateLimits};
 
-use crate::clients::Addresses;
+use crate::clients::AddressLists;
 
 /// The settings in force.
 #[derive(Clone, Debug, Default)]
@@ -14,18 +14,18 @@ pub struct Settings {
     /// Every bound.
     pub limits: Limits,
     /// The addresses whose connections are accepted.
-    pub addresses: Addresses,
+    pub addresses: AddressLists,
 }
 
 /// The settings in force, shared by all their readers.
-pub(crate) type Shared = Arc<ArcSwap<Settings>>;
+pub(crate) type SharedSettings = Arc<ArcSwap<Settings>>;
 
 impl Settings {
     /// Checks the settings, and removes the rates if the server runs `--unlimited`.
     pub(crate) fn in_force(mut self, unlimited: bool) -> Result<Self, String> {
         self.limits.check()?;
         if unlimited {
-            self.limits.rates = Rates::none();
+            self.limits.rates = RateLimits::none();
         }
         Ok(self)
     }
@@ -33,12 +33,12 @@ impl Settings {
 
 /// Changes the settings of a running server.
 #[derive(Clone)]
-pub struct Reload {
-    pub(crate) shared: Shared,
+pub struct SettingsHandle {
+    pub(crate) shared: SharedSettings,
     pub(crate) unlimited: bool,
 }
 
-impl Reload {
+impl SettingsHandle {
     /// Puts `settings` in force. An open connection keeps the bounds that it opened with: the
     /// length of a message, and the bytes that may wait for the client. `intake_bytes_max` stays
     /// until the server ends. Fails, and changes nothing, if the limits contradict each other.

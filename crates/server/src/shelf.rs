@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hark_archive::clock::Clock;
-use hark_archive::retention::{Keeper, Policy, RetentionError, Swept};
-use hark_archive::writer::{self, Listener, Writer};
+use hark_archive::retention::{RetentionError, RetentionPolicy, RetentionThread, SweepResult};
+use hark_archive::writer::{self, CommitListener, Writer};
 use hark_archive::{Record, Store};
 use hark_networks::Network;
 
@@ -17,23 +17,23 @@ const COMMIT_MAX: Duration = Duration::from_secs(10);
 
 /// Compacts a store, online. The callback receives lines of progress; the result is a summary, or
 /// the reason of a failure.
-pub type Compact = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
+pub type CompactFn = Arc<dyn Fn(&mut dyn FnMut(&str)) -> Result<String, String> + Send + Sync>;
 
 /// What a shelf is opened with.
 #[derive(Clone)]
-pub struct Options {
+pub struct ShelfOptions {
     /// The network whose records the shelf holds.
     pub network: &'static dyn Network,
     /// The store of the records.
     pub store: Arc<dyn Store>,
     /// How writes are batched.
-    pub writer: writer::Options,
+    pub writer: writer::WriterOptions,
     /// The clock of the shelf, also used by retention.
     pub clock: Clock,
     /// Which records are not kept for ever.
-    pub retention: Policy,
+    pub retention: RetentionPolicy,
     /// Compacts the store. `None` if the store has nothing to compact.
-    pub compact: Option<Compact>,
+    pub compact: Option<CompactFn>,
     /// Lets another process take over the store. `None` if that is not possible.
     pub handover: Option<Arc<dyn Handover>>,
 }
@@ -57,7 +57,7 @@ impl Subscribers for () {
 
 /// A shelf that another process can take over.
 #[derive(Clone)]
-pub(crate) struct Movable {
+pub(crate) struct MovableShelf {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) store: Arc<dyn Handover>,
 }
@@ -69,8 +69,8 @@ pub struct Shelf {
     writer: Arc<Writer>,
     started: SystemTime,
     clock: Clock,
-    retention: Policy,
-    compact: Option<Compact>,
+    retention: RetentionPolicy,
+    compact: Option<CompactFn>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
     /// The process that this one took over from, and the process that took over from this one.
@@ -79,11 +79,13 @@ pub struct Shelf {
 
 impl Shelf {
     /// Opens a shelf and starts its writer. Retention starts later, with `Shelf::keep`.
-    pub fn open(options: Options, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
-        let Options { network, store, writer, clock, retention, compact, handover } = options;
+    pub fn open(options: ShelfOptions, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
+        let ShelfOptions { network, store, writer, clock, retention, compact, handover } = options;
         let siblings = Arc::new(Siblings::default());
-        let notify =
-            Notify { subscribers: Arc::clone(&subscribers), siblings: Arc::clone(&siblings) };
+        let notify = ShelfListener {
+            subscribers: Arc::clone(&subscribers),
+            siblings: Arc::clone(&siblings),
+        };
         let writer = Arc::new(Writer::start(Arc::clone(&store), writer, Box::new(notify)));
         let shelf = Arc::new(Self {
             network,
@@ -137,11 +139,11 @@ impl Shelf {
     }
 
     /// Which records are not kept for ever.
-    pub fn retention(&self) -> &Policy {
+    pub fn retention(&self) -> &RetentionPolicy {
         &self.retention
     }
 
-    pub(crate) fn compact(&self) -> Option<&Compact> {
+    pub(crate) fn compact(&self) -> Option<&CompactFn> {
         self.compact.as_ref()
     }
 
@@ -151,9 +153,9 @@ impl Shelf {
     }
 
     /// The shelf with its [`Handover`]. `None` if no other process can take it over.
-    pub(crate) fn movable(self: &Arc<Self>) -> Option<Movable> {
+    pub(crate) fn movable(self: &Arc<Self>) -> Option<MovableShelf> {
         let store = Arc::clone(self.handover.as_ref()?);
-        Some(Movable { shelf: Arc::clone(self), store })
+        Some(MovableShelf { shelf: Arc::clone(self), store })
     }
 
     pub(crate) fn subscribers(&self) -> &dyn Subscribers {
@@ -171,8 +173,8 @@ impl Shelf {
     }
 
     /// Starts retention: a thread that removes expired records. The thread writes to the shelf.
-    pub(crate) fn keep(&self) -> std::io::Result<Keeper> {
-        Keeper::start(
+    pub(crate) fn keep(&self) -> std::io::Result<RetentionThread> {
+        RetentionThread::start(
             self.retention.clone(),
             Arc::clone(&self.store),
             Arc::clone(&self.writer),
@@ -200,12 +202,12 @@ impl Shelf {
 }
 
 /// Notifies subscribers and sibling processes of durable records.
-struct Notify {
+struct ShelfListener {
     subscribers: Arc<dyn Subscribers>,
     siblings: Arc<Siblings>,
 }
 
-impl Listener for Notify {
+impl CommitListener for ShelfListener {
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -222,7 +224,7 @@ impl Listener for Notify {
 }
 
 /// Logs what retention has done.
-fn report_swept(swept: Result<Swept, RetentionError>) {
+fn report_swept(swept: Result<SweepResult, RetentionError>) {
     match swept {
         Ok(swept) => tracing::info!(
             expired = swept.expired,

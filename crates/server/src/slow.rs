@@ -12,7 +12,7 @@ use hark_archive::{Query, Store};
 use hark_networks::Network;
 use parking_lot::Mutex;
 
-use crate::metrics::{Label, Plan};
+use crate::metrics::{MetricLabel, SearchDriver};
 
 /// Maximum number of lines in a window of time; further questions are only counted.
 const LINES_MAX: u64 = 20;
@@ -27,36 +27,36 @@ const EXPLAINED_MAX: usize = 4;
 pub(crate) struct SlowLog {
     network: &'static dyn Network,
     from: Option<Duration>,
-    window: Mutex<Window>,
+    window: Mutex<LogWindow>,
     /// `None` if nothing is logged, and once the log is closed.
     aside: Mutex<Option<Explainer>>,
 }
 
 /// The queue of questions to explain, and the thread that explains them.
-type Explainer = (SyncSender<Aside>, JoinHandle<()>);
+type Explainer = (SyncSender<SlowQuestion>, JoinHandle<()>);
 
 /// A question that is to be explained.
 #[derive(Debug)]
-struct Aside {
+struct SlowQuestion {
     queries: Vec<Query>,
     counted: bool,
 }
 
 #[derive(Debug)]
-struct Window {
+struct LogWindow {
     began: Instant,
     lines: u64,
 }
 
 /// The cost of a question.
-pub(crate) struct Spent {
+pub(crate) struct SearchCost {
     /// Time of its searches together.
     pub(crate) time: Duration,
     /// Time until the first search began.
     pub(crate) waited: Duration,
     pub(crate) rows: u64,
     /// The plan of the slowest search.
-    pub(crate) plan: Plan,
+    pub(crate) plan: SearchDriver,
 }
 
 impl SlowLog {
@@ -79,7 +79,7 @@ impl SlowLog {
                 }
             }
         });
-        let window = Mutex::new(Window { began: Instant::now(), lines: 0 });
+        let window = Mutex::new(LogWindow { began: Instant::now(), lines: 0 });
         Self { network, from, window, aside: Mutex::new(aside) }
     }
 
@@ -92,13 +92,13 @@ impl SlowLog {
     pub(crate) fn note<'a>(
         &self,
         verb: &str,
-        spent: &Spent,
+        spent: &SearchCost,
         asked: impl Iterator<Item = (&'a Query, usize)> + Clone,
     ) {
         if !self.is_slow(spent.time) || !self.has_room() {
             return;
         }
-        let (_, plan) = Plan::ALL[spent.plan.number()];
+        let (_, plan) = SearchDriver::ALL[spent.plan.number()];
         tracing::warn!(
             shelf = self.network.name(),
             verb,
@@ -113,7 +113,8 @@ impl SlowLog {
             let queries = asked.take(EXPLAINED_MAX);
             let queries = queries.map(|(query, limit)| Query { limit, ..query.clone() }).collect();
             // If the queue is full, this question is not explained.
-            let _ = aside.try_send(Aside { queries, counted: spent.plan == Plan::Count });
+            let _ = aside
+                .try_send(SlowQuestion { queries, counted: spent.plan == SearchDriver::Count });
         }
     }
 
@@ -133,7 +134,7 @@ impl SlowLog {
             if left_out > 0 {
                 tracing::warn!(left_out, "more slow questions were not logged one by one");
             }
-            *window = Window { began: Instant::now(), lines: 0 };
+            *window = LogWindow { began: Instant::now(), lines: 0 };
         }
         window.lines += 1;
         window.lines <= LINES_MAX
@@ -148,8 +149,8 @@ impl Drop for SlowLog {
 
 /// Logs how the archive explains slow questions, where the explanation has details. An explanation
 /// may take as long as the question took.
-fn explain_all(store: &Weak<dyn Store>, network: &dyn Network, due: &Receiver<Aside>) {
-    for Aside { queries, counted } in due {
+fn explain_all(store: &Weak<dyn Store>, network: &dyn Network, due: &Receiver<SlowQuestion>) {
+    for SlowQuestion { queries, counted } in due {
         for query in queries {
             let Some(store) = store.upgrade() else { return };
             let explained =
@@ -185,7 +186,7 @@ fn filters<'a>(network: &dyn Network, queries: impl Iterator<Item = (&'a Query, 
 
 #[cfg(test)]
 mod tests {
-    use hark_archive::admission::KeepAll;
+    use hark_archive::effects::KeepAll;
     use hark_archive::store::memory::MemoryStore;
     use hark_testkit::toy::Toy;
 

@@ -16,9 +16,9 @@ pub(crate) enum Phase {
 
 /// Tells a door when to stop.
 #[derive(Clone, Debug)]
-pub struct Stop(pub(crate) watch::Receiver<Phase>);
+pub struct StopSignal(pub(crate) watch::Receiver<Phase>);
 
-impl Stop {
+impl StopSignal {
     /// Returns once no more connections are to be accepted.
     pub async fn accepting(&mut self) {
         self.reached(Phase::Given).await;

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::{KeepAll, Rules};
-use hark_archive::{Id, LabelSet, Progress, Query, Record, Store, Write};
+use hark_archive::effects::{KeepAll, Rules};
+use hark_archive::{Id, LabelSet, Query, Record, SearchProgress, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_embedded::disk::{Disk, DiskFile, RealDisk};
-use hark_store_embedded::{Embedded, Options};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::events::{Events, RARE_KIND};
 use hark_testkit::random::Random;
 
@@ -31,8 +31,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Parameters a shape.
 const PARAMETERS: usize = 300;
 
-fn open(dir: &Path) -> Embedded {
-    Embedded::open(dir, Box::new(NostrRules), Options::default()).expect("the shelf opens")
+fn open(dir: &Path) -> EmbeddedStore {
+    EmbeddedStore::open(dir, Box::new(NostrRules), EmbeddedOptions::default())
+        .expect("the shelf opens")
 }
 
 /// CPU time of this thread so far.
@@ -128,8 +129,8 @@ fn without_sync(dir: &Path, count: usize) {
         [("32, no sync", Box::new(NostrRules)), ("... nor rules", Box::new(KeepAll))];
     for (name, rules) in both {
         let dir = dir.with_extension("nosync");
-        let options = Options { disk: Arc::new(NoSync), ..Options::default() };
-        let store = Embedded::open(&dir, rules, options).expect("the shelf opens");
+        let options = EmbeddedOptions { disk: Arc::new(NoSync), ..EmbeddedOptions::default() };
+        let store = EmbeddedStore::open(&dir, rules, options).expect("the shelf opens");
         let mut events = Events::new(8);
         ingest(&store, &mut events, "(bulk)", count, 20_000);
         ingest(&store, &mut events, name, count / 4, 32);
@@ -146,7 +147,7 @@ fn rss_anon_mb() -> u64 {
 }
 
 /// Puts `count` events in batches; generation is not timed.
-fn ingest(store: &Embedded, events: &mut Events, name: &str, count: usize, batch: usize) {
+fn ingest(store: &EmbeddedStore, events: &mut Events, name: &str, count: usize, batch: usize) {
     let (mut spent, mut wall, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
     let mut here = Duration::ZERO;
     let mut left = count;
@@ -180,7 +181,7 @@ fn ingest(store: &Embedded, events: &mut Events, name: &str, count: usize, batch
 }
 
 /// Takes an answer as a socket would: copies the wires. Gives rows, and rows visited.
-fn ask(store: &Embedded, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
+fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
     out.clear();
     let mut rows = 0;
     let mut search = store.search(query).expect("searches");
@@ -189,7 +190,7 @@ fn ask(store: &Embedded, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
         rows += 1;
         ControlFlow::Continue(())
     });
-    assert!(matches!(progress, Ok(Progress::Done { .. })));
+    assert!(matches!(progress, Ok(SearchProgress::Done { .. })));
     (rows, search.visited())
 }
 
@@ -326,7 +327,7 @@ const SHAPES: [(&str, f64, bool, Make); 17] = [
 ];
 
 /// Median time that copying the answers takes when it is known where they are.
-fn copies(store: &Embedded, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
+fn copies(store: &EmbeddedStore, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
     let mut answers = Vec::new();
     for query in queries {
         let mut answer = Vec::new();
@@ -353,7 +354,7 @@ fn copies(store: &Embedded, queries: &[Query], sample: &Sample, out: &mut Vec<u8
     times[times.len() / 2]
 }
 
-fn questions(store: &Embedded, sample: &mut Sample, only: Option<&str>) {
+fn questions(store: &EmbeddedStore, sample: &mut Sample, only: Option<&str>) {
     println!(
         "\n{:<32}{:>8}{:>10}{:>10}{:>8}{:>12}{:>8}",
         "question, us", "rows", "median", "p99", "copy", "reference", "ratio"
@@ -399,7 +400,7 @@ fn questions(store: &Embedded, sample: &mut Sample, only: Option<&str>) {
     println!("geometric mean of the ratios: {:.2}", (logs / SHAPES.len() as f64).exp());
 }
 
-fn explanations(store: &Embedded, sample: &mut Sample) {
+fn explanations(store: &EmbeddedStore, sample: &mut Sample) {
     println!("\n{:<32}{:>10}{:>10}{:>8}  plan", "explained", "estimate", "visited", "ratio");
     let crowd = sample.crowd(500);
     let busy = vec![hex(&sample.authors[1])];
@@ -473,7 +474,7 @@ fn explanations(store: &Embedded, sample: &mut Sample) {
     }
 }
 
-fn readers_beside_a_writer(store: &Arc<Embedded>, events: &mut Events, sample: &mut Sample) {
+fn readers_beside_a_writer(store: &Arc<EmbeddedStore>, events: &mut Events, sample: &mut Sample) {
     let queries: Vec<Query> = (0..20 * 14).map(|at| SHAPES[at % 14].3(sample)).collect();
     let mut writes = Vec::new();
     for _ in 0..20_000 {
@@ -597,7 +598,7 @@ fn fill(dir: &Path, events: &mut Events, count: usize) {
     );
 }
 
-fn sample(store: &Embedded, events: &Events) -> Sample {
+fn sample(store: &EmbeddedStore, events: &Events) -> Sample {
     let (mut ids, mut recent, mut at) = (Vec::new(), Vec::new(), 0u32);
     let (mut wires, mut places) = (Vec::new(), HashMap::new());
     let mut answers: HashMap<Id, u32> = HashMap::new();

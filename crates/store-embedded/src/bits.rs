@@ -7,17 +7,17 @@ use parking_lot::Mutex;
 
 /// Bits that only ever go from 0 to 1.
 #[derive(Debug)]
-pub struct Bits {
+pub struct AtomicBits {
     words: Box<[AtomicU64]>,
 }
 
-impl Bits {
+impl AtomicBits {
     /// Makes `len` bits, all 0.
     pub fn new(len: usize) -> Self {
         Self { words: (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Makes `len` bits from those of [`Bits::words`]; missing words are 0, extra ones are dropped.
+    /// Makes `len` bits from those of [`AtomicBits::words`]; missing words are 0, extra ones are dropped.
     pub fn from_words(len: usize, words: impl Iterator<Item = u64>) -> Self {
         let bits = Self::new(len);
         for (bit, word) in bits.words.iter().zip(words) {

@@ -6,26 +6,26 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
 use crate::head::{Head, HeadView, ROWS_MAX};
-use crate::log::{self, Frame, Log};
+use crate::log::{self, Log, LogFrame};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
-use crate::open::{OpenError, open_segment};
-use crate::rebuild::Deletes;
+use crate::open::{ShelfOpenError, open_segment};
+use crate::rebuild::DeletionMap;
 use crate::segment::values::Value;
 use crate::segment::view::{Segment, SegmentView};
-use crate::segment::{self, Address, SECTIONS};
-use crate::term::Terms;
-use crate::{OnProgress, Options, Progress};
+use crate::segment::{self, RecordAddress, SECTIONS};
+use crate::term::TermHasher;
+use crate::{EmbeddedOptions, JobProgress, OnProgress};
 
 /// A fault in a file of a shelf.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct FileFault {
     /// The file with the fault.
     pub file: PathBuf,
     /// What is wrong.
@@ -34,7 +34,7 @@ pub struct Fault {
     pub mendable: bool,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.file.display(), self.what)?;
         f.write_str(if self.mendable {
@@ -47,7 +47,7 @@ impl fmt::Display for Fault {
 
 /// What a check has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// Live records.
     pub records: u64,
     /// Deleted records that still take disk space.
@@ -59,19 +59,19 @@ pub struct Report {
     /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
     pub torn_bytes: u64,
     /// The faults found; empty if all is well.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FileFault>,
 }
 
 /// Most faults of one file that are listed one by one; further ones are summed up.
 const FAULTS_EACH: usize = 5;
 
-struct Check<'a> {
+struct ShelfCheck<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
     manifest: Manifest,
-    terms: Terms,
-    deletes: Deletes,
-    report: Report,
+    terms: TermHasher,
+    deletes: DeletionMap,
+    report: CheckReport,
     /// Number of live records by log, according to the logs.
     live: HashMap<u32, u64>,
 }
@@ -81,12 +81,16 @@ const TRIES: usize = 200;
 
 /// Checks a shelf. A server may be running on it: if the server replaces files meanwhile, the check
 /// begins again.
-pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<Report, OpenError> {
+pub fn check(
+    dir: &Path,
+    options: &EmbeddedOptions,
+    progress: OnProgress<'_>,
+) -> Result<CheckReport, ShelfOpenError> {
     let read = || {
         let path = dir.join("MANIFEST");
         Manifest::read(&*options.disk, dir)
-            .map_err(|cause| OpenError::Manifest { path, cause })?
-            .ok_or_else(|| OpenError::Missing(dir.into()))
+            .map_err(|cause| ShelfOpenError::Manifest { path, cause })?
+            .ok_or_else(|| ShelfOpenError::Missing(dir.into()))
     };
     let mut manifest = read()?;
     for _ in 1..TRIES {
@@ -102,26 +106,26 @@ pub fn check(dir: &Path, options: &Options, progress: OnProgress<'_>) -> Result<
 
 fn check_files(
     dir: &Path,
-    options: &Options,
+    options: &EmbeddedOptions,
     manifest: Manifest,
     progress: OnProgress<'_>,
-) -> Report {
+) -> CheckReport {
     let disk = &*options.disk;
-    let terms = Terms::new(&manifest.secret, options.listed_labels);
-    let deletes = Deletes::none();
-    let (report, live) = (Report::default(), HashMap::new());
-    let mut check = Check { disk, dir, manifest, terms, deletes, report, live };
+    let terms = TermHasher::new(&manifest.secret, options.listed_labels);
+    let deletes = DeletionMap::none();
+    let (report, live) = (CheckReport::default(), HashMap::new());
+    let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
     // All segments are opened at once: files that a server's maintenance removes after that can
     // still be read.
     let entries = check.manifest.segments.clone();
-    let opened: Vec<Result<Segment, OpenError>> = entries
+    let opened: Vec<Result<Segment, ShelfOpenError>> = entries
         .iter()
         .map(|entry| open_segment(disk, dir, entry, &check.manifest, terms, None))
         .collect();
     let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
     let mut done = 0;
     let mut step = |what| {
-        progress(Progress { what, done, total });
+        progress(JobProgress { what, done, total });
         done += 1;
     };
     for at in 0..check.manifest.logs.len() {
@@ -136,13 +140,13 @@ fn check_files(
         step("checking segments");
         check.segment(entry, opened);
     }
-    progress(Progress { what: "checked", done: total, total });
+    progress(JobProgress { what: "checked", done: total, total });
     check.report
 }
 
-impl Check<'_> {
+impl ShelfCheck<'_> {
     fn fault(&mut self, file: PathBuf, what: impl Into<String>, mendable: bool) {
-        self.report.faults.push(Fault { file, what: what.into(), mendable });
+        self.report.faults.push(FileFault { file, what: what.into(), mendable });
     }
 
     fn read_deletes(&mut self, at: usize) {
@@ -151,8 +155,8 @@ impl Check<'_> {
         let (number, deletes) = (entry.number, &mut self.deletes);
         // `log` below reports what is wrong with a log.
         let _ = log::replay(self.disk, &path, (number, entry.generation), &mut |offset, frame| {
-            if let Frame::Delete { id, log } = frame {
-                deletes.add(id, log, Address { log: number, offset });
+            if let LogFrame::Delete { id, log } = frame {
+                deletes.add(id, log, RecordAddress { log: number, offset });
             }
         });
     }
@@ -168,10 +172,10 @@ impl Check<'_> {
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head = (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms));
         let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
-            let Frame::Put(bytes) = frame else { return };
+            let LogFrame::Put(bytes) = frame else { return };
             match Record::new(bytes) {
                 Ok(record) if record.check().is_ok() => {
-                    let at = Address { log: entry.number, offset };
+                    let at = RecordAddress { log: entry.number, offset };
                     let is_dead = deletes.hit(record.id(), at);
                     *if is_dead { &mut dead } else { &mut live } += 1;
                     if let Some(Ok(head)) = &mut head {
@@ -210,12 +214,12 @@ impl Check<'_> {
         }
     }
 
-    fn segment(&mut self, entry: &SegmentEntry, opened: Result<Segment, OpenError>) {
+    fn segment(&mut self, entry: &SegmentEntry, opened: Result<Segment, ShelfOpenError>) {
         let path = segment::path(self.dir, entry.number);
         self.report.segments += 1;
         let segment = match opened {
             Ok(segment) => Arc::new(segment),
-            Err(OpenError::Io { path, cause }) => {
+            Err(ShelfOpenError::Io { path, cause }) => {
                 let mendable = path.extension().is_none_or(|ending| ending != "log")
                     || cause.kind() == io::ErrorKind::FileTooLarge;
                 return self.fault(path, cause.to_string(), mendable);
@@ -228,7 +232,7 @@ impl Check<'_> {
         if segment.is_unreadable() {
             return self.fault(path, unreadable().to_string(), true);
         }
-        let mut told = Told { path: path.clone(), count: 0 };
+        let mut told = FaultCount { path: path.clone(), count: 0 };
         self.rows(&segment, &mut told);
         self.lists(&segment, &mut told);
         if told.count > FAULTS_EACH {
@@ -237,7 +241,7 @@ impl Check<'_> {
         }
     }
 
-    fn tell(&mut self, told: &mut Told, what: String) {
+    fn tell(&mut self, told: &mut FaultCount, what: String) {
         told.count += 1;
         if told.count <= FAULTS_EACH {
             self.fault(told.path.clone(), what, true);
@@ -245,13 +249,13 @@ impl Check<'_> {
     }
 
     /// Checks every row against its record: time, order, id index, dead or alive.
-    fn rows(&mut self, segment: &Arc<Segment>, told: &mut Told) {
+    fn rows(&mut self, segment: &Arc<Segment>, told: &mut FaultCount) {
         let view = SegmentView { segment: Arc::clone(segment), writing: false };
         let mut before: Option<(u64, Id)> = None;
         let mut live: HashMap<u32, u64> = HashMap::new();
         for row in 0..segment.file.rows {
             let (dead, address) = (segment.dead.dead.get(row), segment.address(row));
-            if address == Address::GONE {
+            if address == RecordAddress::GONE {
                 if !dead {
                     self.tell(told, format!("row {row} is alive, but its record is gone"));
                 }
@@ -294,9 +298,9 @@ impl Check<'_> {
 
     /// Checks the posting lists against the records, by sums that do not depend on order: so no
     /// list is kept in memory.
-    fn lists(&mut self, segment: &Arc<Segment>, told: &mut Told) {
+    fn lists(&mut self, segment: &Arc<Segment>, told: &mut FaultCount) {
         let file = &segment.file;
-        let gone = |row: u32| segment.address(row) == Address::GONE;
+        let gone = |row: u32| segment.address(row) == RecordAddress::GONE;
         let mut sums = [(0u64, 0u64); 2];
         let mut add = |at: usize, term: u64, kind: u32, row: u32| {
             let mixed = (term ^ u64::from(kind).rotate_left(40) ^ u64::from(row))
@@ -356,7 +360,7 @@ impl Check<'_> {
     }
 
     /// Checks the values of listed labels: live rows have no others, and every value has a row.
-    fn values(&mut self, segment: &Segment, told: &mut Told) {
+    fn values(&mut self, segment: &Segment, told: &mut FaultCount) {
         let (file, listed) = (&segment.file, segment.file.listed());
         let is_live = |row: &u32| !segment.dead.dead.get(*row);
         let live = if listed.is_empty() { 0 } else { file.rows };
@@ -389,14 +393,14 @@ impl Check<'_> {
 /// A log that no segment covers, as a start reads it.
 struct OpenLog {
     head: Arc<Head>,
-    terms: Terms,
+    terms: TermHasher,
     /// Ids of its live records.
     live: Vec<Id>,
     scratch: Vec<u64>,
 }
 
 impl OpenLog {
-    fn new(disk: &dyn Disk, dir: &Path, id: (u32, u32), terms: Terms) -> io::Result<Self> {
+    fn new(disk: &dyn Disk, dir: &Path, id: (u32, u32), terms: TermHasher) -> io::Result<Self> {
         let log = Arc::new(Log::open(disk, dir, id, 0, true)?);
         let head = Arc::new(Head::new(log, terms, 0, 0));
         Ok(Self { head, terms, live: Vec::new(), scratch: Vec::new() })
@@ -424,7 +428,7 @@ impl OpenLog {
     }
 }
 
-struct Told {
+struct FaultCount {
     path: PathBuf,
     count: usize,
 }

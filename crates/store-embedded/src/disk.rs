@@ -167,27 +167,27 @@ impl Disk for RealDisk {
 
 /// A disk that refuses to write after the first sync or rename that fails: what the failure left
 /// behind is not known, and a later sync that succeeds would prove nothing. Reading continues.
-pub(crate) struct Wary {
+pub(crate) struct FailStopDisk {
     disk: Arc<dyn Disk>,
-    failed: Failed,
+    failed: DiskFailure,
 }
 
 /// The first failure of a disk.
 #[derive(Clone, Default)]
-struct Failed(Arc<OnceLock<String>>);
+struct DiskFailure(Arc<OnceLock<String>>);
 
-struct WaryFile {
+struct FailStopFile {
     file: Box<dyn DiskFile>,
-    failed: Failed,
+    failed: DiskFailure,
 }
 
-impl Wary {
+impl FailStopDisk {
     pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk, failed: Failed::default() }
+        Self { disk, failed: DiskFailure::default() }
     }
 }
 
-impl Failed {
+impl DiskFailure {
     fn refuse(&self) -> io::Result<()> {
         match self.0.get() {
             Some(reason) => Err(io::Error::other(format!(
@@ -205,7 +205,7 @@ impl Failed {
     }
 }
 
-impl DiskFile for WaryFile {
+impl DiskFile for FailStopFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.failed.refuse()?;
         self.file.write_all(bytes)
@@ -222,17 +222,17 @@ impl DiskFile for WaryFile {
     }
 }
 
-impl Disk for Wary {
+impl Disk for FailStopDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         self.failed.refuse()?;
         let file = self.disk.create(path)?;
-        Ok(Box::new(WaryFile { file, failed: self.failed.clone() }))
+        Ok(Box::new(FailStopFile { file, failed: self.failed.clone() }))
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
         self.failed.refuse()?;
         let file = self.failed.note(self.disk.append(path, sure, len))?;
-        Ok(Box::new(WaryFile { file, failed: self.failed.clone() }))
+        Ok(Box::new(FailStopFile { file, failed: self.failed.clone() }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

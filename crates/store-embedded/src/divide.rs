@@ -8,15 +8,15 @@ use std::path::Path;
 
 use hark_archive::{Id, Record};
 
-use crate::Options;
+use crate::EmbeddedOptions;
 use crate::disk::{Disk, DiskFile};
 use crate::head::bytes_of_record;
-use crate::log::{self, End, Frame, LogError};
+use crate::log::{self, LogEnd, LogError, LogFrame};
 use crate::manifest::{LogEntry, Manifest, SegmentEntry};
-use crate::open::OpenError;
-use crate::rebuild::{Deletes, rebuild_segment};
+use crate::open::ShelfOpenError;
+use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::shelf::random_u32;
-use crate::term::Terms;
+use crate::term::TermHasher;
 
 /// Bytes of frames in a batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -26,9 +26,9 @@ pub(crate) fn too_long(
     disk: &dyn Disk,
     dir: &Path,
     manifest: &Manifest,
-) -> Result<Option<u32>, OpenError> {
+) -> Result<Option<u32>, ShelfOpenError> {
     let log_dir = dir.join("log");
-    let files = disk.list(&log_dir).map_err(OpenError::io(&log_dir))?;
+    let files = disk.list(&log_dir).map_err(ShelfOpenError::io(&log_dir))?;
     let is_long = |entry: &&LogEntry| {
         let path = log::path(dir, entry.number, entry.generation);
         files.iter().any(|(name, len)| *len > log::BYTES_MAX && path.ends_with(name))
@@ -42,10 +42,10 @@ pub(crate) fn too_long(
 /// names the new logs and segments in place of the old ones. Nothing else may write meanwhile.
 pub(crate) fn divide(
     dir: &Path,
-    options: &Options,
+    options: &EmbeddedOptions,
     manifest: &Manifest,
     first: u32,
-) -> Result<Manifest, OpenError> {
+) -> Result<Manifest, ShelfOpenError> {
     let disk = &*options.disk;
     let is_first = |log: &&LogEntry| log.number >= first || !manifest.is_sealed(log.number);
     let first = manifest.logs.iter().find(is_first).map_or(first, |log| log.number);
@@ -54,20 +54,20 @@ pub(crate) fn divide(
     let mut kept = Vec::new();
     read(disk, dir, manifest, first, &mut |at, frame| {
         match frame {
-            Frame::Delete { id, log } if log >= first => {
+            LogFrame::Delete { id, log } if log >= first => {
                 deleted.insert((id, log), at);
             }
-            Frame::Delete { id, log } => kept.push((id, log)),
+            LogFrame::Delete { id, log } => kept.push((id, log)),
             _ => {}
         }
         Ok(())
     })?;
     let next_log = manifest.logs.last().map_or(1, |last| last.number + 1);
     let log_dir = dir.join("log");
-    let io = OpenError::io(&log_dir);
-    let mut into = Into { disk, dir, options, logs: Vec::new(), fresh: None, next_log };
+    let io = ShelfOpenError::io(&log_dir);
+    let mut into = NewLogs { disk, dir, options, logs: Vec::new(), fresh: None, next_log };
     read(disk, dir, manifest, first, &mut |at, frame| match frame {
-        Frame::Put(bytes) => match Record::new(bytes) {
+        LogFrame::Put(bytes) => match Record::new(bytes) {
             Ok(record) if deleted.get(&(*record.id(), at.0)).is_none_or(|gone| *gone < at) => {
                 into.put(bytes)
             }
@@ -85,15 +85,15 @@ pub(crate) fn divide(
     }
     let (_, sealed) = logs.split_last().unwrap_or((&0, &[]));
     next.logs.extend(logs.iter().map(|&number| entry(number)));
-    let terms = Terms::new(&next.secret, options.listed_labels);
+    let terms = TermHasher::new(&next.secret, options.listed_labels);
     for &log in sealed {
         let number = next.next_segment;
         next.next_segment += 1;
         let segment = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
-        rebuild_segment(disk, dir, &segment, &next, &Deletes::none(), &terms)?;
+        rebuild_segment(disk, dir, &segment, &next, &DeletionMap::none(), &terms)?;
         next.segments.push(segment);
     }
-    next.write(disk, dir).map_err(OpenError::io(dir))?;
+    next.write(disk, dir).map_err(ShelfOpenError::io(dir))?;
     Ok(next)
 }
 
@@ -102,7 +102,7 @@ fn entry(number: u32) -> LogEntry {
 }
 
 /// A callback that receives frames, each with the number of its log and its offset in the log.
-type OnFrame<'a> = &'a mut dyn FnMut((u32, u64), Frame<'_>) -> io::Result<()>;
+type OnFrame<'a> = &'a mut dyn FnMut((u32, u64), LogFrame<'_>) -> io::Result<()>;
 
 /// Passes the frames of the logs from the one numbered `first` on to `each`.
 fn read(
@@ -111,13 +111,13 @@ fn read(
     manifest: &Manifest,
     first: u32,
     each: OnFrame<'_>,
-) -> Result<(), OpenError> {
+) -> Result<(), ShelfOpenError> {
     for entry in manifest.logs.iter().filter(|entry| entry.number >= first) {
         let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
         let path = log::path(dir, entry.number, entry.generation);
         let id = (entry.number, entry.generation);
         let mut done = Ok(());
-        let End { good, len, .. } = log::replay_any(disk, &path, id, &mut |offset, frame| {
+        let LogEnd { good, len, .. } = log::replay_any(disk, &path, id, &mut |offset, frame| {
             if done.is_ok() {
                 done = each((entry.number, offset), frame);
             }
@@ -125,25 +125,25 @@ fn read(
         if good < len && !last {
             return Err(LogError::Damaged { path, offset: good }.into());
         }
-        done.map_err(OpenError::io(&dir.join("log")))?;
+        done.map_err(ShelfOpenError::io(&dir.join("log")))?;
     }
     Ok(())
 }
 
 /// The new logs.
-struct Into<'a> {
+struct NewLogs<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
-    options: &'a Options,
+    options: &'a EmbeddedOptions,
     /// Numbers of the logs that are complete.
     logs: Vec<u32>,
     /// The log being written.
-    fresh: Option<Fresh>,
+    fresh: Option<NewLog>,
     next_log: u32,
 }
 
 /// A new log.
-struct Fresh {
+struct NewLog {
     number: u32,
     file: Box<dyn DiskFile>,
     salt: u32,
@@ -156,10 +156,10 @@ struct Fresh {
     head_bytes: u64,
 }
 
-impl Into<'_> {
+impl NewLogs<'_> {
     fn put(&mut self, record: &[u8]) -> io::Result<()> {
         let head_bytes = bytes_of_record(record);
-        let is_full = |fresh: &Fresh| {
+        let is_full = |fresh: &NewLog| {
             let log_bytes = fresh.end + fresh.frames.len() as u64;
             let rows = fresh.rows;
             rows > 0 && self.options.is_full(rows, fresh.head_bytes + head_bytes, log_bytes)
@@ -168,14 +168,14 @@ impl Into<'_> {
             self.end_log()?;
         }
         let fresh = self.fresh()?;
-        Frame::Put(record).write(fresh.salt, &mut fresh.frames);
+        LogFrame::Put(record).write(fresh.salt, &mut fresh.frames);
         fresh.rows += 1;
         fresh.head_bytes += head_bytes;
         if fresh.frames.len() >= BATCH_BYTES { fresh.flush() } else { Ok(()) }
     }
 
     /// Returns the log being written, and begins one if there is none.
-    fn fresh(&mut self) -> io::Result<&mut Fresh> {
+    fn fresh(&mut self) -> io::Result<&mut NewLog> {
         let fresh = match self.fresh.take() {
             Some(fresh) => fresh,
             None => self.begin()?,
@@ -183,13 +183,13 @@ impl Into<'_> {
         Ok(self.fresh.insert(fresh))
     }
 
-    fn begin(&mut self) -> io::Result<Fresh> {
+    fn begin(&mut self) -> io::Result<NewLog> {
         let (number, salt) = (self.next_log, random_u32()?);
         self.next_log += 1;
         let mut file = self.disk.create(&self.path(number).with_extension("new"))?;
         file.write_all(&log::header(number, 0, salt))?;
         let (end, frames) = (log::HEADER, Vec::new());
-        Ok(Fresh { number, file, salt, end, frames, rows: 0, head_bytes: 0 })
+        Ok(NewLog { number, file, salt, end, frames, rows: 0, head_bytes: 0 })
     }
 
     fn path(&self, number: u32) -> std::path::PathBuf {
@@ -211,7 +211,7 @@ impl Into<'_> {
     fn finish(mut self, deletes: &[(Id, u32)]) -> io::Result<Vec<u32>> {
         let fresh = self.fresh()?;
         for &(id, log) in deletes {
-            Frame::Delete { id, log }.write(fresh.salt, &mut fresh.frames);
+            LogFrame::Delete { id, log }.write(fresh.salt, &mut fresh.frames);
             if fresh.frames.len() >= BATCH_BYTES {
                 fresh.flush()?;
             }
@@ -221,14 +221,14 @@ impl Into<'_> {
     }
 }
 
-impl Fresh {
+impl NewLog {
     /// Writes the frames as a batch.
     fn flush(&mut self) -> io::Result<()> {
         if self.frames.is_empty() {
             return Ok(());
         }
-        let mut batch = Vec::with_capacity(self.frames.len() + Frame::BATCH_BYTES);
-        Frame::Batch(self.frames.len() as u32).write(self.salt, &mut batch);
+        let mut batch = Vec::with_capacity(self.frames.len() + LogFrame::BATCH_BYTES);
+        LogFrame::Batch(self.frames.len() as u32).write(self.salt, &mut batch);
         batch.append(&mut self.frames);
         self.end += batch.len() as u64;
         self.file.write_all(&batch)

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::Record;
-use hark_archive::query::prepared::Terms as _;
-use hark_archive::store::Mark;
+use hark_archive::query::prepared::TermMap as _;
+use hark_archive::store::LogPosition;
 
-use crate::log::{self, Frame};
+use crate::log::{self, LogFrame};
 use crate::manifest::{Manifest, ManifestError};
 use crate::open::named;
-use crate::shelf::{Embedded, Shelf, Tail, Target, View};
+use crate::shelf::{EmbeddedShelf, EmbeddedStore, LiveRow, LogTail, ShelfView};
 
 /// Why a shelf was not handed over, or is no longer followed.
 #[derive(Debug, thiserror::Error)]
@@ -54,13 +54,13 @@ pub enum FollowError {
 }
 
 /// What a process keeps of a shelf that it has released, to resume writing.
-pub(crate) struct Released {
-    tail: Tail,
+pub(crate) struct ReleasedShelf {
+    tail: LogTail,
     /// The manifest on the disk. The one in memory also has the numbers that failed jobs have used.
     manifest: Option<Manifest>,
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Pauses or resumes maintenance. To pause, it waits until the current job has ended.
     pub fn rest(&self, rest: bool) {
         let mut signal = self.shelf.signal.lock();
@@ -69,25 +69,25 @@ impl Embedded {
         drop(signal);
         self.shelf.signalled.notify_all();
         if rest {
-            drop(self.shelf.upkeep.lock());
+            drop(self.shelf.maintenance.lock());
         }
     }
 
     /// Stops writing, so that another process can open the shelf and write. Maintenance must be
     /// paused.
-    pub fn release(&self) -> Result<Mark, FollowError> {
+    pub fn release(&self) -> Result<LogPosition, FollowError> {
         let mut writing = self.shelf.writing.lock();
         if let Some(reason) = &writing.stopped {
             return Err(FollowError::Stopped(reason.clone()));
         }
         let manifest = self.shelf.manifest_on_disk()?;
         let tail = writing.tail.take().ok_or(FollowError::NotWriting)?;
-        writing.released = Some(Released { tail, manifest });
+        writing.released = Some(ReleasedShelf { tail, manifest });
         drop(writing);
         Ok(self.end())
     }
 
-    /// Resumes writing after [`Embedded::release`], if the other process has written nothing, which
+    /// Resumes writing after [`EmbeddedStore::release`], if the other process has written nothing, which
     /// is checked here. The caller makes sure that the other process never will.
     pub fn resume(&self) -> Result<(), FollowError> {
         let mut writing = self.shelf.writing.lock();
@@ -105,8 +105,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// Begins to write the shelf that [`Embedded::open_released`] has opened; the process that
-    /// released it no longer writes. Maintenance is paused until [`Embedded::rest`] resumes it.
+    /// Begins to write the shelf that [`EmbeddedStore::open_released`] has opened; the process that
+    /// released it no longer writes. Maintenance is paused until [`EmbeddedStore::rest`] resumes it.
     pub fn take(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         let mut writing = shelf.writing.lock();
@@ -120,29 +120,29 @@ impl Embedded {
         // Every sync of that process has succeeded, so nothing of the log need be written again.
         let path = log::path(&shelf.dir, log.number, log.generation);
         let file = shelf.options.disk.append(&path, len, len)?;
-        writing.tail = Some(Tail::new(file, log.salt(), len));
+        writing.tail = Some(LogTail::new(file, log.salt(), len));
         Ok(())
     }
 
     /// Notes where another process follows this one from; `None` if none does. The logs that the
     /// follower has to read are not rewritten.
-    pub fn followed(&self, from: Option<Mark>) {
+    pub fn followed(&self, from: Option<LogPosition>) {
         self.shelf.signal.lock().followed_from = from.map(|mark| mark.log);
     }
 
     /// The end of the log: up to here it is durable, and visible to readers of this process.
-    pub fn end(&self) -> Mark {
+    pub fn end(&self) -> LogPosition {
         let view = self.shelf.view.load();
         let log = &view.active.log;
-        Mark { log: log.number, bytes: log.written() }
+        LogPosition { log: log.number, bytes: log.written() }
     }
 
-    /// Reads what another process has written up to `to`, since [`Embedded::release`] or the last
+    /// Reads what another process has written up to `to`, since [`EmbeddedStore::release`] or the last
     /// call. Readers see the new records, and `each` receives every record with its sequence
     /// number. More than `records_max` records in all are an error, since they are kept in memory.
     pub fn follow(
         &self,
-        to: Mark,
+        to: LogPosition,
         records_max: u64,
         each: &mut dyn FnMut(u64, &Record<'_>),
     ) -> Result<(), FollowError> {
@@ -175,7 +175,7 @@ impl Embedded {
     }
 }
 
-impl Shelf {
+impl EmbeddedShelf {
     fn manifest_on_disk(&self) -> Result<Option<Manifest>, ManifestError> {
         Manifest::read(&*self.options.disk, &self.dir)
     }
@@ -190,7 +190,7 @@ impl Shelf {
     /// Reads the new part of the active log, up to byte `to`, and returns its number of records.
     fn take_in(
         &self,
-        view: &View,
+        view: &ShelfView,
         to: u64,
         each: &mut dyn FnMut(u64, &Record<'_>),
     ) -> Result<u64, FollowError> {
@@ -209,15 +209,15 @@ impl Shelf {
         while (at as u64) < to {
             let salt = log.salt();
             let bytes = log.bytes();
-            let mut put = |offset: u64, frame: Frame<'_>| match frame {
-                Frame::Batch(_) => {}
-                Frame::Put(bytes) => {
+            let mut put = |offset: u64, frame: LogFrame<'_>| match frame {
+                LogFrame::Batch(_) => {}
+                LogFrame::Put(bytes) => {
                     if let Ok(record) = Record::new(bytes) {
                         // The offset is below the map's length, which is at most that of a log.
                         head.insert(&record, offset as u32, &mut terms);
                     }
                 }
-                Frame::Delete { id, log } => {
+                LogFrame::Delete { id, log } => {
                     let id = (&id, self.terms.id(&id));
                     named(&view.segments, heads(), id, log, &mut dying);
                 }
@@ -225,10 +225,10 @@ impl Shelf {
             let next = log::replay_batch(bytes, at, salt, &mut frames, &mut put);
             let next = next.ok_or_else(damaged)?;
             head.publish();
-            dying.drain(..).for_each(|target: Target| target.kill());
+            dying.drain(..).for_each(|target: LiveRow| target.kill());
             let mut row = first;
             log::replay_batch(bytes, at, salt, &mut frames, &mut |_, frame| {
-                if let Frame::Put(bytes) = frame
+                if let LogFrame::Put(bytes) = frame
                     && let Ok(record) = Record::new(bytes)
                 {
                     row += 1;

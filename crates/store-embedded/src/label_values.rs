@@ -4,20 +4,25 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source as _;
 use hark_archive::store::label_values::count;
 
 use crate::head::HeadView;
 use crate::segment::view::Segment;
-use crate::shelf::View;
-use crate::term::Terms;
+use crate::shelf::ShelfView;
+use crate::term::TermHasher;
 
 /// Values, ascending, with their numbers of records.
 type Counted<'a> = Box<dyn Iterator<Item = (&'a [u8], u64)> + 'a>;
 
 /// Passes the values of label `name` in a view to `each`, ascending.
-pub(crate) fn label_values(view: &View, terms: Terms, name: u8, each: &mut dyn FnMut(&[u8], u64)) {
+pub(crate) fn label_values(
+    view: &ShelfView,
+    terms: TermHasher,
+    name: u8,
+    each: &mut dyn FnMut(&[u8], u64),
+) {
     let heads: Vec<HeadView> = view.heads().map(HeadView::published).collect();
     let segments = view.segments.iter().map(|segment| of_segment(segment, terms, name));
     let heads = heads.iter().map(|head| of_head(head, name));
@@ -49,7 +54,7 @@ fn of_head(head: &HeadView, name: u8) -> Counted<'_> {
     Box::new(count(live.filter_map(|row| head.record(row)), name).into_iter())
 }
 
-fn of_segment(segment: &Segment, terms: Terms, name: u8) -> Counted<'_> {
+fn of_segment(segment: &Segment, terms: TermHasher, name: u8) -> Counted<'_> {
     let (file, dead) = (&segment.file, &segment.dead);
     if !file.listed().contains(&name) {
         // The segment waits to be made again.

@@ -2,7 +2,7 @@
 //! newest part, and sealed segments that index the rest. docs/format.md draws the files.
 //!
 //! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
-//! them), `shelf` (a shelf and its one writer), `open` (start and recovery), `upkeep` (maintenance:
+//! them), `shelf` (a shelf and its one writer), `open` (start and recovery), `maintenance` (maintenance:
 //! sealing, merging, rewriting), `follow` (handing over to another process), [`mod@check`],
 //! `rebuild` and `divide`.
 
@@ -15,6 +15,7 @@ pub mod head;
 mod label_values;
 mod lock;
 pub mod log;
+mod maintenance;
 mod manifest;
 mod map;
 mod mapped;
@@ -28,24 +29,23 @@ mod suspect;
 pub mod term;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 
 use std::sync::Arc;
 
-pub use check::{Fault, Report, check};
+pub use check::{CheckReport, FileFault, check};
 pub use follow::FollowError;
-pub use lock::{Claim, Lock, LockError};
+pub use lock::{DirectoryLock, LockClaim, LockError};
 pub use log::LOG_BYTES_MAX;
+pub use maintenance::{CompactionResult, MaintenanceError};
 pub use manifest::ManifestError;
-pub use open::OpenError;
-pub use rebuild::{Rebuilt, rebuild};
-pub use room::NoRoom;
-pub use shelf::Embedded;
-pub use upkeep::{Compacted, UpkeepError};
+pub use open::ShelfOpenError;
+pub use rebuild::{RebuildResult, rebuild};
+pub use room::NoSpace;
+pub use shelf::EmbeddedStore;
 
 /// Settings of an embedded shelf.
 #[derive(Clone)]
-pub struct Options {
+pub struct EmbeddedOptions {
     /// Records at which the head is sealed into a segment, at most [`SEAL_RECORDS_MAX`]; larger
     /// values count as that.
     pub seal_records: u32,
@@ -76,7 +76,7 @@ pub struct Options {
     pub disk: Arc<dyn disk::Disk>,
 }
 
-impl Default for Options {
+impl Default for EmbeddedOptions {
     fn default() -> Self {
         Self {
             seal_records: 65_536,
@@ -97,10 +97,10 @@ impl Default for Options {
 /// batch that fills it.
 pub const SEAL_RECORDS_MAX: u32 = (head::ROWS_MAX / 2) as u32;
 
-/// Memory that all heads together may take, in units of [`Options::head_bytes_max`].
+/// Memory that all heads together may take, in units of [`EmbeddedOptions::head_bytes_max`].
 const HEADS: u64 = 4;
 
-impl Options {
+impl EmbeddedOptions {
     /// Records at which a head is sealed.
     fn rows_max(&self) -> u32 {
         self.seal_records.clamp(1, SEAL_RECORDS_MAX)
@@ -134,7 +134,7 @@ impl Options {
 
 /// The progress of a long job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct JobProgress {
     /// The step being done.
     pub what: &'static str,
     /// Units done.
@@ -144,4 +144,4 @@ pub struct Progress {
 }
 
 /// A callback that receives the progress of a long job.
-pub type OnProgress<'a> = &'a mut dyn FnMut(Progress);
+pub type OnProgress<'a> = &'a mut dyn FnMut(JobProgress);

@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// The lock of a data directory, held until it is dropped.
 #[derive(Debug)]
-pub struct Lock {
+pub struct DirectoryLock {
     // Closed before LOCK: a process that gets LOCK finds WRITER free.
     writer: File,
     file: File,
@@ -36,8 +36,8 @@ pub struct Lock {
 
 /// The result of claiming the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// This process has the right, until [`Lock::offer`] or its end.
+pub enum LockClaim {
+    /// This process has the right, until [`DirectoryLock::offer`] or its end.
     Mine,
     /// Another process has the right.
     Held,
@@ -66,7 +66,7 @@ pub enum LockError {
     },
 }
 
-impl Lock {
+impl DirectoryLock {
     /// Locks a data directory, which is created if missing, and claims the right to write.
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
         let path = data.join("LOCK");
@@ -81,7 +81,7 @@ impl Lock {
         let writer = open_writer(data)?;
         let mut lock = Self { writer, file, claimed: false, last: None };
         let mut tries = 0;
-        while lock.claim().map_err(in_writer(data))? != Claim::Mine {
+        while lock.claim().map_err(in_writer(data))? != LockClaim::Mine {
             tries += 1;
             if tries == TRIES {
                 return Err(held(&mut lock.file, data).map_err(io)?);
@@ -120,18 +120,18 @@ impl Lock {
 
     /// Claims the right to write, if no other process has it. A process that already has the right
     /// claims it again at a new turn: the handles that it has shared before can no longer claim it.
-    pub fn claim(&mut self) -> io::Result<Claim> {
+    pub fn claim(&mut self) -> io::Result<LockClaim> {
         match self.writer.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(Claim::Held),
+            Err(TryLockError::WouldBlock) => return Ok(LockClaim::Held),
             Err(TryLockError::Error(error)) => return Err(error),
         }
         let last = self.last.unwrap_or(u64::MAX);
         let claimed = self.writer.metadata().and_then(|known| match known.len() {
-            turn if turn > last => Ok(Claim::Late),
-            turn => self.writer.set_len((turn / 2 + 1) * 2).map(|()| Claim::Mine),
+            turn if turn > last => Ok(LockClaim::Late),
+            turn => self.writer.set_len((turn / 2 + 1) * 2).map(|()| LockClaim::Mine),
         });
-        self.claimed = matches!(claimed, Ok(Claim::Mine));
+        self.claimed = matches!(claimed, Ok(LockClaim::Mine));
         if self.claimed {
             self.last = None;
         } else {
@@ -183,38 +183,47 @@ fn in_writer(data: &Path) -> impl Fn(io::Error) -> LockError {
 mod tests {
     use super::*;
 
-    fn inherit(lock: &mut Lock, data: &Path) -> Lock {
+    fn inherit(lock: &mut DirectoryLock, data: &Path) -> DirectoryLock {
         let (handed, turn) = lock.share().unwrap();
-        Lock::inherit(handed, data, turn).unwrap()
+        DirectoryLock::inherit(handed, data, turn).unwrap()
     }
 
     #[test]
     fn one_of_those_that_hold_the_lock_has_the_right_to_write() {
         let data = hark_testkit::disk::scratch("right");
-        let mut old = Lock::acquire(&data).unwrap();
-        assert!(old.is_claimed() && matches!(Lock::acquire(&data), Err(LockError::Held { .. })));
+        let mut old = DirectoryLock::acquire(&data).unwrap();
+        assert!(
+            old.is_claimed()
+                && matches!(DirectoryLock::acquire(&data), Err(LockError::Held { .. }))
+        );
         let mut late = inherit(&mut old, &data);
-        assert_eq!(late.claim().unwrap(), Claim::Held);
+        assert_eq!(late.claim().unwrap(), LockClaim::Held);
         old.offer().unwrap();
         // `old` claims the right back before `late` claims it: `late` can no longer have it.
-        assert_eq!(old.claim().unwrap(), Claim::Mine);
+        assert_eq!(old.claim().unwrap(), LockClaim::Mine);
         let mut new = inherit(&mut old, &data);
         old.offer().unwrap();
-        assert_eq!(late.claim().unwrap(), Claim::Late);
-        assert_eq!(new.claim().unwrap(), Claim::Mine);
-        assert_eq!((old.claim().unwrap(), late.claim().unwrap()), (Claim::Held, Claim::Held));
+        assert_eq!(late.claim().unwrap(), LockClaim::Late);
+        assert_eq!(new.claim().unwrap(), LockClaim::Mine);
+        assert_eq!(
+            (old.claim().unwrap(), late.claim().unwrap()),
+            (LockClaim::Held, LockClaim::Held)
+        );
         assert!(new.is_claimed() && !old.is_claimed() && !late.is_claimed());
         // `new` offers the right: `old` can no longer claim it back, even while it is free.
         let mut next = inherit(&mut new, &data);
         new.offer().unwrap();
-        assert_eq!((old.claim().unwrap(), late.claim().unwrap()), (Claim::Late, Claim::Late));
-        assert_eq!(new.claim().unwrap(), Claim::Mine);
-        assert_eq!(next.claim().unwrap(), Claim::Held);
+        assert_eq!(
+            (old.claim().unwrap(), late.claim().unwrap()),
+            (LockClaim::Late, LockClaim::Late)
+        );
+        assert_eq!(new.claim().unwrap(), LockClaim::Mine);
+        assert_eq!(next.claim().unwrap(), LockClaim::Held);
         // One handle of LOCK keeps others away; the right to write does not outlive its process.
         drop((old, late, next));
-        assert!(matches!(Lock::acquire(&data), Err(LockError::Held { .. })));
+        assert!(matches!(DirectoryLock::acquire(&data), Err(LockError::Held { .. })));
         drop(new);
-        drop(Lock::acquire(&data).unwrap());
+        drop(DirectoryLock::acquire(&data).unwrap());
         // What is left behind in the temporary directory harms nobody.
         let _ = std::fs::remove_dir_all(&data);
     }
@@ -223,22 +232,22 @@ mod tests {
     fn whoever_ends_leaves_the_right_to_write_to_the_other() {
         let data = hark_testkit::disk::scratch("leaves");
         // The old process ends before it has offered the right, the new one after claiming it.
-        let mut old = Lock::acquire(&data).unwrap();
+        let mut old = DirectoryLock::acquire(&data).unwrap();
         let mut new = inherit(&mut old, &data);
         drop(old);
-        assert_eq!(new.claim().unwrap(), Claim::Mine);
+        assert_eq!(new.claim().unwrap(), LockClaim::Mine);
         let (mut old, mut new) = {
             let next = inherit(&mut new, &data);
             (new, next)
         };
         old.offer().unwrap();
-        assert_eq!(new.claim().unwrap(), Claim::Mine);
+        assert_eq!(new.claim().unwrap(), LockClaim::Mine);
         drop(new);
         let mut late = inherit(&mut old, &data);
-        assert_eq!(old.claim().unwrap(), Claim::Mine);
+        assert_eq!(old.claim().unwrap(), LockClaim::Mine);
         // After `old` has claimed the right again, `late` is not offered it.
         drop(old);
-        assert_eq!(late.claim().unwrap(), Claim::Late);
+        assert_eq!(late.claim().unwrap(), LockClaim::Late);
         // What is left behind in the temporary directory harms nobody.
         let _ = std::fs::remove_dir_all(&data);
     }

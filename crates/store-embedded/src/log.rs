@@ -31,7 +31,7 @@ const RECORD_BYTES: usize = 2048;
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame<'a> {
+pub enum LogFrame<'a> {
     /// The start of a batch: this many bytes of frames follow, which were synced together. An
     /// unfinished batch at the end of the last log was never acknowledged.
     Batch(u32),
@@ -46,7 +46,7 @@ pub enum Frame<'a> {
     },
 }
 
-impl<'a> Frame<'a> {
+impl<'a> LogFrame<'a> {
     const BATCH: u8 = 1;
     const PUT: u8 = 2;
     const DELETE: u8 = 3;
@@ -107,14 +107,14 @@ fn body_bytes(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Returns the frame at the start of `bytes` and its size; `None` if it is damaged or cut short.
-pub fn frame(bytes: &[u8], salt: u32) -> Option<(Frame<'_>, usize)> {
+pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     let size = FRAME + body_bytes(bytes)?;
     let bytes = &bytes[..size];
     let sum = u32::from_le_bytes(*bytes[4..].first_chunk()?);
     if checksum(bytes, salt) != sum {
         return None;
     }
-    Some((Frame::parse(bytes[8], &bytes[FRAME..])?, size))
+    Some((LogFrame::parse(bytes[8], &bytes[FRAME..])?, size))
 }
 
 /// The header of a log file.
@@ -240,7 +240,7 @@ impl Log {
         if verify || self.is_unreadable() {
             frame(bytes, self.salt)?;
         }
-        if *bytes.get(8)? != Frame::PUT {
+        if *bytes.get(8)? != LogFrame::PUT {
             return None;
         }
         Record::new(&bytes[FRAME..FRAME + len]).ok()
@@ -304,7 +304,7 @@ pub enum LogError {
 
 /// Where a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct LogEnd {
     /// Where the last whole batch starts.
     pub last: u64,
     /// Bytes up to the end of the last whole batch.
@@ -320,8 +320,8 @@ pub fn replay(
     disk: &dyn Disk,
     path: &Path,
     id: (u32, u32),
-    each: &mut dyn FnMut(u32, Frame<'_>),
-) -> Result<End, LogError> {
+    each: &mut dyn FnMut(u32, LogFrame<'_>),
+) -> Result<LogEnd, LogError> {
     let mut is_too_long = false;
     let end = replay_any(disk, path, id, &mut |offset, frame| match u32::try_from(offset) {
         Ok(offset) if u64::from(offset) < BYTES_MAX => each(offset, frame),
@@ -338,8 +338,8 @@ pub(crate) fn replay_any(
     disk: &dyn Disk,
     path: &Path,
     (number, generation): (u32, u32),
-    each: &mut dyn FnMut(u64, Frame<'_>),
-) -> Result<End, LogError> {
+    each: &mut dyn FnMut(u64, LogFrame<'_>),
+) -> Result<LogEnd, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
     // A separate map: the one that queries read from expects random access and reads nothing ahead.
     let bytes = disk.map_sequential(path).map_err(io)?;
@@ -349,7 +349,7 @@ pub(crate) fn replay_any(
         readable()?;
         return Err(LogError::Header { path: path.into() });
     };
-    let mut end = End { last: HEADER, good: HEADER, len: bytes.len() as u64 };
+    let mut end = LogEnd { last: HEADER, good: HEADER, len: bytes.len() as u64 };
     let mut frames = Vec::new();
     while end.good < end.len {
         let Some(next) = replay_batch(&bytes, end.good as usize, salt, &mut frames, each) else {
@@ -370,8 +370,8 @@ pub fn replay_whole(
     disk: &dyn Disk,
     path: &Path,
     id: (u32, u32),
-    each: &mut dyn FnMut(u32, Frame<'_>),
-) -> Result<End, LogError> {
+    each: &mut dyn FnMut(u32, LogFrame<'_>),
+) -> Result<LogEnd, LogError> {
     let end = replay(disk, path, id, each)?;
     if end.good < end.len {
         return Err(LogError::Damaged { path: path.into(), offset: end.good });
@@ -386,12 +386,13 @@ pub(crate) fn replay_batch(
     at: usize,
     salt: u32,
     frames: &mut Vec<usize>,
-    each: &mut dyn FnMut(u64, Frame<'_>),
+    each: &mut dyn FnMut(u64, LogFrame<'_>),
 ) -> Option<usize> {
     let whole = batch(bytes.get(at..)?, salt, frames)?;
-    let mut offset = at + Frame::BATCH_BYTES;
+    let mut offset = at + LogFrame::BATCH_BYTES;
     for size in frames.iter() {
-        if let Some(parsed) = Frame::parse(bytes[offset + 8], &bytes[offset + FRAME..offset + size])
+        if let Some(parsed) =
+            LogFrame::parse(bytes[offset + 8], &bytes[offset + FRAME..offset + size])
         {
             each(offset as u64, parsed);
         }
@@ -404,7 +405,7 @@ pub(crate) fn replay_batch(
 /// of its frames.
 fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
     frames.clear();
-    let (Frame::Batch(inner), start) = frame(bytes, salt)? else { return None };
+    let (LogFrame::Batch(inner), start) = frame(bytes, salt)? else { return None };
     let whole = start + inner as usize;
     let mut rest = bytes.get(start..whole)?;
     while !rest.is_empty() {
@@ -420,7 +421,7 @@ fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
 fn later_batch(bytes: &[u8], salt: u32) -> bool {
     let start = 4u32.to_le_bytes();
     let mut starts = bytes.windows(4).enumerate().skip(1).filter(|(_, four)| *four == start);
-    starts.any(|(at, _)| matches!(frame(&bytes[at..], salt), Some((Frame::Batch(_), _))))
+    starts.any(|(at, _)| matches!(frame(&bytes[at..], salt), Some((LogFrame::Batch(_), _))))
 }
 
 #[cfg(test)]
@@ -428,18 +429,18 @@ mod tests {
     use super::*;
     use crate::disk::RealDisk;
 
-    fn write_log(batches: &[&[Frame<'_>]]) -> Vec<u8> {
+    fn write_log(batches: &[&[LogFrame<'_>]]) -> Vec<u8> {
         let mut out = header(3, 0, 77).to_vec();
         for frames in batches {
             let mut inner = Vec::new();
             frames.iter().for_each(|frame| frame.write(77, &mut inner));
-            Frame::Batch(inner.len() as u32).write(77, &mut out);
+            LogFrame::Batch(inner.len() as u32).write(77, &mut out);
             out.extend_from_slice(&inner);
         }
         out
     }
 
-    fn read(bytes: &[u8], name: &str) -> Result<(usize, End), LogError> {
+    fn read(bytes: &[u8], name: &str) -> Result<(usize, LogEnd), LogError> {
         let path = std::env::temp_dir().join(format!("hark-log-{}-{name}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
         let mut frames = 0;
@@ -450,8 +451,8 @@ mod tests {
 
     #[test]
     fn a_log_cut_anywhere_gives_its_whole_batches() {
-        let delete = Frame::Delete { id: [5; 32], log: 1 };
-        let log = write_log(&[&[Frame::Put(b"one"), delete], &[Frame::Put(b"two")], &[]]);
+        let delete = LogFrame::Delete { id: [5; 32], log: 1 };
+        let log = write_log(&[&[LogFrame::Put(b"one"), delete], &[LogFrame::Put(b"two")], &[]]);
         assert_eq!(read(&log, "whole").unwrap().0, 3);
         for cut in HEADER as usize..log.len() {
             let (frames, end) = read(&log[..cut], "cut").unwrap();
@@ -462,9 +463,12 @@ mod tests {
 
     #[test]
     fn damage_before_a_later_batch_is_refused_and_in_the_last_batch_is_a_torn_tail() {
-        let log =
-            write_log(&[&[Frame::Put(b"one")], &[Frame::Put(b"two")], &[Frame::Put(b"three")]]);
-        let last = log.len() - (Frame::BATCH_BYTES + FRAME + 5);
+        let log = write_log(&[
+            &[LogFrame::Put(b"one")],
+            &[LogFrame::Put(b"two")],
+            &[LogFrame::Put(b"three")],
+        ]);
+        let last = log.len() - (LogFrame::BATCH_BYTES + FRAME + 5);
         for at in HEADER as usize..log.len() {
             let mut bad = log.clone();
             bad[at] ^= 0x40;

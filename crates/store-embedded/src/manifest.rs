@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::disk::Disk;
 use crate::log::{self, Log};
 use crate::segment;
-use crate::segment::sidecar::Kind;
+use crate::segment::sidecar::SidecarKind;
 use crate::term::SECRET;
 
 /// The format that this version writes.
@@ -188,8 +188,8 @@ impl Manifest {
     pub fn files(&self, shelf: &Path) -> impl Iterator<Item = PathBuf> {
         let logs = self.logs.iter().map(move |l| log::path(shelf, l.number, l.generation));
         let segments = self.segments.iter().flat_map(move |s| {
-            let dead = (s.dead > 0).then(|| Kind::Dead.path(shelf, s.number, s.dead));
-            let addresses = Kind::Addresses.path(shelf, s.number, s.addresses);
+            let dead = (s.dead > 0).then(|| SidecarKind::Dead.path(shelf, s.number, s.dead));
+            let addresses = SidecarKind::Addresses.path(shelf, s.number, s.addresses);
             [Some(segment::path(shelf, s.number)), Some(addresses), dead].into_iter().flatten()
         });
         logs.chain(segments)

@@ -34,26 +34,26 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
-use crate::mapped::Registered;
+use crate::mapped::MapRegistration;
 
 /// A mapped file. Random access is expected, unless [`Map::open_sequential`] has opened it.
 #[derive(Default)]
-pub struct Map(Option<Mapped>);
+pub struct Map(Option<RegisteredMap>);
 
 /// A map and its entry in the list. The entry is dropped first: no address in the list may be
 /// unmapped.
-struct Mapped {
-    registered: Registered,
+struct RegisteredMap {
+    registered: MapRegistration,
     bytes: Mmap,
 }
 
-impl Mapped {
+impl RegisteredMap {
     fn new(bytes: Mmap, advice: Advice) -> io::Result<Self> {
         #[cfg(target_os = "linux")]
         bus::catch()?;
         bytes.advise(advice)?;
         let start = bytes.as_ptr() as usize;
-        Ok(Self { registered: Registered::new(&(start..start + bytes.len())), bytes })
+        Ok(Self { registered: MapRegistration::new(&(start..start + bytes.len())), bytes })
     }
 }
 
@@ -66,7 +66,7 @@ impl Map {
         }
         // SAFETY: as in `open`; the length is the current length of the file.
         let map = unsafe { MmapOptions::new().map(&file)? };
-        Ok(Self(Some(Mapped::new(map, Advice::Sequential)?)))
+        Ok(Self(Some(RegisteredMap::new(map, Advice::Sequential)?)))
     }
 
     /// Maps a file, or the first `reserve` bytes of it even if it is shorter now: the bytes behind
@@ -82,7 +82,7 @@ impl Map {
         // SAFETY: the file is only ever appended to (a log) or never written again (a segment), and
         // callers stay below the length that they know to be written.
         let map = unsafe { MmapOptions::new().len(len).map(&file)? };
-        Ok(Self(Some(Mapped::new(map, Advice::Random)?)))
+        Ok(Self(Some(RegisteredMap::new(map, Advice::Random)?)))
     }
 
     /// Whether a read of a part of the file has failed; zeros were read in its place.
@@ -103,7 +103,7 @@ impl Map {
     /// Has the system read a part of the file from the disk, in large pieces and without waiting
     /// for them. For a part that is about to be read whole.
     pub fn read_ahead(&self, part: Range<usize>) {
-        if let Some(Mapped { bytes, .. }) =
+        if let Some(RegisteredMap { bytes, .. }) =
             self.0.as_ref().filter(|map| part.end <= map.bytes.len())
         {
             // Only a hint: without it the same bytes come page by page.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 const CHUNK: usize = 128;
 
 /// An entry of the list: the memory and the faults of one map.
-pub(crate) struct Slot {
+pub(crate) struct MapSlot {
     /// Odd while the other fields are being changed.
     version: AtomicUsize,
     /// 0 if the slot is free.
@@ -20,14 +20,14 @@ pub(crate) struct Slot {
 }
 
 /// A part of the list. The list only grows, so a signal handler finds each part whole at any time.
-struct Chunk {
-    slots: [Slot; CHUNK],
-    next: OnceLock<Box<Chunk>>,
+struct MapSlotChunk {
+    slots: [MapSlot; CHUNK],
+    next: OnceLock<Box<MapSlotChunk>>,
 }
 
-static FIRST: Chunk = Chunk::new();
+static FIRST: MapSlotChunk = MapSlotChunk::new();
 
-impl Slot {
+impl MapSlot {
     const fn new() -> Self {
         Self {
             version: AtomicUsize::new(0),
@@ -72,16 +72,16 @@ impl Slot {
     }
 }
 
-impl Chunk {
+impl MapSlotChunk {
     const fn new() -> Self {
-        Self { slots: [const { Slot::new() }; CHUNK], next: OnceLock::new() }
+        Self { slots: [const { MapSlot::new() }; CHUNK], next: OnceLock::new() }
     }
 }
 
 /// The registration of a map, which can be looked up until this is dropped.
-pub(crate) struct Registered(&'static Slot);
+pub(crate) struct MapRegistration(&'static MapSlot);
 
-impl Registered {
+impl MapRegistration {
     /// Registers the map of a part of memory.
     pub(crate) fn new(part: &Range<usize>) -> Self {
         let mut chunk = &FIRST;
@@ -89,17 +89,17 @@ impl Registered {
             if let Some(slot) = chunk.slots.iter().find(|slot| slot.take(part)) {
                 return Self(slot);
             }
-            chunk = chunk.next.get_or_init(|| Box::new(Chunk::new()));
+            chunk = chunk.next.get_or_init(|| Box::new(MapSlotChunk::new()));
         }
     }
 
     /// The map's entry in the list.
-    pub(crate) fn slot(&self) -> &Slot {
+    pub(crate) fn slot(&self) -> &MapSlot {
         self.0
     }
 }
 
-impl Drop for Registered {
+impl Drop for MapRegistration {
     fn drop(&mut self) {
         let slot = self.0;
         slot.version.fetch_add(1, Ordering::SeqCst);
@@ -110,7 +110,7 @@ impl Drop for Registered {
 
 /// Returns the map that an address lies in, and its part of memory. The reader that faulted keeps
 /// its map open, so a map that is registered or removed at this moment is not the one looked for.
-pub(crate) fn find(address: usize) -> Option<(&'static Slot, Range<usize>)> {
+pub(crate) fn find(address: usize) -> Option<(&'static MapSlot, Range<usize>)> {
     let mut chunk = Some(&FIRST);
     while let Some(here) = chunk {
         for slot in &here.slots {
@@ -133,7 +133,7 @@ mod tests {
     fn maps_are_found_while_they_are_there_and_no_longer() {
         // Far from what other tests map.
         let part = |at: usize| (at + 1) << 8..((at + 1) << 8) + 100;
-        let maps: [_; CHUNK * 3] = array::from_fn(|at| Registered::new(&part(at)));
+        let maps: [_; CHUNK * 3] = array::from_fn(|at| MapRegistration::new(&part(at)));
         for at in 0..maps.len() {
             assert_eq!(find(part(at).start + 99).map(|(_, found)| found), Some(part(at)));
             assert!(find(part(at).end).is_none());
@@ -142,7 +142,7 @@ mod tests {
         assert!(find(part(7).start).is_some_and(|(slot, _)| slot.faults() == 1));
         drop(maps);
         assert!(find(part(7).start).is_none());
-        let again = Registered::new(&part(7));
+        let again = MapRegistration::new(&part(7));
         assert_eq!(again.slot().faults(), 0, "what another map had is forgotten");
     }
 }

@@ -8,31 +8,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use hark_archive::Record;
-use hark_archive::admission::Rules;
+use hark_archive::effects::Rules;
 use hark_archive::meter::Histogram;
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
 use parking_lot::{Condvar, Mutex};
 
-use crate::Options;
-use crate::disk::{Disk, Wary, make_dir};
+use crate::EmbeddedOptions;
+use crate::disk::{Disk, FailStopDisk, make_dir};
 use crate::divide::divide;
 use crate::head::{Head, HeadView, ROWS_MAX};
-use crate::log::{self, Frame, Log, LogError};
+use crate::log::{self, Log, LogError, LogFrame};
+use crate::maintenance::{self, MaintenanceSignal};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::map::unreadable;
-use crate::rebuild::{Deletes, rebuild_segment};
+use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::segment;
 use crate::segment::file::SegmentFile;
-use crate::segment::sidecar::Kind;
-use crate::segment::view::{Dead, Segment};
-use crate::shelf::{Embedded, Shelf, Tail, Target, View, Writing};
-use crate::term::{SECRET, Terms};
-use crate::upkeep::{self, Signal};
+use crate::segment::sidecar::SidecarKind;
+use crate::segment::view::{RowMarks, Segment};
+use crate::shelf::{EmbeddedShelf, EmbeddedStore, LiveRow, LogTail, LogWriterState, ShelfView};
+use crate::term::{SECRET, TermHasher};
 
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum ShelfOpenError {
     /// There is no archive in the directory, and none was to be created.
     #[error(
         "there is no archive in {0}: start `hark serve` or `hark import` with this --data first"
@@ -68,7 +68,7 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl ShelfOpenError {
     pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |cause| Self::Io { path: path.into(), cause }
     }
@@ -85,24 +85,24 @@ impl OpenError {
     }
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Opens a shelf for reading and writing, and creates it if it does not exist. Only one process
-    /// may have it open so: see [`crate::Lock`].
+    /// may have it open so: see [`crate::DirectoryLock`].
     pub fn open(
         dir: &Path,
         rules: Box<dyn Rules>,
-        mut options: Options,
-    ) -> Result<Self, OpenError> {
-        options.disk = Arc::new(Wary::new(options.disk));
+        mut options: EmbeddedOptions,
+    ) -> Result<Self, ShelfOpenError> {
+        options.disk = Arc::new(FailStopDisk::new(options.disk));
         let disk = Arc::clone(&options.disk);
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
-            make_dir(&*disk, dir).map_err(OpenError::io(dir))?;
+            make_dir(&*disk, dir).map_err(ShelfOpenError::io(dir))?;
         }
         let manifest = match read_manifest(&*disk, dir)? {
             Some(manifest) => {
                 // The process that put this manifest in place may have ended before it was durable:
                 // it is written again before files of the previous manifest are removed.
-                manifest.write(&*disk, dir).map_err(OpenError::io(dir))?;
+                manifest.write(&*disk, dir).map_err(ShelfOpenError::io(dir))?;
                 manifest
             }
             None => first_manifest(&*disk, dir)?,
@@ -120,8 +120,8 @@ impl Embedded {
             }
         }
         let shelf = Arc::new(loaded?);
-        let thread = background.then(|| upkeep::start(&shelf)).transpose();
-        let thread = thread.map_err(OpenError::io(dir))?;
+        let thread = background.then(|| maintenance::start(&shelf)).transpose();
+        let thread = thread.map_err(ShelfOpenError::io(dir))?;
         if thread.is_none() {
             // The next commit that begins a new head seals the heads that a crash left unsealed.
             shelf.signal.lock().work = true;
@@ -129,31 +129,32 @@ impl Embedded {
         Ok(Self { shelf, notes, thread })
     }
 
-    /// Opens a shelf that another process has [released](Embedded::release). Nothing is written to
-    /// it before [`Embedded::take`], since that process may still resume writing.
+    /// Opens a shelf that another process has [released](EmbeddedStore::release). Nothing is written to
+    /// it before [`EmbeddedStore::take`], since that process may still resume writing.
     pub fn open_released(
         dir: &Path,
         rules: Box<dyn Rules>,
-        mut options: Options,
-    ) -> Result<Self, OpenError> {
-        options.disk = Arc::new(Wary::new(options.disk));
+        mut options: EmbeddedOptions,
+    ) -> Result<Self, ShelfOpenError> {
+        options.disk = Arc::new(FailStopDisk::new(options.disk));
         let manifest = read_manifest(&*options.disk, dir)?;
-        let manifest = manifest.ok_or_else(|| OpenError::Missing(dir.into()))?;
+        let manifest = manifest.ok_or_else(|| ShelfOpenError::Missing(dir.into()))?;
         let background = options.background;
         let shelf = Arc::new(Self::load(dir, rules, options, manifest, None)?);
         shelf.signal.lock().resting = true;
-        let thread = background.then(|| upkeep::start(&shelf)).transpose();
-        Ok(Self { thread: thread.map_err(OpenError::io(dir))?, shelf, notes: Vec::new() })
+        let thread = background.then(|| maintenance::start(&shelf)).transpose();
+        Ok(Self { thread: thread.map_err(ShelfOpenError::io(dir))?, shelf, notes: Vec::new() })
     }
 
     /// Opens a shelf as it is now, for reading only; a server may be writing to it.
     #[allow(clippy::needless_pass_by_value)] // like `open`
-    pub fn open_read_only(dir: &Path, options: Options) -> Result<Self, OpenError> {
-        let read =
-            || read_manifest(&*options.disk, dir)?.ok_or_else(|| OpenError::Missing(dir.into()));
+    pub fn open_read_only(dir: &Path, options: EmbeddedOptions) -> Result<Self, ShelfOpenError> {
+        let read = || {
+            read_manifest(&*options.disk, dir)?.ok_or_else(|| ShelfOpenError::Missing(dir.into()))
+        };
         let mut manifest = read()?;
         loop {
-            let rules = Box::new(hark_archive::admission::KeepAll);
+            let rules = Box::new(hark_archive::effects::KeepAll);
             let error = match Self::load(dir, rules, options.clone(), manifest.clone(), None) {
                 Ok(shelf) => {
                     let shelf = Arc::new(shelf);
@@ -173,11 +174,11 @@ impl Embedded {
     fn load(
         dir: &Path,
         rules: Box<dyn Rules>,
-        options: Options,
+        options: EmbeddedOptions,
         mut manifest: Manifest,
         mut notes: Option<&mut Vec<String>>,
-    ) -> Result<Shelf, OpenError> {
-        let terms = Terms::new(&manifest.secret, options.listed_labels);
+    ) -> Result<EmbeddedShelf, ShelfOpenError> {
+        let terms = TermHasher::new(&manifest.secret, options.listed_labels);
         let disk = &*options.disk;
         let mut segments = Vec::new();
         let mut remade = false;
@@ -198,21 +199,21 @@ impl Embedded {
             };
             segments.push(Arc::new(segment));
         }
-        let mut shelf = Shelf {
+        let mut shelf = EmbeddedShelf {
             dir: dir.into(),
             terms,
             rules,
-            view: ArcSwap::from_pointee(View::new(
+            view: ArcSwap::from_pointee(ShelfView::new(
                 Vec::new(),
                 Vec::new(),
                 Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 0)),
             )),
-            writing: Mutex::new(Writing::new(None)),
+            writing: Mutex::new(LogWriterState::new(None)),
             manifest: Mutex::new(manifest.clone()),
-            upkeep: Mutex::new(()),
+            maintenance: Mutex::new(()),
             known: Mutex::default(),
             losses: AtomicU64::new(0),
-            signal: Mutex::new(Signal::default()),
+            signal: Mutex::new(MaintenanceSignal::default()),
             signalled: Condvar::new(),
             written_bytes: AtomicU64::new(0),
             syncs: Histogram::default(),
@@ -220,7 +221,7 @@ impl Embedded {
             options,
         };
         if remade {
-            manifest.write(&*shelf.options.disk, dir).map_err(OpenError::io(dir))?;
+            manifest.write(&*shelf.options.disk, dir).map_err(ShelfOpenError::io(dir))?;
         }
         if shelf.replay(&manifest, &segments, notes.as_deref_mut(), true)? {
             return Ok(shelf);
@@ -245,7 +246,7 @@ impl Embedded {
     }
 }
 
-impl Shelf {
+impl EmbeddedShelf {
     /// Reads the logs that no segment covers into heads; the last head becomes the active one.
     /// Returns false, with nothing changed, if the shelf is opened for writing, `bounded` is set
     /// and the heads would take more memory than allowed.
@@ -255,7 +256,7 @@ impl Shelf {
         segments: &[Arc<Segment>],
         mut notes: Option<&mut Vec<String>>,
         bounded: bool,
-    ) -> Result<bool, OpenError> {
+    ) -> Result<bool, ShelfOpenError> {
         let bounded = bounded && notes.is_some();
         let mut heads: Vec<Arc<Head>> = Vec::new();
         let mut terms = Vec::new();
@@ -263,18 +264,18 @@ impl Shelf {
         for entry in manifest.logs.iter().filter(|entry| !manifest.is_sealed(entry.number)) {
             let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
             let path = log::path(&self.dir, entry.number, entry.generation);
-            let io = OpenError::io(&path);
+            let io = ShelfOpenError::io(&path);
             let growing = self.open_growing(entry.number, entry.generation, 0).map_err(&io)?;
             let head = self.new_head(growing, base);
             let mut too_much = false;
             let disk = &*self.options.disk;
             let id = (entry.number, entry.generation);
             let end = log::replay(disk, &path, id, &mut |offset, frame| match frame {
-                Frame::Batch(_) => {}
-                Frame::Put(_) if too_much || head.inserted() as usize >= ROWS_MAX => {
+                LogFrame::Batch(_) => {}
+                LogFrame::Put(_) if too_much || head.inserted() as usize >= ROWS_MAX => {
                     too_much = true;
                 }
-                Frame::Put(bytes) => {
+                LogFrame::Put(bytes) => {
                     if let Ok(record) = Record::new(bytes) {
                         head.log.grow(u64::from(offset) + (log::FRAME + bytes.len()) as u64);
                         head.insert(&record, offset, &mut terms);
@@ -282,7 +283,7 @@ impl Shelf {
                         too_much = bounded && self.options.are_too_many(bytes);
                     }
                 }
-                Frame::Delete { id, log } => {
+                LogFrame::Delete { id, log } => {
                     kill(segments, heads.iter().chain([&head]), (&id, self.terms.id(&id)), log);
                 }
             })?;
@@ -308,16 +309,16 @@ impl Shelf {
                     notes.push(format!("{path} ended in {bytes} torn bytes, which are cut off"));
                 }
                 let file = disk.append(&path, end.last, end.good).map_err(&io)?;
-                let tail = Tail::new(file, head.log.salt(), end.good);
-                self.writing = Mutex::new(Writing::new(Some(tail)));
+                let tail = LogTail::new(file, head.log.salt(), end.good);
+                self.writing = Mutex::new(LogWriterState::new(Some(tail)));
             }
             heads.push(head);
         }
         let active = heads.pop().ok_or_else(|| {
             let cause = ManifestError::Damaged("it names no log that could go on");
-            OpenError::Manifest { path: self.dir.clone(), cause }
+            ShelfOpenError::Manifest { path: self.dir.clone(), cause }
         })?;
-        self.view = ArcSwap::from_pointee(View::new(segments.to_vec(), heads, active));
+        self.view = ArcSwap::from_pointee(ShelfView::new(segments.to_vec(), heads, active));
         Ok(true)
     }
 }
@@ -331,7 +332,7 @@ fn kill<'a>(
 ) {
     let mut found = Vec::new();
     named(segments, heads, id, log, &mut found);
-    found.iter().for_each(Target::kill);
+    found.iter().for_each(LiveRow::kill);
 }
 
 /// Adds to `found` the rows of `id` that were put in the log numbered `log`.
@@ -340,35 +341,38 @@ pub(crate) fn named<'a>(
     heads: impl Iterator<Item = &'a Arc<Head>>,
     (id, hash): (&hark_archive::Id, u64),
     log: u32,
-    found: &mut Vec<Target>,
+    found: &mut Vec<LiveRow>,
 ) {
     for head in heads.filter(|head| head.log.number == log) {
         let view = HeadView::writing(head);
         if let Some(row) = view.find(id, hash) {
-            found.push(Target::Head(Arc::clone(head), row));
+            found.push(LiveRow::Head(Arc::clone(head), row));
         }
     }
     let covers = |s: &&Arc<Segment>| (s.entry.first_log..=s.entry.last_log).contains(&log);
     for segment in segments.iter().filter(covers) {
         for row in segment.rows_of(id, hash).filter(|&row| segment.address(row).log == log) {
-            found.push(Target::Segment(Arc::clone(segment), row));
+            found.push(LiveRow::Segment(Arc::clone(segment), row));
         }
     }
 }
 
-pub(crate) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
+pub(crate) fn read_manifest(
+    disk: &dyn Disk,
+    dir: &Path,
+) -> Result<Option<Manifest>, ShelfOpenError> {
     let path = dir.join("MANIFEST");
-    Manifest::read(disk, dir).map_err(|cause| OpenError::Manifest { path, cause })
+    Manifest::read(disk, dir).map_err(|cause| ShelfOpenError::Manifest { path, cause })
 }
 
 /// Creates a shelf: one empty log, and the manifest that names it.
-fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
+fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
     let log_dir = dir.join("log");
-    let io = OpenError::io(&log_dir);
+    let io = ShelfOpenError::io(&log_dir);
     // A crash before the first manifest leaves an empty log, and no write was acknowledged.
     let kept = disk.list(&log_dir).map_err(&io)?;
     if kept.iter().any(|(_, len)| *len > log::HEADER) {
-        return Err(OpenError::NoManifest(dir.into()));
+        return Err(ShelfOpenError::NoManifest(dir.into()));
     }
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
@@ -402,9 +406,9 @@ pub(crate) fn remove_orphans(
     disk: &dyn Disk,
     dir: &Path,
     manifest: &Manifest,
-) -> Result<(), OpenError> {
+) -> Result<(), ShelfOpenError> {
     for path in orphans(disk, dir, manifest)? {
-        disk.remove(&path).map_err(OpenError::io(&path))?;
+        disk.remove(&path).map_err(ShelfOpenError::io(&path))?;
     }
     Ok(())
 }
@@ -414,12 +418,12 @@ pub(crate) fn orphans(
     disk: &dyn Disk,
     dir: &Path,
     manifest: &Manifest,
-) -> Result<Vec<PathBuf>, OpenError> {
+) -> Result<Vec<PathBuf>, ShelfOpenError> {
     let named: HashSet<PathBuf> = manifest.files(dir).collect();
     let mut orphans = Vec::new();
     for sub in ["log", "seg"] {
         let sub = dir.join(sub);
-        for (name, _) in disk.list(&sub).map_err(OpenError::io(&sub))? {
+        for (name, _) in disk.list(&sub).map_err(ShelfOpenError::io(&sub))? {
             let path = sub.join(name);
             let ours = path.extension().is_some_and(|ending| {
                 ["log", "seg", "addr", "dead", "new"].iter().any(|known| ending == *known)
@@ -438,23 +442,23 @@ pub(crate) fn open_segment(
     dir: &Path,
     entry: &SegmentEntry,
     manifest: &Manifest,
-    terms: Terms,
-    dead: Option<Arc<Dead>>,
-) -> Result<Segment, OpenError> {
+    terms: TermHasher,
+    dead: Option<Arc<RowMarks>>,
+) -> Result<Segment, ShelfOpenError> {
     let path = segment::path(dir, entry.number);
-    let file = SegmentFile::open(disk, dir, entry.number).map_err(OpenError::io(&path))?;
-    let path = Kind::Addresses.path(dir, entry.number, entry.addresses);
-    let addresses = Kind::Addresses
+    let file = SegmentFile::open(disk, dir, entry.number).map_err(ShelfOpenError::io(&path))?;
+    let path = SidecarKind::Addresses.path(dir, entry.number, entry.addresses);
+    let addresses = SidecarKind::Addresses
         .open(disk, dir, (entry.number, entry.addresses), file.rows as usize)
-        .map_err(OpenError::io(&path))?;
+        .map_err(ShelfOpenError::io(&path))?;
     let dead = match dead {
         Some(dead) => dead,
-        None if entry.dead == 0 => Arc::new(Dead::new(file.rows, None)),
+        None if entry.dead == 0 => Arc::new(RowMarks::new(file.rows, None)),
         None => {
-            let path = Kind::Dead.path(dir, entry.number, entry.dead);
-            let len = Dead::words_on_disk(file.rows);
-            let words = Kind::Dead.open(disk, dir, (entry.number, entry.dead), len);
-            Arc::new(Dead::new(file.rows, Some(&words.map_err(OpenError::io(&path))?)))
+            let path = SidecarKind::Dead.path(dir, entry.number, entry.dead);
+            let len = RowMarks::words_on_disk(file.rows);
+            let words = SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), len);
+            Arc::new(RowMarks::new(file.rows, Some(&words.map_err(ShelfOpenError::io(&path))?)))
         }
     };
     let mut logs = Vec::new();
@@ -464,15 +468,15 @@ pub(crate) fn open_segment(
     }
     let segment = Segment::new(entry.clone(), Arc::new(file), addresses, logs, dead, terms);
     if segment.is_unreadable() {
-        return Err(OpenError::io(&segment::path(dir, entry.number))(unreadable()));
+        return Err(ShelfOpenError::io(&segment::path(dir, entry.number))(unreadable()));
     }
     Ok(segment)
 }
 
-fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, OpenError> {
+fn open_sealed(disk: &dyn Disk, dir: &Path, entry: &LogEntry) -> Result<Log, ShelfOpenError> {
     let path = log::path(dir, entry.number, entry.generation);
     let id = (entry.number, entry.generation);
-    let log = Log::open(disk, dir, id, u64::MAX, false).map_err(OpenError::io(&path))?;
+    let log = Log::open(disk, dir, id, u64::MAX, false).map_err(ShelfOpenError::io(&path))?;
     log.dead_bytes.store(entry.dead_bytes, Ordering::Relaxed);
     Ok(log)
 }
@@ -483,16 +487,16 @@ fn remake(
     dir: &Path,
     at: usize,
     manifest: &mut Manifest,
-    terms: Terms,
-    why: OpenError,
-) -> Result<Segment, OpenError> {
-    if let OpenError::Io { path, .. } = &why
+    terms: TermHasher,
+    why: ShelfOpenError,
+) -> Result<Segment, ShelfOpenError> {
+    if let ShelfOpenError::Io { path, .. } = &why
         && path.extension().is_some_and(|ending| ending == "log")
     {
         return Err(why);
     }
     let old = manifest.segments[at].clone();
-    let deletes = Deletes::read(disk, dir, manifest, old.first_log)?;
+    let deletes = DeletionMap::read(disk, dir, manifest, old.first_log)?;
     let number = manifest.next_segment;
     manifest.next_segment += 1;
     let entry = SegmentEntry { number, addresses: 0, dead: 0, ..old };

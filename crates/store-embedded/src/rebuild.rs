@@ -8,25 +8,25 @@ use hark_archive::{Id, Record};
 
 use crate::disk::Disk;
 use crate::divide::{divide, too_long};
-use crate::log::{self, Frame, Log};
+use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
-use crate::open::{OpenError, remove_orphans};
-use crate::segment::Address;
+use crate::open::{ShelfOpenError, remove_orphans};
+use crate::segment::RecordAddress;
 use crate::segment::seal::write;
-use crate::term::{SECRET, Terms};
-use crate::{OnProgress, Options, Progress};
+use crate::term::{SECRET, TermHasher};
+use crate::{EmbeddedOptions, JobProgress, OnProgress};
 
 /// The last deletion of each record: (id, log it was put in) to the address of the deletion.
-pub(crate) struct Deletes(HashMap<(Id, u32), Address>);
+pub(crate) struct DeletionMap(HashMap<(Id, u32), RecordAddress>);
 
-impl Deletes {
+impl DeletionMap {
     /// No deletions.
     pub fn none() -> Self {
         Self(HashMap::new())
     }
 
     /// Adds a deletion, whose address is `at`.
-    pub fn add(&mut self, id: Id, log: u32, at: Address) {
+    pub fn add(&mut self, id: Id, log: u32, at: RecordAddress) {
         self.0.insert((id, log), at);
     }
 
@@ -41,7 +41,7 @@ impl Deletes {
         dir: &Path,
         manifest: &Manifest,
         first: u32,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, ShelfOpenError> {
         let mut deletes = Self::none();
         for entry in manifest.logs.iter().filter(|entry| entry.number >= first) {
             let path = log::path(dir, entry.number, entry.generation);
@@ -49,8 +49,8 @@ impl Deletes {
             let last = manifest.logs.last().is_some_and(|last| last.number == entry.number);
             let replay = if last { log::replay } else { log::replay_whole };
             replay(disk, &path, id, &mut |offset, frame| {
-                if let Frame::Delete { id, log } = frame {
-                    deletes.add(id, log, Address { log: entry.number, offset });
+                if let LogFrame::Delete { id, log } = frame {
+                    deletes.add(id, log, RecordAddress { log: entry.number, offset });
                 }
             })?;
         }
@@ -58,7 +58,7 @@ impl Deletes {
     }
 
     /// Whether the record put at `at` was deleted later.
-    pub fn hit(&self, id: &Id, at: Address) -> bool {
+    pub fn hit(&self, id: &Id, at: RecordAddress) -> bool {
         self.0
             .get(&(*id, at.log))
             .is_some_and(|deleted| (deleted.log, deleted.offset) > (at.log, at.offset))
@@ -71,9 +71,9 @@ pub(crate) fn rebuild_segment(
     dir: &Path,
     entry: &SegmentEntry,
     manifest: &Manifest,
-    deletes: &Deletes,
-    terms: &Terms,
-) -> Result<u32, OpenError> {
+    deletes: &DeletionMap,
+    terms: &TermHasher,
+) -> Result<u32, ShelfOpenError> {
     let mut logs = Vec::new();
     let mut addresses = Vec::new();
     let covered = |log: &&LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
@@ -81,15 +81,15 @@ pub(crate) fn rebuild_segment(
         let id = (covered.number, covered.generation);
         let path = log::path(dir, id.0, id.1);
         log::replay_whole(disk, &path, id, &mut |offset, frame| {
-            let at = Address { log: covered.number, offset };
-            if let Frame::Put(bytes) = frame
+            let at = RecordAddress { log: covered.number, offset };
+            if let LogFrame::Put(bytes) = frame
                 && let Ok(record) = Record::new(bytes)
                 && !deletes.hit(record.id(), at)
             {
                 addresses.push((logs.len(), at));
             }
         })?;
-        let log = Log::open(disk, dir, id, u64::MAX, false).map_err(OpenError::io(&path))?;
+        let log = Log::open(disk, dir, id, u64::MAX, false).map_err(ShelfOpenError::io(&path))?;
         logs.push(Arc::new(log));
     }
     let records: Vec<_> = addresses
@@ -102,14 +102,14 @@ pub(crate) fn rebuild_segment(
         .collect();
     let count = records.len() as u32;
     let rows = addresses.len() as u32;
-    write(disk, dir, entry.number, &records, rows, terms).map_err(OpenError::io(dir))?;
-    disk.sync_dir(&dir.join("seg")).map_err(OpenError::io(dir))?;
+    write(disk, dir, entry.number, &records, rows, terms).map_err(ShelfOpenError::io(dir))?;
+    disk.sync_dir(&dir.join("seg")).map_err(ShelfOpenError::io(dir))?;
     Ok(count)
 }
 
 /// What a rebuild has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct RebuildResult {
     /// Segments made.
     pub segments: u64,
     /// Records in them.
@@ -123,14 +123,14 @@ pub struct Rebuilt {
 /// the shelf open.
 pub fn rebuild(
     dir: &Path,
-    options: &Options,
+    options: &EmbeddedOptions,
     progress: OnProgress<'_>,
-) -> Result<Rebuilt, OpenError> {
+) -> Result<RebuildResult, ShelfOpenError> {
     let disk = &*options.disk;
     let path = dir.join("MANIFEST");
-    let mut rebuilt = Rebuilt::default();
+    let mut rebuilt = RebuildResult::default();
     let found = Manifest::read(disk, dir)
-        .map_err(|cause| OpenError::Manifest { path: path.clone(), cause })?;
+        .map_err(|cause| ShelfOpenError::Manifest { path: path.clone(), cause })?;
     rebuilt.manifest = found.is_none();
     let mut manifest = found.map_or_else(|| manifest_from_logs(disk, dir), Ok)?;
     let before = manifest.clone();
@@ -151,22 +151,22 @@ pub fn rebuild(
 
 fn rebuild_all(
     dir: &Path,
-    options: &Options,
+    options: &EmbeddedOptions,
     manifest: &mut Manifest,
-    rebuilt: &mut Rebuilt,
+    rebuilt: &mut RebuildResult,
     progress: OnProgress<'_>,
-) -> Result<(), OpenError> {
+) -> Result<(), ShelfOpenError> {
     let disk = &*options.disk;
     if let Some(long) = too_long(disk, dir, manifest)? {
-        progress(Progress { what: "dividing logs", done: 0, total: 1 });
+        progress(JobProgress { what: "dividing logs", done: 0, total: 1 });
         *manifest = divide(dir, options, manifest, long)?;
-        progress(Progress { what: "dividing logs", done: 1, total: 1 });
+        progress(JobProgress { what: "dividing logs", done: 1, total: 1 });
     }
-    let terms = Terms::new(&manifest.secret, options.listed_labels);
-    let deletes = Deletes::read(disk, dir, manifest, 0)?;
+    let terms = TermHasher::new(&manifest.secret, options.listed_labels);
+    let deletes = DeletionMap::read(disk, dir, manifest, 0)?;
     let total = manifest.segments.len() as u64;
     for at in 0..manifest.segments.len() {
-        progress(Progress { what: "segments", done: at as u64, total });
+        progress(JobProgress { what: "segments", done: at as u64, total });
         let number = manifest.next_segment;
         manifest.next_segment += 1;
         let entry = SegmentEntry { number, addresses: 0, dead: 0, ..manifest.segments[at].clone() };
@@ -175,16 +175,16 @@ fn rebuild_all(
         rebuilt.segments += 1;
         manifest.segments[at] = entry;
     }
-    manifest.write(disk, dir).map_err(OpenError::io(dir))?;
-    progress(Progress { what: "segments", done: total, total });
+    manifest.write(disk, dir).map_err(ShelfOpenError::io(dir))?;
+    progress(JobProgress { what: "segments", done: total, total });
     Ok(())
 }
 
 /// Makes a manifest for the stored logs: the latest generation of each log that can be read to its
 /// end, and a segment for each log but the last.
-fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
+fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
     let log_dir = dir.join("log");
-    let io = OpenError::io(&log_dir);
+    let io = ShelfOpenError::io(&log_dir);
     let mut found: Vec<(u32, u32, u64)> = Vec::new();
     for (name, len) in disk.list(&log_dir).map_err(&io)? {
         let parts = name.strip_suffix(".log").and_then(|name| name.split_once('-'));
@@ -227,7 +227,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError
     }
     let Some((_, sealed)) = logs.split_last() else {
         let cause = ManifestError::Damaged("there are no logs either");
-        return Err(OpenError::Manifest { path: dir.into(), cause });
+        return Err(ShelfOpenError::Manifest { path: dir.into(), cause });
     };
     let segments: Vec<SegmentEntry> = sealed
         .iter()

@@ -19,9 +19,9 @@ pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is not enough room in {dir} for {job}: it needs {}, {} must stay free beside it, and {} \
-     are free", Size(.needs), Size(.beside), Size(.free)
+     are free", ByteSize(.needs), ByteSize(.beside), ByteSize(.free)
 )]
-pub struct NoRoom {
+pub struct NoSpace {
     /// The job.
     pub job: &'static str,
     /// The shelf.
@@ -35,9 +35,9 @@ pub struct NoRoom {
 }
 
 /// A number of bytes, for people.
-struct Size<'a>(&'a u64);
+struct ByteSize<'a>(&'a u64);
 
-impl fmt::Display for Size<'_> {
+impl fmt::Display for ByteSize<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} MiB", *self.0 as f64 / f64::from(1 << 20))
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Size<'_> {
 
 /// The disk space that a job may use.
 #[derive(Clone)]
-pub(crate) struct Room {
+pub(crate) struct BoundedDisk {
     pub disk: Arc<dyn Disk>,
     pub dir: PathBuf,
     pub job: &'static str,
@@ -53,14 +53,14 @@ pub(crate) struct Room {
     pub beside: u64,
 }
 
-impl Room {
+impl BoundedDisk {
     /// Returns an error unless `needs` bytes fit.
     pub(crate) fn check(&self, needs: u64) -> io::Result<()> {
         let (free, beside) = (self.disk.free(&self.dir)?, self.beside);
         if free >= needs.saturating_add(beside) {
             return Ok(());
         }
-        let no_room = NoRoom { job: self.job, dir: self.dir.clone(), needs, beside, free };
+        let no_room = NoSpace { job: self.job, dir: self.dir.clone(), needs, beside, free };
         Err(io::Error::new(io::ErrorKind::StorageFull, no_room))
     }
 }
@@ -72,10 +72,10 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// The disk as a job sees it: full before the space kept for others is used, whatever was estimated
 /// and whatever else is written meanwhile.
-impl Disk for Room {
+impl Disk for BoundedDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;
-        Ok(Box::new(RoomyFile { file, room: self.clone() }))
+        Ok(Box::new(BoundedFile { file, room: self.clone() }))
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
@@ -119,12 +119,12 @@ impl Disk for Room {
     }
 }
 
-struct RoomyFile {
+struct BoundedFile {
     file: Box<dyn DiskFile>,
-    room: Room,
+    room: BoundedDisk,
 }
 
-impl DiskFile for RoomyFile {
+impl DiskFile for BoundedFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.room.check(bytes.len() as u64)?;
         self.file.write_all(bytes)

@@ -9,33 +9,35 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use hark_archive::admission::{Effects, Rules};
+use hark_archive::effects::{Effects, Rules};
 use hark_archive::limits::ERASE_STEP;
 use hark_archive::meter::Histogram;
 use hark_archive::query::explain::Explanation;
-use hark_archive::query::merge::{Merged, Part, Parts, count_all, explain_all};
-use hark_archive::query::prepared::{Prepared, Terms as _};
+use hark_archive::query::merge::{
+    AnySource, SnapshotSearch, SnapshotSources, count_all, explain_all,
+};
+use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
 use hark_archive::query::source::Source;
-use hark_archive::store::{Stats, Upkeep, commit_whole};
+use hark_archive::store::{MaintenanceStats, StoreStats, commit_whole};
 use hark_archive::{
-    CommitError, Committed, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
+    CommitError, CommitResult, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
     Store, Write,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::Options;
+use crate::EmbeddedOptions;
 use crate::disk::DiskFile;
-use crate::follow::Released;
+use crate::follow::ReleasedShelf;
 use crate::head::{self, Head, HeadView, ROWS_MAX};
 use crate::label_values::label_values;
-use crate::log::{self, BODY_MAX, Frame, Log};
+use crate::log::{self, BODY_MAX, Log, LogFrame};
+use crate::maintenance::{DeadBytes, MaintenanceSignal, MaintenanceState, merge_due_records};
 use crate::manifest::{LogEntry, Manifest};
 use crate::segment;
-use crate::segment::sidecar::Kind;
+use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::{Segment, SegmentView};
-use crate::suspect::Watched;
-use crate::term::Terms;
-use crate::upkeep::{Dead, Known, Signal, merge_due_records};
+use crate::suspect::WatchedSearch;
+use crate::term::TermHasher;
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
 const SYNC_BYTES_MAX: usize = 32 << 20;
@@ -47,19 +49,19 @@ pub(crate) const FROZEN_MAX: usize = 4;
 
 /// What readers see: sealed segments, heads being sealed, the head being written. Replaced as a
 /// whole.
-pub(crate) struct View {
+pub(crate) struct ShelfView {
     /// Ascending by the logs they cover.
     pub segments: Vec<Arc<Segment>>,
     /// Oldest first.
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
     /// All parts except the active head, as readers see them.
-    parts: Parts,
+    parts: SnapshotSources,
     /// All parts except the active head, as the writer sees them.
-    writing: Parts,
+    writing: SnapshotSources,
 }
 
-impl View {
+impl ShelfView {
     pub(crate) fn new(
         segments: Vec<Arc<Segment>>,
         frozen: Vec<Arc<Head>>,
@@ -68,14 +70,14 @@ impl View {
         let parts = |writing| {
             let segments = segments.iter().map(|segment| {
                 let segment = Arc::clone(segment);
-                Arc::new(SegmentView { segment, writing }) as Arc<dyn Part>
+                Arc::new(SegmentView { segment, writing }) as Arc<dyn AnySource>
             });
             let heads = frozen.iter().map(|head| {
                 let view =
                     if writing { HeadView::writing(head) } else { HeadView::published(head) };
-                Arc::new(view) as Arc<dyn Part>
+                Arc::new(view) as Arc<dyn AnySource>
             });
-            Parts::new(&segments.chain(heads).collect::<Vec<_>>())
+            SnapshotSources::new(&segments.chain(heads).collect::<Vec<_>>())
         };
         let (parts, writing) = (parts(false), parts(true));
         Self { segments, frozen, active, parts, writing }
@@ -92,7 +94,7 @@ impl View {
     }
 
     /// Returns the active head as readers see it now, and the last sequence number that they see.
-    fn now(&self) -> (Arc<dyn Part>, u64) {
+    fn now(&self) -> (Arc<dyn AnySource>, u64) {
         let head = HeadView::published(&self.active);
         let seq = self.active.base + head.rows();
         (Arc::new(head), seq)
@@ -112,28 +114,28 @@ impl View {
     }
 
     /// Finds a live record by its id, as the writer (`writing`) or as readers see it.
-    fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<Target> {
+    fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<LiveRow> {
         for head in self.heads() {
             let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
             if let Some(row) = view.find(id, hash).filter(|&row| !view.is_dead(row)) {
-                return Some(Target::Head(Arc::clone(head), row));
+                return Some(LiveRow::Head(Arc::clone(head), row));
             }
         }
         self.segments.iter().rev().find_map(|segment| {
             let bits = if writing { &segment.dead.doomed } else { &segment.dead.dead };
             let row = segment.rows_of(id, hash).find(|&row| !bits.get(row))?;
-            Some(Target::Segment(Arc::clone(segment), row))
+            Some(LiveRow::Segment(Arc::clone(segment), row))
         })
     }
 }
 
 /// A live row.
-pub(crate) enum Target {
+pub(crate) enum LiveRow {
     Head(Arc<Head>, u32),
     Segment(Arc<Segment>, u32),
 }
 
-impl Target {
+impl LiveRow {
     /// The number of the log that the row's record was put in.
     fn log(&self) -> u32 {
         match self {
@@ -162,7 +164,7 @@ impl Target {
 }
 
 /// The end of the log that is being written.
-pub(crate) struct Tail {
+pub(crate) struct LogTail {
     file: Box<dyn DiskFile>,
     salt: u32,
     len: u64,
@@ -170,7 +172,7 @@ pub(crate) struct Tail {
     reserved: u64,
 }
 
-impl Tail {
+impl LogTail {
     /// The tail of a file of `len` bytes.
     pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
         Self { file, salt, len, reserved: len }
@@ -205,11 +207,11 @@ impl Tail {
 }
 
 /// State that only the committing thread touches.
-pub(crate) struct Writing {
+pub(crate) struct LogWriterState {
     /// `None` in a process that only reads.
-    pub tail: Option<Tail>,
+    pub tail: Option<LogTail>,
     /// The tail, kept while another process may continue the log.
-    pub released: Option<Released>,
+    pub released: Option<ReleasedShelf>,
     /// Number of records taken in from another process.
     pub followed: u64,
     /// Why writing has stopped, once a write or sync has failed.
@@ -220,13 +222,13 @@ pub(crate) struct Writing {
     pub start: Vec<u8>,
     pub terms: Vec<u64>,
     pub effects: Effects,
-    pub targets: Vec<Target>,
-    pub step: Step,
+    pub targets: Vec<LiveRow>,
+    pub step: EraseStep,
 }
 
 /// The deletions of one step of a commit.
 #[derive(Default)]
-pub(crate) struct Step {
+pub(crate) struct EraseStep {
     left: usize,
     /// Whether more records are to be deleted than `left` allows.
     unfinished: bool,
@@ -234,8 +236,8 @@ pub(crate) struct Step {
     erased: Vec<Id>,
 }
 
-impl Writing {
-    pub fn new(tail: Option<Tail>) -> Self {
+impl LogWriterState {
+    pub fn new(tail: Option<LogTail>) -> Self {
         Self {
             tail,
             released: None,
@@ -246,14 +248,14 @@ impl Writing {
             terms: Vec::new(),
             effects: Effects::default(),
             targets: Vec::new(),
-            step: Step::default(),
+            step: EraseStep::default(),
         }
     }
 
     /// Adds a frame to the batch and returns its offset from the batch's start.
-    fn gather(&mut self, frame: Frame<'_>, salt: u32) -> usize {
+    fn gather(&mut self, frame: LogFrame<'_>, salt: u32) -> usize {
         if self.frames.is_empty() {
-            self.frames.resize(Frame::BATCH_BYTES, 0);
+            self.frames.resize(LogFrame::BATCH_BYTES, 0);
         }
         let at = self.frames.len();
         frame.write(salt, &mut self.frames);
@@ -262,47 +264,47 @@ impl Writing {
 }
 
 /// State that the threads of a shelf share.
-pub(crate) struct Shelf {
+pub(crate) struct EmbeddedShelf {
     pub dir: PathBuf,
-    pub options: Options,
+    pub options: EmbeddedOptions,
     pub rules: Box<dyn Rules>,
-    pub terms: Terms,
-    pub view: ArcSwap<View>,
+    pub terms: TermHasher,
+    pub view: ArcSwap<ShelfView>,
     /// Locked before `manifest` where both are needed.
-    pub writing: Mutex<Writing>,
+    pub writing: Mutex<LogWriterState>,
     pub manifest: Mutex<Manifest>,
     /// Held during maintenance: one sealing, merging or rewriting at a time.
-    pub upkeep: Mutex<()>,
+    pub maintenance: Mutex<()>,
     /// What maintenance remembers from one round to the next.
-    pub known: Mutex<Known>,
+    pub known: Mutex<MaintenanceState>,
     /// How many times an unreadable part of a file was noticed.
     pub losses: AtomicU64,
-    pub signal: Mutex<Signal>,
+    pub signal: Mutex<MaintenanceSignal>,
     pub signalled: Condvar,
     pub written_bytes: AtomicU64,
     /// Durations of the log's syncs.
     pub syncs: Histogram,
     /// The work that maintenance has done.
-    pub done: Mutex<Upkeep>,
+    pub done: Mutex<MaintenanceStats>,
 }
 
 /// The embedded archive of one network. Dropping it ends its maintenance thread. No other closing
 /// is needed, since acknowledged writes are durable.
-pub struct Embedded {
-    pub(crate) shelf: Arc<Shelf>,
+pub struct EmbeddedStore {
+    pub(crate) shelf: Arc<EmbeddedShelf>,
     /// What was found and repaired when the shelf was opened.
     pub(crate) notes: Vec<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// What was found and repaired when the shelf was opened, in sentences for its operator.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 }
 
-impl Drop for Embedded {
+impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.shelf.signal.lock().stop = true;
         self.shelf.signalled.notify_all();
@@ -313,15 +315,15 @@ impl Drop for Embedded {
     }
 }
 
-impl Shelf {
+impl EmbeddedShelf {
     /// Creates a log file with a durable header and returns its tail.
-    pub fn new_log(&self, number: u32) -> io::Result<Tail> {
+    pub fn new_log(&self, number: u32) -> io::Result<LogTail> {
         let salt = random_u32()?;
         let mut file = self.options.disk.create(&log::path(&self.dir, number, 0))?;
         file.write_all(&log::header(number, 0, salt))?;
         file.sync()?;
         self.options.disk.sync_dir(&self.dir.join("log"))?;
-        Ok(Tail::new(file, salt, log::HEADER))
+        Ok(LogTail::new(file, salt, log::HEADER))
     }
 
     /// Opens, for reading, a log that is being written.
@@ -336,7 +338,7 @@ impl Shelf {
     }
 
     /// Begins a new log and head. The old head is left for sealing.
-    fn rotate(&self, writing: &mut Writing) -> io::Result<()> {
+    fn rotate(&self, writing: &mut LogWriterState) -> io::Result<()> {
         let view = self.view.load_full();
         let number = view.active.log.number + 1;
         let tail = self.new_log(number)?;
@@ -361,17 +363,20 @@ impl Shelf {
         self.update_view(|view| {
             let mut frozen = view.frozen.clone();
             frozen.push(Arc::clone(&view.active));
-            View::new(view.segments.clone(), frozen, Arc::clone(head))
+            ShelfView::new(view.segments.clone(), frozen, Arc::clone(head))
         });
     }
 
     /// Replaces the view. Both threads that replace it hold `writing`.
-    pub fn update_view(&self, change: impl Fn(&View) -> View) {
+    pub fn update_view(&self, change: impl Fn(&ShelfView) -> ShelfView) {
         self.view.rcu(|view| Arc::new(change(view)));
     }
 
     /// Begins a new head if the active one is full, and leaves the full one to maintenance.
-    fn make_room<'a>(&'a self, mut writing: MutexGuard<'a, Writing>) -> Result<(), CommitError> {
+    fn make_room<'a>(
+        &'a self,
+        mut writing: MutexGuard<'a, LogWriterState>,
+    ) -> Result<(), CommitError> {
         let view = self.view.load();
         let note = |error: &CommitError| {
             if let CommitError::Stopped(reason) = error {
@@ -391,7 +396,7 @@ impl Shelf {
             let reason = format!("a new log could not be begun: {error}");
             writing.stopped = Some(reason.clone());
             self.known.lock().untidy = true;
-            self.call_upkeep();
+            self.call_maintenance();
             return Err(CommitError::Stopped(reason));
         }
         drop(writing);
@@ -399,7 +404,7 @@ impl Shelf {
     }
 
     /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
-    fn commit_piece(&self, writes: &[Write], done: &mut Committed) -> Result<(), CommitError> {
+    fn commit_piece(&self, writes: &[Write], done: &mut CommitResult) -> Result<(), CommitError> {
         let writing = self.writing.lock();
         if let Some(reason) = &writing.stopped {
             return Err(CommitError::Stopped(reason.clone()));
@@ -417,7 +422,7 @@ impl Shelf {
         }
         writing.frames.clear();
         writing.targets.clear();
-        writing.step = Step { left: ERASE_STEP, ..Step::default() };
+        writing.step = EraseStep { left: ERASE_STEP, ..EraseStep::default() };
         for write in writes {
             if writing.frames.len() >= SYNC_BYTES_MAX {
                 self.flush(&mut writing, &view)?;
@@ -452,13 +457,13 @@ impl Shelf {
         drop(writing);
         if self.options.background && writes.iter().any(|write| matches!(write, Write::Erase(_))) {
             // A log may now be due for a rewrite, and the next commit may be far off.
-            self.call_upkeep();
+            self.call_maintenance();
         }
         Ok(())
     }
 
     /// Makes the gathered batch durable, then visible to readers.
-    fn flush(&self, writing: &mut Writing, view: &View) -> Result<(), CommitError> {
+    fn flush(&self, writing: &mut LogWriterState, view: &ShelfView) -> Result<(), CommitError> {
         if let Err(error) = self.append(writing, &view.active.log) {
             let reason = format!("the log could not be written: {error}");
             writing.stopped = Some(reason.clone());
@@ -470,8 +475,8 @@ impl Shelf {
     }
 
     /// Writes and syncs the gathered frames.
-    fn append(&self, writing: &mut Writing, log: &Log) -> io::Result<()> {
-        let Writing { tail, frames, start, .. } = writing;
+    fn append(&self, writing: &mut LogWriterState, log: &Log) -> io::Result<()> {
+        let LogWriterState { tail, frames, start, .. } = writing;
         if frames.is_empty() {
             return Ok(());
         }
@@ -483,9 +488,9 @@ impl Shelf {
             return Err(io::Error::other(format!("a batch would make it {end} bytes long")));
         }
         start.clear();
-        let inner = frames.len() - Frame::BATCH_BYTES;
-        Frame::Batch(inner as u32).write(tail.salt, start);
-        frames[..Frame::BATCH_BYTES].copy_from_slice(start);
+        let inner = frames.len() - LogFrame::BATCH_BYTES;
+        LogFrame::Batch(inner as u32).write(tail.salt, start);
+        frames[..LogFrame::BATCH_BYTES].copy_from_slice(start);
         let written = tail.append(frames, &self.syncs);
         let bytes = frames.len() as u64;
         frames.clear();
@@ -499,8 +504,8 @@ impl Shelf {
     /// in no log yet: if the search needs one, the gathered batch is made durable first.
     fn find(
         &self,
-        writing: &mut Writing,
-        view: &View,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
         query: &Query,
         limit: usize,
     ) -> Result<Vec<Position>, CommitError> {
@@ -515,8 +520,8 @@ impl Shelf {
 
     fn put(
         &self,
-        writing: &mut Writing,
-        view: &View,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
         bytes: &[u8],
     ) -> Result<Outcome, CommitError> {
         let record =
@@ -535,8 +540,8 @@ impl Shelf {
 
     fn put_with(
         &self,
-        writing: &mut Writing,
-        view: &View,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
         record: &Record<'_>,
         effects: &Effects,
     ) -> Result<Outcome, CommitError> {
@@ -579,12 +584,17 @@ impl Shelf {
         let head = &view.active;
         let Some(tail) = &writing.tail else { return Ok(Outcome::Duplicate) };
         let (salt, start) = (tail.salt, tail.len as usize);
-        let offset = start + writing.gather(Frame::Put(record.bytes()), salt);
+        let offset = start + writing.gather(LogFrame::Put(record.bytes()), salt);
         let row = head.insert(record, offset as u32, &mut writing.terms);
         Ok(Outcome::Stored { seq: head.base + u64::from(row) + 1 })
     }
 
-    fn erase(&self, writing: &mut Writing, view: &View, query: &Query) -> Result<u64, CommitError> {
+    fn erase(
+        &self,
+        writing: &mut LogWriterState,
+        view: &ShelfView,
+        query: &Query,
+    ) -> Result<u64, CommitError> {
         let left = writing.step.left;
         let mut found = self.find(writing, view, query, query.limit.min(left + 1))?;
         writing.step.unfinished = found.len() > left;
@@ -595,12 +605,12 @@ impl Shelf {
     }
 
     /// Gathers the deletions of the records found.
-    fn delete(&self, writing: &mut Writing, view: &View, found: &[Position]) {
+    fn delete(&self, writing: &mut LogWriterState, view: &ShelfView, found: &[Position]) {
         let Some(salt) = writing.tail.as_ref().map(|tail| tail.salt) else { return };
         for Position { id, .. } in found {
             if let Some(target) = view.locate(id, self.terms.id(id), true) {
                 target.doom();
-                writing.gather(Frame::Delete { id: *id, log: target.log() }, salt);
+                writing.gather(LogFrame::Delete { id: *id, log: target.log() }, salt);
                 writing.targets.push(target);
                 writing.step.erased.push(*id);
             }
@@ -610,10 +620,10 @@ impl Shelf {
 
 /// Finds the records that match, as the writer sees them.
 fn find(
-    view: &View,
+    view: &ShelfView,
     query: &Query,
     limit: usize,
-    terms: &Terms,
+    terms: &TermHasher,
 ) -> Result<Vec<Position>, SearchError> {
     let mut found = Vec::new();
     // Most rules match nothing, which is found out here without preparing a search.
@@ -623,9 +633,9 @@ fn find(
     }
     let head = HeadView::writing(&view.active);
     let questions =
-        Prepared::opened(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
-    let head: Arc<dyn Part> = Arc::new(head);
-    let mut search = Merged::new(&view.writing, &head, questions, 0);
+        PreparedQuery::opened(Query { limit: query.limit.min(limit), ..query.clone() }, terms);
+    let head: Arc<dyn AnySource> = Arc::new(head);
+    let mut search = SnapshotSearch::new(&view.writing, &head, questions, 0);
     search.slice(u64::MAX, &mut |record| {
         found.push(Position::of(record));
         ControlFlow::Continue(())
@@ -634,12 +644,12 @@ fn find(
 }
 
 /// Whether a record of these kinds may have the term, as the writer sees it. False is certain.
-fn may_match(view: &View, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
+fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
     HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }
 
 /// Returns a term that every matching record has, if there is one.
-fn cheapest_term(query: &Query, terms: &Terms) -> Option<u64> {
+fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
     let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
         [one] => Some(terms.label(label.name, one)),
         _ => None,
@@ -654,12 +664,12 @@ pub(crate) fn random_u32() -> io::Result<u32> {
     getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
 }
 
-impl Store for Embedded {
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+impl Store for EmbeddedStore {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         commit_whole(writes, |writes| self.commit_some(writes))
     }
 
-    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         for (index, write) in writes.iter().enumerate() {
             if let Write::Put(bytes) = write {
                 if bytes.len() > BODY_MAX {
@@ -670,7 +680,7 @@ impl Store for Embedded {
                     .map_err(|source| CommitError::Record { index, source })?;
             }
         }
-        let mut done = Committed::default();
+        let mut done = CommitResult::default();
         let mut rest = writes;
         while !rest.is_empty() && !done.unfinished {
             let (mut bytes, mut head_bytes) = (0, 0);
@@ -698,16 +708,16 @@ impl Store for Embedded {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let questions = Prepared::opened(query.clone(), &self.shelf.terms);
+        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load_full();
         let (head, seq) = view.now();
-        let search = Merged::new(&view.parts, &head, questions, seq);
-        Ok(Box::new(Watched { search, view, shelf: Arc::clone(&self.shelf) }))
+        let search = SnapshotSearch::new(&view.parts, &head, questions, seq);
+        Ok(Box::new(WatchedSearch { search, view, shelf: Arc::clone(&self.shelf) }))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
         let query = Query { after: None, limit: usize::MAX, ..query.clone() };
-        let questions = Prepared::opened(query.clone(), &self.shelf.terms);
+        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
         let (view, before) = (self.shelf.view.load(), self.shelf.before());
         let count = count_all(&view.parts, &view.now().0, questions);
         self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
@@ -739,15 +749,15 @@ impl Store for Embedded {
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
-        let questions = Prepared::opened(query.clone(), &self.shelf.terms);
+        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
         let view = self.shelf.view.load();
         Ok(explain_all(&view.parts, &view.now().0, questions))
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> StoreStats {
         let view = self.shelf.view.load_full();
-        let dead = Dead::of(&view, &self.shelf.options);
-        let mut stats = Stats {
+        let dead = DeadBytes::of(&view, &self.shelf.options);
+        let mut stats = StoreStats {
             segments: view.segments.len() as u64,
             dead_bytes: dead.all,
             reclaimable_bytes: dead.reclaimable(&self.shelf.options),
@@ -756,11 +766,11 @@ impl Store for Embedded {
             merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
             syncs: self.shelf.syncs.read(),
             damaged_files: self.shelf.damaged_files(&view),
-            upkeep_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
-            upkeep: *self.shelf.done.lock(),
-            ..Stats::default()
+            maintenance_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
+            maintenance: *self.shelf.done.lock(),
+            ..StoreStats::default()
         };
-        let span = |stats: &mut Stats, span: Option<(u64, u64)>| {
+        let span = |stats: &mut StoreStats, span: Option<(u64, u64)>| {
             if let Some((oldest, newest)) = span {
                 stats.oldest = Some(stats.oldest.map_or(oldest, |known| known.min(oldest)));
                 stats.newest = Some(stats.newest.map_or(newest, |known| known.max(newest)));
@@ -783,8 +793,8 @@ impl Store for Embedded {
             stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
             stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
             if segment.entry.dead > 0 {
-                let words = segment::view::Dead::words_on_disk(segment.file.rows);
-                stats.index_bytes += Kind::Dead.bytes(words);
+                let words = segment::view::RowMarks::words_on_disk(segment.file.rows);
+                stats.index_bytes += SidecarKind::Dead.bytes(words);
             }
             for log in segment.logs.iter().flatten() {
                 stats.log_bytes += log.written();

@@ -6,32 +6,32 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hark_archive::query::merge::Merged;
+use hark_archive::query::merge::SnapshotSearch;
 use hark_archive::query::plan::Set;
-use hark_archive::{Progress, Record, Search, SearchError};
+use hark_archive::{Record, Search, SearchError, SearchProgress};
 
 use crate::map;
-use crate::shelf::{Shelf, View};
+use crate::shelf::{EmbeddedShelf, ShelfView};
 
 /// A search that fails if a part of a file that it needed could not be read.
-pub(crate) struct Watched {
-    pub search: Merged,
-    pub view: Arc<View>,
-    pub shelf: Arc<Shelf>,
+pub(crate) struct WatchedSearch {
+    pub search: SnapshotSearch,
+    pub view: Arc<ShelfView>,
+    pub shelf: Arc<EmbeddedShelf>,
 }
 
 /// The failed reads that were known before a query or a job.
-pub(crate) struct Before {
+pub(crate) struct ReadFaults {
     faults: u64,
     losses: u64,
 }
 
-impl Search for Watched {
+impl Search for WatchedSearch {
     fn slice(
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, SearchError> {
+    ) -> Result<SearchProgress, SearchError> {
         let before = self.shelf.before();
         let progress = self.search.slice(work, sink)?;
         self.shelf.believe(&self.view, &before, || self.search.trouble())?;
@@ -51,14 +51,14 @@ impl Search for Watched {
     }
 }
 
-impl Shelf {
+impl EmbeddedShelf {
     /// Returns the failed reads that are known now.
-    pub(crate) fn before(&self) -> Before {
-        Before { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }
+    pub(crate) fn before(&self) -> ReadFaults {
+        ReadFaults { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }
     }
 
     /// Whether a part of a file of the view could not be read since `before`.
-    pub(crate) fn has_lost(&self, view: &View, before: &Before) -> bool {
+    pub(crate) fn has_lost(&self, view: &ShelfView, before: &ReadFaults) -> bool {
         if map::faults() == before.faults {
             return false;
         }
@@ -71,8 +71,8 @@ impl Shelf {
     /// a reason not to trust the result.
     pub(crate) fn believe(
         &self,
-        view: &View,
-        before: &Before,
+        view: &ShelfView,
+        before: &ReadFaults,
         trouble: impl FnOnce() -> Option<String>,
     ) -> Result<(), SearchError> {
         if map::faults() == 0 {
@@ -87,7 +87,7 @@ impl Shelf {
 
     /// Notes the files of a view of which a part could not be read, logs each file once, and calls
     /// maintenance.
-    pub(crate) fn note_unreadable(&self, view: &View) {
+    pub(crate) fn note_unreadable(&self, view: &ShelfView) {
         let mut known = self.known.lock();
         let mut is_new = false;
         for (path, faults) in view.unreadable(&self.dir) {
@@ -105,12 +105,12 @@ impl Shelf {
         if is_new {
             self.losses.fetch_add(1, Ordering::AcqRel);
             drop(known);
-            self.call_upkeep();
+            self.call_maintenance();
         }
     }
 
     /// Returns the files that are damaged, or of which a part could not be read, sorted by name.
-    pub(crate) fn damaged_files(&self, view: &View) -> Vec<String> {
+    pub(crate) fn damaged_files(&self, view: &ShelfView) -> Vec<String> {
         let damaged: Vec<PathBuf> = self.known.lock().damaged.keys().cloned().collect();
         let unreadable = if map::faults() > 0 { view.unreadable(&self.dir) } else { Vec::new() };
         let unreadable = unreadable.into_iter().map(|(path, _)| path);

@@ -14,13 +14,13 @@ pub const SECRET: usize = 16;
 
 /// The hash functions of one shelf, and the labels whose values are listed.
 #[derive(Clone, Copy)]
-pub struct Terms {
+pub struct TermHasher {
     hasher: SipHasher13,
     every: u64,
     listed: &'static [u8],
 }
 
-impl Terms {
+impl TermHasher {
     /// Makes the hash functions from the shelf's secret. The values of the labels named in `listed`
     /// are listed.
     pub fn new(secret: &[u8; SECRET], listed: &'static [u8]) -> Self {
@@ -42,8 +42,8 @@ impl Terms {
     pub fn of(&self, record: &Record<'_>, terms: &mut Vec<u64>) {
         terms.clear();
         terms.push(self.every);
-        terms.extend(record.author().map(|author| prepared::Terms::author(self, author)));
-        let label = |(name, value): (u8, &[u8])| prepared::Terms::label(self, name, value);
+        terms.extend(record.author().map(|author| prepared::TermMap::author(self, author)));
+        let label = |(name, value): (u8, &[u8])| prepared::TermMap::label(self, name, value);
         terms.extend(record.labels().map(label));
         terms.sort_unstable();
         terms.dedup();
@@ -56,7 +56,7 @@ fn hash(mut hasher: SipHasher13, class: u8, name: u8, value: &[u8]) -> u64 {
     hasher.finish()
 }
 
-impl prepared::Terms for Terms {
+impl prepared::TermMap for TermHasher {
     fn id(&self, id: &Id) -> u64 {
         let mut hasher = self.hasher;
         hasher.write(id);

@@ -5,17 +5,17 @@ use std::alloc::System;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::{Id, Query, Record, Store as _, Write};
-use hark_codec::record::{self, Place};
+use hark_codec::record::{self, LabelPosition};
 use hark_testkit::allocations::{Counting, bytes_of_this_thread};
 
 use crate::check::check;
 use crate::head::{Head, ROWS_MAX};
-use crate::log::{self, Frame, Log};
+use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest};
-use crate::term::Terms;
-use crate::{Embedded, Options, rebuild};
+use crate::term::TermHasher;
+use crate::{EmbeddedOptions, EmbeddedStore, rebuild};
 
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
@@ -35,8 +35,8 @@ impl Shelf {
         Self(std::env::temp_dir().join(format!("hark-bounds-{name}-{}", std::process::id())))
     }
 
-    fn open(&self, options: &Options) -> Embedded {
-        Embedded::open(&self.0, Box::new(KeepAll), options.clone()).expect("opens")
+    fn open(&self, options: &EmbeddedOptions) -> EmbeddedStore {
+        EmbeddedStore::open(&self.0, Box::new(KeepAll), options.clone()).expect("opens")
     }
 }
 
@@ -49,12 +49,13 @@ fn id(number: u32) -> Id {
 /// Makes a record with `labels` labels that no other record has, and `bytes` bytes of content.
 fn record_of(number: u32, kind: u32, labels: u32, bytes: usize) -> Box<[u8]> {
     let time = u64::from(number);
-    let head = record::Head { id: id(number), time, author: Some([1; 32]), kind, expires: None };
+    let head =
+        record::RecordHeader { id: id(number), time, author: Some([1; 32]), kind, expires: None };
     let values: Vec<[u8; 8]> = (0..labels)
         .map(|label| (u64::from(number) << 32 | u64::from(label)).to_be_bytes())
         .collect();
     let mut out = Vec::new();
-    let labels = values.iter().map(|value| (b't', Place::Bytes(&value[..])));
+    let labels = values.iter().map(|value| (b't', LabelPosition::Bytes(&value[..])));
     record::write(&mut out, &head, &vec![b'x'; bytes], labels);
     out.into()
 }
@@ -64,7 +65,7 @@ fn put(numbers: std::ops::Range<u32>, labels: u32, bytes: usize) -> Vec<Write> {
 }
 
 /// Asserts that exactly the records of these numbers are found: by their ids, and by one query.
-fn assert_found(store: &Embedded, numbers: std::ops::Range<u32>) {
+fn assert_found(store: &EmbeddedStore, numbers: std::ops::Range<u32>) {
     let missing: Vec<u32> =
         numbers.clone().filter(|&number| !store.knows(&id(number)).expect("answers")).collect();
     assert_eq!(missing, [0; 0], "not found by their ids");
@@ -78,20 +79,20 @@ fn assert_found(store: &Embedded, numbers: std::ops::Range<u32>) {
     assert_eq!(seen, numbers.rev().collect::<Vec<_>>(), "newest first");
 }
 
-fn faults(shelf: &Path, options: &Options) -> String {
+fn faults(shelf: &Path, options: &EmbeddedOptions) -> String {
     let report = check(shelf, options, &mut |_| {}).expect("checks");
     let told: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     told.join("\n")
 }
 
-fn quiet() -> Options {
-    Options { background: false, ..Options::default() }
+fn quiet() -> EmbeddedOptions {
+    EmbeddedOptions { background: false, ..EmbeddedOptions::default() }
 }
 
 #[test]
 fn logs_end_where_indices_reach_whatever_is_set() {
     let shelf = Shelf::new("long");
-    let options = Options { log_bytes_max: u64::MAX, ..quiet() };
+    let options = EmbeddedOptions { log_bytes_max: u64::MAX, ..quiet() };
     let store = shelf.open(&options);
     // Three times the bytes that one log may have.
     for at in 0..30 {
@@ -106,7 +107,7 @@ fn logs_end_where_indices_reach_whatever_is_set() {
 #[test]
 fn heads_end_where_they_are_full_whatever_is_set() {
     let shelf = Shelf::new("rows");
-    let options = Options { seal_records: u32::MAX, ..quiet() };
+    let options = EmbeddedOptions { seal_records: u32::MAX, ..quiet() };
     let store = shelf.open(&options);
     let rows = ROWS_MAX as u32 + 1_000;
     for from in (0..rows).step_by(6_000) {
@@ -119,7 +120,7 @@ fn heads_end_where_they_are_full_whatever_is_set() {
 fn a_log_is_read_whole_though_less_is_set_than_when_it_was_written() {
     let shelf = Shelf::new("lowered");
     shelf.open(&quiet()).commit(&put(0..40, 1, 10_000)).expect("commits");
-    let lowered = Options { log_bytes_max: 1, ..quiet() };
+    let lowered = EmbeddedOptions { log_bytes_max: 1, ..quiet() };
     let store = shelf.open(&lowered);
     assert_found(&store, 0..40);
     store.commit(&put(40..41, 1, 10_000)).expect("commits");
@@ -147,31 +148,31 @@ fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
 /// Leaves a shelf as an earlier version could: log 1 with records 0..10; log 2, too long, with
 /// 10..`end`; and log 3 with record `end` and the deletions of 5, 50 and 51, where 50 is put again.
 fn leave_long_log(shelf: &Shelf, end: u32, sealed: bool) {
-    let store = shelf.open(&Options { seal_records: 10, ..quiet() });
+    let store = shelf.open(&EmbeddedOptions { seal_records: 10, ..quiet() });
     store.commit(&put(0..10, 1, 10_000)).expect("commits");
     if sealed {
         store.commit(&put(10..11, 1, 10_000)).expect("commits");
         assert_eq!(store.stats().segments, 1);
     }
     drop(store);
-    let write = |number: u32, batches: Vec<Vec<Frame<'_>>>| {
+    let write = |number: u32, batches: Vec<Vec<LogFrame<'_>>>| {
         let mut out = log::header(number, 0, 7).to_vec();
         for batch in batches {
             let mut frames = Vec::new();
             for frame in batch {
                 frame.write(7, &mut frames);
             }
-            Frame::Batch(frames.len() as u32).write(7, &mut out);
+            LogFrame::Batch(frames.len() as u32).write(7, &mut out);
             out.append(&mut frames);
         }
         std::fs::write(log::path(&shelf.0, number, 0), &out).expect("is written");
         out.len() as u64
     };
     let records: Vec<Box<[u8]>> = (0..=end).map(|number| record_of(number, 1, 1, 10_000)).collect();
-    let put = |number: u32| Frame::Put(&records[number as usize]);
+    let put = |number: u32| LogFrame::Put(&records[number as usize]);
     let long = write(2, (10..end).map(|number| vec![put(number)]).collect());
     assert!(long > log::BYTES_MAX);
-    let gone = |number, log| Frame::Delete { id: id(number), log };
+    let gone = |number, log| LogFrame::Delete { id: id(number), log };
     write(3, vec![vec![put(end), gone(5, 1)], vec![gone(50, 2), gone(51, 2), put(50)]]);
     let mut manifest =
         Manifest::read(&crate::disk::RealDisk, &shelf.0).expect("is read").expect("is there");
@@ -188,8 +189,8 @@ fn a_log_that_indices_do_not_reach_is_refused_found_by_a_check_and_divided_by_a_
         leave_long_log(&shelf, 250, sealed);
         let options = quiet();
         let refusals = [
-            Embedded::open(&shelf.0, Box::new(KeepAll), options.clone()).err(),
-            Embedded::open_read_only(&shelf.0, options.clone()).err(),
+            EmbeddedStore::open(&shelf.0, Box::new(KeepAll), options.clone()).err(),
+            EmbeddedStore::open_read_only(&shelf.0, options.clone()).err(),
         ];
         for refusal in refusals {
             let words = refusal.expect("is refused").to_string();
@@ -224,7 +225,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
             (0..records).map(|number| record_of(number, number % 5, labels, 0)).collect();
         let mut scratch = Vec::with_capacity(3_000);
         let before = bytes_of_this_thread();
-        let head = Head::new(Arc::new(Log::empty()), Terms::new(&[7; 16], &[]), 0, 1_000);
+        let head = Head::new(Arc::new(Log::empty()), TermHasher::new(&[7; 16], &[]), 0, 1_000);
         let empty = bytes_of_this_thread();
         for bytes in &records {
             head.insert(&Record::new(bytes).expect("sound"), 0, &mut scratch);
@@ -244,7 +245,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
 }
 
 /// Bytes of memory of all heads of a store.
-fn heads_bytes(store: &Embedded) -> u64 {
+fn heads_bytes(store: &EmbeddedStore) -> u64 {
     let view = store.shelf.view.load();
     view.frozen.iter().chain([&view.active]).map(|head| head.bytes()).sum()
 }
@@ -254,7 +255,8 @@ fn heads_of_records_with_many_labels_are_sealed_by_their_memory() {
     let shelf = Shelf::new("labels");
     let max = 2 << 20;
     for background in [false, true] {
-        let options = Options { head_bytes_max: max, background, ..Options::default() };
+        let options =
+            EmbeddedOptions { head_bytes_max: max, background, ..EmbeddedOptions::default() };
         let store = shelf.open(&options);
         let from = if background { 100 } else { 0 };
         for number in from..from + 100 {
@@ -268,7 +270,7 @@ fn heads_of_records_with_many_labels_are_sealed_by_their_memory() {
         assert!(heads_bytes(&store) <= max * 4, "at the start");
     }
     // A large batch is committed in pieces.
-    let options = Options { head_bytes_max: max, ..quiet() };
+    let options = EmbeddedOptions { head_bytes_max: max, ..quiet() };
     let store = shelf.open(&options);
     store.commit(&put(200..260, 1_500, 0)).expect("commits");
     assert!(heads_bytes(&store) <= max * 4);
@@ -286,7 +288,7 @@ fn logs_whose_heads_would_take_too_much_memory_are_divided_at_the_start() {
     store.commit(&[Write::Erase(Box::new(erased))]).expect("commits");
     let taken = heads_bytes(&store);
     drop(store);
-    let options = Options { head_bytes_max: 512 << 10, ..quiet() };
+    let options = EmbeddedOptions { head_bytes_max: 512 << 10, ..quiet() };
     assert!(taken > options.head_bytes_max * 6, "{taken}");
     for _ in 0..2 {
         let store = shelf.open(&options);
@@ -306,7 +308,7 @@ fn logs_whose_heads_would_take_too_much_memory_are_divided_at_the_start() {
 fn merged_segments_are_bounded_by_their_lists_as_well() {
     let shelf = Shelf::new("weight");
     let options =
-        Options { seal_records: 2, merge_fan_in: 2, segment_records_max: 4_000, ..quiet() };
+        EmbeddedOptions { seal_records: 2, merge_fan_in: 2, segment_records_max: 4_000, ..quiet() };
     let store = shelf.open(&options);
     for number in 0..40 {
         store.commit(&put(number..number + 1, 500, 0)).expect("commits");
@@ -323,7 +325,7 @@ fn merged_segments_are_bounded_by_their_lists_as_well() {
 #[test]
 fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
     let shelf = Shelf::new("rare");
-    let options = Options { seal_records: 640, ..quiet() };
+    let options = EmbeddedOptions { seal_records: 640, ..quiet() };
     let store = shelf.open(&options);
     let mut writes = put(0..640, 1, 0);
     for number in (0..640).step_by(64) {

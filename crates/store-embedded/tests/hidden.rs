@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Gate, Head, LabelSet, Query, Store, Write};
-use hark_store_embedded::{Embedded, Options};
+use hark_archive::{Gate, LabelSet, Query, RecordHeader, Store, Write};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::hidden::{HIDDEN, SEEN, Secrets, Seen, compare, put};
 use hark_testkit::random::encode;
@@ -26,14 +26,14 @@ impl Drop for Folder {
     }
 }
 
-fn open(path: &Path, seal_records: usize) -> Embedded {
-    let options = Options {
+fn open(path: &Path, seal_records: usize) -> EmbeddedStore {
+    let options = EmbeddedOptions {
         seal_records: seal_records as u32,
         merge_fan_in: 3,
         background: false,
-        ..Options::default()
+        ..EmbeddedOptions::default()
     };
-    Embedded::open(path, Box::new(KeepAll), options).expect("the shelf opens")
+    EmbeddedStore::open(path, Box::new(KeepAll), options).expect("the shelf opens")
 }
 
 fn seed() -> u64 {
@@ -79,8 +79,13 @@ fn a_key_with_many_wraps_costs_others_as_much_as_one_with_none() {
     let wrap = |n: u32, to: &[u8; 32], author| {
         let mut id = [9; 32];
         id[..4].copy_from_slice(&n.to_be_bytes());
-        let head =
-            Head { id, time: u64::from(n), author: Some(author), kind: 1_059, expires: None };
+        let head = RecordHeader {
+            id,
+            time: u64::from(n),
+            author: Some(author),
+            kind: 1_059,
+            expires: None,
+        };
         Write::Put(encode(&head, &[(b'p', hex(to))]))
     };
     let folder = Folder::new("hidden-keys");

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::Refusal;
+use hark_archive::effects::Refusal;
 use hark_archive::limits::ERASE_STEP;
-use hark_archive::{Head, Outcome, Query, Store, Write};
+use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::{NostrRules, VANISH};
-use hark_store_embedded::{Embedded, Options};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
@@ -23,16 +23,16 @@ impl Drop for Dir {
 }
 
 /// With small segments, so that what is deleted lies in several and in the head.
-fn open(dir: &Path) -> Embedded {
-    let options = Options { seal_records: 700, ..Options::default() };
-    Embedded::open(dir, Box::new(NostrRules), options).expect("opens")
+fn open(dir: &Path) -> EmbeddedStore {
+    let options = EmbeddedOptions { seal_records: 700, ..EmbeddedOptions::default() };
+    EmbeddedStore::open(dir, Box::new(NostrRules), options).expect("opens")
 }
 
 fn put(number: u32, author: u8, kind: u32, label: (u8, &[u8])) -> Write {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
     let time = NOW - u64::from(number);
-    let head = Head { id, time, author: Some([author; 32]), kind, expires: None };
+    let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
     Write::Put(encode(&head, &[(label.0, label.1.to_vec())]))
 }
 
@@ -98,7 +98,8 @@ fn a_million_vanish_in_steps_of_which_the_longest_is_told() {
         return;
     }
     let dir = Dir(std::env::temp_dir().join(format!("hark-million-{}", std::process::id())));
-    let store = Embedded::open(&dir.0, Box::new(NostrRules), Options::default()).expect("opens");
+    let store = EmbeddedStore::open(&dir.0, Box::new(NostrRules), EmbeddedOptions::default())
+        .expect("opens");
     let count = 1_000_000;
     for first in (1..=count).step_by(1_000) {
         store.commit(&(first..first + 1_000).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();

@@ -43,11 +43,11 @@ pub enum ConnectError {
 }
 
 /// The TLS stream of a connection.
-type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 /// The address of a database.
 #[derive(Clone)]
-pub struct Address {
+pub struct DatabaseAddress {
     /// All settings but those of TLS.
     pub config: Config,
     tls: MakeRustlsConnect,
@@ -55,7 +55,7 @@ pub struct Address {
 
 /// Which properties of a server's certificate are checked.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Check {
+enum CertificateCheck {
     #[default]
     Nothing,
     /// The authority that signed the certificate.
@@ -66,15 +66,15 @@ enum Check {
 
 /// The TLS parameters of a URL.
 #[derive(Default)]
-struct Wishes {
+struct TlsParameters {
     mode: Option<SslMode>,
-    check: Check,
+    check: CertificateCheck,
     roots: Option<String>,
     certificate: Option<String>,
     key: Option<String>,
 }
 
-impl Address {
+impl DatabaseAddress {
     /// Reads a URL, or libpq's list of parameters.
     pub fn read(url: &str) -> Result<Self, AddressError> {
         if is_torn(url) {
@@ -82,7 +82,7 @@ impl Address {
                 "an @ in a password, a name or a parameter is written as %40".into(),
             ));
         }
-        let (rest, wishes) = Wishes::take(url)?;
+        let (rest, wishes) = TlsParameters::take(url)?;
         let mut config: Config = rest.parse().map_err(|error| unreadable(url, &error))?;
         if let Some(mode) = wishes.mode {
             config.ssl_mode(mode);
@@ -113,7 +113,7 @@ impl Address {
     }
 
     /// Connects.
-    pub async fn connect(&self) -> Result<(Client, Connection<Socket, Stream>), ConnectError> {
+    pub async fn connect(&self) -> Result<(Client, Connection<Socket, TlsStream>), ConnectError> {
         self.config.connect(self.tls.clone()).await.map_err(|error| match certificate(&error) {
             Some(reason) => ConnectError::Certificate(reason),
             None => ConnectError::Database(error),
@@ -150,7 +150,7 @@ fn certificate(error: &tokio_postgres::Error) -> Option<String> {
     }
 }
 
-impl Wishes {
+impl TlsParameters {
     /// Takes the TLS parameters out of a URL, and returns the remaining URL for the driver.
     fn take(url: &str) -> Result<(String, Self), AddressError> {
         let Some((place, parameters)) = url.split_once('?').filter(|_| !is_key_value(url)) else {
@@ -169,11 +169,11 @@ impl Wishes {
             }
         }
         if wishes.mode == Some(SslMode::Require)
-            && wishes.check == Check::Nothing
+            && wishes.check == CertificateCheck::Nothing
             && wishes.roots.is_some()
         {
             // Naming an authority asks for it to be checked.
-            wishes.check = Check::Authority;
+            wishes.check = CertificateCheck::Authority;
         }
         let mark = if others.is_empty() { "" } else { "?" };
         Ok((format!("{place}{mark}{}", others.join("&")), wishes))
@@ -183,11 +183,15 @@ impl Wishes {
     fn client(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let roots = match self.check {
-            Check::Nothing => None,
-            Check::Authority | Check::Name => Some(self.roots(&provider)?),
+            CertificateCheck::Nothing => None,
+            CertificateCheck::Authority | CertificateCheck::Name => Some(self.roots(&provider)?),
         };
         let algorithms = provider.signature_verification_algorithms;
-        let verifier = Verifier { roots, by_name: self.check == Check::Name, algorithms };
+        let verifier = CertificateVerifier {
+            roots,
+            by_name: self.check == CertificateCheck::Name,
+            algorithms,
+        };
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
@@ -234,13 +238,13 @@ impl Wishes {
     }
 }
 
-fn mode(value: &str) -> Result<(Option<SslMode>, Check), AddressError> {
+fn mode(value: &str) -> Result<(Option<SslMode>, CertificateCheck), AddressError> {
     let (mode, check) = match value {
-        "disable" => (SslMode::Disable, Check::Nothing),
-        "prefer" => (SslMode::Prefer, Check::Nothing),
-        "require" => (SslMode::Require, Check::Nothing),
-        "verify-ca" => (SslMode::Require, Check::Authority),
-        "verify-full" => (SslMode::Require, Check::Name),
+        "disable" => (SslMode::Disable, CertificateCheck::Nothing),
+        "prefer" => (SslMode::Prefer, CertificateCheck::Nothing),
+        "require" => (SslMode::Require, CertificateCheck::Nothing),
+        "verify-ca" => (SslMode::Require, CertificateCheck::Authority),
+        "verify-full" => (SslMode::Require, CertificateCheck::Name),
         _ => {
             return Err(AddressError(
                 "there is no such sslmode; there are disable, prefer, require, verify-ca and \
@@ -263,13 +267,13 @@ fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Checks a server's certificate as far as `sslmode` requires.
 #[derive(Debug)]
-struct Verifier {
+struct CertificateVerifier {
     roots: Option<Arc<Roots>>,
     by_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -320,19 +324,20 @@ mod tests {
     fn what_is_about_tls_is_taken_out_of_a_url() {
         let url = "postgres://me@host/base?sslmode=verify-full&application_name=a%20b\
                    &sslrootcert=%2Fa%20b.pem";
-        let (rest, wishes) = Wishes::take(url).unwrap();
+        let (rest, wishes) = TlsParameters::take(url).unwrap();
         assert_eq!(rest, "postgres://me@host/base?application_name=a%20b");
-        assert!(wishes.mode == Some(SslMode::Require) && wishes.check == Check::Name);
+        assert!(wishes.mode == Some(SslMode::Require) && wishes.check == CertificateCheck::Name);
         assert_eq!(wishes.roots.as_deref(), Some("/a b.pem"));
-        let (rest, wishes) = Wishes::take("postgres://host/base?sslmode=disable").unwrap();
+        let (rest, wishes) = TlsParameters::take("postgres://host/base?sslmode=disable").unwrap();
         assert_eq!((rest.as_str(), wishes.mode), ("postgres://host/base", Some(SslMode::Disable)));
-        let (_, wishes) = Wishes::take("postgres://host?sslmode=require&sslrootcert=a").unwrap();
-        assert!(wishes.check == Check::Authority);
+        let (_, wishes) =
+            TlsParameters::take("postgres://host?sslmode=require&sslrootcert=a").unwrap();
+        assert!(wishes.check == CertificateCheck::Authority);
     }
 
     #[test]
     fn a_database_on_this_machine_is_known_by_its_address() {
-        let is_near = |url| Address::read(url).unwrap().is_near();
+        let is_near = |url| DatabaseAddress::read(url).unwrap().is_near();
         for url in [
             "postgres://localhost/b",
             "postgres://me@127.0.0.1:5433/b",
@@ -354,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_reads_itself_stays() {
-        let mode = |url| Address::read(url).unwrap().config.get_ssl_mode();
+        let mode = |url| DatabaseAddress::read(url).unwrap().config.get_ssl_mode();
         assert_eq!(mode("host=a dbname=b sslmode=require"), SslMode::Require);
         assert_eq!(mode("host=a dbname=b"), SslMode::Prefer);
         assert_eq!(mode("postgres://a/b"), SslMode::Prefer);
@@ -369,7 +374,8 @@ mod tests {
             ("sslcert=a.pem&sslkey=/none.pem", "sslkey: the file"),
             ("nothing=1", "nothing"),
         ] {
-            let error = Address::read(&format!("postgres://host/base?{parameters}")).err().unwrap();
+            let error =
+                DatabaseAddress::read(&format!("postgres://host/base?{parameters}")).err().unwrap();
             assert!(error.to_string().contains(said), "{parameters}: {error}");
         }
     }

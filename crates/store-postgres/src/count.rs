@@ -7,20 +7,20 @@ use hark_archive::Query;
 use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
 
-use crate::Inner;
-use crate::search::Asked;
-use crate::session::{Fault, Session};
-use crate::terms::Terms;
+use crate::PostgresState;
+use crate::search::SqlQuery;
+use crate::session::{DatabaseSession, StatementError};
+use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 
 /// The conditions and the values of a statement that is being built.
 #[derive(Default)]
-struct Text {
+struct StatementText {
     conditions: Vec<String>,
     values: Vec<Box<dyn ToSql + Sync + Send>>,
 }
 
-impl Text {
+impl StatementText {
     /// Adds a value, and returns the value's name in the text.
     fn value(&mut self, value: impl ToSql + Sync + Send + 'static) -> String {
         self.values.push(Box::new(value));
@@ -45,16 +45,16 @@ fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
 }
 
 /// The statements that count a query's matches. The query's limit and cursor are ignored.
-pub(crate) struct Counting {
+pub(crate) struct CountQuery {
     /// Empty if nothing can match; several if a gate divides the query.
-    statements: Vec<(String, Text)>,
+    statements: Vec<(String, StatementText)>,
     budget: i64,
 }
 
-impl Counting {
-    pub(crate) fn new(inner: &Inner, query: &Query) -> Self {
+impl CountQuery {
+    pub(crate) fn new(inner: &PostgresState, query: &Query) -> Self {
         let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
-        let asked = inner.asked(query, inner.places.now());
+        let asked = inner.asked(query, inner.current.now());
         let budget = i64::try_from(query.budget).unwrap_or(i64::MAX);
         let asked = asked.iter().filter(|asked| !asked.query.is_void());
         let statements = asked.map(|asked| statement(asked, &inner.terms, budget)).collect();
@@ -62,7 +62,10 @@ impl Counting {
     }
 
     /// Counts the matching records. `None` if they exceed the query's budget of rows.
-    pub(crate) fn count(&self, session: &mut Session) -> Result<Option<u64>, Fault> {
+    pub(crate) fn count(
+        &self,
+        session: &mut DatabaseSession,
+    ) -> Result<Option<u64>, StatementError> {
         let mut count = 0_i64;
         for (sql, text) in &self.statements {
             let rows = session.query_once(sql, &text.values())?;
@@ -72,7 +75,10 @@ impl Counting {
     }
 
     /// Returns the statements, each with PostgreSQL's output of EXPLAIN ANALYZE.
-    pub(crate) fn explain(&self, session: &mut Session) -> Result<Vec<String>, Fault> {
+    pub(crate) fn explain(
+        &self,
+        session: &mut DatabaseSession,
+    ) -> Result<Vec<String>, StatementError> {
         let mut lines = Vec::new();
         for (sql, text) in &self.statements {
             lines.push(sql.clone());
@@ -82,9 +88,9 @@ impl Counting {
     }
 }
 
-fn statement(asked: &Asked, terms: &Terms, budget: i64) -> (String, Text) {
+fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (String, StatementText) {
     let query = &asked.query;
-    let mut text = Text::default();
+    let mut text = StatementText::default();
     let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
     let within =
         |table: &str| format!("{table}.time >= {} AND {table}.time <= {}", times[0], times[1]);
@@ -134,7 +140,7 @@ fn statement(asked: &Asked, terms: &Terms, budget: i64) -> (String, Text) {
 }
 
 /// Returns the FROM clause by which the records are found.
-fn driver(asked: &Asked, text: &mut Text, within: &dyn Fn(&str) -> String) -> String {
+fn driver(asked: &SqlQuery, text: &mut StatementText, within: &dyn Fn(&str) -> String) -> String {
     let query = &asked.query;
     if let Some(ids) = &query.ids {
         let ids = text.value(lists(ids));

@@ -5,33 +5,36 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::Query;
-use hark_archive::query::explain::{Explanation, Step};
+use hark_archive::query::explain::{Explanation, PlanStep};
 use hark_archive::query::plan::describe;
 
-use crate::Inner;
-use crate::count::Counting;
-use crate::replica::Reading;
+use crate::PostgresState;
+use crate::count::CountQuery;
+use crate::replica::QuerySessions;
 use crate::search::{Finders, Sessions as _};
-use crate::session::{Fault, Traced};
+use crate::session::{StatementError, TracedStatement};
 
 /// Most rows that are visited to explain a query.
 const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.
-pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
-    let place = inner.places.now();
+pub(crate) fn explain(
+    inner: &Arc<PostgresState>,
+    query: &Query,
+) -> Result<Explanation, StatementError> {
+    let position = inner.current.now();
     let query = &Query { budget: query.budget.min(ROWS_MAX), ..query.clone() };
-    let mut asked = inner.asked(query, place);
+    let mut asked = inner.asked(query, position);
     asked.retain(|asked| !asked.query.is_void());
     let Some(query) = asked.first().map(|asked| asked.query.clone()) else {
         let plan = "nothing can match".into();
         return Ok(Explanation { plan, ..Explanation::default() });
     };
     let mut finder = Some(Finders::new(asked));
-    let mut reading = Reading::new(Arc::clone(inner), place);
+    let mut reading = QuerySessions::new(Arc::clone(inner), position);
     let (finder, trace) = reading.with(|session| {
         let Some(mut finder) = finder.take() else {
-            return Err(Fault::Away("the connection was lost; ask again".into()));
+            return Err(StatementError::Away("the connection was lost; ask again".into()));
         };
         session.traced(|session| {
             finder.slice(inner, u64::MAX, session, &mut |_| ControlFlow::Continue(()))?;
@@ -39,7 +42,7 @@ pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, 
         })
     })?;
     let plan = finder.driver().map_or_else(String::new, |set| describe(set, &query));
-    let steps = trace.iter().map(|Traced { form, rows, .. }| Step {
+    let steps = trace.iter().map(|TracedStatement { form, rows, .. }| PlanStep {
         source: form.name().into(),
         rows: *rows as u64,
         driver: plan.clone(),
@@ -60,9 +63,12 @@ pub(crate) fn explain(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, 
 }
 
 /// Explains how a query's matches are counted.
-pub(crate) fn explain_count(inner: &Arc<Inner>, query: &Query) -> Result<Explanation, Fault> {
-    let counting = Counting::new(inner, query);
-    let details = Reading::new(Arc::clone(inner), inner.places.now())
+pub(crate) fn explain_count(
+    inner: &Arc<PostgresState>,
+    query: &Query,
+) -> Result<Explanation, StatementError> {
+    let counting = CountQuery::new(inner, query);
+    let details = QuerySessions::new(Arc::clone(inner), inner.current.now())
         .with(|session| counting.explain(session))?;
     let plan = if details.is_empty() { "nothing can match" } else { "one statement counts" };
     Ok(Explanation { plan: plan.into(), details, ..Explanation::default() })

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use hark_codec::record::{PRIVATE_LABELS, Record};
 
-use crate::layout::Form;
+use crate::layout::StatementForm;
 use crate::retire::whole;
-use crate::session::{Fault, Session};
-use crate::terms::Terms;
+use crate::session::{DatabaseSession, StatementError};
+use crate::terms::DatabaseTermHasher;
 
 /// Most values that one statement reads or writes.
 const PAGE: usize = 10_000;
@@ -25,7 +25,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Counts the values of a record's listed labels.
-    pub(crate) fn add(&mut self, record: &Record<'_>, listed: &[u8], terms: &Terms) {
+    pub(crate) fn add(&mut self, record: &Record<'_>, listed: &[u8], terms: &DatabaseTermHasher) {
         if listed.is_empty() {
             return;
         }
@@ -40,14 +40,14 @@ impl Tally {
     }
 
     /// Adds the numbers to the table, and begins anew.
-    pub(crate) fn write(&mut self, session: &mut Session) -> Result<(), Fault> {
+    pub(crate) fn write(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         let all: Vec<_> = self.values.drain().collect();
         for page in all.chunks(PAGE) {
             let terms: Vec<i64> = page.iter().map(|(term, _)| *term).collect();
             let names: Vec<i16> = page.iter().map(|(_, (name, ..))| i16::from(*name)).collect();
             let values: Vec<&[u8]> = page.iter().map(|(_, (_, value, _))| &value[..]).collect();
             let records: Vec<i64> = page.iter().map(|(.., (_, _, records))| *records).collect();
-            session.query(Form::AddValues, &[&terms, &names, &values, &records])?;
+            session.query(StatementForm::AddValues, &[&terms, &names, &values, &records])?;
         }
         Ok(())
     }
@@ -55,14 +55,14 @@ impl Tally {
 
 /// Passes the values of a label to `each`, with their numbers of records.
 pub(crate) fn read(
-    session: &mut Session,
+    session: &mut DatabaseSession,
     name: u8,
     after: &mut i64,
     each: &mut dyn FnMut(&[u8], u64),
-) -> Result<(), Fault> {
+) -> Result<(), StatementError> {
     loop {
         let page = i64::try_from(PAGE).unwrap_or(i64::MAX);
-        let rows = session.query(Form::Values, &[&i16::from(name), after, &page])?;
+        let rows = session.query(StatementForm::Values, &[&i16::from(name), after, &page])?;
         for row in &rows {
             *after = row.get(0);
             each(row.get(1), row.get::<_, i64>(2).max(0).cast_unsigned());
@@ -74,7 +74,10 @@ pub(crate) fn read(
 }
 
 /// Whether the table has the values of these labels and of no others.
-pub(crate) fn is_settled(session: &mut Session, listed: &[u8]) -> Result<bool, Fault> {
+pub(crate) fn is_settled(
+    session: &mut DatabaseSession,
+    listed: &[u8],
+) -> Result<bool, StatementError> {
     let rows = session.query_once("SELECT name FROM listed_label ORDER BY name", &[])?;
     Ok(rows.iter().map(|row| row.get::<_, i16>(0)).eq(names(listed)))
 }
@@ -90,19 +93,23 @@ fn names(listed: &[u8]) -> Vec<i16> {
 
 /// Counts the values of these labels in all records, unless that was done before. Commits of other
 /// processes wait meanwhile.
-pub(crate) fn settle(session: &mut Session, terms: &Terms, listed: &[u8]) -> Result<(), Fault> {
+pub(crate) fn settle(
+    session: &mut DatabaseSession,
+    terms: &DatabaseTermHasher,
+    listed: &[u8],
+) -> Result<(), StatementError> {
     if is_settled(session, listed)? {
         return Ok(());
     }
     whole(session, |session| {
         session.batch("BEGIN")?;
-        let state = session.query(Form::Lock, &[])?;
+        let state = session.query(StatementForm::Lock, &[])?;
         let last: i64 = state.first().map_or(0, |row| row.get(0));
         session.batch("DELETE FROM label_value; DELETE FROM listed_label")?;
         let (mut tally, mut seq) = (Tally::default(), 0_i64);
         let mut records = if listed.is_empty() { 0 } else { RECORDS };
         while records == RECORDS {
-            let rows = session.query(Form::News, &[&seq, &last, &RECORDS])?;
+            let rows = session.query(StatementForm::News, &[&seq, &last, &RECORDS])?;
             records = 0;
             for row in &rows {
                 // Without records, one row is still returned.

@@ -9,25 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
-use hark_archive::admission::Rules;
+use hark_archive::effects::Rules;
 use hark_archive::query::explain::Explanation;
-use hark_archive::store::{Numbered, Stats, commit_whole};
-use hark_archive::{CommitError, Committed, Id, Query, Search, SearchError, Store, Write};
+use hark_archive::store::{NumberedRecord, StoreStats, commit_whole};
+use hark_archive::{CommitError, CommitResult, Id, Query, Search, SearchError, Store, Write};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
-pub use address::{Address, AddressError, ConnectError};
-use commit::Writing;
-use layout::Form;
-use line::{Place, Places};
+pub use address::{AddressError, ConnectError, DatabaseAddress};
+use commit::CommitterState;
+use layout::StatementForm;
+use line::{CurrentPosition, TimelinePosition};
 pub use migrate::{MigrateError, Migration};
-use parts::{Grid, Parts};
+use parts::{PartGrid, Parts};
 use pool::Pool;
-use replica::{Reading, Replica};
-use search::{Asked, PooledSearch, Sessions as _};
-use session::{Door, Fault};
+use replica::{QuerySessions, Replica};
+use search::{PooledSearch, Sessions as _, SqlQuery};
+use session::{Connector, StatementError};
 pub use shown::{is_database, shown};
-use terms::Terms;
+use terms::DatabaseTermHasher;
 use time::to_db;
 
 mod address;
@@ -52,7 +52,7 @@ mod time;
 
 /// How a shelf is stored and queried. The options may contain a password, so they are not printed.
 #[derive(Clone)]
-pub struct Options {
+pub struct PostgresOptions {
     /// URL of a replica that runs queries while it is up to date.
     pub read_url: Option<String>,
     /// Most connections for queries; the replica has as many again.
@@ -81,7 +81,7 @@ pub struct Options {
     pub migrate: bool,
 }
 
-impl Default for Options {
+impl Default for PostgresOptions {
     fn default() -> Self {
         Self {
             read_url: None,
@@ -103,7 +103,7 @@ impl Default for Options {
 
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum DatabaseOpenError {
     /// The URL cannot be used.
     #[error("the address of the database cannot be used: {0}")]
     Url(String),
@@ -123,8 +123,8 @@ pub enum OpenError {
     Migrate(#[from] MigrateError),
 }
 
-impl From<Fault> for OpenError {
-    fn from(fault: Fault) -> Self {
+impl From<StatementError> for DatabaseOpenError {
+    fn from(fault: StatementError) -> Self {
         Self::Database(fault.to_string())
     }
 }
@@ -135,27 +135,27 @@ const VERSION_MIN: u32 = 15;
 const KNOWN_MAX: usize = 1 << 16;
 
 /// The state that the threads of a shelf share.
-pub(crate) struct Inner {
+pub(crate) struct PostgresState {
     pub(crate) pool: Pool,
     pub(crate) replica: Option<Replica>,
     pub(crate) rules: Box<dyn Rules>,
-    pub(crate) terms: Terms,
-    pub(crate) grid: Grid,
+    pub(crate) terms: DatabaseTermHasher,
+    pub(crate) grid: PartGrid,
     pub(crate) units_per_s: u64,
-    pub(crate) nature: Nature,
+    pub(crate) nature: ShelfProperties,
     parts: RwLock<Arc<Parts>>,
     /// The number up to which searches see puts.
-    pub(crate) places: Places,
-    known: Mutex<Known>,
+    pub(crate) current: CurrentPosition,
+    known: Mutex<RecentIds>,
     /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
     pub(crate) room: Arc<Semaphore>,
     /// The id of the database's process for the connection that commits.
     pub(crate) writer_process: AtomicI32,
 }
 
-/// Properties of a shelf's records that are known beforehand; see [`Options`].
+/// Properties of a shelf's records that are known beforehand; see [`PostgresOptions`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Nature {
+pub(crate) struct ShelfProperties {
     pub(crate) one_kind: bool,
     pub(crate) common_labels: &'static [u8],
     pub(crate) listed_labels: &'static [u8],
@@ -163,12 +163,12 @@ pub(crate) struct Nature {
 
 /// Hashes of ids stored recently, in two generations.
 #[derive(Default)]
-struct Known {
+struct RecentIds {
     young: HashSet<u64>,
     old: HashSet<u64>,
 }
 
-impl Inner {
+impl PostgresState {
     pub(crate) fn parts(&self) -> Arc<Parts> {
         Arc::clone(&self.parts.read())
     }
@@ -181,19 +181,19 @@ impl Inner {
 
     /// Forgets the known ids, whose records other processes may have deleted.
     pub(crate) fn forget_known(&self) {
-        *self.known.lock() = Known::default();
+        *self.known.lock() = RecentIds::default();
     }
 
-    fn asked(&self, query: &Query, place: Place) -> Vec<Asked> {
-        Asked::opened(query, &self.terms, self.nature, place.seen)
+    fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
+        SqlQuery::opened(query, &self.terms, self.nature, position.seen)
     }
 }
 
 /// A shelf in a database.
 pub struct PostgresStore {
-    inner: Arc<Inner>,
+    inner: Arc<PostgresState>,
     schema: String,
-    writing: Mutex<Writing>,
+    writing: Mutex<CommitterState>,
 }
 
 impl PostgresStore {
@@ -203,8 +203,8 @@ impl PostgresStore {
         url: &str,
         shelf: &str,
         rules: Box<dyn Rules>,
-        options: &Options,
-    ) -> Result<Self, OpenError> {
+        options: &PostgresOptions,
+    ) -> Result<Self, DatabaseOpenError> {
         let schema = schema(shelf)?;
         let door = door(url, &schema, options)?;
         let mut session = door.open()?;
@@ -225,7 +225,7 @@ impl PostgresStore {
         }
         let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
         let (secret, width) = stats::settled(&mut session, width)?;
-        let terms = Terms::new(&secret);
+        let terms = DatabaseTermHasher::new(&secret);
         if options.migrate {
             label_values::settle(&mut session, &terms, options.listed_labels)?;
         }
@@ -236,28 +236,28 @@ impl PostgresStore {
         let replica = options.read_url.as_ref().map(|url| {
             let replica = self::door(url, &schema, options)?.noting_in(&door);
             let pool = Pool::new(replica, options.pool_max, options.statement_timeout);
-            Ok::<_, OpenError>(Replica::new(pool, &secret))
+            Ok::<_, DatabaseOpenError>(Replica::new(pool, &secret))
         });
         let replica = replica.transpose()?;
         let pool = Pool::new(door, options.pool_max, options.statement_timeout);
-        let inner = Inner {
+        let inner = PostgresState {
             pool,
             replica,
             rules,
             terms,
-            grid: Grid {
+            grid: PartGrid {
                 width,
                 from: options.parts_from_s.saturating_mul(options.units_per_s),
                 max: options.parts_max,
             },
             units_per_s: options.units_per_s,
-            nature: Nature {
+            nature: ShelfProperties {
                 one_kind: options.one_kind,
                 common_labels: options.common_labels,
                 listed_labels: options.listed_labels,
             },
             parts: RwLock::new(Arc::new(parts)),
-            places: Places::new(lines, seq),
+            current: CurrentPosition::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
             writer_process: AtomicI32::new(0),
@@ -284,16 +284,20 @@ impl PostgresStore {
 pub fn migrations(
     url: &str,
     shelf: &str,
-    options: &Options,
+    options: &PostgresOptions,
     up: bool,
-) -> Result<Vec<Migration>, OpenError> {
+) -> Result<Vec<Migration>, DatabaseOpenError> {
     let schema = schema(shelf)?;
     let mut session = door(url, &schema, options)?.open()?;
     check_version(&mut session)?;
     if up {
         migrate::up(&mut session, &schema)?;
         let secret = stats::secret(&mut session)?;
-        label_values::settle(&mut session, &Terms::new(&secret), options.listed_labels)?;
+        label_values::settle(
+            &mut session,
+            &DatabaseTermHasher::new(&secret),
+            options.listed_labels,
+        )?;
     }
     let mut all = migrate::status(&mut session, &schema)?;
     if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
@@ -305,41 +309,45 @@ pub fn migrations(
     Ok(all)
 }
 
-fn schema(shelf: &str) -> Result<String, OpenError> {
+fn schema(shelf: &str) -> Result<String, DatabaseOpenError> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     if shelf.is_empty() || shelf.len() > 40 || !shelf.bytes().all(plain) {
-        return Err(OpenError::Url(format!("`{shelf}` can not be a shelf's name")));
+        return Err(DatabaseOpenError::Url(format!("`{shelf}` can not be a shelf's name")));
     }
     Ok(format!("hark_{shelf}"))
 }
 
-fn door(url: &str, schema: &str, options: &Options) -> Result<Door, OpenError> {
-    Door::new(url, schema, options.statement_timeout, options.connect_timeout)
-        .map_err(|error| OpenError::Url(error.to_string()))
+fn door(
+    url: &str,
+    schema: &str,
+    options: &PostgresOptions,
+) -> Result<Connector, DatabaseOpenError> {
+    Connector::new(url, schema, options.statement_timeout, options.connect_timeout)
+        .map_err(|error| DatabaseOpenError::Url(error.to_string()))
 }
 
-fn check_version(session: &mut session::Session) -> Result<(), OpenError> {
+fn check_version(session: &mut session::DatabaseSession) -> Result<(), DatabaseOpenError> {
     let rows = session.query_once(
         "SELECT current_setting('server_version_num')::int / 10000, current_setting('server_version')",
         &[],
     )?;
     let found = rows.first().map_or((0, String::new()), |row| (row.get::<_, i32>(0), row.get(1)));
     if found.0 < VERSION_MIN.cast_signed() {
-        return Err(OpenError::Version { found: found.1, needed: VERSION_MIN });
+        return Err(DatabaseOpenError::Version { found: found.1, needed: VERSION_MIN });
     }
     Ok(())
 }
 
-fn failed(fault: &Fault) -> SearchError {
+fn failed(fault: &StatementError) -> SearchError {
     SearchError::Failed(fault.to_string())
 }
 
 impl Store for PostgresStore {
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         commit_whole(writes, |writes| self.commit_some(writes))
     }
 
-    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let carried = self.writing.lock().commit(&self.inner, writes)?;
         let mut known = self.inner.known.lock();
         for key in &carried.deleted {
@@ -352,8 +360,8 @@ impl Store for PostgresStore {
             known.old = std::mem::take(&mut known.young);
         }
         drop(known);
-        self.inner.places.reached(carried.line, carried.seq);
-        self.inner.places.caught_up();
+        self.inner.current.reached(carried.line, carried.seq);
+        self.inner.current.caught_up();
         Ok(carried.committed)
     }
 
@@ -366,14 +374,14 @@ impl Store for PostgresStore {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let place = self.inner.places.now();
-        let asked = self.inner.asked(query, place);
-        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, place)))
+        let position = self.inner.current.now();
+        let asked = self.inner.asked(query, position);
+        Ok(Box::new(PooledSearch::new(Arc::clone(&self.inner), asked, position)))
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-        let counting = count::Counting::new(&self.inner, query);
-        let mut reading = Reading::new(Arc::clone(&self.inner), self.inner.places.now());
+        let counting = count::CountQuery::new(&self.inner, query);
+        let mut reading = QuerySessions::new(Arc::clone(&self.inner), self.inner.current.now());
         let counted = reading.with(|session| counting.count(session));
         counted.map_err(|fault| failed(&fault))
     }
@@ -389,8 +397,10 @@ impl Store for PostgresStore {
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows =
-            self.inner.pool.with(|session| session.query(Form::Expired, &[&to_db(now), &limit]));
+        let rows = self
+            .inner
+            .pool
+            .with(|session| session.query(StatementForm::Expired, &[&to_db(now), &limit]));
         let id = |row: &tokio_postgres::Row| row.get::<_, &[u8]>(0).try_into().unwrap_or_default();
         Ok(rows.map_err(|fault| failed(&fault))?.iter().map(id).collect())
     }
@@ -403,7 +413,7 @@ impl Store for PostgresStore {
         explain::explain_count(&self.inner, query).map_err(|fault| failed(&fault))
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> StoreStats {
         stats::stats(&self.inner, &self.schema)
     }
 
@@ -414,10 +424,10 @@ impl Store for PostgresStore {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.inner.places.trouble()
+        self.inner.current.trouble()
     }
 
-    fn news(&self) -> Vec<Numbered> {
+    fn news(&self) -> Vec<NumberedRecord> {
         listen::news(&self.inner).unwrap_or_else(|fault| {
             tracing::debug!(%fault, "what others have put is told later");
             Vec::new()

@@ -15,15 +15,15 @@
 
 use parking_lot::Mutex;
 
-use crate::Inner;
-use crate::session::{Fault, Session};
+use crate::PostgresState;
+use crate::session::{DatabaseSession, StatementError};
 
 /// A line: its id, and the number up to which it has the same puts as the line before it.
-pub(crate) type Line = (i64, i64);
+pub(crate) type Timeline = (i64, i64);
 
 /// A position in the sequence of puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TimelinePosition {
     /// The line that the numbers belong to.
     pub(crate) line: i64,
     /// The number of the line up to which puts are delivered and visible to searches.
@@ -32,7 +32,7 @@ pub(crate) struct Place {
     shift: i64,
 }
 
-impl Place {
+impl TimelinePosition {
     /// Maps a number of the line to this process's number.
     pub(crate) fn own(&self, seq: i64) -> u64 {
         seq.saturating_add(self.shift).max(0).cast_unsigned()
@@ -41,37 +41,37 @@ impl Place {
 
 /// The current position, shared by the threads of a shelf.
 #[derive(Debug)]
-pub(crate) struct Places {
-    now: Mutex<Now>,
+pub(crate) struct CurrentPosition {
+    now: Mutex<TimelineState>,
 }
 
 #[derive(Debug)]
-struct Now {
-    place: Place,
+struct TimelineState {
+    position: TimelinePosition,
     /// All lines, in order.
-    lines: Vec<Line>,
+    lines: Vec<Timeline>,
     /// What the database has lost; kept until all later puts are delivered.
     trouble: Option<String>,
 }
 
-impl Places {
+impl CurrentPosition {
     /// Creates a position at the number `seen` of the last of `lines`.
-    pub(crate) fn new(lines: Vec<Line>, seen: i64) -> Self {
+    pub(crate) fn new(lines: Vec<Timeline>, seen: i64) -> Self {
         let line = lines.last().map_or(0, |(id, _)| *id);
-        let place = Place { line, seen, shift: 0 };
-        Self { now: Mutex::new(Now { place, lines, trouble: None }) }
+        let position = TimelinePosition { line, seen, shift: 0 };
+        Self { now: Mutex::new(TimelineState { position, lines, trouble: None }) }
     }
 
     /// Returns the current position.
-    pub(crate) fn now(&self) -> Place {
-        self.now.lock().place
+    pub(crate) fn now(&self) -> TimelinePosition {
+        self.now.lock().position
     }
 
     /// Notes that puts up to `seq` of a line are delivered.
     pub(crate) fn reached(&self, line: i64, seq: i64) {
-        let place = &mut self.now.lock().place;
-        if place.line == line {
-            place.seen = place.seen.max(seq);
+        let position = &mut self.now.lock().position;
+        if position.line == line {
+            position.seen = position.seen.max(seq);
         }
     }
 
@@ -87,15 +87,15 @@ impl Places {
 
     /// Switches to the last of the database's lines. Returns how many numbers were lost. Returns
     /// `None`, and does nothing, if that is the current line or an earlier one.
-    fn go_over(&self, lines: Vec<Line>) -> Option<i64> {
+    fn go_over(&self, lines: Vec<Timeline>) -> Option<i64> {
         let now = &mut *self.now.lock();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
         let line = lines.get(common..)?.last()?.0;
         let apart = lines[common..].iter().chain(&now.lines[common..]);
         let since = apart.map(|(_, since)| *since).min().unwrap_or(0);
-        let lost = (now.place.seen - since).max(0);
-        let Place { seen, shift, .. } = now.place;
-        now.place = Place { line, seen: seen - lost, shift: shift + lost };
+        let lost = (now.position.seen - since).max(0);
+        let TimelinePosition { seen, shift, .. } = now.position;
+        now.position = TimelinePosition { line, seen: seen - lost, shift: shift + lost };
         now.lines = lines;
         if lost > 0 {
             now.trouble = Some(format!(
@@ -109,23 +109,26 @@ impl Places {
     /// Whether this process has seen more than a database has that stands at `seq` of `line`.
     fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
         let now = self.now.lock();
-        if line == now.place.line {
-            return seq < now.place.seen;
+        if line == now.position.line {
+            return seq < now.position.seen;
         }
         now.lines.iter().any(|(id, _)| *id == line)
     }
 }
 
 /// Reads all lines, in order.
-pub(crate) fn read(session: &mut Session) -> Result<Vec<Line>, Fault> {
+pub(crate) fn read(session: &mut DatabaseSession) -> Result<Vec<Timeline>, StatementError> {
     let rows = session.query_once("SELECT id, since FROM line ORDER BY number", &[])?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 /// Switches to the database's line if this process does not know it. Returns whether it switched.
-pub(crate) fn follow(inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
+pub(crate) fn follow(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+) -> Result<bool, StatementError> {
     let lines = read(session)?;
-    let Some(lost) = inner.places.go_over(lines) else { return Ok(false) };
+    let Some(lost) = inner.current.go_over(lines) else { return Ok(false) };
     // The known records may have been deleted there.
     inner.forget_known();
     if lost == 0 {
@@ -144,7 +147,10 @@ pub(crate) fn follow(inner: &Inner, session: &mut Session) -> Result<bool, Fault
 
 /// Begins a new line if this is not the database that the last line was begun in, or if the
 /// database is behind what this process has seen. Every session calls this before it writes.
-pub(crate) fn settle(inner: &Inner, session: &mut Session) -> Result<(), Fault> {
+pub(crate) fn settle(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+) -> Result<(), StatementError> {
     let here = here(session)?;
     session.batch("BEGIN")?;
     if let Err(fault) = begin(inner, session, &here) {
@@ -154,18 +160,22 @@ pub(crate) fn settle(inner: &Inner, session: &mut Session) -> Result<(), Fault> 
     session.batch("COMMIT")
 }
 
-fn begin(inner: &Inner, session: &mut Session, here: &str) -> Result<(), Fault> {
+fn begin(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    here: &str,
+) -> Result<(), StatementError> {
     let text = "SELECT s.seq, s.line, l.number, l.place FROM state s JOIN line l ON l.id = s.line \
                 FOR UPDATE OF s";
     let rows = session.query_once(text, &[])?;
     let Some(row) = rows.first() else {
-        return Err(Fault::Refused("its tables `state` and `line` are not whole".into()));
+        return Err(StatementError::Refused("its tables `state` and `line` are not whole".into()));
     };
     let (seq, line, number): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
     let begun_in: &str = row.get(3);
-    let is_behind = inner.places.is_ahead_of(line, seq);
+    let is_behind = inner.current.is_ahead_of(line, seq);
     if is_behind || (begun_in != here && !begun_in.is_empty()) {
-        let id = getrandom::u64().map_err(|error| Fault::Refused(error.to_string()))?;
+        let id = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
         let id = (id >> 1).cast_signed();
         let text = "INSERT INTO line (number, id, since, place) VALUES ($1, $2, $3, $4)";
         session.query_once(text, &[&(number + 1), &id, &seq, &here])?;
@@ -183,13 +193,13 @@ fn begin(inner: &Inner, session: &mut Session, here: &str) -> Result<(), Fault> 
 /// start time of the server differs for a standby and for a server on restored files. The OID of
 /// the table `state` differs after a dump is restored. A mere restart begins a line too, and loses
 /// nothing by it.
-fn here(session: &mut Session) -> Result<String, Fault> {
+fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";
     let rows = session.query_once(text, &[])?;
     match rows.first() {
         Some(row) if row.get(0) => {
-            Err(Fault::Away("this one is a standby, which takes no writes".into()))
+            Err(StatementError::Away("this one is a standby, which takes no writes".into()))
         }
         row => Ok(row.map_or_else(String::new, |row| row.get(1))),
     }
@@ -201,22 +211,22 @@ mod tests {
 
     #[test]
     fn numbers_of_this_process_ascend_though_those_of_the_database_go_back() {
-        let places = Places::new(vec![(0, 0)], 20);
-        assert_eq!(places.go_over(vec![(0, 0)]), None);
-        assert_eq!(places.go_over(vec![(0, 0), (7, 10)]), Some(10));
-        assert_eq!((places.now().seen, places.now().own(11)), (10, 21));
-        assert!(places.trouble().is_some());
-        places.reached(0, 25);
-        assert_eq!(places.now().seen, 10, "a number of the line before");
-        places.reached(7, 15);
+        let current = CurrentPosition::new(vec![(0, 0)], 20);
+        assert_eq!(current.go_over(vec![(0, 0)]), None);
+        assert_eq!(current.go_over(vec![(0, 0), (7, 10)]), Some(10));
+        assert_eq!((current.now().seen, current.now().own(11)), (10, 21));
+        assert!(current.trouble().is_some());
+        current.reached(0, 25);
+        assert_eq!(current.now().seen, 10, "a number of the line before");
+        current.reached(7, 15);
         // The database is back on an earlier line, as after a backup: a new line has to begin.
-        assert_eq!(places.go_over(vec![(0, 0)]), None);
-        assert!(places.is_ahead_of(0, 12) && places.is_ahead_of(7, 14));
-        assert!(!places.is_ahead_of(7, 15) && !places.is_ahead_of(9, 1));
+        assert_eq!(current.go_over(vec![(0, 0)]), None);
+        assert!(current.is_ahead_of(0, 12) && current.is_ahead_of(7, 14));
+        assert!(!current.is_ahead_of(7, 15) && !current.is_ahead_of(9, 1));
         // The lines share puts up to the first number at which one of them diverges.
-        assert_eq!(places.go_over(vec![(0, 0), (9, 12)]), Some(5));
-        assert_eq!((places.now().seen, places.now().own(11)), (10, 26));
-        assert_eq!(places.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");
-        assert_eq!(places.now().seen, 10);
+        assert_eq!(current.go_over(vec![(0, 0), (9, 12)]), Some(5));
+        assert_eq!((current.now().seen, current.now().own(11)), (10, 26));
+        assert_eq!(current.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");
+        assert_eq!(current.now().seen, 10);
     }
 }

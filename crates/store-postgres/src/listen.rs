@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::poll_fn;
-use hark_archive::store::Numbered;
+use hark_archive::store::NumberedRecord;
 use tokio_postgres::{AsyncMessage, Row};
 
-use crate::layout::Form;
-use crate::line::Place;
+use crate::layout::StatementForm;
+use crate::line::TimelinePosition;
 use crate::parts::Parts;
-use crate::session::Fault;
-use crate::{Inner, line};
+use crate::session::StatementError;
+use crate::{PostgresState, line};
 
 /// How often to check whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// The content of a commit's notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Said {
+struct CommitNotice {
     seq: i64,
     /// Whether the commit deleted records.
     deleted: bool,
@@ -34,7 +34,7 @@ struct Said {
     line: i64,
 }
 
-impl Said {
+impl CommitNotice {
     fn read(words: &str) -> Option<Self> {
         let mut fields = words.split(' ').map(str::parse::<i64>);
         let mut next = || fields.next()?.ok();
@@ -44,14 +44,14 @@ impl Said {
 }
 
 /// Listens until the store is dropped.
-pub(crate) fn run(inner: &Weak<Inner>, schema: &str, wake: &(dyn Fn() + Send)) {
+pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &(dyn Fn() + Send)) {
     while let Some(strong) = inner.upgrade() {
         let door = strong.pool.door().clone();
         drop(strong);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let ended = match runtime {
             Ok(runtime) => runtime.block_on(listen(inner, &door, schema, wake)),
-            Err(error) => Err(Fault::Away(error.to_string())),
+            Err(error) => Err(StatementError::Away(error.to_string())),
         };
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
@@ -61,18 +61,18 @@ pub(crate) fn run(inner: &Weak<Inner>, schema: &str, wake: &(dyn Fn() + Send)) {
 }
 
 async fn listen(
-    inner: &Weak<Inner>,
-    door: &crate::session::Door,
+    inner: &Weak<PostgresState>,
+    door: &crate::session::Connector,
     schema: &str,
     wake: &(dyn Fn() + Send),
-) -> Result<(), Fault> {
-    let failed = |error: tokio_postgres::Error| Fault::new(&error);
+) -> Result<(), StatementError> {
+    let failed = |error: tokio_postgres::Error| StatementError::new(&error);
     let (client, mut connection) = door.address().connect().await?;
     let (said, mut hear) = tokio::sync::mpsc::channel(1_024);
     let driven = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(note) = message
-                && let Some(note) = Said::read(note.payload()).map(|said| (said, note.process_id()))
+                && let Some(note) = CommitNotice::read(note.payload()).map(|said| (said, note.process_id()))
                 // If the channel is full, the regular check finds what was missed.
                 && said.try_send(note).is_err_and(|error| {
                     matches!(error, tokio::sync::mpsc::error::TrySendError::Closed(_))
@@ -92,7 +92,7 @@ async fn listen(
         let heard = tokio::time::timeout(LOOK_EVERY, hear.recv()).await;
         let Some(inner) = inner.upgrade() else { break };
         match heard {
-            Ok(None) => return Err(Fault::Away("the connection was lost".into())),
+            Ok(None) => return Err(StatementError::Away("the connection was lost".into())),
             Ok(Some((said, process))) => {
                 let ours = inner.writer_process.load(Ordering::Relaxed) == process;
                 if said.deleted && !ours {
@@ -100,23 +100,23 @@ async fn listen(
                 }
                 if said.parts != inner.parts().version {
                     let rows = client
-                        .query(&door.layout().text(Form::Parts), &[])
+                        .query(&door.layout().text(StatementForm::Parts), &[])
                         .await
                         .map_err(failed)?;
                     inner.set_parts(Parts::of(&rows, said.parts));
                 }
-                let place = inner.places.now();
-                if said.line != place.line || said.seq > place.seen {
+                let position = inner.current.now();
+                if said.line != position.line || said.seq > position.seen {
                     wake();
                 }
             }
             Err(_) => {
                 let rows = client.query("SELECT line, seq FROM state", &[]).await;
                 let rows = rows.map_err(failed)?;
-                let place = inner.places.now();
+                let position = inner.current.now();
                 let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
                 // This includes a database that is behind.
-                if there.is_some_and(|there| there != (place.line, place.seen)) {
+                if there.is_some_and(|there| there != (position.line, position.seen)) {
                     wake();
                 }
             }
@@ -127,37 +127,41 @@ async fn listen(
 }
 
 /// Reads the next puts of other processes, in order.
-pub(crate) fn news(inner: &Inner) -> Result<Vec<Numbered>, Fault> {
+pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, StatementError> {
     const AT_ONCE: i64 = 500;
     inner.pool.with(|session| {
         // The first attempt may find another line, the second may begin a line there.
         for _ in 0..3 {
-            let place = inner.places.now();
-            let rows = session.query(Form::News, &[&place.seen, &i64::MAX, &AT_ONCE])?;
+            let position = inner.current.now();
+            let rows =
+                session.query(StatementForm::News, &[&position.seen, &i64::MAX, &AT_ONCE])?;
             let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
             let Some((line, seq)) = there else { return Ok(Vec::new()) };
-            if line != place.line || seq < place.seen {
+            if line != position.line || seq < position.seen {
                 if !line::follow(inner, session)? {
                     line::settle(inner, session)?;
                 }
             } else {
                 let last = rows.last().and_then(|row| row.get::<_, Option<i64>>(2));
                 match last {
-                    Some(last) => inner.places.reached(line, last),
-                    None => inner.places.caught_up(),
+                    Some(last) => inner.current.reached(line, last),
+                    None => inner.current.caught_up(),
                 }
-                return Ok(records(&rows, place).collect());
+                return Ok(records(&rows, position).collect());
             }
         }
-        Err(Fault::Refused("where it stands changes all the time".into()))
+        Err(StatementError::Refused("where it stands changes all the time".into()))
     })
 }
 
-/// Returns the records in a result of [`Form::News`], with their numbers in this process.
-pub(crate) fn records(rows: &[Row], place: Place) -> impl Iterator<Item = Numbered> {
+/// Returns the records in a result of [`StatementForm::News`], with their numbers in this process.
+pub(crate) fn records(
+    rows: &[Row],
+    position: TimelinePosition,
+) -> impl Iterator<Item = NumberedRecord> {
     rows.iter().filter_map(move |row| {
         let (seq, body) = (row.get::<_, Option<i64>>(2)?, row.get::<_, Option<&[u8]>>(3)?);
-        Some((place.own(seq), body.into()))
+        Some((position.own(seq), body.into()))
     })
 }
 
@@ -167,10 +171,10 @@ mod tests {
 
     #[test]
     fn what_a_commit_says_is_read() {
-        let said = Said { seq: 7, deleted: true, parts: 3, line: 2 };
-        assert_eq!(Said::read("7 1 3 2"), Some(said));
-        assert_eq!(Said::read("7 1 3"), Some(Said { line: 0, ..said }));
-        assert_eq!(Said::read("7 1"), None);
-        assert_eq!(Said::read("x"), None);
+        let said = CommitNotice { seq: 7, deleted: true, parts: 3, line: 2 };
+        assert_eq!(CommitNotice::read("7 1 3 2"), Some(said));
+        assert_eq!(CommitNotice::read("7 1 3"), Some(CommitNotice { line: 0, ..said }));
+        assert_eq!(CommitNotice::read("7 1"), None);
+        assert_eq!(CommitNotice::read("x"), None);
     }
 }

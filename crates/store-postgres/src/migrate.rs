@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::session::{Fault, Session};
+use crate::session::{DatabaseSession, StatementError};
 use crate::terms::SECRET;
 
 /// A migration, and whether the database has it.
@@ -50,8 +50,8 @@ pub enum MigrateError {
     },
 }
 
-impl From<Fault> for MigrateError {
-    fn from(fault: Fault) -> Self {
+impl From<StatementError> for MigrateError {
+    fn from(fault: StatementError) -> Self {
         Self::Database(fault.to_string())
     }
 }
@@ -70,7 +70,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Returns all migrations, checked against those of the database.
-pub(crate) fn status(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+pub(crate) fn status(
+    session: &mut DatabaseSession,
+    schema: &str,
+) -> Result<Vec<Migration>, MigrateError> {
     let there = session.query_once(
         "SELECT to_regclass($1::text) IS NOT NULL",
         &[&format!("{schema}.migration")],
@@ -102,7 +105,10 @@ pub(crate) fn status(session: &mut Session, schema: &str) -> Result<Vec<Migratio
 }
 
 /// Applies the missing migrations, and returns them.
-pub(crate) fn up(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+pub(crate) fn up(
+    session: &mut DatabaseSession,
+    schema: &str,
+) -> Result<Vec<Migration>, MigrateError> {
     // One process migrates at a time, whatever the shelf. The session's end also frees the lock.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     let done = apply(session, schema);
@@ -110,7 +116,7 @@ pub(crate) fn up(session: &mut Session, schema: &str) -> Result<Vec<Migration>, 
     done
 }
 
-fn apply(session: &mut Session, schema: &str) -> Result<Vec<Migration>, MigrateError> {
+fn apply(session: &mut DatabaseSession, schema: &str) -> Result<Vec<Migration>, MigrateError> {
     let missing = status(session, schema)?.into_iter().filter(|one| one.applied.is_none());
     let mut done = Vec::new();
     for migration in missing {

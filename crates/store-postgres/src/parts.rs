@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use hark_archive::Order;
 use tokio_postgres::Row;
 
-use crate::layout::Form;
-use crate::session::{Fault, Session};
+use crate::layout::StatementForm;
+use crate::session::{DatabaseSession, StatementError};
 use crate::time::to_db;
 
 /// The parts that may exist.
 #[derive(Clone, Debug)]
-pub(crate) struct Grid {
+pub(crate) struct PartGrid {
     /// Width of a part, in the network's units of time.
     pub(crate) width: u64,
     /// No part lies before this time.
@@ -35,11 +35,14 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Reads the parts from the database.
-    pub(crate) fn read(session: &mut Session, version: i64) -> Result<Self, Fault> {
-        Ok(Self::of(&session.query(Form::Parts, &[])?, version))
+    pub(crate) fn read(
+        session: &mut DatabaseSession,
+        version: i64,
+    ) -> Result<Self, StatementError> {
+        Ok(Self::of(&session.query(StatementForm::Parts, &[])?, version))
     }
 
-    /// Returns the parts in a result of [`Form::Parts`].
+    /// Returns the parts in a result of [`StatementForm::Parts`].
     pub(crate) fn of(rows: &[Row], version: i64) -> Self {
         let list = rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
         Self { version, list }
@@ -56,7 +59,7 @@ impl Parts {
         &self,
         times: impl Iterator<Item = u64>,
         now: u64,
-        grid: &Grid,
+        grid: &PartGrid,
     ) -> Vec<u64> {
         let mut numbers: Vec<u64> = times
             .filter(|&time| time >= grid.from && time <= now.saturating_add(grid.width))
@@ -70,7 +73,11 @@ impl Parts {
     }
 
     /// Makes parts, within the transaction of a commit. Access to other parts does not wait.
-    pub(crate) fn make(session: &mut Session, numbers: &[u64], grid: &Grid) -> Result<(), Fault> {
+    pub(crate) fn make(
+        session: &mut DatabaseSession,
+        numbers: &[u64],
+        grid: &PartGrid,
+    ) -> Result<(), StatementError> {
         for number in numbers {
             let start = to_db(number * grid.width);
             let stop = to_db((number + 1).saturating_mul(grid.width));

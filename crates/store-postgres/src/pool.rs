@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use hark_archive::meter::Count;
+use hark_archive::meter::Counter;
 use parking_lot::{Condvar, Mutex};
 
-use crate::session::{Door, Fault, Session};
+use crate::session::{Connector, DatabaseSession, StatementError};
 
 /// Waits between two attempts to reach a database that is away.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -14,12 +14,12 @@ const RETRY_LAST: Duration = Duration::from_secs(5);
 /// When to try again to reach a database that is away.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    next: Option<(Instant, Duration, Fault)>,
+    next: Option<(Instant, Duration, StatementError)>,
 }
 
 impl Backoff {
     /// Opens a session. Before the next attempt is due, fails at once with the last fault.
-    pub(crate) fn open(&mut self, door: &Door) -> Result<Session, Fault> {
+    pub(crate) fn open(&mut self, door: &Connector) -> Result<DatabaseSession, StatementError> {
         self.ready()?;
         let opened = door.open();
         self.note(opened.as_ref().err());
@@ -27,7 +27,7 @@ impl Backoff {
     }
 
     /// Fails with the last fault unless the next attempt is due.
-    fn ready(&self) -> Result<(), Fault> {
+    fn ready(&self) -> Result<(), StatementError> {
         match &self.next {
             Some((next, _, fault)) if Instant::now() < *next => Err(fault.clone()),
             _ => Ok(()),
@@ -35,7 +35,7 @@ impl Backoff {
     }
 
     /// Notes how an attempt ended.
-    fn note(&mut self, fault: Option<&Fault>) {
+    fn note(&mut self, fault: Option<&StatementError>) {
         let Some(fault) = fault else {
             self.next = None;
             return;
@@ -53,31 +53,31 @@ impl Backoff {
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
     /// Sessions that are open.
-    pub(crate) open: Count,
+    pub(crate) open: Counter,
     /// Sessions in use.
-    pub(crate) used: Count,
+    pub(crate) used: Counter,
     /// How often a thread had to wait for a session.
-    pub(crate) waits: Count,
+    pub(crate) waits: Counter,
 }
 
 pub(crate) struct Pool {
-    door: Door,
+    door: Connector,
     max: usize,
     wait_max: Duration,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     freed: Condvar,
     pub(crate) counters: PoolCounters,
 }
 
 #[derive(Default)]
-struct State {
-    idle: Vec<Session>,
+struct PoolState {
+    idle: Vec<DatabaseSession>,
     open: usize,
     backoff: Backoff,
 }
 
 impl Pool {
-    pub(crate) fn new(door: Door, max: usize, wait_max: Duration) -> Self {
+    pub(crate) fn new(door: Connector, max: usize, wait_max: Duration) -> Self {
         Self {
             door,
             max: max.max(1),
@@ -88,7 +88,7 @@ impl Pool {
         }
     }
 
-    pub(crate) fn door(&self) -> &Door {
+    pub(crate) fn door(&self) -> &Connector {
         &self.door
     }
 
@@ -96,8 +96,8 @@ impl Pool {
     /// runs once more on another session.
     pub(crate) fn with<T>(
         &self,
-        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         let (session, fresh) = self.take()?;
         let result = self.run(session, &mut work);
         match result {
@@ -113,13 +113,13 @@ impl Pool {
 
     fn run<T>(
         &self,
-        mut session: Session,
-        work: &mut impl FnMut(&mut Session) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        mut session: DatabaseSession,
+        work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         self.counters.used.add(1);
         let result = work(&mut session);
         self.counters.used.sub(1);
-        let lost = session.is_closed() || result.as_ref().is_err_and(Fault::is_away);
+        let lost = session.is_closed() || result.as_ref().is_err_and(StatementError::is_away);
         let mut state = self.state.lock();
         if lost {
             state.open -= 1;
@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// Opens a session that is already counted in `open`.
-    fn open(&self) -> Result<Session, Fault> {
+    fn open(&self) -> Result<DatabaseSession, StatementError> {
         let opened = self.door.open();
         let mut state = self.state.lock();
         state.backoff.note(opened.as_ref().err());
@@ -155,7 +155,7 @@ impl Pool {
     }
 
     /// Returns a session, and whether it was opened just now.
-    fn take(&self) -> Result<(Session, bool), Fault> {
+    fn take(&self) -> Result<(DatabaseSession, bool), StatementError> {
         let until = Instant::now() + self.wait_max;
         let mut state = self.state.lock();
         loop {
@@ -172,7 +172,7 @@ impl Pool {
             self.counters.waits.add(1);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Fault::Away("all connections to it are in use".into()));
+                return Err(StatementError::Away("all connections to it are in use".into()));
             }
             self.freed.wait_for(&mut state, left);
         }

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hark_archive::meter::Count;
+use hark_archive::meter::Counter;
 use parking_lot::Mutex;
 
-use crate::Inner;
-use crate::line::Place;
+use crate::PostgresState;
+use crate::line::TimelinePosition;
 use crate::pool::Pool;
 use crate::search::Sessions;
-use crate::session::{Fault, Session};
+use crate::session::{DatabaseSession, StatementError};
 
 /// How long a query waits for a replica that lags, and how often it checks the replica.
 const WAIT_MAX: Duration = Duration::from_millis(10);
@@ -31,8 +31,8 @@ pub(crate) struct Replica {
     there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
     /// Queries that ran on the replica, and queries that went to the primary instead.
-    pub(crate) asked: Count,
-    pub(crate) passed: Count,
+    pub(crate) asked: Counter,
+    pub(crate) passed: Counter,
 }
 
 impl Replica {
@@ -43,14 +43,14 @@ impl Replica {
             // No line, until the replica is found to be a copy.
             there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
-            asked: Count::default(),
-            passed: Count::default(),
+            asked: Counter::default(),
+            passed: Counter::default(),
         }
     }
 
-    /// Whether the replica has all puts up to `place`. Waits at most [`WAIT_MAX`] for them.
-    fn has(&self, place: Place) -> bool {
-        let has = |(line, seq): (i64, i64)| line == place.line && seq >= place.seen;
+    /// Whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for them.
+    fn has(&self, position: TimelinePosition) -> bool {
+        let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {
             return !self.is_resting();
         }
@@ -67,19 +67,19 @@ impl Replica {
     }
 
     /// Reads the replica's line, and the number up to which it has all puts.
-    fn look(&self, session: &mut Session) -> Result<(i64, i64), Fault> {
+    fn look(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;
         let row = rows.first().filter(|row| row.get::<_, Option<&[u8]>>(2) == Some(&self.secret));
         let Some(row) = row else {
-            return Err(Fault::Refused("read_url leads to another archive".into()));
+            return Err(StatementError::Refused("read_url leads to another archive".into()));
         };
         let found = (row.get(0), row.get(1));
         *self.there.lock() = found;
         Ok(found)
     }
 
-    fn give_up(&self, fault: &Fault) {
+    fn give_up(&self, fault: &StatementError) {
         tracing::warn!(%fault, database = self.pool.door().name(), "the replica is not asked");
         self.rest(REST_AWAY);
     }
@@ -99,16 +99,16 @@ impl Replica {
 }
 
 /// The sessions of a query: the replica's until the replica fails, then the primary's.
-pub(crate) struct Reading {
-    inner: Arc<Inner>,
+pub(crate) struct QuerySessions {
+    inner: Arc<PostgresState>,
     on_replica: bool,
 }
 
-impl Reading {
-    /// Chooses the database for a query that must see all puts up to `place`.
-    pub(crate) fn new(inner: Arc<Inner>, place: Place) -> Self {
+impl QuerySessions {
+    /// Chooses the database for a query that must see all puts up to `position`.
+    pub(crate) fn new(inner: Arc<PostgresState>, position: TimelinePosition) -> Self {
         let on_replica = inner.replica.as_ref().is_some_and(|replica| {
-            let has = replica.has(place);
+            let has = replica.has(position);
             let counter = if has { &replica.asked } else { &replica.passed };
             counter.add(1);
             has
@@ -117,11 +117,11 @@ impl Reading {
     }
 }
 
-impl Sessions for Reading {
+impl Sessions for QuerySessions {
     fn with<T>(
         &mut self,
-        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         if let Some(replica) = self.inner.replica.as_ref().filter(|_| self.on_replica) {
             match replica.pool.with(&mut work) {
                 Ok(done) => return Ok(done),

@@ -13,10 +13,10 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
-use crate::Inner;
-use crate::layout::Form;
+use crate::PostgresState;
+use crate::layout::StatementForm;
 use crate::parts::Parts;
-use crate::session::{Fault, Session};
+use crate::session::{DatabaseSession, StatementError};
 use crate::time::to_db;
 
 /// Most rows of spared records and their tags in a part that is dropped. Commits wait while these
@@ -28,11 +28,11 @@ const COUNTED_MAX: i64 = 50_000;
 /// Drops the oldest part with no records newer than `to` and few records of `spared` kinds, which
 /// are kept. Returns how many records were removed. `None` if no such part exists.
 pub(crate) fn oldest_part(
-    inner: &Inner,
-    session: &mut Session,
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
     to: u64,
     spared: &[u32],
-) -> Result<Option<u64>, Fault> {
+) -> Result<Option<u64>, StatementError> {
     // These parts were left by a process that ended, or failed, before it dropped them.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
         whole(session, |session| drop_retired(inner, session, row.get(0)))?;
@@ -51,9 +51,9 @@ pub(crate) fn oldest_part(
 
 /// Runs `work`, which begins a transaction. Rolls the transaction back if `work` did not succeed.
 pub(crate) fn whole<T>(
-    session: &mut Session,
-    work: impl FnOnce(&mut Session) -> Result<Option<T>, Fault>,
-) -> Result<Option<T>, Fault> {
+    session: &mut DatabaseSession,
+    work: impl FnOnce(&mut DatabaseSession) -> Result<Option<T>, StatementError>,
+) -> Result<Option<T>, StatementError> {
     let done = work(session);
     match &done {
         Ok(Some(_)) => {}
@@ -64,7 +64,11 @@ pub(crate) fn whole<T>(
 }
 
 /// Returns the number of the oldest part that can be dropped as a whole.
-fn candidate(session: &mut Session, to: u64, spared: &[i32]) -> Result<Option<i64>, Fault> {
+fn candidate(
+    session: &mut DatabaseSession,
+    to: u64,
+    spared: &[i32],
+) -> Result<Option<i64>, StatementError> {
     let found = session.query_once(
         "SELECT number FROM part WHERE stop <= $1 ORDER BY start",
         &[&to_db(to.saturating_add(1))],
@@ -78,7 +82,11 @@ fn candidate(session: &mut Session, to: u64, spared: &[i32]) -> Result<Option<i6
 }
 
 /// Counts the spared records of a part. `None` if they are too many to be moved.
-fn count_spared(session: &mut Session, number: i64, spared: &[i32]) -> Result<Option<i64>, Fault> {
+fn count_spared(
+    session: &mut DatabaseSession,
+    number: i64,
+    spared: &[i32],
+) -> Result<Option<i64>, StatementError> {
     let text = session.layout().count_spared(number);
     let rows = session.query_once(&text, &[&spared, &(SPARED_MAX + 1)])?;
     let few = rows.first().filter(|row| row.get::<_, i64>(1) <= SPARED_MAX);
@@ -86,7 +94,7 @@ fn count_spared(session: &mut Session, number: i64, spared: &[i32]) -> Result<Op
 }
 
 /// Counts the records of a part, or of a retired part, a bounded number per statement.
-fn count(session: &mut Session, number: i64, retired: bool) -> Result<i64, Fault> {
+fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i64, StatementError> {
     let text = session.layout().count_part(number, retired);
     let (mut records, mut seq) = (0, i64::MIN);
     loop {
@@ -103,14 +111,14 @@ fn count(session: &mut Session, number: i64, retired: bool) -> Result<i64, Fault
 /// Returns how many were spared, and the new version of the parts. `None` if the part is gone, or
 /// now has too many spared records.
 fn retire(
-    inner: &Inner,
-    session: &mut Session,
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
     number: i64,
     (spared, records): (&[i32], i64),
-) -> Result<Option<(i64, i64)>, Fault> {
+) -> Result<Option<(i64, i64)>, StatementError> {
     session.batch("BEGIN")?;
     // No commit changes the part from here on.
-    session.query(Form::Lock, &[])?;
+    session.query(StatementForm::Lock, &[])?;
     let there = session.query_once("SELECT FROM part WHERE number = $1", &[&number])?;
     if there.is_empty() {
         return Ok(None);
@@ -126,7 +134,10 @@ fn retire(
 }
 
 /// Counts the records of a retired part by listed value, a bounded number of records per statement.
-fn count_values(session: &mut Session, number: i64) -> Result<HashMap<i64, i64>, Fault> {
+fn count_values(
+    session: &mut DatabaseSession,
+    number: i64,
+) -> Result<HashMap<i64, i64>, StatementError> {
     let text = session.layout().count_values(number);
     let (mut values, mut seq) = (HashMap::new(), i64::MIN);
     loop {
@@ -145,9 +156,13 @@ fn count_values(session: &mut Session, number: i64) -> Result<HashMap<i64, i64>,
 
 /// Drops the tables of a detached part, and corrects the shelf's count of records and of values. Returns how many
 /// records the part had. `None` if another process dropped it first.
-fn drop_retired(inner: &Inner, session: &mut Session, number: i64) -> Result<Option<i64>, Fault> {
+fn drop_retired(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    number: i64,
+) -> Result<Option<i64>, StatementError> {
     let records = match count(session, number, true) {
-        Err(Fault::Missing(_)) => return Ok(None),
+        Err(StatementError::Missing(_)) => return Ok(None),
         records => records?,
     };
     let values = match inner.nature.listed_labels {
@@ -155,7 +170,7 @@ fn drop_retired(inner: &Inner, session: &mut Session, number: i64) -> Result<Opt
         _ => count_values(session, number)?,
     };
     session.batch("BEGIN")?;
-    session.query(Form::Lock, &[])?;
+    session.query(StatementForm::Lock, &[])?;
     let text = "DELETE FROM retired WHERE number = $1 RETURNING records";
     let rows = session.query_once(text, &[&number])?;
     let Some(counted) = rows.first().map(|row| row.get::<_, i64>(0)) else { return Ok(None) };

@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::SinkExt as _;
 use futures_util::future::join_all;
-use hark_archive::meter::{Histogram, Times};
+use hark_archive::meter::{Histogram, HistogramSnapshot};
 use parking_lot::RwLock;
 use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use crate::address::{Address, AddressError, ConnectError, with_cause};
-use crate::layout::{Form, Layout, Plain};
+use crate::address::{AddressError, ConnectError, DatabaseAddress, with_cause};
+use crate::layout::{Layout, PlainLayout, StatementForm};
 
 /// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
 const STATEMENTS_MAX: usize = 256;
 
 /// Why a statement failed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum StatementError {
     /// The database is unreachable, or the connection was lost. A statement in progress may or may
     /// not have been executed.
     #[error("the database is away: {0}")]
@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     Missing(String),
 }
 
-impl From<ConnectError> for Fault {
+impl From<ConnectError> for StatementError {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Database(error) => Self::new(&error),
@@ -47,7 +47,7 @@ impl From<ConnectError> for Fault {
     }
 }
 
-impl Fault {
+impl StatementError {
     pub(crate) fn new(error: &tokio_postgres::Error) -> Self {
         let Some(refused) = error.as_db_error() else {
             return Self::Away(with_cause(error));
@@ -72,10 +72,10 @@ impl Fault {
 
 /// How long statements took, by form.
 #[derive(Debug, Default)]
-pub(crate) struct Taken(RwLock<BTreeMap<&'static str, Histogram>>);
+pub(crate) struct StatementTimes(RwLock<BTreeMap<&'static str, Histogram>>);
 
-impl Taken {
-    fn note(&self, form: Form, time: Duration) {
+impl StatementTimes {
+    fn note(&self, form: StatementForm, time: Duration) {
         let all = self.0.read();
         if let Some(histogram) = all.get(form.name()) {
             return histogram.note(time);
@@ -85,7 +85,7 @@ impl Taken {
         all.entry(form.name()).or_default().note(time);
     }
 
-    pub(crate) fn read(&self) -> Vec<(&'static str, Times)> {
+    pub(crate) fn read(&self) -> Vec<(&'static str, HistogramSnapshot)> {
         let all = self.0.read();
         all.iter().map(|(form, times)| (*form, times.read())).collect()
     }
@@ -93,15 +93,15 @@ impl Taken {
 
 /// How sessions are opened.
 #[derive(Clone)]
-pub(crate) struct Door {
-    address: Address,
+pub(crate) struct Connector {
+    address: DatabaseAddress,
     timeout: Duration,
     layout: &'static dyn Layout,
     /// Shared by all sessions.
-    pub(crate) taken: Arc<Taken>,
+    pub(crate) taken: Arc<StatementTimes>,
 }
 
-impl Door {
+impl Connector {
     /// Creates a door to the tables of `schema` in the database at `url`.
     pub(crate) fn new(
         url: &str,
@@ -109,9 +109,9 @@ impl Door {
         statement_timeout: Duration,
         connect_timeout: Duration,
     ) -> Result<Self, AddressError> {
-        let mut address = Address::read(url)?;
+        let mut address = DatabaseAddress::read(url)?;
         let config = &mut address.config;
-        let layout: &'static dyn Layout = &Plain;
+        let layout: &'static dyn Layout = &PlainLayout;
         let settings = std::iter::once(("search_path", schema));
         let mut options = config.get_options().unwrap_or_default().to_owned();
         for (name, value) in settings.chain(layout.settings().iter().copied()) {
@@ -131,18 +131,18 @@ impl Door {
     }
 
     /// Opens a session.
-    pub(crate) fn open(&self) -> Result<Session, Fault> {
+    pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Fault::Away(error.to_string()))?;
+            .map_err(|error| StatementError::Away(error.to_string()))?;
         let client = runtime.block_on(async {
             let (client, connection) = self.address.connect().await?;
             // The task ends with the session. The thread that waits for a result gets its errors.
             tokio::spawn(connection);
             Ok::<_, ConnectError>(client)
         })?;
-        Ok(Session {
+        Ok(DatabaseSession {
             client,
             runtime,
             statements: HashMap::new(),
@@ -163,7 +163,7 @@ impl Door {
         self.layout
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &DatabaseAddress {
         &self.address
     }
 
@@ -175,20 +175,20 @@ impl Door {
 }
 
 /// An open connection.
-pub(crate) struct Session {
+pub(crate) struct DatabaseSession {
     client: Client,
     runtime: Runtime,
-    statements: HashMap<Form, Statement>,
+    statements: HashMap<StatementForm, Statement>,
     timeout: Duration,
     layout: &'static dyn Layout,
-    taken: Arc<Taken>,
+    taken: Arc<StatementTimes>,
     /// The executed statements. `None` if they are not traced.
-    trace: Option<Vec<Traced>>,
+    trace: Option<Vec<TracedStatement>>,
 }
 
 /// A statement that was executed, and its plan.
-pub(crate) struct Traced {
-    pub(crate) form: Form,
+pub(crate) struct TracedStatement {
+    pub(crate) form: StatementForm,
     pub(crate) text: String,
     pub(crate) rows: usize,
     /// PostgreSQL's output of EXPLAIN ANALYZE.
@@ -196,9 +196,9 @@ pub(crate) struct Traced {
 }
 
 /// A statement and its values.
-pub(crate) type Call<'a> = (Form, &'a [&'a (dyn ToSql + Sync)]);
+pub(crate) type StatementCall<'a> = (StatementForm, &'a [&'a (dyn ToSql + Sync)]);
 
-impl Session {
+impl DatabaseSession {
     /// Whether the connection is known to be gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
@@ -212,16 +212,16 @@ impl Session {
     fn wait<T>(
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, StatementError> {
         let timed = async { tokio::time::timeout(self.timeout, answer).await };
         match self.runtime.block_on(timed) {
-            Ok(answer) => answer.map_err(|error| Fault::new(&error)),
-            Err(_) => Err(Fault::Away("no answer came".into())),
+            Ok(answer) => answer.map_err(|error| StatementError::new(&error)),
+            Err(_) => Err(StatementError::Away("no answer came".into())),
         }
     }
 
     /// Prepares a statement, unless it is prepared already.
-    fn prepare(&mut self, form: Form) -> Result<Statement, Fault> {
+    fn prepare(&mut self, form: StatementForm) -> Result<Statement, StatementError> {
         if let Some(statement) = self.statements.get(&form) {
             return Ok(statement.clone());
         }
@@ -237,9 +237,9 @@ impl Session {
     /// Executes a statement.
     pub(crate) fn query(
         &mut self,
-        form: Form,
+        form: StatementForm,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Fault> {
+    ) -> Result<Vec<Row>, StatementError> {
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let rows = self.wait(self.client.query(&statement, values))?;
@@ -254,7 +254,7 @@ impl Session {
         &mut self,
         text: &str,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<String>, Fault> {
+    ) -> Result<Vec<String>, StatementError> {
         let types = self.wait(self.client.prepare(text))?;
         // EXPLAIN EXECUTE takes no parameters, so the database writes the values out.
         let types = types.params().iter().enumerate();
@@ -277,8 +277,8 @@ impl Session {
     /// Runs `work`, and also returns the statements that it executed.
     pub(crate) fn traced<T>(
         &mut self,
-        work: impl FnOnce(&mut Self) -> Result<T, Fault>,
-    ) -> Result<(T, Vec<Traced>), Fault> {
+        work: impl FnOnce(&mut Self) -> Result<T, StatementError>,
+    ) -> Result<(T, Vec<TracedStatement>), StatementError> {
         self.trace = Some(Vec::new());
         let done = work(self);
         let trace = self.trace.take().unwrap_or_default();
@@ -286,7 +286,10 @@ impl Session {
     }
 
     /// Executes several statements, in order, in one round trip.
-    pub(crate) fn pipeline(&mut self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, Fault> {
+    pub(crate) fn pipeline(
+        &mut self,
+        calls: &[StatementCall<'_>],
+    ) -> Result<Vec<Vec<Row>>, StatementError> {
         let statements: Vec<Statement> =
             calls.iter().map(|(form, _)| self.prepare(*form)).collect::<Result<_, _>>()?;
         let client = &self.client;
@@ -300,7 +303,8 @@ impl Session {
             // The statements share a round trip, which ends with the last result.
             self.taken.note(*form, started.elapsed());
         }
-        let answers = answers.into_iter().map(|rows| rows.map_err(|error| Fault::new(&error)));
+        let answers =
+            answers.into_iter().map(|rows| rows.map_err(|error| StatementError::new(&error)));
         let answers: Vec<Vec<Row>> = answers.collect::<Result<_, _>>()?;
         for ((form, values), rows) in calls.iter().zip(&answers) {
             self.trace(*form, values, rows.len())?;
@@ -311,15 +315,15 @@ impl Session {
     /// Records an executed statement, if statements are traced.
     fn trace(
         &mut self,
-        form: Form,
+        form: StatementForm,
         values: &[&(dyn ToSql + Sync)],
         rows: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StatementError> {
         if self.trace.is_some() {
             let text = self.layout.text(form);
             let plan = self.explain(&text, values)?;
             if let Some(trace) = &mut self.trace {
-                trace.push(Traced { form, text, rows, plan });
+                trace.push(TracedStatement { form, text, rows, plan });
             }
         }
         Ok(())
@@ -330,12 +334,12 @@ impl Session {
         &mut self,
         text: &str,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Fault> {
+    ) -> Result<Vec<Row>, StatementError> {
         self.wait(self.client.query(text, values))
     }
 
     /// Executes statements without values.
-    pub(crate) fn batch(&mut self, text: &str) -> Result<(), Fault> {
+    pub(crate) fn batch(&mut self, text: &str) -> Result<(), StatementError> {
         self.wait(self.client.batch_execute(text))
     }
 
@@ -343,9 +347,9 @@ impl Session {
     /// inserts the pieces before it.
     pub(crate) fn copy(
         &mut self,
-        form: Form,
+        form: StatementForm,
         pieces: impl Iterator<Item = Bytes>,
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, StatementError> {
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let copied = self.wait(async {

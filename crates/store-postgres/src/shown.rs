@@ -192,7 +192,7 @@ mod tests {
     use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
     use super::*;
-    use crate::Address;
+    use crate::DatabaseAddress;
 
     #[test]
     fn what_is_no_secret_stays_readable() {
@@ -261,7 +261,7 @@ mod tests {
         for _ in 0..20_000 {
             let (secret, words) = secret(&mut random);
             let address = address(&mut random, &secret);
-            let told = match Address::read(&address) {
+            let told = match DatabaseAddress::read(&address) {
                 Ok(read) => read.hosts().collect(),
                 Err(error) => error.to_string(),
             };

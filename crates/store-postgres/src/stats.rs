@@ -1,14 +1,17 @@
 //! The values that were fixed when the shelf was made, and the shelf's size.
 
-use hark_archive::store::{Database, Stats};
+use hark_archive::store::{DatabaseStats, StoreStats};
 
-use crate::Inner;
-use crate::session::{Fault, Session};
+use crate::PostgresState;
+use crate::session::{DatabaseSession, StatementError};
 use crate::terms::SECRET;
 use crate::time::from_db;
 
 /// Returns the shelf's secret, and the width of its parts: `width` if the shelf is new.
-pub(crate) fn settled(session: &mut Session, width: u64) -> Result<([u8; SECRET], u64), Fault> {
+pub(crate) fn settled(
+    session: &mut DatabaseSession,
+    width: u64,
+) -> Result<([u8; SECRET], u64), StatementError> {
     let text = "INSERT INTO meta VALUES ('part_width', $1) ON CONFLICT DO NOTHING";
     session.query_once(text, &[&width.to_be_bytes().as_slice()])?;
     let rows = session.query_once("SELECT name, value FROM meta", &[])?;
@@ -25,36 +28,36 @@ pub(crate) fn settled(session: &mut Session, width: u64) -> Result<([u8; SECRET]
 }
 
 /// The shelf's secret.
-pub(crate) fn secret(session: &mut Session) -> Result<[u8; SECRET], Fault> {
+pub(crate) fn secret(session: &mut DatabaseSession) -> Result<[u8; SECRET], StatementError> {
     let rows = session.query_once("SELECT value FROM meta WHERE name = 'secret'", &[])?;
     let secret = rows.first().and_then(|row| row.get::<_, &[u8]>(0).try_into().ok());
     secret.ok_or_else(not_whole)
 }
 
-fn not_whole() -> Fault {
-    Fault::Refused("its table `meta` is not whole".into())
+fn not_whole() -> StatementError {
+    StatementError::Refused("its table `meta` is not whole".into())
 }
 
 /// Returns the sizes that PostgreSQL reports; zeros while the database is away.
-pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
+pub(crate) fn stats(inner: &PostgresState, schema: &str) -> StoreStats {
     let read = inner.pool.with(|session| session.query_once(session.layout().sizes(), &[&schema]));
     let rows = match read {
         Ok(rows) => rows,
         Err(fault) => {
             tracing::debug!(%fault, "sizes are not known");
-            return Stats::default();
+            return StoreStats::default();
         }
     };
-    let Some(row) = rows.first() else { return Stats::default() };
+    let Some(row) = rows.first() else { return StoreStats::default() };
     let counters = &inner.pool.counters;
-    let database = Database {
+    let database = DatabaseStats {
         connections: counters.open.get(),
         connections_used: counters.used.get(),
         waits: counters.waits.get(),
         replica: inner.replica.as_ref().map(|replica| (replica.asked.get(), replica.passed.get())),
         news_behind: row
             .get::<_, i64>(6)
-            .saturating_sub(inner.places.now().seen)
+            .saturating_sub(inner.current.now().seen)
             .max(0)
             .cast_unsigned(),
         statements: inner.pool.door().taken.read(),
@@ -63,7 +66,7 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
     let (records, bytes, dead) = (number(0), number(1), number(3));
     let share_dead = dead as f64 / (records + dead).max(1) as f64;
     let dead_bytes = (bytes as f64 * share_dead) as u64;
-    Stats {
+    StoreStats {
         records,
         bytes,
         index_bytes: number(2),
@@ -76,6 +79,6 @@ pub(crate) fn stats(inner: &Inner, schema: &str) -> Stats {
         oldest: row.get::<_, Option<i64>>(4).map(from_db),
         newest: row.get::<_, Option<i64>>(5).map(from_db),
         database: Some(database),
-        ..Stats::default()
+        ..StoreStats::default()
     }
 }

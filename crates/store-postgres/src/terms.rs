@@ -3,7 +3,7 @@
 
 use std::hash::Hasher as _;
 
-use hark_archive::admission::Forbidding;
+use hark_archive::effects::Prohibition;
 use hark_codec::record::{Id, Key, PRIVATE_LABELS, Record};
 use siphasher::sip::SipHasher13;
 
@@ -12,9 +12,9 @@ pub(crate) const SECRET: usize = 16;
 
 /// The hashes of one shelf.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms(SipHasher13);
+pub(crate) struct DatabaseTermHasher(SipHasher13);
 
-impl Terms {
+impl DatabaseTermHasher {
     pub(crate) fn new(secret: &[u8; SECRET]) -> Self {
         Self(SipHasher13::new_with_key(secret))
     }
@@ -49,7 +49,7 @@ impl Terms {
     }
 
     /// Returns the key under which a forbidding record is found.
-    pub(crate) fn forbidding(&self, there_is: &Forbidding<'_>) -> i64 {
+    pub(crate) fn forbidding(&self, there_is: &Prohibition<'_>) -> i64 {
         let (name, value) = there_is.label;
         self.forbid(there_is.author, there_is.kind, name, value)
     }

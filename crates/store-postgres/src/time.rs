@@ -16,12 +16,12 @@ pub(crate) fn from_db(time: i64) -> u64 {
 
 /// A record's position in the indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct IndexKey {
     pub(crate) time: i64,
     pub(crate) id: [u8; 32],
 }
 
-impl Key {
+impl IndexKey {
     pub(crate) fn position(&self) -> Position {
         Position { time: from_db(self.time), id: self.id }
     }

@@ -2,7 +2,7 @@
 //! parts, the answers are the model's.
 
 use hark_archive::Store;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::contract::{Size, Subject, listed, rules, run};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
@@ -32,12 +32,12 @@ impl Schema {
     }
 
     fn open_listing(&mut self, listed_labels: &'static [u8]) {
-        let common = Options { part_s: 600, listed_labels, ..Options::default() };
+        let common = PostgresOptions { part_s: 600, listed_labels, ..PostgresOptions::default() };
         let (shelf, options) = match self.flavour {
             Flavour::Nostr => ("nostr", common),
             Flavour::Labels => (
                 "labels",
-                Options {
+                PostgresOptions {
                     units_per_s: 1_000_000_000,
                     one_kind: true,
                     common_labels: b"p",

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hark_archive::live::{Handle, Live, News, Sink};
-use hark_archive::writer::{Listener, Options as Batches, Writer};
-use hark_archive::{Head, Outcome, Query, Record, Store, Write};
+use hark_archive::live::{LiveIndex, NewRecord, SubscriptionHandle, SubscriptionSink};
+use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
+use hark_archive::{Outcome, Query, Record, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
@@ -28,7 +28,7 @@ fn put(number: u32) -> Write {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
     let time = 1_700_000_000 + u64::from(number);
-    let head = Head { id, time, author: Some([1; 32]), kind: 1, expires: None };
+    let head = RecordHeader { id, time, author: Some([1; 32]), kind: 1, expires: None };
     Write::Put(encode(&head, &[]))
 }
 
@@ -37,8 +37,8 @@ type Numbers = Arc<Mutex<Vec<u32>>>;
 /// A subscriber, with the numbers of the records that it received live.
 struct Subscriber(Numbers);
 
-impl Sink for Subscriber {
-    fn deliver(&self, news: News) {
+impl SubscriptionSink for Subscriber {
+    fn deliver(&self, news: NewRecord) {
         let words = String::from_utf8_lossy(news.wire()).into_owned();
         let time = words.split(' ').nth(2).and_then(|time| time.parse::<u32>().ok());
         self.0.lock().unwrap().push(time.expect("a time") - 1_700_000_000);
@@ -49,9 +49,9 @@ impl Sink for Subscriber {
     fn overflow(&self) {}
 }
 
-struct Ear(Arc<Live>, Arc<Mutex<Vec<u64>>>);
+struct Ear(Arc<LiveIndex>, Arc<Mutex<Vec<u64>>>);
 
-impl Listener for Ear {
+impl CommitListener for Ear {
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -69,18 +69,21 @@ impl Listener for Ear {
 struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
-    live: Arc<Live>,
+    live: Arc<LiveIndex>,
     /// The sequence numbers of all delivered records, in order.
     told: Arc<Mutex<Vec<u64>>>,
-    subscribers: Vec<(Handle, Numbers)>,
+    subscribers: Vec<(SubscriptionHandle, Numbers)>,
 }
 
 impl Node {
     fn new(url: &str, hears: bool) -> Self {
-        let options = Options { statement_timeout: Duration::from_secs(5), ..Options::default() };
+        let options = PostgresOptions {
+            statement_timeout: Duration::from_secs(5),
+            ..PostgresOptions::default()
+        };
         let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
         let store = Arc::new(store.expect("opens"));
-        let (live, told) = (Arc::new(Live::default()), Arc::default());
+        let (live, told) = (Arc::new(LiveIndex::default()), Arc::default());
         let ear = Ear(Arc::clone(&live), Arc::clone(&told));
         let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(ear));
         let writer = Arc::new(writer);

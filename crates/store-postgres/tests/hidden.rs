@@ -1,7 +1,7 @@
 //! Records behind a gate affect neither answers nor the cost of answers.
 
-use hark_archive::admission::KeepAll;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_archive::effects::KeepAll;
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::hidden::{Secrets, compare, put};
 use hark_testkit::postgres::Cluster;
 
@@ -14,7 +14,8 @@ fn postgres_answers_and_charges_as_if_nothing_hidden_were_there() {
     let databases = ["hidden without", "hidden with"].map(|name| Cluster::shared().database(name));
     let stores = databases.each_ref().map(|database| {
         // Both stores have the same parts, as parts are made only for the times of public records.
-        let options = Options { part_s: 40, parts_from_s: 900_000, ..Options::default() };
+        let options =
+            PostgresOptions { part_s: 40, parts_from_s: 900_000, ..PostgresOptions::default() };
         let store = PostgresStore::open(&database.url, "nostr", Box::new(KeepAll), &options);
         store.expect("the shelf opens")
     });

@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hark_archive::mirror::{Mirrored, Options as Waits};
+use hark_archive::mirror::{MirrorOptions as Waits, MirroredStore};
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::writer::{Options as Batches, Writer};
-use hark_archive::{Head, Id, Query, Record, Store, Write};
+use hark_archive::writer::{Writer, WriterOptions as Batches};
+use hark_archive::{Id, Query, Record, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const DAY: u64 = 86_400;
 
 fn open(database: &Database<'_>) -> Arc<PostgresStore> {
-    let options = Options { part_s: DAY, ..Options::default() };
+    let options = PostgresOptions { part_s: DAY, ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     Arc::new(store.expect("opens"))
 }
@@ -26,7 +26,7 @@ fn open(database: &Database<'_>) -> Arc<PostgresStore> {
 fn put(number: u32, time: u64) -> Write {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
-    let head = Head { id, time, author: Some([1; 32]), kind: 1, expires: None };
+    let head = RecordHeader { id, time, author: Some([1; 32]), kind: 1, expires: None };
     Write::Put(encode(&head, &[]))
 }
 
@@ -51,7 +51,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 
 /// A node with a mirror, as a server has it.
 struct Node {
-    mirrored: Arc<Mirrored>,
+    mirrored: Arc<MirroredStore>,
     writer: Arc<Writer>,
     second: Arc<dyn Store>,
 }
@@ -61,7 +61,7 @@ fn mirrored(database: &Database<'_>) -> Node {
     let target = Arc::clone(&second);
     let open = Box::new(move || Ok(Arc::clone(&target)));
     let first: Arc<dyn Store> = self::open(database);
-    let mirrored = Mirrored::start(first, open, Waits::default(), Box::new(|_| {}));
+    let mirrored = MirroredStore::start(first, open, Waits::default(), Box::new(|_| {}));
     let mirrored = Arc::new(mirrored);
     wait_until("in step", || mirrored.lag().in_step);
     let writer = Writer::start(Arc::clone(&mirrored) as _, Batches::default(), Box::new(()));
@@ -109,8 +109,9 @@ fn parts_that_go_as_a_whole_go_in_the_mirror_as_well() {
     node.writer.write(kept).unwrap();
     // Only the mirror has this record, which is as old as those that are dropped.
     node.second.commit(&[put(200, old)]).unwrap();
-    let rule = hark_archive::retention::Rule { older_than_s: DAY, ..Default::default() };
-    let policy = hark_archive::retention::Policy { rules: vec![rule], ..Default::default() };
+    let rule = hark_archive::retention::RetentionRule { older_than_s: DAY, ..Default::default() };
+    let policy =
+        hark_archive::retention::RetentionPolicy { rules: vec![rule], ..Default::default() };
     let clock = hark_archive::clock::Clock::fake(old + 3 * DAY);
     while policy.step(&*node.mirrored, &node.writer, &clock).unwrap().total() > 0 {}
     wait_until("nothing waits", || node.mirrored.lag().queued == 0);

@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hark_archive::writer::{Listener, Options as Batches, Writer};
-use hark_archive::{CommitError, Head, Id, Outcome, Query, Record, Store, Write};
+use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
+use hark_archive::{CommitError, Id, Outcome, Query, Record, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
@@ -26,7 +26,7 @@ struct Node {
 
 struct Ear(Sender<(u64, Id)>);
 
-impl Listener for Ear {
+impl CommitListener for Ear {
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -42,7 +42,10 @@ impl Listener for Ear {
 
 impl Node {
     fn new(url: &str) -> Self {
-        let options = Options { statement_timeout: Duration::from_secs(5), ..Options::default() };
+        let options = PostgresOptions {
+            statement_timeout: Duration::from_secs(5),
+            ..PostgresOptions::default()
+        };
         let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
         let store = Arc::new(store.expect("opens"));
         let (tell, heard) = channel();
@@ -97,7 +100,7 @@ impl Node {
 fn record(number: u32, kind: u32, author: u8, time: u64) -> Box<[u8]> {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
-    let head = Head { id, time, author: Some([author; 32]), kind, expires: None };
+    let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
     encode(&head, &[(b't', b"a".to_vec())])
 }
 
@@ -202,7 +205,7 @@ fn what_was_acknowledged_outlives_the_database_and_service_goes_on_by_itself() {
 fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
     const DAY: u64 = 86_400;
     let database = Cluster::shared().database("retention");
-    let options = Options { part_s: DAY, ..Options::default() };
+    let options = PostgresOptions { part_s: DAY, ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     let store = store.expect("opens");
     let time = |day: u64, n: u32| (19_700 + day) * DAY + u64::from(n);
@@ -239,8 +242,12 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
 #[test]
 fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() {
     let database = Cluster::shared().database("parts");
-    let store =
-        PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &Options::default());
+    let store = PostgresStore::open(
+        &database.url,
+        "nostr",
+        Box::new(NostrRules),
+        &PostgresOptions::default(),
+    );
     let store = store.expect("opens");
     let puts: Vec<Write> =
         (0..9).map(|n| Write::Put(record(n, n, 1, 1_700_000_000 + u64::from(n)))).collect();

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use hark_archive::{Head, Query, Store, Write};
+use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
@@ -13,7 +13,7 @@ use hark_testkit::random::encode;
 const PATIENCE: Duration = Duration::from_mins(2);
 
 fn open(url: &str, read_url: &str) -> PostgresStore {
-    let options = Options { read_url: Some(read_url.into()), ..Options::default() };
+    let options = PostgresOptions { read_url: Some(read_url.into()), ..PostgresOptions::default() };
     PostgresStore::open(url, "nostr", Box::new(NostrRules), &options).expect("opens")
 }
 
@@ -21,7 +21,7 @@ fn put(store: &dyn Store, number: u32) {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
     let time = 1_700_000_000 + u64::from(number);
-    let head = Head { id, time, author: Some([1; 32]), kind: 1, expires: None };
+    let head = RecordHeader { id, time, author: Some([1; 32]), kind: 1, expires: None };
     store.commit(&[Write::Put(encode(&head, &[]))]).expect("is kept");
 }
 
@@ -87,7 +87,7 @@ fn a_replica_of_something_else_is_never_asked() {
     let cluster = Cluster::shared();
     let (one, other) = (cluster.database("one"), cluster.database("other"));
     let elsewhere =
-        PostgresStore::open(&other.url, "nostr", Box::new(NostrRules), &Options::default());
+        PostgresStore::open(&other.url, "nostr", Box::new(NostrRules), &PostgresOptions::default());
     let elsewhere = elsewhere.expect("opens");
     let store = open(&one.url, &other.url);
     for number in 0..5 {

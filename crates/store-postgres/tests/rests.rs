@@ -3,9 +3,9 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::{Head, Progress, Query, Record, Search, Store, Write};
+use hark_archive::{Query, Record, RecordHeader, Search, SearchProgress, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 
@@ -13,13 +13,14 @@ const NEWEST: u64 = 1_700_000_499;
 
 /// Opens a store with 500 records of 1 KB, one a second.
 fn store(database: &str) -> PostgresStore {
-    let options = Options::default();
+    let options = PostgresOptions::default();
     let store = PostgresStore::open(database, "nostr", Box::new(NostrRules), &options);
     let store = store.expect("opens");
     let put = |n: u64| {
         let mut id = [7; 32];
         id[..8].copy_from_slice(&n.to_be_bytes());
-        let head = Head { id, time: NEWEST - n, author: Some([1; 32]), kind: 1, expires: None };
+        let head =
+            RecordHeader { id, time: NEWEST - n, author: Some([1; 32]), kind: 1, expires: None };
         Write::Put(encode(&head, &[(b't', vec![b'a'; 1_000])]))
     };
     store.commit(&(0..500).map(put).collect::<Vec<_>>()).expect("is kept");
@@ -33,7 +34,7 @@ fn page(search: &mut dyn Search, times: &mut Vec<u64>) -> bool {
         times.push(record.time());
         if times.len() < until { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    search.slice(u64::MAX, &mut sink).expect("is answered") == Progress::Paused
+    search.slice(u64::MAX, &mut sink).expect("is answered") == SearchProgress::Paused
 }
 
 #[test]

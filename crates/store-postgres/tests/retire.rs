@@ -1,9 +1,9 @@
 //! Parts are dropped as a whole. Work that grows with a part delays no commits, and the next
 //! process finishes a drop that another process left undone.
 
-use hark_archive::{Head, Query, Store, Write};
+use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
@@ -11,7 +11,8 @@ const DAY: u64 = 86_400;
 const OLD: u64 = 19_700 * DAY;
 
 fn open(database: &Database<'_>) -> PostgresStore {
-    let options = Options { part_s: DAY, listed_labels: b"t", ..Options::default() };
+    let options =
+        PostgresOptions { part_s: DAY, listed_labels: b"t", ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     store.expect("opens")
 }
@@ -21,7 +22,7 @@ fn put(store: &dyn Store, numbers: std::ops::Range<u32>, kind: u32, time: u64) {
         let mut id = [kind as u8; 32];
         id[..4].copy_from_slice(&number.to_be_bytes());
         let time = time + u64::from(number);
-        let head = Head { id, time, author: Some([1; 32]), kind, expires: None };
+        let head = RecordHeader { id, time, author: Some([1; 32]), kind, expires: None };
         Write::Put(encode(&head, &[(b't', number.to_be_bytes().to_vec())]))
     };
     store.commit(&numbers.map(write).collect::<Vec<_>>()).unwrap();

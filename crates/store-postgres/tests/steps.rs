@@ -5,20 +5,24 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use hark_archive::admission::Refusal;
+use hark_archive::effects::Refusal;
 use hark_archive::limits::ERASE_STEP;
-use hark_archive::writer::{Options as Batches, Writer};
-use hark_archive::{Head, Outcome, Query, Store, Write};
+use hark_archive::writer::{Writer, WriterOptions as Batches};
+use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::{NostrRules, VANISH};
-use hark_store_postgres::{Options, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
 
 fn open(database: &Database<'_>) -> Arc<PostgresStore> {
-    let store =
-        PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &Options::default());
+    let store = PostgresStore::open(
+        &database.url,
+        "nostr",
+        Box::new(NostrRules),
+        &PostgresOptions::default(),
+    );
     Arc::new(store.expect("opens"))
 }
 
@@ -26,7 +30,7 @@ fn put(number: u32, author: u8, kind: u32, label: (u8, &[u8])) -> Write {
     let mut id = [7; 32];
     id[..4].copy_from_slice(&number.to_be_bytes());
     let time = NOW - u64::from(number);
-    let head = Head { id, time, author: Some([author; 32]), kind, expires: None };
+    let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
     Write::Put(encode(&head, &[(label.0, label.1.to_vec())]))
 }
 
@@ -99,7 +103,8 @@ fn a_vanishing_that_ended_half_way_is_gone_on_with_by_whoever_gets_the_request_n
 #[test]
 fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long() {
     let database = Cluster::shared().database("erase much");
-    let options = Options { statement_timeout: Duration::from_secs(2), ..Options::default() };
+    let options =
+        PostgresOptions { statement_timeout: Duration::from_secs(2), ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     let store = store.expect("opens");
     // Records with many labels are long, so a step deletes fewer of them.
@@ -108,7 +113,7 @@ fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long
     let long = |n: u32| {
         let mut id = [9; 32];
         id[..4].copy_from_slice(&n.to_be_bytes());
-        let head = Head { id, time: NOW, author: Some([3; 32]), kind: 1, expires: None };
+        let head = RecordHeader { id, time: NOW, author: Some([3; 32]), kind: 1, expires: None };
         Write::Put(encode(&head, &labels))
     };
     for n in 0..10 {

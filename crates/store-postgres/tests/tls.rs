@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use hark_archive::{Head, Store, Write};
+use hark_archive::{RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{OpenError, Options, PostgresStore};
+use hark_store_postgres::{DatabaseOpenError, PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -43,8 +43,8 @@ fn file(name: &str, text: &str) -> String {
     file.display().to_string()
 }
 
-fn open(url: &str) -> Result<PostgresStore, OpenError> {
-    PostgresStore::open(url, "nostr", Box::new(NostrRules), &Options::default())
+fn open(url: &str) -> Result<PostgresStore, DatabaseOpenError> {
+    PostgresStore::open(url, "nostr", Box::new(NostrRules), &PostgresOptions::default())
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     let implied = format!("sslmode=require&sslrootcert={root}");
     for parameters in ["", "sslmode=prefer", "sslmode=require", &implied, &authority, &full] {
         let store = open(&url(parameters)).unwrap_or_else(|error| panic!("{parameters}: {error}"));
-        let head = Head { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
+        let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
         store.commit(&[Write::Put(encode(&head, &[]))]).unwrap();
         assert!(protected(), "{parameters}");
     }

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::admission::{KeepAll, Rules};
+use hark_archive::effects::{KeepAll, Rules};
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Id, Outcome, Position, Progress, Query, Search, Store, Write};
+use hark_archive::{Id, Outcome, Position, Query, Search, SearchProgress, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 
 use crate::random::{Flavour, Random, World};
@@ -144,9 +144,9 @@ fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<I
             if ids.len() == pause_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         match progress.expect("the store answers") {
-            Progress::Paused => {}
-            Progress::Done { more } => return (ids, more),
-            Progress::Exhausted => panic!("no budget was set, {context}"),
+            SearchProgress::Paused => {}
+            SearchProgress::Done { more } => return (ids, more),
+            SearchProgress::Exhausted => panic!("no budget was set, {context}"),
         }
     }
 }

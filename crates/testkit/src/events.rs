@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use hark_codec::nostr::{Arena, Encoder, Event};
+use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_codec::record::{Id, Key};
 
 use crate::random::Random;
@@ -30,8 +30,8 @@ pub struct Events {
     made: u64,
     json: String,
     tags: String,
-    encoder: Encoder,
-    arena: Arena,
+    encoder: EventEncoder,
+    arena: EventArena,
     /// Bytes of JSON made so far.
     pub json_bytes: u64,
     /// Single-letter tags made so far.
@@ -66,8 +66,8 @@ impl Events {
             made: 0,
             json: String::new(),
             tags: String::new(),
-            encoder: Encoder::default(),
-            arena: Arena::new(),
+            encoder: EventEncoder::default(),
+            arena: EventArena::new(),
             json_bytes: 0,
             labels: 0,
         }

@@ -4,7 +4,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::{Gate, Head, Id, Key, LabelSet, Outcome, Progress, Query, Store, Write};
+use hark_archive::{
+    Gate, Id, Key, LabelSet, Outcome, Query, RecordHeader, SearchProgress, Store, Write,
+};
 
 use crate::random::{Random, encode};
 
@@ -65,7 +67,7 @@ impl Secrets {
         }
         let id = self.random.bytes();
         self.ids.push(id);
-        encode(&Head { id, time, author: Some(key(author)), kind, expires: None }, &labels)
+        encode(&RecordHeader { id, time, author: Some(key(author)), kind, expires: None }, &labels)
     }
 
     /// Makes the next writes of each store. Those of the second store include the hidden records.
@@ -153,7 +155,7 @@ pub fn put(store: &dyn Store, writes: &[Write]) {
 /// far and the progress; and the result of a count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
-    slices: Vec<(Vec<Id>, u64, Progress)>,
+    slices: Vec<(Vec<Id>, u64, SearchProgress)>,
     count: Option<u64>,
 }
 
@@ -170,7 +172,7 @@ impl Seen {
             });
             let progress = progress.expect("the store answers");
             slices.push((ids, search.visited(), progress));
-            if progress != Progress::Paused {
+            if progress != SearchProgress::Paused {
                 break;
             }
         }

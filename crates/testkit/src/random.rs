@@ -1,8 +1,10 @@
 //! Random records and queries from a seed, with many hard cases: ties, odd strings, replaced and
 //! deleted records, expiries, extreme times.
 
-use hark_archive::{Gate, Head, Id, Key, LabelSet, Order, Place, Position, Query, Record};
-use hark_networks::nostr::rules::{Class, SLOT, VANISH, class};
+use hark_archive::{
+    Gate, Id, Key, LabelPosition, LabelSet, Order, Position, Query, Record, RecordHeader,
+};
+use hark_networks::nostr::rules::{KindClass, SLOT, VANISH, class};
 
 /// A small, fast generator: the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -175,7 +177,7 @@ impl World {
             let target = self.earlier();
             labels.push((b'e', hex(&target.0)));
         }
-        if class(kind) == Class::Addressable {
+        if class(kind) == KindClass::Addressable {
             let d = labels.iter().find(|(name, _)| *name == b'd').map(|(_, d)| d.clone());
             labels.push((SLOT, d.unwrap_or_default()));
         }
@@ -196,7 +198,7 @@ impl World {
         };
         self.made.push((id, time, author));
         let author = (self.flavour == Flavour::Nostr).then_some(author);
-        let head = Head { id, time, author, kind, expires };
+        let head = RecordHeader { id, time, author, kind, expires };
         encode(&head, &labels)
     }
 
@@ -275,14 +277,14 @@ impl World {
 }
 
 /// Encodes a record. Some label values are part of its wire bytes, others are stored separately.
-pub fn encode(head: &Head, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
+pub fn encode(head: &RecordHeader, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
     let mut wire = format!("wire of {} ", head.time).into_bytes();
-    let mut places: Vec<(u8, Place<'_>)> = Vec::new();
+    let mut places: Vec<(u8, LabelPosition<'_>)> = Vec::new();
     for (at, (name, value)) in labels.iter().enumerate() {
         if at % 3 == 2 {
-            places.push((*name, Place::Bytes(value)));
+            places.push((*name, LabelPosition::Bytes(value)));
         } else {
-            let place = Place::Wire { at: wire.len() as u32, len: value.len() as u32 };
+            let place = LabelPosition::Wire { at: wire.len() as u32, len: value.len() as u32 };
             places.push((*name, place));
             wire.extend_from_slice(value);
             wire.push(b';');

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hark_archive::admission::{Effects, Rules};
+use hark_archive::effects::{Effects, Rules};
 use hark_archive::{Id, LabelSet, Query, Record, Write};
 use hark_codec::crypto::sha256;
-use hark_codec::record::{Head, Place, write};
-use hark_networks::{Filters, LineFault, Lines, Nature, Network, ReadLine, ReadTerms};
-use hark_server::door::{self, Door, Host, Opened, Opening, Operators, Reached, Serve};
+use hark_codec::record::{LabelPosition, RecordHeader, write};
+use hark_networks::{Filters, LineFault, LineFormat, LineReader, Network, RecordProperties};
+use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, Operators};
 use hark_server::listener::Listener;
 use hark_server::shelf::{self, Shelf};
-use hark_server::stop::Stop;
+use hark_server::stop::StopSignal;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 #[derive(Clone, Copy, Debug)]
@@ -26,13 +26,13 @@ impl Network for Toy {
     fn records(&self) -> &'static str {
         "lines"
     }
-    fn nature(&self) -> Nature {
-        Nature { units_per_s: 1, one_kind: true, common_labels: &[], listed_labels: b"t" }
+    fn nature(&self) -> RecordProperties {
+        RecordProperties { units_per_s: 1, one_kind: true, common_labels: &[], listed_labels: b"t" }
     }
     fn rules(&self) -> Box<dyn Rules> {
         Box::new(Self)
     }
-    fn lines(&self) -> &dyn Lines {
+    fn lines(&self) -> &dyn LineFormat {
         self
     }
     fn filters(&self) -> &dyn Filters {
@@ -44,10 +44,11 @@ fn encode(line: &str, record: &mut Vec<u8>) -> Result<Id, String> {
     let (topic, rest) = line.split_once(' ').unwrap_or((line, ""));
     let time = rest.split(' ').next().and_then(|time| time.parse().ok());
     let time = time.ok_or("a line is a topic, a time in seconds and a text")?;
-    let head = Head { id: sha256(line.as_bytes()), time, author: None, kind: 0, expires: None };
-    let label = (b't', Place::Wire { at: 0, len: topic.len() as u32 });
+    let id = sha256(line.as_bytes());
+    let head = RecordHeader { id, time, author: None, kind: 0, expires: None };
+    let label = (b't', LabelPosition::Wire { at: 0, len: topic.len() as u32 });
     write(record, &head, line.as_bytes(), [label].into_iter());
-    Ok(head.id)
+    Ok(id)
 }
 
 fn of_topic(topic: &[u8]) -> Query {
@@ -61,16 +62,16 @@ impl Rules for Toy {
     }
 }
 
-impl Lines for Toy {
+impl LineFormat for Toy {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         line.extend_from_slice(record.wire());
     }
-    fn reader(&self, _: &ReadTerms) -> Box<dyn ReadLine> {
+    fn reader(&self, _: &hark_networks::ReadOptions) -> Box<dyn LineReader> {
         Box::new(Self)
     }
 }
 
-impl ReadLine for Toy {
+impl LineReader for Toy {
     fn read(
         &mut self,
         line: &[u8],
@@ -78,8 +79,7 @@ impl ReadLine for Toy {
         record: &mut Vec<u8>,
     ) -> Result<(), LineFault> {
         record.clear();
-        let line = String::from_utf8_lossy(line);
-        let id = encode(&line, record).map_err(LineFault::Malformed)?;
+        let id = encode(&String::from_utf8_lossy(line), record).map_err(LineFault::Malformed)?;
         if is_kept(&id) { Err(LineFault::Kept) } else { Ok(()) }
     }
 }
@@ -101,15 +101,16 @@ impl Filters for Toy {
 /// The door: each line that comes in is kept, and answered with what became of it.
 pub struct Serving {
     pub listen: SocketAddr,
-    pub shelf: shelf::Options,
+    pub shelf: shelf::ShelfOptions,
 }
 
-impl Serve for Serving {
-    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
+impl door::ServableNetwork for Serving {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
             let listener = host.listen(self.listen, "HARK_TOY")?;
             let shelf = Shelf::open(self.shelf, Arc::new(()));
-            Ok(Opened { door: Arc::new(ToyDoor { shelf: Arc::clone(&shelf), listener }), shelf })
+            let door = Arc::new(ToyDoor { shelf: Arc::clone(&shelf), listener });
+            Ok(OpenNetwork { door, shelf })
         })
     }
 }
@@ -120,16 +121,15 @@ struct ToyDoor {
 }
 
 impl Door for ToyDoor {
-    fn addresses(&self) -> Vec<Reached> {
-        vec![Reached { what: "toy on", at: self.listener.addr().to_string() }]
+    fn addresses(&self) -> Vec<DoorAddress> {
+        vec![DoorAddress { what: "toy on", at: self.listener.addr().to_string() }]
     }
     fn listeners(&self) -> std::io::Result<Vec<OwnedFd>> {
         self.listener.sockets()
     }
-    fn serve(self: Arc<Self>, _: Operators, stop: Stop) -> door::Serving {
+    fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            let shelf = &self.shelf;
-            self.listener.serve(stop, |stream| talk(stream, Arc::clone(shelf))).await;
+            self.listener.serve(stop, |stream| talk(stream, Arc::clone(&self.shelf))).await;
         })
     }
 }

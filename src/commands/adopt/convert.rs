@@ -3,22 +3,22 @@
 
 use std::panic::resume_unwind;
 
-use hark_codec::crypto::Verifier;
+use hark_codec::crypto::SignatureVerifier;
 use hark_codec::hex;
-use hark_codec::nostr::{Arena, Encoder, Event, VerifiedEvent, json};
-use hark_networks::nostr::admit::{OwnUrls, Private};
-use hark_networks::nostr::rules::{Class, class};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, VerifiedEvent, json};
+use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
+use hark_networks::nostr::rules::{KindClass, class};
 
-use super::source::Row;
+use super::source::NostreamRow;
 use super::text;
-use crate::commands::refusal::Reason;
+use crate::commands::refusal::RefusalReason;
 
 /// Parsed keys that a thread caches.
 const KEY_SLOTS: usize = 4096;
 
 /// The parameters common to all rows.
 #[derive(Clone)]
-pub(super) struct Terms {
+pub(super) struct ConvertOptions {
     pub(super) event_bytes_max: usize,
     pub(super) own_urls: OwnUrls,
     pub(super) verify_signatures: bool,
@@ -26,17 +26,17 @@ pub(super) struct Terms {
 
 /// The result of converting rows.
 #[derive(Debug, Default)]
-pub(super) struct Convert {
+pub(super) struct ConvertedRows {
     pub(super) records: Vec<Box<[u8]>>,
     /// The id of each record, as text.
     pub(super) ids: Vec<String>,
-    pub(super) refused: Vec<(Reason, String, String)>,
+    pub(super) refused: Vec<(RefusalReason, String, String)>,
 }
 
-impl Terms {
+impl ConvertOptions {
     /// Converts rows to records, in order. If signatures are checked, which costs more than the
     /// rest, all cores work.
-    pub(super) fn convert(&self, rows: &[Row], now_s: u64) -> Convert {
+    pub(super) fn convert(&self, rows: &[NostreamRow], now_s: u64) -> ConvertedRows {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let parts = if self.verify_signatures { cores } else { 1 };
         let part = rows.len().div_ceil(parts).max(1);
@@ -46,7 +46,7 @@ impl Terms {
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 rows.chunks(part).map(|rows| scope.spawn(|| self.part(rows, now_s))).collect();
-            let mut all = Convert::default();
+            let mut all = ConvertedRows::default();
             for thread in threads {
                 // The rows of a thread that panicked must not count as done.
                 let done = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -58,16 +58,16 @@ impl Terms {
         })
     }
 
-    fn part(&self, rows: &[Row], now_s: u64) -> Convert {
-        let mut worker = Worker {
+    fn part(&self, rows: &[NostreamRow], now_s: u64) -> ConvertedRows {
+        let mut worker = ConvertWorker {
             terms: self,
             now_s,
-            arena: Arena::new(),
-            encoder: Encoder::default(),
-            verifier: Verifier::new(if self.verify_signatures { KEY_SLOTS } else { 1 }),
+            arena: EventArena::new(),
+            encoder: EventEncoder::default(),
+            verifier: SignatureVerifier::new(if self.verify_signatures { KEY_SLOTS } else { 1 }),
             json: Vec::new(),
         };
-        let mut done = Convert::default();
+        let mut done = ConvertedRows::default();
         for row in rows {
             let id = text(&row.id);
             match worker.record(row) {
@@ -83,48 +83,48 @@ impl Terms {
 }
 
 /// One thread's reused buffers.
-struct Worker<'a> {
-    terms: &'a Terms,
+struct ConvertWorker<'a> {
+    terms: &'a ConvertOptions,
     now_s: u64,
-    arena: Arena,
-    encoder: Encoder,
-    verifier: Verifier,
+    arena: EventArena,
+    encoder: EventEncoder,
+    verifier: SignatureVerifier,
     json: Vec<u8>,
 }
 
-impl Worker<'_> {
-    fn record(&mut self, row: &Row) -> Result<Box<[u8]>, (Reason, String)> {
+impl ConvertWorker<'_> {
+    fn record(&mut self, row: &NostreamRow) -> Result<Box<[u8]>, (RefusalReason, String)> {
         let plain = |reason| (reason, String::new());
         self.json.clear();
         write_json(row, &mut self.json);
         let event = Event::parse(&self.json, &mut self.arena)
-            .map_err(|error| (Reason::Malformed, error.to_string()))?;
-        if class(u32::from(event.kind())) == Class::Ephemeral {
-            return Err(plain(Reason::Ephemeral));
+            .map_err(|error| (RefusalReason::Malformed, error.to_string()))?;
+        if class(u32::from(event.kind())) == KindClass::Ephemeral {
+            return Err(plain(RefusalReason::Ephemeral));
         }
         if event.expiration().is_some_and(|at| at <= self.now_s) {
-            return Err(plain(Reason::Expired));
+            return Err(plain(RefusalReason::Expired));
         }
         if self.json.len() > self.terms.event_bytes_max {
-            return Err(plain(Reason::TooLarge));
+            return Err(plain(RefusalReason::TooLarge));
         }
         if !event.has_valid_id() {
-            return Err(plain(Reason::BadId));
+            return Err(plain(RefusalReason::BadId));
         }
-        let private = Private::of(&event, &self.terms.own_urls);
+        let private = PrivateLabels::of(&event, &self.terms.own_urls);
         let mut record = Vec::with_capacity(self.json.len() + 64);
         self.encoder.encode(&event, private.labels(), &mut record);
         if self.terms.verify_signatures
             && let Err(error) = VerifiedEvent::check(event, &mut self.verifier)
         {
-            return Err((Reason::BadSignature, error.to_string()));
+            return Err((RefusalReason::BadSignature, error.to_string()));
         }
         Ok(record.into())
     }
 }
 
 /// Writes a row as an event.
-fn write_json(row: &Row, out: &mut Vec<u8>) {
+fn write_json(row: &NostreamRow, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"id\":\"");
     hex::encode_into(&row.id, out);
     out.extend_from_slice(b"\",\"pubkey\":\"");
@@ -146,25 +146,25 @@ fn write_json(row: &Row, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use hark_archive::Record;
-    use hark_codec::crypto::Keys;
-    use hark_codec::nostr::Draft;
+    use hark_codec::crypto::KeyPair;
+    use hark_codec::nostr::EventDraft;
 
     use super::*;
 
-    fn terms(verify_signatures: bool) -> Terms {
-        Terms { event_bytes_max: 65_536, own_urls: OwnUrls::new([]), verify_signatures }
+    fn terms(verify_signatures: bool) -> ConvertOptions {
+        ConvertOptions { event_bytes_max: 65_536, own_urls: OwnUrls::new([]), verify_signatures }
     }
 
     /// Returns a row as nostream would store it, and its event. `spaced` has the tags as jsonb
     /// prints them.
-    fn row(tags: &[&[&str]], content: &str, spaced: &str) -> (Row, Vec<u8>) {
-        let keys = Keys::from_secret([7; 32]).unwrap();
+    fn row(tags: &[&[&str]], content: &str, spaced: &str) -> (NostreamRow, Vec<u8>) {
+        let keys = KeyPair::from_secret([7; 32]).unwrap();
         let mut line = Vec::new();
-        let draft = Draft { created_at: 1_700_000_000, kind: 1, tags, content };
+        let draft = EventDraft { created_at: 1_700_000_000, kind: 1, tags, content };
         let id = draft.sign(&keys, &mut line);
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let event = Event::parse(&line, &mut arena).unwrap();
-        let row = Row {
+        let row = NostreamRow {
             id: id.to_vec(),
             pubkey: keys.public().to_vec(),
             kind: 1,
@@ -196,17 +196,25 @@ mod tests {
     #[test]
     fn what_is_no_event_or_another_one_is_refused_by_its_reason() {
         let (good, _) = row(&[], "said", "[]");
-        let said_else = Row { content: "else".into(), ..good.clone() };
-        let forged = Row { signature: vec![1; 64], ..good.clone() };
-        let numbers = Row { tags: b"[[1]]".to_vec(), ..good.clone() };
-        let negative = Row { kind: -1, ..good.clone() };
+        let said_else = NostreamRow { content: "else".into(), ..good.clone() };
+        let forged = NostreamRow { signature: vec![1; 64], ..good.clone() };
+        let numbers = NostreamRow { tags: b"[[1]]".to_vec(), ..good.clone() };
+        let negative = NostreamRow { kind: -1, ..good.clone() };
         let rows = [said_else, forged, numbers, negative];
         let reasons = |verify| {
             let refused = terms(verify).convert(&rows, 0).refused;
             refused.into_iter().map(|(reason, ..)| reason).collect::<Vec<_>>()
         };
-        assert_eq!(reasons(false), [Reason::BadId, Reason::Malformed, Reason::Malformed]);
-        let all = [Reason::BadId, Reason::BadSignature, Reason::Malformed, Reason::Malformed];
+        assert_eq!(
+            reasons(false),
+            [RefusalReason::BadId, RefusalReason::Malformed, RefusalReason::Malformed]
+        );
+        let all = [
+            RefusalReason::BadId,
+            RefusalReason::BadSignature,
+            RefusalReason::Malformed,
+            RefusalReason::Malformed,
+        ];
         assert_eq!(reasons(true), all);
     }
 }

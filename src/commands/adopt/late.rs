@@ -12,7 +12,7 @@ use std::time::Instant;
 use hark_archive::Id;
 
 use super::FOLLOW_EVERY;
-use super::source::Source;
+use super::source::NostreamSource;
 
 /// Pages that a statement reads: 32 MiB.
 const PIECE: u64 = 4_096;
@@ -20,7 +20,7 @@ const PIECE: u64 = 4_096;
 const REST: u32 = 9;
 
 /// The state of the reading.
-pub(super) struct Late {
+pub(super) struct LateScan {
     /// The round looks for rows that this transaction or a later one has written.
     since: u64,
     /// `since` of the next round.
@@ -32,7 +32,7 @@ pub(super) struct Late {
     due: Instant,
 }
 
-impl Late {
+impl LateScan {
     pub(super) fn new(since: u64) -> Self {
         Self { since, next: since, page: 0, pages: 0, due: Instant::now() }
     }
@@ -47,8 +47,12 @@ impl Late {
     }
 
     /// Reads a piece, and returns the ids of new rows with a time before `created_at`. Once all of
-    /// these rows are stored, [`Late::pass`] moves on to the next piece.
-    pub(super) fn read(&mut self, source: &Source, created_at: i64) -> anyhow::Result<Vec<Id>> {
+    /// these rows are stored, [`LateScan::pass`] moves on to the next piece.
+    pub(super) fn read(
+        &mut self,
+        source: &NostreamSource,
+        created_at: i64,
+    ) -> anyhow::Result<Vec<Id>> {
         let began = Instant::now();
         if self.page == 0 {
             self.next = source.transaction()?;

@@ -22,15 +22,15 @@ use clap::{Args, Subcommand};
 use hark_networks::nostr::admit::OwnUrls;
 use serde_json::json;
 
-use self::convert::{Convert, Terms};
-use self::late::Late;
-use self::progress::Progress;
-use self::source::{Cursor, Row, Source};
-use self::sweep::Swept;
-use self::tally::Tally;
+use self::convert::{ConvertOptions, ConvertedRows};
+use self::late::LateScan;
+use self::progress::AdoptProgress;
+use self::source::{NostreamRow, NostreamSource, RowCursor};
+use self::sweep::SweepTotals;
+use self::tally::AdoptTally;
 use crate::interrupt;
-use crate::place::{Hand, Place};
-use crate::print::{self, Meter, Unit};
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
 #[derive(Debug, Args)]
@@ -93,16 +93,19 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// How far before the newest time such a read begins, since events arrive a little late.
 const OVERLAP_S: i64 = 120;
 
-pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    args: &AdoptNostreamArgs,
+    location: &ArchiveLocation,
+) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
-    let mut source = Source::open(&args.url)?;
-    let mut hand = place.write()?;
-    hark_store_embedded::permissions::create_dir(&place.data)?;
-    let mut progress = Progress::open(place, &source.name())?;
+    let mut source = NostreamSource::open(&args.url)?;
+    let mut writer = location.write()?;
+    hark_store_embedded::permissions::create_dir(&location.data)?;
+    let mut progress = AdoptProgress::open(location, &source.name())?;
     // A saved transaction that lies ahead is from another database of the same name.
     let transaction = source.transaction()?;
     progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
-    if progress.at > Cursor::default() {
+    if progress.at > RowCursor::default() {
         let events = print::number(progress.events);
         eprintln!("hark: continuing an earlier run, after {events} events");
     }
@@ -113,25 +116,25 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
     }
     let mut adoption = Adoption {
         args,
-        terms: Terms {
-            event_bytes_max: place.config.limits.event_bytes_max,
-            own_urls: OwnUrls::new(place.config.info.urls()),
+        terms: ConvertOptions {
+            event_bytes_max: location.config.limits.event_bytes_max,
+            own_urls: OwnUrls::new(location.config.info.urls()),
             verify_signatures: args.verify_signatures,
         },
         started: Instant::now(),
         paced: 0,
-        tally: Tally::default(),
+        tally: AdoptTally::default(),
         stop: &stop,
     };
-    adoption.copy(&mut source, &mut hand, &mut progress)?;
+    adoption.copy(&mut source, &mut writer, &mut progress)?;
     if args.follow && !adoption.stopped() {
-        adoption.follow(&mut source, &mut hand, &mut progress)?;
+        adoption.follow(&mut source, &mut writer, &mut progress)?;
     }
     // With --follow, an interrupt is the normal end, and all ids are compared. Without it, an
     // interrupt ends the run at once.
     let swept = if args.follow || !adoption.stopped() {
         let sample = args.verify.unwrap_or(0);
-        Some(sweep::run(&mut source, &mut hand, place, &mut adoption, sample)?)
+        Some(sweep::run(&mut source, &mut writer, location, &mut adoption, sample)?)
     } else {
         None
     };
@@ -151,18 +154,18 @@ pub(crate) fn run(args: &AdoptNostreamArgs, place: &Place) -> anyhow::Result<Exi
 /// The state of one run.
 pub(super) struct Adoption<'a> {
     args: &'a AdoptNostreamArgs,
-    terms: Terms,
+    terms: ConvertOptions,
     started: Instant,
     /// Rows that count against --rate.
     paced: u64,
-    tally: Tally,
+    tally: AdoptTally,
     stop: &'a AtomicBool,
 }
 
 /// A converted batch, the position of its last row, and the number of its rows.
-struct Batch {
-    converted: Convert,
-    at: Cursor,
+struct AdoptBatch {
+    converted: ConvertedRows,
+    at: RowCursor,
     rows: u64,
 }
 
@@ -174,17 +177,17 @@ impl Adoption<'_> {
     /// Copies all rows behind the saved position.
     fn copy(
         &mut self,
-        source: &mut Source,
-        hand: &mut Hand,
-        progress: &mut Progress,
+        source: &mut NostreamSource,
+        writer: &mut WriterHandle,
+        progress: &mut AdoptProgress,
     ) -> anyhow::Result<()> {
         let total = source.estimate()?;
-        let mut meter = Meter::start("adopt", total, Unit::Records);
+        let mut meter = CommandProgress::start("adopt", total, CountedUnit::Records);
         let (args, stop) = (self.args, self.stop);
         let terms = self.terms.clone();
         let from = progress.at;
         let before = progress.events;
-        let (batches, queue) = sync_channel::<Batch>(AHEAD);
+        let (batches, queue) = sync_channel::<AdoptBatch>(AHEAD);
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || {
                 let mut at = from;
@@ -193,14 +196,15 @@ impl Adoption<'_> {
                     let Some(last) = rows.last() else { break };
                     at = last.cursor();
                     let converted = terms.convert(&rows, when::now_s());
-                    if batches.send(Batch { converted, at, rows: rows.len() as u64 }).is_err() {
+                    if batches.send(AdoptBatch { converted, at, rows: rows.len() as u64 }).is_err()
+                    {
                         break;
                     }
                 }
                 anyhow::Ok(())
             });
             for batch in queue {
-                put(hand, batch.converted, &mut self.tally)?;
+                put(writer, batch.converted, &mut self.tally)?;
                 progress.at = batch.at;
                 progress.events += batch.rows;
                 progress.save()?;
@@ -223,16 +227,16 @@ impl Adoption<'_> {
     /// Copies newly published events until an interrupt.
     fn follow(
         &mut self,
-        source: &mut Source,
-        hand: &mut Hand,
-        progress: &mut Progress,
+        source: &mut NostreamSource,
+        writer: &mut WriterHandle,
+        progress: &mut AdoptProgress,
     ) -> anyhow::Result<()> {
         eprintln!(
             "hark: {} events were brought over; new events follow until Ctrl-C. Stop nostream \
              before Ctrl-C, and nothing is missing",
             print::number(progress.events)
         );
-        let mut late = Late::new(progress.since.unwrap_or_default());
+        let mut late = LateScan::new(progress.since.unwrap_or_default());
         let mut from = behind(progress.at);
         while !self.stopped() {
             let mut at = from;
@@ -240,7 +244,7 @@ impl Adoption<'_> {
                 let rows = source.after(&at, self.args.batch)?;
                 let Some(last) = rows.last() else { break };
                 at = last.cursor();
-                self.bring(hand, progress, &rows)?;
+                self.bring(writer, progress, &rows)?;
                 progress.at = progress.at.max(at);
             }
             // The next read does not see rows older than this, so `late` has to find them.
@@ -250,7 +254,7 @@ impl Adoption<'_> {
             let until = Instant::now() + FOLLOW_EVERY;
             while !self.stopped() && Instant::now() < until {
                 if late.is_due() {
-                    self.bring_late(source, hand, progress, (&mut late, from.created_at))?;
+                    self.bring_late(source, writer, progress, (&mut late, from.created_at))?;
                 } else {
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -262,16 +266,16 @@ impl Adoption<'_> {
     /// Copies new rows with a time before `created_at`, from one piece of nostream's table.
     fn bring_late(
         &mut self,
-        source: &Source,
-        hand: &mut Hand,
-        progress: &mut Progress,
-        (late, created_at): (&mut Late, i64),
+        source: &NostreamSource,
+        writer: &mut WriterHandle,
+        progress: &mut AdoptProgress,
+        (late, created_at): (&mut LateScan, i64),
     ) -> anyhow::Result<()> {
         for ids in late.read(source, created_at)?.chunks(self.args.batch.max(1) as usize) {
             if self.stopped() {
                 return Ok(());
             }
-            self.bring(hand, progress, &source.of_ids(ids)?)?;
+            self.bring(writer, progress, &source.of_ids(ids)?)?;
         }
         late.pass();
         Ok(())
@@ -280,13 +284,13 @@ impl Adoption<'_> {
     /// Puts rows that were published meanwhile. Some of them may be stored already.
     fn bring(
         &mut self,
-        hand: &mut Hand,
-        progress: &mut Progress,
-        rows: &[Row],
+        writer: &mut WriterHandle,
+        progress: &mut AdoptProgress,
+        rows: &[NostreamRow],
     ) -> anyhow::Result<()> {
         let converted = self.terms.convert(rows, when::now_s());
-        let mut tally = Tally::default();
-        put(hand, converted, &mut tally)?;
+        let mut tally = AdoptTally::default();
+        put(writer, converted, &mut tally)?;
         progress.events += tally.stored;
         self.tally.stored += tally.stored;
         self.pace(tally.stored);
@@ -304,14 +308,14 @@ impl Adoption<'_> {
         }
     }
 
-    fn report(&self, swept: Option<&Swept>) -> anyhow::Result<()> {
+    fn report(&self, swept: Option<&SweepTotals>) -> anyhow::Result<()> {
         let seconds = self.started.elapsed().as_secs_f64();
         if self.args.json {
             let json = json!({
                 "stored": self.tally.stored,
                 "refused": self.tally.to_json(),
                 "complete": swept.is_some(),
-                "ids": swept.map(Swept::to_json),
+                "ids": swept.map(SweepTotals::to_json),
                 "seconds": seconds,
             });
             return print::line(&json.to_string());
@@ -320,26 +324,30 @@ impl Adoption<'_> {
         let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
         let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
         // The comparison of all ids knows better why events are not stored.
-        rows.extend(swept.map_or_else(|| self.tally.rows(), Swept::rows));
+        rows.extend(swept.map_or_else(|| self.tally.rows(), SweepTotals::rows));
         print::line(&print::table(&rows))
     }
 }
 
 /// Returns where the next read of newly published events begins. The newest event may have a time
 /// in the future, and later events the present time.
-fn behind(newest: Cursor) -> Cursor {
+fn behind(newest: RowCursor) -> RowCursor {
     let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
-    Cursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)
+    RowCursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)
 }
 
 /// Makes records durable, and counts the outcomes and the refusals.
-fn put(hand: &mut Hand, converted: Convert, tally: &mut Tally) -> anyhow::Result<()> {
-    let Convert { records, ids, refused } = converted;
+fn put(
+    writer: &mut WriterHandle,
+    converted: ConvertedRows,
+    tally: &mut AdoptTally,
+) -> anyhow::Result<()> {
+    let ConvertedRows { records, ids, refused } = converted;
     for (reason, id, words) in refused {
         tally.refuse(reason, &id, &words);
     }
     if !records.is_empty() {
-        for (outcome, id) in hand.put(records)?.into_iter().zip(ids) {
+        for (outcome, id) in writer.put(records)?.into_iter().zip(ids) {
             let outcome = outcome.map_err(anyhow::Error::msg).context(
                 "the server could not store what it was given; look at its log, then run the \
                  adoption again: it continues where it stopped",

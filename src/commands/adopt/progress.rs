@@ -10,15 +10,15 @@ use hark_codec::hex;
 use hark_store_embedded::permissions;
 use serde_json::{Value, json};
 
-use super::source::Cursor;
-use crate::place::Place;
+use super::source::RowCursor;
+use crate::location::ArchiveLocation;
 
 /// The position in one source.
-pub(super) struct Progress {
+pub(super) struct AdoptProgress {
     file: PathBuf,
     source: String,
     /// All rows up to this position were put into the archive.
-    pub(super) at: Cursor,
+    pub(super) at: RowCursor,
     /// Rows brought over so far, by earlier runs as well.
     pub(super) events: u64,
     /// Rows that this or a later transaction of the source has written may have an earlier time
@@ -26,11 +26,11 @@ pub(super) struct Progress {
     pub(super) since: Option<u64>,
 }
 
-impl Progress {
+impl AdoptProgress {
     /// Reads the position that an earlier run on this source has saved, if any.
-    pub(super) fn open(place: &Place, source: &str) -> anyhow::Result<Self> {
-        let file = place.data.join("adopt.json");
-        let (source, at) = (source.into(), Cursor::default());
+    pub(super) fn open(location: &ArchiveLocation, source: &str) -> anyhow::Result<Self> {
+        let file = location.data.join("adopt.json");
+        let (source, at) = (source.into(), RowCursor::default());
         let mut progress = Self { file, source, at, events: 0, since: None };
         match fs::read(&progress.file) {
             Ok(text) => progress.read(&text).with_context(|| {
@@ -53,7 +53,7 @@ impl Progress {
         // A position in another source is ignored.
         if found["source"] == self.source.as_str() {
             let id = found["id"].as_str().and_then(|id| hex::decode_32(id.as_bytes()));
-            self.at = Cursor {
+            self.at = RowCursor {
                 created_at: found["created_at"].as_i64().context("no created_at")?,
                 id: id.context("no id")?,
             };

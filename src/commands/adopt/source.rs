@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Context as _, bail};
 use hark_archive::Id;
-use hark_store_postgres::Address;
+use hark_store_postgres::DatabaseAddress;
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 use tokio_postgres::types::{FromSql, ToSql, Type};
@@ -29,12 +29,12 @@ const LOST: &str = "nostream's database stopped answering; what was brought over
 
 /// A position in the order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cursor {
+pub(super) struct RowCursor {
     pub(super) created_at: i64,
     pub(super) id: Id,
 }
 
-impl Cursor {
+impl RowCursor {
     /// Returns a position that is `seconds` earlier.
     pub(super) fn before(&self, seconds: i64) -> Self {
         Self { created_at: (self.created_at - seconds).max(0), id: [0; 32] }
@@ -43,7 +43,7 @@ impl Cursor {
 
 /// A row of nostream's table `events`.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct NostreamRow {
     pub(super) id: Vec<u8>,
     pub(super) pubkey: Vec<u8>,
     pub(super) kind: i32,
@@ -54,9 +54,9 @@ pub(super) struct Row {
     pub(super) signature: Vec<u8>,
 }
 
-impl Row {
-    pub(super) fn cursor(&self) -> Cursor {
-        Cursor { created_at: self.created_at, id: id(&self.id) }
+impl NostreamRow {
+    pub(super) fn cursor(&self) -> RowCursor {
+        RowCursor { created_at: self.created_at, id: id(&self.id) }
     }
 }
 
@@ -70,9 +70,9 @@ fn id(bytes: &[u8]) -> Id {
 }
 
 /// The unparsed JSON of a jsonb column.
-struct Jsonb(Vec<u8>);
+struct JsonbColumn(Vec<u8>);
 
-impl<'a> FromSql<'a> for Jsonb {
+impl<'a> FromSql<'a> for JsonbColumn {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         // The first byte is the version of the format.
         match raw {
@@ -87,19 +87,19 @@ impl<'a> FromSql<'a> for Jsonb {
 }
 
 /// A connection to nostream's database, and its queries.
-pub(super) struct Source {
+pub(super) struct NostreamSource {
     runtime: Runtime,
     client: Client,
-    address: Address,
+    address: DatabaseAddress,
     /// The condition for rows that nostream itself would return to clients.
     alive: &'static str,
     /// Whether a range of pages can be read without the rest of the table: since PostgreSQL 14.
     pub(super) reads_pages: bool,
 }
 
-impl Source {
+impl NostreamSource {
     pub(super) fn open(url: &str) -> anyhow::Result<Self> {
-        let address = Address::read(url).with_context(|| {
+        let address = DatabaseAddress::read(url).with_context(|| {
             "no address of a database; it looks like postgres://user:password@host:5432/database"
         })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -172,7 +172,7 @@ impl Source {
     }
 
     /// Returns the next rows behind a position, by time and id.
-    pub(super) fn after(&self, at: &Cursor, limit: u32) -> anyhow::Result<Vec<Row>> {
+    pub(super) fn after(&self, at: &RowCursor, limit: u32) -> anyhow::Result<Vec<NostreamRow>> {
         // ORDER BY names the table. Without it, the result's columns would be meant, which have no
         // index.
         let rest = "event_created_at >= $1::bigint AND (event_created_at, event_id) > ($1::bigint, $2) \
@@ -219,43 +219,45 @@ impl Source {
     }
 
     /// Returns the rows with these ids.
-    pub(super) fn of_ids(&self, ids: &[Id]) -> anyhow::Result<Vec<Row>> {
+    pub(super) fn of_ids(&self, ids: &[Id]) -> anyhow::Result<Vec<NostreamRow>> {
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
         self.rows("event_id = ANY($1)", &[&ids])
     }
 
     /// Returns the row with this id or the next higher one.
-    pub(super) fn near(&self, id: &Id) -> anyhow::Result<Vec<Row>> {
+    pub(super) fn near(&self, id: &Id) -> anyhow::Result<Vec<NostreamRow>> {
         self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR])
     }
 
     /// Returns the next positions, by time and id, of all rows, including deleted ones.
-    pub(super) fn places(&self, after: &Cursor, limit: i64) -> anyhow::Result<Vec<Cursor>> {
+    pub(super) fn places(&self, after: &RowCursor, limit: i64) -> anyhow::Result<Vec<RowCursor>> {
         let sql = "SELECT event_created_at::bigint, event_id FROM events \
                    WHERE event_created_at >= $1::bigint \
                    AND (event_created_at, event_id) > ($1::bigint, $2) \
                    ORDER BY events.event_created_at, events.event_id LIMIT $3";
         let values: [&(dyn ToSql + Sync); 3] = [&after.created_at, &&after.id[..], &limit];
         let rows = self.runtime.block_on(self.client.query(sql, &values))?;
-        let place =
-            |row: &tokio_postgres::Row| Cursor { created_at: row.get(0), id: id(row.get(1)) };
-        Ok(rows.iter().map(place).collect())
+        let location =
+            |row: &tokio_postgres::Row| RowCursor { created_at: row.get(0), id: id(row.get(1)) };
+        Ok(rows.iter().map(location).collect())
     }
 
-    fn rows(&self, rest: &str, values: &[&(dyn ToSql + Sync)]) -> anyhow::Result<Vec<Row>> {
+    fn rows(&self, rest: &str, values: &[&(dyn ToSql + Sync)]) -> anyhow::Result<Vec<NostreamRow>> {
         let sql = format!(
             "SELECT event_id, event_pubkey, event_kind::int, event_created_at::bigint, event_content, \
              event_tags, event_signature FROM events WHERE {} AND {rest}",
             self.alive
         );
         let rows = self.runtime.block_on(self.client.query(&sql, values)).context(LOST)?;
-        let row = |row: &tokio_postgres::Row| Row {
+        let row = |row: &tokio_postgres::Row| NostreamRow {
             id: row.get(0),
             pubkey: row.get(1),
             kind: row.get(2),
             created_at: row.get(3),
             content: row.get(4),
-            tags: row.get::<_, Option<Jsonb>>(5).map_or_else(|| b"[]".to_vec(), |json| json.0),
+            tags: row
+                .get::<_, Option<JsonbColumn>>(5)
+                .map_or_else(|| b"[]".to_vec(), |json| json.0),
             signature: row.get(6),
         };
         Ok(rows.iter().map(row).collect())

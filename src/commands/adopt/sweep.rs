@@ -4,16 +4,16 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use hark_archive::{Id, Progress, Query, Store};
+use hark_archive::{Id, Query, SearchProgress, Store};
 use serde_json::{Value, json};
 
-use super::convert::Convert;
-use super::source::{Cursor, Row, Source};
-use super::tally::Tally;
+use super::convert::ConvertedRows;
+use super::source::{NostreamRow, NostreamSource, RowCursor};
+use super::tally::AdoptTally;
 use super::{Adoption, put, text};
-use crate::commands::refusal::Reason;
-use crate::place::{Hand, Place};
-use crate::print::{self, Meter, Unit};
+use crate::commands::refusal::RefusalReason;
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
 /// Ids read together, and ids looked up together.
@@ -22,7 +22,7 @@ const LOOK_UP: usize = 500;
 
 /// The result of the comparison.
 #[derive(Debug, Default)]
-pub(super) struct Swept {
+pub(super) struct SweepTotals {
     /// Ids in the source: all, and those that nostream would return to clients.
     ids: u64,
     alive: u64,
@@ -31,13 +31,13 @@ pub(super) struct Swept {
     late: u64,
     refused: u64,
     /// Why ids were refused.
-    why: Tally,
+    why: AdoptTally,
     /// The number of events compared in the sample, and the ids of those that differ.
     sampled: u64,
     different: Vec<String>,
 }
 
-impl Swept {
+impl SweepTotals {
     /// Whether every id is in the archive or was refused for a reason, and no event differs.
     pub(super) fn is_clean(&self) -> bool {
         self.ids == self.here + self.late + self.refused && self.different.is_empty()
@@ -89,17 +89,17 @@ impl Swept {
 
 /// Compares all ids, stores the missing events, and compares a sample.
 pub(super) fn run(
-    source: &mut Source,
-    hand: &mut Hand,
-    place: &Place,
+    source: &mut NostreamSource,
+    writer: &mut WriterHandle,
+    location: &ArchiveLocation,
     adoption: &mut Adoption<'_>,
     sample: u64,
-) -> anyhow::Result<Swept> {
-    let archive = hand.read(place)?;
-    let mut swept = Swept { alive: source.count()?, ..Swept::default() };
+) -> anyhow::Result<SweepTotals> {
+    let archive = writer.read(location)?;
+    let mut swept = SweepTotals { alive: source.count()?, ..SweepTotals::default() };
     let total = source.estimate()?;
-    let mut meter = Meter::start("compare ids", total, Unit::Records);
-    let mut after = Cursor::default();
+    let mut meter = CommandProgress::start("compare ids", total, CountedUnit::Records);
+    let mut after = RowCursor::default();
     loop {
         let places = source.places(&after, READ)?;
         let Some(last) = places.last() else { break };
@@ -111,23 +111,28 @@ pub(super) fn run(
         }
         swept.here += (places.len() - missing.len()) as u64;
         for some in missing.chunks(LOOK_UP) {
-            bring(source, hand, adoption, some, &mut swept)?;
+            bring(source, writer, adoption, some, &mut swept)?;
         }
         meter.at(swept.ids, total.max(swept.ids), "");
     }
     meter.finish();
     if sample > 0 {
         // The archive is opened again to see the events that were stored meanwhile.
-        compare(source, &*hand.read(place)?, adoption, sample, &mut swept)?;
+        compare(source, &*writer.read(location)?, adoption, sample, &mut swept)?;
     }
     Ok(swept)
 }
 
 /// Appends the ids of `places` that the archive lacks to `missing`. The places are close together
 /// in time, so a store that is divided into parts by time looks in few parts.
-fn missing_of(archive: &dyn Store, places: &[Cursor], missing: &mut Vec<Id>) -> anyhow::Result<()> {
-    let ids: Vec<Id> = places.iter().map(|place| place.id).collect();
-    let time = |place: Option<&Cursor>| place.and_then(|at| u64::try_from(at.created_at).ok());
+fn missing_of(
+    archive: &dyn Store,
+    places: &[RowCursor],
+    missing: &mut Vec<Id>,
+) -> anyhow::Result<()> {
+    let ids: Vec<Id> = places.iter().map(|location| location.id).collect();
+    let time =
+        |location: Option<&RowCursor>| location.and_then(|at| u64::try_from(at.created_at).ok());
     let query = Query {
         ids: Some(ids.clone()),
         from: time(places.first()).unwrap_or(0),
@@ -142,7 +147,7 @@ fn missing_of(archive: &dyn Store, places: &[Cursor], missing: &mut Vec<Id>) -> 
     while search.slice(u64::MAX, &mut |record| {
         found.insert(*record.id());
         ControlFlow::Continue(())
-    })? == Progress::Paused
+    })? == SearchProgress::Paused
     {}
     missing.extend(ids.iter().filter(|id| !found.contains(*id)));
     Ok(())
@@ -150,18 +155,18 @@ fn missing_of(archive: &dyn Store, places: &[Cursor], missing: &mut Vec<Id>) -> 
 
 /// Stores the events of `ids`, or counts why they are refused.
 fn bring(
-    source: &Source,
-    hand: &mut Hand,
+    source: &NostreamSource,
+    writer: &mut WriterHandle,
     adoption: &mut Adoption<'_>,
     ids: &[Id],
-    swept: &mut Swept,
+    swept: &mut SweepTotals,
 ) -> anyhow::Result<()> {
     let rows = source.of_ids(ids)?;
     let converted = adoption.terms.convert(&rows, when::now_s());
-    let mut why = Tally::default();
-    put(hand, converted, &mut why)?;
+    let mut why = AdoptTally::default();
+    put(writer, converted, &mut why)?;
     for id in ids.iter().filter(|id| !rows.iter().any(|row| row.id == id[..])) {
-        why.refuse(Reason::Gone, &text(id), "");
+        why.refuse(RefusalReason::Gone, &text(id), "");
     }
     swept.late += why.stored;
     swept.refused += why.refusals();
@@ -172,18 +177,18 @@ fn bring(
 
 /// Compares a sample of the source's events with those of the archive.
 fn compare(
-    source: &Source,
+    source: &NostreamSource,
     archive: &dyn Store,
     adoption: &Adoption<'_>,
     sample: u64,
-    swept: &mut Swept,
+    swept: &mut SweepTotals,
 ) -> anyhow::Result<()> {
-    let mut place: Id = [0; 32];
+    let mut location: Id = [0; 32];
     for number in 0..sample {
         // Ids are hashes, so evenly spread positions give every event the same chance.
         let share = u64::MAX / sample * number;
-        place[..8].copy_from_slice(&share.to_be_bytes());
-        let rows = source.near(&place)?;
+        location[..8].copy_from_slice(&share.to_be_bytes());
+        let rows = source.near(&location)?;
         let Some(row) = rows.first() else { continue };
         if let Some(is_equal) = is_equal(archive, adoption, row)? {
             swept.sampled += 1;
@@ -200,9 +205,9 @@ fn compare(
 fn is_equal(
     archive: &dyn Store,
     adoption: &Adoption<'_>,
-    row: &Row,
+    row: &NostreamRow,
 ) -> anyhow::Result<Option<bool>> {
-    let Convert { records, .. } = adoption.terms.convert(std::slice::from_ref(row), 0);
+    let ConvertedRows { records, .. } = adoption.terms.convert(std::slice::from_ref(row), 0);
     let Some(expected) = records.first() else { return Ok(None) };
     let cursor = row.cursor();
     let mut search = archive.search(&Query { ids: Some(vec![cursor.id]), ..Query::default() })?;
@@ -210,7 +215,7 @@ fn is_equal(
     while search.slice(u64::MAX, &mut |record| {
         found = Some(record.bytes() == &expected[..]);
         ControlFlow::Continue(())
-    })? == Progress::Paused
+    })? == SearchProgress::Paused
     {}
     Ok(found)
 }

@@ -3,34 +3,34 @@
 use hark_archive::Outcome;
 use serde_json::{Map, Value, json};
 
-use crate::commands::refusal::Reason;
+use crate::commands::refusal::RefusalReason;
 use crate::print;
 
 /// The reasons, each with its name and an explanation for people.
-const ALL: [(Reason, &str, &str); 11] = [
-    (Reason::Malformed, "malformed", "not a Nostr event"),
-    (Reason::BadId, "bad id", "the id is not the event's hash"),
-    (Reason::BadSignature, "bad signature", "not signed by its author"),
-    (Reason::TooLarge, "too large", "above limits.event_bytes_max"),
-    (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
-    (Reason::Expired, "expired", "its expiration has passed"),
-    (Reason::Duplicate, "duplicate", "already kept"),
-    (Reason::Superseded, "superseded", "a newer version is kept"),
-    (Reason::Deleted, "deleted", "its author asked for deletion"),
-    (Reason::Vanished, "vanished", "its author asked to vanish"),
-    (Reason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
+const ALL: [(RefusalReason, &str, &str); 11] = [
+    (RefusalReason::Malformed, "malformed", "not a Nostr event"),
+    (RefusalReason::BadId, "bad id", "the id is not the event's hash"),
+    (RefusalReason::BadSignature, "bad signature", "not signed by its author"),
+    (RefusalReason::TooLarge, "too large", "above limits.event_bytes_max"),
+    (RefusalReason::Ephemeral, "ephemeral", "of a kind that is never stored"),
+    (RefusalReason::Expired, "expired", "its expiration has passed"),
+    (RefusalReason::Duplicate, "duplicate", "already kept"),
+    (RefusalReason::Superseded, "superseded", "a newer version is kept"),
+    (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
+    (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
+    (RefusalReason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
 ];
 
 /// Counts of rows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct AdoptTally {
     pub(super) stored: u64,
     refused: [(u64, String); ALL.len()],
 }
 
-impl Tally {
+impl AdoptTally {
     /// Counts a refusal. `words` are details, and may be empty.
-    pub(super) fn refuse(&mut self, reason: Reason, id: &str, words: &str) {
+    pub(super) fn refuse(&mut self, reason: RefusalReason, id: &str, words: &str) {
         let (count, first) = &mut self.refused[reason as usize];
         *count += 1;
         if first.is_empty() {
@@ -41,7 +41,7 @@ impl Tally {
 
     /// Counts the store's outcome for a record.
     pub(super) fn outcome(&mut self, outcome: Outcome, id: &str) {
-        match Reason::of(outcome) {
+        match RefusalReason::of(outcome) {
             None => self.stored += 1,
             Some(reason) => self.refuse(reason, id, ""),
         }

@@ -2,50 +2,50 @@
 //! the refused lines by reason.
 
 use hark_archive::{Id, Store};
-use hark_networks::{Network, ReadLine, ReadTerms};
+use hark_networks::{LineReader, Network, ReadOptions};
 
-use super::source::Chunk;
-use super::tally::Tally;
-use crate::commands::refusal::Reason;
+use super::source::LineChunk;
+use super::tally::ImportTally;
+use crate::commands::refusal::RefusalReason;
 
 /// The parameters common to all lines of an import.
-pub(super) struct Terms<'a> {
+pub(super) struct CheckOptions<'a> {
     /// Where known ids are looked up.
     pub(super) store: Option<&'a dyn Store>,
     pub(super) network: &'static dyn Network,
-    pub(super) read: ReadTerms,
+    pub(super) read: ReadOptions,
 }
 
 /// The result of checking a chunk.
 #[derive(Debug, Default)]
-pub(super) struct Checked {
+pub(super) struct CheckedChunk {
     /// Records, in the order of their lines.
     pub(super) records: Vec<Box<[u8]>>,
     /// The line number of each record, counted from the chunk's first line.
     pub(super) lines: Vec<u64>,
-    pub(super) tally: Tally,
+    pub(super) tally: ImportTally,
     /// Bytes of the source that were read up to the end of the chunk.
     pub(super) read_to: u64,
 }
 
 /// One worker's reused buffers.
-pub(super) struct Worker<'a> {
-    terms: &'a Terms<'a>,
-    reader: Box<dyn ReadLine>,
+pub(super) struct CheckWorker<'a> {
+    terms: &'a CheckOptions<'a>,
+    reader: Box<dyn LineReader>,
     record: Vec<u8>,
 }
 
-impl<'a> Worker<'a> {
-    pub(super) fn new(terms: &'a Terms<'a>) -> Self {
+impl<'a> CheckWorker<'a> {
+    pub(super) fn new(terms: &'a CheckOptions<'a>) -> Self {
         let reader = terms.network.lines().reader(&terms.read);
         Self { terms, reader, record: Vec::new() }
     }
 
-    pub(super) fn check(&mut self, chunk: &Chunk) -> Checked {
+    pub(super) fn check(&mut self, chunk: &LineChunk) -> CheckedChunk {
         // If a lookup fails, the store reports the failure later, when records are put.
         let store = self.terms.store;
         let is_kept = |id: &Id| store.is_some_and(|store| store.knows(id).unwrap_or(false));
-        let mut done = Checked { read_to: chunk.read_to, ..Checked::default() };
+        let mut done = CheckedChunk { read_to: chunk.read_to, ..CheckedChunk::default() };
         for line in chunk.bytes.split_inclusive(|&byte| byte == b'\n') {
             let text = line.trim_ascii();
             if !text.is_empty() {
@@ -56,7 +56,7 @@ impl<'a> Worker<'a> {
                         done.lines.push(done.tally.lines);
                     }
                     Err(fault) => {
-                        let (reason, words) = Reason::of_line(fault);
+                        let (reason, words) = RefusalReason::of_line(fault);
                         done.tally.refuse(reason, done.tally.lines, &words);
                     }
                 }
@@ -65,7 +65,7 @@ impl<'a> Worker<'a> {
         }
         if chunk.overlong {
             done.tally.records += 1;
-            done.tally.refuse(Reason::TooLarge, done.tally.lines, "");
+            done.tally.refuse(RefusalReason::TooLarge, done.tally.lines, "");
             done.tally.lines += 1;
         }
         done

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hark_archive::store::{Job, Upkeep};
+use hark_archive::store::{JobTotals, MaintenanceStats};
 
 use crate::print;
 
@@ -12,12 +12,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The peak of this process's anonymous memory. Mapped files do not count, since the system
 /// reclaims their pages when it needs memory.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct PeakMemory {
     most_bytes: Option<u64>,
     looked: Option<Instant>,
 }
 
-impl Memory {
+impl PeakMemory {
     /// Measures the memory in use, at most once per [`LOOK_EVERY`].
     pub(super) fn look(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -32,18 +32,18 @@ impl Memory {
 }
 
 /// The cost of an import.
-pub(super) struct Cost {
-    upkeep: Upkeep,
+pub(super) struct ImportCost {
+    maintenance: MaintenanceStats,
     memory_bytes_max: Option<u64>,
 }
 
-impl Cost {
-    pub(super) fn of(upkeep: &Upkeep, memory: &Memory) -> Self {
-        Self { upkeep: *upkeep, memory_bytes_max: memory.most_bytes }
+impl ImportCost {
+    pub(super) fn of(maintenance: &MaintenanceStats, memory: &PeakMemory) -> Self {
+        Self { maintenance: *maintenance, memory_bytes_max: memory.most_bytes }
     }
 
-    fn jobs(&self) -> [(&'static str, Job); 3] {
-        let Upkeep { sealing, merging, rewriting } = self.upkeep;
+    fn jobs(&self) -> [(&'static str, JobTotals); 3] {
+        let MaintenanceStats { sealing, merging, rewriting } = self.maintenance;
         [("sealing", sealing), ("merging", merging), ("rewriting", rewriting)]
     }
 
@@ -70,7 +70,7 @@ impl Cost {
     pub(super) fn to_json(&self) -> serde_json::Value {
         let mut jobs = serde_json::Map::new();
         for (name, job) in self.jobs() {
-            let Job { records, bytes, cpu } = job;
+            let JobTotals { records, bytes, cpu } = job;
             let job = serde_json::json!({
                 "records": records, "bytes": bytes, "cpu_s": cpu.as_secs_f64(),
             });

@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Store, vital};
-use hark_networks::{Network, ReadTerms};
+use hark_networks::{Network, ReadOptions};
 use parking_lot::Mutex;
 
-use self::check::{Checked, Terms, Worker};
-use self::cost::{Cost, Memory};
-use self::source::{Chunk, Source};
-use self::tally::Tally;
+use self::check::{CheckOptions, CheckWorker, CheckedChunk};
+use self::cost::{ImportCost, PeakMemory};
+use self::source::{LineChunk, LineSource};
+use self::tally::ImportTally;
 use crate::interrupt;
-use crate::place::{Hand, Place};
-use crate::print::{self, Meter, Unit};
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 
 #[derive(Debug, Args)]
@@ -63,20 +63,20 @@ const PIPE_PAUSE: Duration = Duration::from_millis(20);
 /// How often an idle worker checks whether the import has ended.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
-    let mut hand = place.write()?;
-    let trusted = args.trusted && place.network.lines().are_signed();
+    let mut writer = location.write()?;
+    let trusted = args.trusted && location.network.lines().are_signed();
     // Looking up known ids only saves checks, and a trusted import makes none.
-    let known = if args.trusted { None } else { known_ids(&hand, place) };
-    let terms = Terms {
+    let known = if args.trusted { None } else { known_ids(&writer, location) };
+    let terms = CheckOptions {
         store: known.as_deref(),
-        network: place.network,
-        read: ReadTerms {
-            record_bytes_max: place.shelf_config().record_bytes_max,
+        network: location.network,
+        read: ReadOptions {
+            record_bytes_max: location.shelf_config().record_bytes_max,
             trusted,
             now_s: when::now_s(),
-            own_urls: place.config.info.urls().collect(),
+            own_urls: location.config.info.urls().collect(),
         },
     };
     if trusted {
@@ -85,12 +85,12 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
         );
     }
     let started = Instant::now();
-    let mut total = Tally::default();
-    let mut memory = Memory::default();
+    let mut total = ImportTally::default();
+    let mut memory = PeakMemory::default();
     let mut failed = None;
     for path in &args.files {
-        let mut tally = Tally::default();
-        let done = file(path, &terms, &mut hand, &mut tally, &mut memory, &stop);
+        let mut tally = ImportTally::default();
+        let done = file(path, &terms, &mut writer, &mut tally, &mut memory, &stop);
         total.add_file(path, tally);
         if let Err(error) = done {
             failed = Some(error);
@@ -101,13 +101,13 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
     }
     let stopped = stop.load(Ordering::Relaxed);
     let complete = failed.is_none() && !stopped;
-    let cost = hand.own_store().map(|store| Cost::of(&store.stats().upkeep, &memory));
+    let cost = writer.own_store().map(|store| ImportCost::of(&store.stats().maintenance, &memory));
     if args.json {
-        let mut report = total.to_json(place.network, started.elapsed(), trusted, complete);
+        let mut report = total.to_json(location.network, started.elapsed(), trusted, complete);
         report["cost"] = cost.map(|cost| cost.to_json()).into();
         print::line(&report.to_string())?;
     } else {
-        print::line(&total.to_text(place.network, started.elapsed(), trusted))?;
+        print::line(&total.to_text(location.network, started.elapsed(), trusted))?;
         if let Some(cost) = cost {
             print::line(&cost.to_text(total.stored))?;
         }
@@ -126,45 +126,49 @@ pub(crate) fn run(args: &ImportArgs, place: &Place) -> anyhow::Result<ExitCode> 
 
 /// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
 /// that cannot be opened is not an error. A database looks ids up in batches, as records are put.
-fn known_ids(hand: &Hand, place: &Place) -> Option<Arc<dyn Store>> {
-    if matches!(hand, Hand::Database(_)) { None } else { hand.read(place).ok() }
+fn known_ids(writer: &WriterHandle, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
+    if matches!(writer, WriterHandle::Database(_)) { None } else { writer.read(location).ok() }
 }
 
 /// A chunk, and the channel for its result.
-type Job = (Chunk, SyncSender<Checked>);
+type CheckJob = (LineChunk, SyncSender<CheckedChunk>);
 
 fn file(
     path: &Path,
-    terms: &Terms<'_>,
-    hand: &mut Hand,
-    tally: &mut Tally,
-    memory: &mut Memory,
+    terms: &CheckOptions<'_>,
+    writer: &mut WriterHandle,
+    tally: &mut ImportTally,
+    memory: &mut PeakMemory,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     // Room for white space around a record, and for base64, which takes four bytes for three.
     let line_bytes_max = terms.read.record_bytes_max.saturating_mul(4);
-    let source = Source::open(path, line_bytes_max).with_context(|| {
+    let source = LineSource::open(path, line_bytes_max).with_context(|| {
         format!("{} could not be opened; the files before it are done", path.display())
     })?;
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let batch_records = match hand {
-        Hand::Database(_) => BATCH_RECORDS_DATABASE,
-        Hand::Own(_) | Hand::Server(_) => BATCH_RECORDS,
+    let batch_records = match writer {
+        WriterHandle::Database(_) => BATCH_RECORDS_DATABASE,
+        WriterHandle::Own(_) | WriterHandle::Server(_) => BATCH_RECORDS,
     };
-    let mut intake = Intake {
-        hand,
+    let mut intake = ImportWriter {
+        writer,
         network: terms.network,
         batch_records,
         tally,
         memory,
-        batch: Batch::default(),
-        meter: Meter::start(&path.display().to_string(), source.size.unwrap_or(0), Unit::Bytes),
+        batch: ImportBatch::default(),
+        meter: CommandProgress::start(
+            &path.display().to_string(),
+            source.size.unwrap_or(0),
+            CountedUnit::Bytes,
+        ),
         size: source.size.unwrap_or(0),
         started: Instant::now(),
     };
     // Set once no more results are taken. A reader that waits for a pipe is not joined.
     let halt = Arc::new(AtomicBool::new(false));
-    let (jobs, queue) = sync_channel::<Job>(workers * CHUNKS_PER_WORKER);
+    let (jobs, queue) = sync_channel::<CheckJob>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
     // Receives the result of reading the whole file.
     let (ended, end) = sync_channel(1);
@@ -202,9 +206,9 @@ fn file(
 /// Runs the reader: it sends chunks to the workers, and the receivers of their results, in order,
 /// to the writer.
 fn read(
-    mut source: Source,
-    jobs: &SyncSender<Job>,
-    promises: &SyncSender<Receiver<Checked>>,
+    mut source: LineSource,
+    jobs: &SyncSender<CheckJob>,
+    promises: &SyncSender<Receiver<CheckedChunk>>,
     halt: &AtomicBool,
 ) -> io::Result<()> {
     while !halt.load(Ordering::Relaxed)
@@ -218,8 +222,8 @@ fn read(
     Ok(())
 }
 
-fn work(queue: &Mutex<Receiver<Job>>, terms: &Terms<'_>, halt: &AtomicBool) {
-    let mut worker = Worker::new(terms);
+fn work(queue: &Mutex<Receiver<CheckJob>>, terms: &CheckOptions<'_>, halt: &AtomicBool) {
+    let mut worker = CheckWorker::new(terms);
     while !halt.load(Ordering::Relaxed) {
         let job = queue.lock().recv_timeout(LOOK_UP_EVERY);
         match job {
@@ -235,29 +239,29 @@ fn work(queue: &Mutex<Receiver<Job>>, terms: &Terms<'_>, halt: &AtomicBool) {
 
 /// Records on their way into the archive, and the line of each.
 #[derive(Default)]
-struct Batch {
+struct ImportBatch {
     records: Vec<Box<[u8]>>,
     lines: Vec<u64>,
 }
 
 /// The writing end.
-struct Intake<'a> {
-    hand: &'a mut Hand,
+struct ImportWriter<'a> {
+    writer: &'a mut WriterHandle,
     network: &'static dyn Network,
     batch_records: usize,
-    tally: &'a mut Tally,
-    memory: &'a mut Memory,
-    batch: Batch,
-    meter: Meter,
+    tally: &'a mut ImportTally,
+    memory: &'a mut PeakMemory,
+    batch: ImportBatch,
+    meter: CommandProgress,
     size: u64,
     started: Instant,
 }
 
-impl Intake<'_> {
+impl ImportWriter<'_> {
     /// Takes results in order until there are no more or `stop` is set.
     fn take(
         &mut self,
-        order: &Receiver<Receiver<Checked>>,
+        order: &Receiver<Receiver<CheckedChunk>>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         loop {
@@ -283,7 +287,7 @@ impl Intake<'_> {
         self.write(1)
     }
 
-    fn add(&mut self, checked: Checked) {
+    fn add(&mut self, checked: CheckedChunk) {
         let first_line = self.tally.lines;
         self.batch.records.extend(checked.records);
         self.batch.lines.extend(checked.lines.iter().map(|line| first_line + line));
@@ -301,11 +305,11 @@ impl Intake<'_> {
 
     /// Writes batches while at least `at_least` records are waiting.
     fn write(&mut self, at_least: usize) -> anyhow::Result<()> {
-        let Self { hand, tally, batch, batch_records, .. } = self;
+        let Self { writer, tally, batch, batch_records, .. } = self;
         while batch.records.len() >= at_least.max(1) {
             let size = batch.records.len().min(*batch_records);
             let records = batch.records.drain(..size).collect();
-            let outcomes = hand.put(records)?;
+            let outcomes = writer.put(records)?;
             let mut failed = None;
             for (line, outcome) in batch.lines.drain(..size).zip(outcomes) {
                 match outcome {

@@ -14,7 +14,7 @@ const READ_BYTES: usize = 128 << 10;
 
 /// Whole lines, in the order of the source.
 #[derive(Debug, Default)]
-pub(super) struct Chunk {
+pub(super) struct LineChunk {
     pub(super) bytes: Vec<u8>,
     /// Whether a line that was too long to be read followed these lines.
     pub(super) overlong: bool,
@@ -23,7 +23,7 @@ pub(super) struct Chunk {
 }
 
 /// Reads chunks.
-pub(super) struct Source {
+pub(super) struct LineSource {
     from: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,
     /// Size on disk, if it is known.
@@ -36,9 +36,9 @@ pub(super) struct Source {
     ended: bool,
 }
 
-impl Source {
+impl LineSource {
     /// Opens `path`, or stdin for `-`. Nothing is read before the first call of
-    /// [`Source::next`], since a pipe may be silent for long.
+    /// [`LineSource::next`], since a pipe may be silent for long.
     pub(super) fn open(path: &Path, line_bytes_max: usize) -> io::Result<Self> {
         let (raw, size): (Box<dyn Read + Send>, _) = if path.as_os_str() == "-" {
             (Box::new(io::stdin()), None)
@@ -51,9 +51,9 @@ impl Source {
             (Box::new(file), about.is_file().then_some(about.len()))
         };
         let read = Arc::new(AtomicU64::new(0));
-        let counted = Counted { from: raw, read: Arc::clone(&read) };
+        let counted = CountingReader { from: raw, read: Arc::clone(&read) };
         Ok(Self {
-            from: Box::new(Plain::new(counted)),
+            from: Box::new(DecompressedReader::new(counted)),
             read,
             size,
             live: size.is_none(),
@@ -64,7 +64,7 @@ impl Source {
     }
 
     /// The next whole lines; `None` at the end.
-    pub(super) fn next(&mut self) -> io::Result<Option<Chunk>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<LineChunk>> {
         let mut bytes = std::mem::take(&mut self.rest);
         loop {
             if !self.ended {
@@ -88,8 +88,8 @@ impl Source {
         }
     }
 
-    fn chunk(&self, bytes: Vec<u8>, overlong: bool) -> Chunk {
-        Chunk { bytes, overlong, read_to: self.read.load(Ordering::Relaxed) }
+    fn chunk(&self, bytes: Vec<u8>, overlong: bool) -> LineChunk {
+        LineChunk { bytes, overlong, read_to: self.read.load(Ordering::Relaxed) }
     }
 
     fn read_into(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -122,18 +122,18 @@ impl Source {
 }
 
 /// The decompressed content of a source. The first read detects the compression by the first bytes.
-struct Plain {
-    raw: Option<Counted>,
+struct DecompressedReader {
+    raw: Option<CountingReader>,
     from: Box<dyn Read + Send>,
 }
 
-impl Plain {
-    fn new(raw: Counted) -> Self {
+impl DecompressedReader {
+    fn new(raw: CountingReader) -> Self {
         Self { raw: Some(raw), from: Box::new(io::empty()) }
     }
 }
 
-impl Read for Plain {
+impl Read for DecompressedReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if let Some(raw) = self.raw.take() {
             self.from = decompressed(raw)?;
@@ -143,12 +143,12 @@ impl Read for Plain {
 }
 
 /// A reader that counts the bytes read.
-struct Counted {
+struct CountingReader {
     from: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let got = self.from.read(into)?;
         self.read.fetch_add(got as u64, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Read for Counted {
     }
 }
 
-fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read + Send>> {
+fn decompressed(mut raw: CountingReader) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::new();
     // A pipe may give less at a time than the magic is long.
     (&mut raw).take(4).read_to_end(&mut magic)?;
@@ -165,14 +165,14 @@ fn decompressed(mut raw: Counted) -> io::Result<Box<dyn Read + Send>> {
     Ok(match magic.as_slice() {
         [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
         [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?),
-        _ => Box::new(Unbuffered(whole)),
+        _ => Box::new(UnbufferedReader(whole)),
     })
 }
 
 /// Returns the bytes that are available, without waiting for a full buffer.
-struct Unbuffered<R>(BufReader<R>);
+struct UnbufferedReader<R>(BufReader<R>);
 
-impl<R: Read> Read for Unbuffered<R> {
+impl<R: Read> Read for UnbufferedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let ready = self.0.fill_buf()?;
         let taken = ready.len().min(into.len());
@@ -199,10 +199,17 @@ mod tests {
     fn lines(text: &[u8], drip: usize, live: bool, line_bytes_max: usize) -> (Vec<u8>, usize) {
         let from = Box::new(Drip(Cursor::new(text.to_vec()), drip));
         let read = Arc::new(AtomicU64::new(0));
-        let counted = Counted { from, read: Arc::clone(&read) };
-        let from = Box::new(Plain::new(counted));
-        let mut source =
-            Source { from, read, size: None, live, line_bytes_max, rest: Vec::new(), ended: false };
+        let counted = CountingReader { from, read: Arc::clone(&read) };
+        let from = Box::new(DecompressedReader::new(counted));
+        let mut source = LineSource {
+            from,
+            read,
+            size: None,
+            live,
+            line_bytes_max,
+            rest: Vec::new(),
+            ended: false,
+        };
         let (mut bytes, mut overlong) = (Vec::new(), 0);
         while let Some(chunk) = source.next().unwrap() {
             bytes.extend_from_slice(&chunk.bytes);

@@ -6,62 +6,62 @@ use std::time::Duration;
 use hark_archive::Outcome;
 use hark_networks::Network;
 
-use crate::commands::refusal::Reason;
+use crate::commands::refusal::RefusalReason;
 use crate::print;
 
 /// The reasons, each with its name and an explanation for people.
-const ALL: [(Reason, &str, &str); 10] = [
-    (Reason::Malformed, "malformed", "not a record of this network"),
-    (Reason::BadId, "bad id", "its id is not the hash of the rest"),
-    (Reason::BadSignature, "bad signature", "not signed by its author"),
-    (Reason::TooLarge, "too large", "larger than the settings allow"),
-    (Reason::Ephemeral, "ephemeral", "of a kind that is never stored"),
-    (Reason::Expired, "expired", "its expiration has passed"),
-    (Reason::Duplicate, "duplicate", "already kept"),
-    (Reason::Superseded, "superseded", "a newer version is kept"),
-    (Reason::Deleted, "deleted", "its author asked for deletion"),
-    (Reason::Vanished, "vanished", "its author asked to vanish"),
+const ALL: [(RefusalReason, &str, &str); 10] = [
+    (RefusalReason::Malformed, "malformed", "not a record of this network"),
+    (RefusalReason::BadId, "bad id", "its id is not the hash of the rest"),
+    (RefusalReason::BadSignature, "bad signature", "not signed by its author"),
+    (RefusalReason::TooLarge, "too large", "larger than the settings allow"),
+    (RefusalReason::Ephemeral, "ephemeral", "of a kind that is never stored"),
+    (RefusalReason::Expired, "expired", "its expiration has passed"),
+    (RefusalReason::Duplicate, "duplicate", "already kept"),
+    (RefusalReason::Superseded, "superseded", "a newer version is kept"),
+    (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
+    (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
 ];
 
 /// Counts of lines. Lines are numbered from 0 here, from 1 where they are shown.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ImportTally {
     /// Lines read, empty ones too.
     pub(super) lines: u64,
     /// Lines that are not empty.
     pub(super) records: u64,
     pub(super) stored: u64,
-    refused: [Count; ALL.len()],
+    refused: [RefusalCount; ALL.len()],
 }
 
 #[derive(Clone, Debug, Default)]
-struct Count {
+struct RefusalCount {
     count: u64,
-    first: Option<First>,
+    first: Option<FirstRefusal>,
 }
 
 #[derive(Clone, Debug)]
-struct First {
+struct FirstRefusal {
     file: PathBuf,
     line: u64,
     words: String,
 }
 
-impl Tally {
+impl ImportTally {
     /// Counts a refusal. `words` are details, and may be empty.
-    pub(super) fn refuse(&mut self, reason: Reason, line: u64, words: &str) {
+    pub(super) fn refuse(&mut self, reason: RefusalReason, line: u64, words: &str) {
         let count = &mut self.refused[reason as usize];
         count.count += 1;
         // The store reports later than the worker, so an earlier line may be counted second.
         if count.first.as_ref().is_none_or(|first| line < first.line) {
             let words = words.strip_prefix("invalid: ").unwrap_or(words).to_owned();
-            count.first = Some(First { file: PathBuf::new(), line, words });
+            count.first = Some(FirstRefusal { file: PathBuf::new(), line, words });
         }
     }
 
     /// Counts the store's outcome for a line.
     pub(super) fn outcome(&mut self, outcome: Outcome, line: u64) {
-        match Reason::of(outcome) {
+        match RefusalReason::of(outcome) {
             None => self.stored += 1,
             Some(reason) => self.refuse(reason, line, ""),
         }
@@ -73,7 +73,8 @@ impl Tally {
             count.count += more.count;
             if count.first.is_none() {
                 let line = self.lines;
-                count.first = more.first.map(|first| First { line: first.line + line, ..first });
+                count.first =
+                    more.first.map(|first| FirstRefusal { line: first.line + line, ..first });
             }
         }
         self.lines += behind.lines;
@@ -86,7 +87,7 @@ impl Tally {
         for (count, more) in self.refused.iter_mut().zip(of.refused) {
             count.count += more.count;
             if count.first.is_none() {
-                count.first = more.first.map(|first| First { file: file.into(), ..first });
+                count.first = more.first.map(|first| FirstRefusal { file: file.into(), ..first });
             }
         }
         self.lines += of.lines;

@@ -12,20 +12,20 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Key, Record};
 
 use super::Subscription;
-use super::list::{Entry as Filter, List};
+use super::list::{ListedQuery, QueryList};
 use crate::query::{LabelSet, Query};
 
 #[derive(Default)]
-pub(super) struct Index {
-    ids: HashMap<Id, List>,
-    authors: HashMap<Key, List>,
-    labels: HashMap<u8, HashMap<Box<[u8]>, List>>,
-    kinds: HashMap<u32, List>,
-    all: List,
+pub(super) struct SubscriptionIndex {
+    ids: HashMap<Id, QueryList>,
+    authors: HashMap<Key, QueryList>,
+    labels: HashMap<u8, HashMap<Box<[u8]>, QueryList>>,
+    kinds: HashMap<u32, QueryList>,
+    all: QueryList,
 }
 
 /// The field that a query is indexed under.
-enum Field<'a> {
+enum IndexField<'a> {
     Ids(&'a [Id]),
     Authors(&'a [Key]),
     Label(&'a LabelSet),
@@ -33,7 +33,7 @@ enum Field<'a> {
     All,
 }
 
-impl<'a> Field<'a> {
+impl<'a> IndexField<'a> {
     /// Returns the field of a query. `None` if nothing can match.
     fn of(query: &'a Query) -> Option<Self> {
         if query.is_void() {
@@ -66,17 +66,17 @@ impl<'a> Field<'a> {
 
 /// How far a subscription has been put into the lists that it belongs to, or taken out of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct IndexProgress {
     query: usize,
     value: usize,
 }
 
-impl Index {
+impl SubscriptionIndex {
     /// Puts a subscription into at most `lists` more of its lists. Returns true once it is in all.
     pub(super) fn insert(
         &mut self,
         subscription: &Arc<Subscription>,
-        progress: &mut Progress,
+        progress: &mut IndexProgress,
         lists: usize,
     ) -> bool {
         self.go_on(subscription, progress, lists, &mut |list, filter| list.insert(filter.clone()))
@@ -86,7 +86,7 @@ impl Index {
     pub(super) fn remove(
         &mut self,
         subscription: &Arc<Subscription>,
-        progress: &mut Progress,
+        progress: &mut IndexProgress,
         lists: usize,
     ) -> bool {
         self.go_on(subscription, progress, lists, &mut |list, filter| list.remove(filter))
@@ -95,45 +95,50 @@ impl Index {
     fn go_on(
         &mut self,
         subscription: &Arc<Subscription>,
-        progress: &mut Progress,
+        progress: &mut IndexProgress,
         mut lists: usize,
-        change: &mut dyn FnMut(&mut List, &Filter),
+        change: &mut dyn FnMut(&mut QueryList, &ListedQuery),
     ) -> bool {
         while let Some(query) = subscription.queries.get(progress.query) {
-            if let Some(field) = Field::of(query) {
+            if let Some(field) = IndexField::of(query) {
                 let end = field.len().min(progress.value + lists);
                 lists -= end - progress.value;
                 let subscription = Arc::clone(subscription);
-                let filter = Filter { subscription, query: progress.query as u32 };
-                let mut change = |list: &mut List| change(list, &filter);
+                let filter = ListedQuery { subscription, query: progress.query as u32 };
+                let mut change = |list: &mut QueryList| change(list, &filter);
                 self.visit(&field, progress.value..end, &mut change);
                 progress.value = end;
                 if end < field.len() {
                     return false;
                 }
             }
-            *progress = Progress { query: progress.query + 1, value: 0 };
+            *progress = IndexProgress { query: progress.query + 1, value: 0 };
         }
         true
     }
 
     /// Passes the lists of some values of `field` to `change`. Removes lists that are then empty.
-    fn visit(&mut self, field: &Field<'_>, some: Range<usize>, change: &mut dyn FnMut(&mut List)) {
+    fn visit(
+        &mut self,
+        field: &IndexField<'_>,
+        some: Range<usize>,
+        change: &mut dyn FnMut(&mut QueryList),
+    ) {
         match field {
-            Field::Ids(ids) => each(&mut self.ids, ids[some].iter().copied(), change),
-            Field::Authors(authors) => {
+            IndexField::Ids(ids) => each(&mut self.ids, ids[some].iter().copied(), change),
+            IndexField::Authors(authors) => {
                 each(&mut self.authors, authors[some].iter().copied(), change);
             }
-            Field::Label(set) => {
+            IndexField::Label(set) => {
                 let named = self.labels.entry(set.name).or_default();
                 each(named, set.values[some].iter().cloned(), change);
                 if named.is_empty() {
                     self.labels.remove(&set.name);
                 }
             }
-            Field::Kinds(kinds) => each(&mut self.kinds, kinds[some].iter().copied(), change),
-            Field::All if some.is_empty() => {}
-            Field::All => change(&mut self.all),
+            IndexField::Kinds(kinds) => each(&mut self.kinds, kinds[some].iter().copied(), change),
+            IndexField::All if some.is_empty() => {}
+            IndexField::All => change(&mut self.all),
         }
     }
 
@@ -142,7 +147,7 @@ impl Index {
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
         let mut compared = 0;
-        let mut look = |filter: &Filter| {
+        let mut look = |filter: &ListedQuery| {
             let number = filter.subscription.number;
             if found.last().is_some_and(|last| last.number == number) {
                 return;
@@ -152,7 +157,7 @@ impl Index {
                 found.push(Arc::clone(&filter.subscription));
             }
         };
-        let mut add = |list: Option<&List>| {
+        let mut add = |list: Option<&QueryList>| {
             if let Some(list) = list {
                 list.find(time, kind, &mut look);
             }
@@ -171,9 +176,9 @@ impl Index {
 }
 
 fn each<K: Hash + Eq>(
-    lists: &mut HashMap<K, List>,
+    lists: &mut HashMap<K, QueryList>,
     keys: impl Iterator<Item = K>,
-    change: &mut dyn FnMut(&mut List),
+    change: &mut dyn FnMut(&mut QueryList),
 ) {
     for key in keys {
         match lists.entry(key) {
@@ -184,7 +189,7 @@ fn each<K: Hash + Eq>(
                 }
             }
             Entry::Vacant(entry) => {
-                let mut list = List::default();
+                let mut list = QueryList::default();
                 change(&mut list);
                 if !list.is_empty() {
                     entry.insert(list);
@@ -195,7 +200,7 @@ fn each<K: Hash + Eq>(
 }
 
 #[cfg(test)]
-impl Index {
+impl SubscriptionIndex {
     /// Returns whether the index is empty.
     pub(super) fn is_bare(&self) -> bool {
         self.ids.is_empty()

@@ -20,12 +20,12 @@ const POINTS: u32 = 64;
 
 /// A filter of a subscription: one of its queries.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct ListedQuery {
     pub(super) subscription: Arc<Subscription>,
     pub(super) query: u32,
 }
 
-impl Entry {
+impl ListedQuery {
     /// Returns the numbers that identify the entry.
     fn number(&self) -> (u64, u32) {
         (self.subscription.number, self.query)
@@ -37,19 +37,19 @@ impl Entry {
 }
 
 /// A list of filters without duplicates.
-pub(super) enum List {
+pub(super) enum QueryList {
     /// In no order.
-    Few(Vec<Entry>),
-    Many(Box<Tree>),
+    Few(Vec<ListedQuery>),
+    Many(Box<TimeTree>),
 }
 
-impl Default for List {
+impl Default for QueryList {
     fn default() -> Self {
         Self::Few(Vec::new())
     }
 }
 
-impl List {
+impl QueryList {
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Few(entries) => entries.is_empty(),
@@ -58,7 +58,7 @@ impl List {
     }
 
     /// Adds an entry, unless the list contains it already.
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: ListedQuery) {
         match self {
             Self::Few(entries) => {
                 if entries.iter().any(|known| known.number() == entry.number()) {
@@ -69,7 +69,7 @@ impl List {
                     entries.push(entry);
                     return;
                 }
-                let mut tree = Tree::default();
+                let mut tree = TimeTree::default();
                 entries.drain(..).chain([entry]).for_each(|entry| tree.insert(entry));
                 *self = Self::Many(Box::new(tree));
             }
@@ -78,7 +78,7 @@ impl List {
     }
 
     /// Removes an entry, if the list contains it.
-    pub(super) fn remove(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &ListedQuery) {
         match self {
             Self::Few(entries) => entries.retain(|known| known.number() != entry.number()),
             Self::Many(tree) => {
@@ -92,7 +92,7 @@ impl List {
     }
 
     /// Passes the entries that could match a record of this time and kind to `each`.
-    pub(super) fn find(&self, time: u64, kind: u32, each: &mut impl FnMut(&Entry)) {
+    pub(super) fn find(&self, time: u64, kind: u32, each: &mut impl FnMut(&ListedQuery)) {
         match self {
             Self::Few(entries) => entries.iter().for_each(each),
             Self::Many(tree) => tree.find(time, bit(kind), each),
@@ -110,23 +110,23 @@ fn bit(kind: u32) -> u64 {
 }
 
 /// One end of a filter's times, and the numbers of the filter.
-type End = (u64, u64, u32);
+type TimeBound = (u64, u64, u32);
 
 /// Filters by one end of their times, with the masks of their kinds.
-type Ends = BTreeMap<End, (u64, Entry)>;
+type TimeBounds = BTreeMap<TimeBound, (u64, ListedQuery)>;
 
 /// A long list.
 #[derive(Default)]
-pub(super) struct Tree {
+pub(super) struct TimeTree {
     /// The nodes, by level, then by the bits above the level that all times of the node share.
-    levels: BTreeMap<u32, HashMap<u64, Node>>,
+    levels: BTreeMap<u32, HashMap<u64, TimeTreeNode>>,
     len: usize,
 }
 
 #[derive(Default)]
-struct Node {
-    by_from: Ends,
-    by_to: Ends,
+struct TimeTreeNode {
+    by_from: TimeBounds,
+    by_to: TimeBounds,
 }
 
 /// Returns the node of a filter from `from` to `to`: a level, and the bits above the level, which
@@ -142,8 +142,8 @@ fn above(time: u64, level: u32) -> u64 {
     time.checked_shr(level + 1).unwrap_or(0)
 }
 
-impl Tree {
-    fn insert(&mut self, entry: Entry) {
+impl TimeTree {
+    fn insert(&mut self, entry: ListedQuery) {
         let Some(query) = entry.query() else { return };
         let ((from, to), mask, (number, at)) =
             ((query.from, query.to), mask(query), entry.number());
@@ -156,7 +156,7 @@ impl Tree {
         self.len += usize::from(known.is_none());
     }
 
-    fn remove(&mut self, entry: &Entry) {
+    fn remove(&mut self, entry: &ListedQuery) {
         let Some(query) = entry.query() else { return };
         let ((from, to), (number, at)) = ((query.from, query.to), entry.number());
         let (level, above) = place(from, to);
@@ -172,13 +172,13 @@ impl Tree {
         }
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<ListedQuery> {
         let nodes = self.levels.values().flat_map(HashMap::values);
         nodes.flat_map(|node| node.by_from.values()).map(|(_, entry)| entry.clone()).collect()
     }
 
-    fn find(&self, time: u64, bit: u64, each: &mut impl FnMut(&Entry)) {
-        let mut tell = |(mask, entry): &(u64, Entry)| {
+    fn find(&self, time: u64, bit: u64, each: &mut impl FnMut(&ListedQuery)) {
+        let mut tell = |(mask, entry): &(u64, ListedQuery)| {
             if mask & bit != 0 {
                 each(entry);
             }

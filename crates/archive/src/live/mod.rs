@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use hark_codec::record::Record;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use crate::meter::Count;
+use crate::meter::Counter;
 use crate::query::{Position, Query};
-use index::{Index, Progress};
-use seam::{Next, Seam};
+use index::{IndexProgress, SubscriptionIndex};
+use seam::{DeliveryAction, Seam};
 
-pub use seam::Reach;
+pub use seam::AnswerReach;
 
 mod index;
 mod list;
@@ -24,33 +24,33 @@ mod seam;
 
 /// A new record, shared by all subscriptions that receive it.
 #[derive(Clone, Debug)]
-pub struct News {
+pub struct NewRecord {
     /// The record's position in the sequence of puts. `None` if it is never stored.
     pub seq: Option<u64>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedBytes>,
     wire: (u32, u32),
 }
 
 /// The bytes of a record, shared by all its recipients and counted in `held` until the last of them
 /// drops the record.
 #[derive(Debug)]
-struct Shared {
+struct SharedBytes {
     bytes: Box<[u8]>,
-    held: Arc<Count>,
+    held: Arc<Counter>,
 }
 
-impl Drop for Shared {
+impl Drop for SharedBytes {
     fn drop(&mut self) {
         self.held.sub(self.bytes.len() as u64);
     }
 }
 
-impl News {
-    fn new(seq: Option<u64>, record: &Record<'_>, held: &Arc<Count>) -> Self {
+impl NewRecord {
+    fn new(seq: Option<u64>, record: &Record<'_>, held: &Arc<Counter>) -> Self {
         let bytes: Box<[u8]> = record.bytes().into();
         held.add(bytes.len() as u64);
         let start = record.wire().as_ptr() as usize - record.bytes().as_ptr() as usize;
-        let shared = Arc::new(Shared { bytes, held: Arc::clone(held) });
+        let shared = Arc::new(SharedBytes { bytes, held: Arc::clone(held) });
         Self { seq, shared, wire: (start as u32, (start + record.wire().len()) as u32) }
     }
 
@@ -75,9 +75,9 @@ impl News {
 
 /// The receiving end of a subscription, held by a door. All methods are called from other threads,
 /// possibly the writer's: they must not block.
-pub trait Sink: Send + Sync {
+pub trait SubscriptionSink: Send + Sync {
     /// Delivers a record to the subscriber. A call of `wake` follows.
-    fn deliver(&self, news: News);
+    fn deliver(&self, news: NewRecord);
 
     /// Reports that records were delivered, to this sink and to all others that receive them. So
     /// many subscriptions of a client are served at once, and not one after another.
@@ -90,39 +90,39 @@ pub trait Sink: Send + Sync {
 
 /// All subscriptions of a shelf.
 #[derive(Default)]
-pub struct Live {
-    index: RwLock<Index>,
+pub struct LiveIndex {
+    index: RwLock<SubscriptionIndex>,
     len: AtomicUsize,
     numbers: AtomicU64,
     /// The last sequence number that was published to all subscribers.
     published: AtomicU64,
-    held: Arc<Count>,
+    held: Arc<Counter>,
 }
 
 /// A subscription's state, shared by the index and the code that evaluates its queries.
 struct Subscription {
     number: u64,
     queries: Vec<Query>,
-    sink: Box<dyn Sink>,
+    sink: Box<dyn SubscriptionSink>,
     seam: Mutex<Seam>,
 }
 
 /// The handle of a subscription, which ends when the last clone is dropped. Cheap to clone.
 #[derive(Clone)]
-pub struct Handle(Arc<Registration>);
+pub struct SubscriptionHandle(Arc<Registration>);
 
 struct Registration {
-    live: Arc<Live>,
+    live: Arc<LiveIndex>,
     subscription: Arc<Subscription>,
-    state: Mutex<State>,
+    state: Mutex<IndexingState>,
 }
 
 /// How far a subscription is in the index. The lock of this state is taken before the index's.
 #[derive(Clone, Copy)]
-enum State {
-    Entering(Progress),
+enum IndexingState {
+    Entering(IndexProgress),
     Entered,
-    Leaving(Progress),
+    Leaving(IndexProgress),
     Left,
 }
 
@@ -140,28 +140,28 @@ impl Drop for Registration {
 impl Registration {
     fn enter(&self) -> bool {
         let mut state = self.state.lock();
-        if let State::Entering(mut progress) = *state {
+        if let IndexingState::Entering(mut progress) = *state {
             let whole =
                 self.live.index_mut().insert(&self.subscription, &mut progress, LISTS_AT_ONCE);
-            *state = if whole { State::Entered } else { State::Entering(progress) };
+            *state = if whole { IndexingState::Entered } else { IndexingState::Entering(progress) };
         }
-        !matches!(*state, State::Entering(_))
+        !matches!(*state, IndexingState::Entering(_))
     }
 
     fn leave(&self) -> bool {
         let mut state = self.state.lock();
         let mut progress = match *state {
-            State::Entering(_) | State::Entered => Progress::default(),
-            State::Leaving(progress) => progress,
-            State::Left => return true,
+            IndexingState::Entering(_) | IndexingState::Entered => IndexProgress::default(),
+            IndexingState::Leaving(progress) => progress,
+            IndexingState::Left => return true,
         };
         let gone = self.live.index_mut().remove(&self.subscription, &mut progress, LISTS_AT_ONCE);
-        *state = if gone { State::Left } else { State::Leaving(progress) };
+        *state = if gone { IndexingState::Left } else { IndexingState::Leaving(progress) };
         gone
     }
 }
 
-impl Live {
+impl LiveIndex {
     /// Makes an empty set that starts after `seq`, the shelf's current number: records up to it
     /// were put before and are not delivered.
     pub fn since(seq: u64) -> Self {
@@ -169,14 +169,14 @@ impl Live {
     }
 
     /// Subscribes to records that match any of `queries` (limits, cursors and budgets do not
-    /// count). A subscription to many values may be entered only in part: see [`Handle::enter`].
-    /// Records are held back, up to `held_bytes_max`, until [`Handle::release`].
+    /// count). A subscription to many values may be entered only in part: see [`SubscriptionHandle::enter`].
+    /// Records are held back, up to `held_bytes_max`, until [`SubscriptionHandle::release`].
     pub fn subscribe(
         self: &Arc<Self>,
         mut queries: Vec<Query>,
-        sink: Box<dyn Sink>,
+        sink: Box<dyn SubscriptionSink>,
         held_bytes_max: usize,
-    ) -> Handle {
+    ) -> SubscriptionHandle {
         for query in &mut queries {
             query.normalise();
             query.limit = usize::MAX;
@@ -185,13 +185,13 @@ impl Live {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let subscription = Arc::new(Subscription { number, queries, sink, seam });
         self.len.fetch_add(1, Ordering::Relaxed);
-        let state = Mutex::new(State::Entering(Progress::default()));
+        let state = Mutex::new(IndexingState::Entering(IndexProgress::default()));
         let registration = Registration { live: Arc::clone(self), subscription, state };
         registration.enter();
-        Handle(Arc::new(registration))
+        SubscriptionHandle(Arc::new(registration))
     }
 
-    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+    fn index_mut(&self) -> RwLockWriteGuard<'_, SubscriptionIndex> {
         self.index.write()
     }
 
@@ -203,7 +203,7 @@ impl Live {
         found.sort_unstable_by_key(|subscription| subscription.number);
         found.dedup_by_key(|subscription| subscription.number);
         if !found.is_empty() {
-            let news = News::new(seq, record, &self.held);
+            let news = NewRecord::new(seq, record, &self.held);
             found.retain(|subscription| subscription.offer(&news));
             for subscription in found {
                 subscription.sink.wake();
@@ -232,19 +232,19 @@ impl Live {
 
 impl Subscription {
     /// Offers a record to the subscription, and returns whether it was delivered.
-    fn offer(&self, news: &News) -> bool {
+    fn offer(&self, news: &NewRecord) -> bool {
         let mut seam = self.seam.lock();
         let next = seam.offer(news, &self.queries);
         match next {
-            Next::Deliver => self.sink.deliver(news.clone()),
-            Next::Nothing => {}
-            Next::Overflow => self.sink.overflow(),
+            DeliveryAction::Deliver => self.sink.deliver(news.clone()),
+            DeliveryAction::Nothing => {}
+            DeliveryAction::Overflow => self.sink.overflow(),
         }
-        matches!(next, Next::Deliver)
+        matches!(next, DeliveryAction::Deliver)
     }
 }
 
-impl Handle {
+impl SubscriptionHandle {
     /// Returns the normalised queries.
     pub fn queries(&self) -> &[Query] {
         &self.0.subscription.queries
@@ -272,7 +272,7 @@ impl Handle {
     /// Delivers the held-back records that were not among the stored ones, then all as they come.
     /// To be called once all stored records are sent. `reached` says how far the answer to each
     /// query went; it is needed only if there are several.
-    pub fn release(&self, reached: Vec<Reach>) {
+    pub fn release(&self, reached: Vec<AnswerReach>) {
         let subscription = &self.0.subscription;
         let mut seam = subscription.seam.lock();
         // Read under the seam's lock: all records up to this number have been offered.

@@ -5,18 +5,18 @@
 //! several queries the snapshots differ: a record is new if the search of some query that it
 //! matches did not see it, and no other query's answer has sent it. This needs no list of sent
 //! records: an answer goes through its matches in order, so what it sent follows from how far it
-//! went ([`Reach`]).
+//! went ([`AnswerReach`]).
 
 use std::collections::VecDeque;
 
 use hark_codec::record::Record;
 
-use super::News;
+use super::NewRecord;
 use crate::query::{Position, Query};
 
 /// How far the stored answer to a query went through the matching records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum AnswerReach {
     /// No record was sent.
     #[default]
     Nothing,
@@ -26,7 +26,7 @@ pub enum Reach {
     All,
 }
 
-impl Reach {
+impl AnswerReach {
     /// Returns whether an answer to one of these queries, which went as far as `reached`, passed
     /// `record`. If so, a further query does not send the record.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
@@ -50,14 +50,14 @@ impl Reach {
 pub(super) struct Seam {
     /// Per query, the last number that its search sees. `None` until the search is opened.
     snapshots: Vec<Option<u64>>,
-    stage: Stage,
+    stage: DeliveryStage,
 }
 
-enum Stage {
+enum DeliveryStage {
     /// The stored answer is being sent.
-    Stored { held: VecDeque<News>, held_bytes: usize, held_bytes_max: usize },
+    Stored { held: VecDeque<NewRecord>, held_bytes: usize, held_bytes_max: usize },
     /// Live, though not every number that the snapshots saw has been published yet.
-    Late { reached: Vec<Reach> },
+    Late { reached: Vec<AnswerReach> },
     /// Live.
     Live,
     /// Too much was held back.
@@ -66,7 +66,7 @@ enum Stage {
 
 /// What is to be done with a record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum DeliveryAction {
     Deliver,
     Nothing,
     Overflow,
@@ -77,7 +77,7 @@ impl Seam {
         let held = VecDeque::new();
         Self {
             snapshots: vec![None; queries],
-            stage: Stage::Stored { held, held_bytes: 0, held_bytes_max },
+            stage: DeliveryStage::Stored { held, held_bytes: 0, held_bytes_max },
         }
     }
 
@@ -87,29 +87,29 @@ impl Seam {
         }
     }
 
-    pub(super) fn offer(&mut self, news: &News, queries: &[Query]) -> Next {
+    pub(super) fn offer(&mut self, news: &NewRecord, queries: &[Query]) -> DeliveryAction {
         match &mut self.stage {
-            Stage::Stored { held, held_bytes, held_bytes_max } => {
+            DeliveryStage::Stored { held, held_bytes, held_bytes_max } => {
                 if seen_by_all(&self.snapshots, news) {
-                    return Next::Nothing;
+                    return DeliveryAction::Nothing;
                 }
-                *held_bytes += news.size() + size_of::<News>();
+                *held_bytes += news.size() + size_of::<NewRecord>();
                 if *held_bytes > *held_bytes_max {
-                    self.stage = Stage::Over;
-                    return Next::Overflow;
+                    self.stage = DeliveryStage::Over;
+                    return DeliveryAction::Overflow;
                 }
                 held.push_back(news.clone());
-                Next::Nothing
+                DeliveryAction::Nothing
             }
-            Stage::Late { reached } => {
+            DeliveryStage::Late { reached } => {
                 let new = is_new(&self.snapshots, reached, news, queries);
                 if news.seq.is_some_and(|seq| seq >= last(&self.snapshots)) {
-                    self.stage = Stage::Live;
+                    self.stage = DeliveryStage::Live;
                 }
-                if new { Next::Deliver } else { Next::Nothing }
+                if new { DeliveryAction::Deliver } else { DeliveryAction::Nothing }
             }
-            Stage::Live => Next::Deliver,
-            Stage::Over => Next::Nothing,
+            DeliveryStage::Live => DeliveryAction::Deliver,
+            DeliveryStage::Over => DeliveryAction::Nothing,
         }
     }
 
@@ -117,19 +117,19 @@ impl Seam {
     /// which all records have been offered.
     pub(super) fn release(
         &mut self,
-        reached: Vec<Reach>,
+        reached: Vec<AnswerReach>,
         published: u64,
         queries: &[Query],
-        mut deliver: impl FnMut(News),
+        mut deliver: impl FnMut(NewRecord),
     ) {
-        let Stage::Stored { held, .. } = &mut self.stage else { return };
+        let DeliveryStage::Stored { held, .. } = &mut self.stage else { return };
         for news in std::mem::take(held) {
             if is_new(&self.snapshots, &reached, &news, queries) {
                 deliver(news);
             }
         }
         let settled = published >= last(&self.snapshots);
-        self.stage = if settled { Stage::Live } else { Stage::Late { reached } };
+        self.stage = if settled { DeliveryStage::Live } else { DeliveryStage::Late { reached } };
     }
 }
 
@@ -139,11 +139,16 @@ fn last(snapshots: &[Option<u64>]) -> u64 {
 }
 
 /// Returns whether every search is open and saw the record, so that it need not be held back.
-fn seen_by_all(snapshots: &[Option<u64>], news: &News) -> bool {
+fn seen_by_all(snapshots: &[Option<u64>], news: &NewRecord) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }
 
-fn is_new(snapshots: &[Option<u64>], reached: &[Reach], news: &News, queries: &[Query]) -> bool {
+fn is_new(
+    snapshots: &[Option<u64>],
+    reached: &[AnswerReach],
+    news: &NewRecord,
+    queries: &[Query],
+) -> bool {
     let Some(seq) = news.seq else { return true };
     let unseen = |(snapshot, query): (&Option<u64>, &Query)| {
         snapshot.is_none_or(|seen| seq > seen) && news.matches(query)
@@ -152,11 +157,11 @@ fn is_new(snapshots: &[Option<u64>], reached: &[Reach], news: &News, queries: &[
 }
 
 /// Returns whether the stored answer contained the record. The first query whose answer passed the
-/// record sent it, if its search saw it; later queries left it out because of [`Reach::any`].
+/// record sent it, if its search saw it; later queries left it out because of [`AnswerReach::any`].
 fn was_told(
     snapshots: &[Option<u64>],
-    reached: &[Reach],
-    news: &News,
+    reached: &[AnswerReach],
+    news: &NewRecord,
     seq: u64,
     queries: &[Query],
 ) -> bool {
@@ -170,6 +175,6 @@ fn was_told(
 impl Seam {
     /// Returns whether all further records are delivered without a check.
     pub(super) fn is_live(&self) -> bool {
-        matches!(self.stage, Stage::Live)
+        matches!(self.stage, DeliveryStage::Live)
     }
 }

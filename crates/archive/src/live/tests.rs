@@ -3,36 +3,37 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use hark_codec::record::{self, Head, Place};
+use hark_codec::record::{self, LabelPosition, RecordHeader};
 
 use super::*;
 use crate::query::LabelSet;
 
 fn record(id: u8, author: u8, kind: u32, labels: &[(u8, &[u8])]) -> Vec<u8> {
-    let head = Head { id: [id; 32], time: 10, author: Some([author; 32]), kind, expires: None };
+    let head =
+        RecordHeader { id: [id; 32], time: 10, author: Some([author; 32]), kind, expires: None };
     let mut bytes = Vec::new();
-    let labels = labels.iter().map(|(name, value)| (*name, Place::Bytes(value)));
+    let labels = labels.iter().map(|(name, value)| (*name, LabelPosition::Bytes(value)));
     record::write(&mut bytes, &head, &[id], labels);
     bytes
 }
 
-fn publish(live: &Live, seq: Option<u64>, bytes: &[u8]) {
+fn publish(live: &LiveIndex, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
 /// A sink: the bytes delivered, the number of overflows, and of deliveries since the last wake.
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
+struct RecordingSink(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
 
-impl Ear {
+impl RecordingSink {
     fn heard(&self) -> Vec<u8> {
         assert_eq!(self.2.load(Ordering::Relaxed), 0, "nobody woke it");
         std::mem::take(&mut self.0.lock())
     }
 }
 
-impl Sink for Ear {
-    fn deliver(&self, news: News) {
+impl SubscriptionSink for RecordingSink {
+    fn deliver(&self, news: NewRecord) {
         self.0.lock().extend_from_slice(news.wire());
         self.2.fetch_add(1, Ordering::Relaxed);
     }
@@ -46,11 +47,11 @@ impl Sink for Ear {
     }
 }
 
-fn listen(live: &Arc<Live>, queries: Vec<Query>) -> (Handle, Ear) {
-    let ear = Ear::default();
-    let handle = live.subscribe(queries, Box::new(ear.clone()), 1 << 20);
+fn listen(live: &Arc<LiveIndex>, queries: Vec<Query>) -> (SubscriptionHandle, RecordingSink) {
+    let sink = RecordingSink::default();
+    let handle = live.subscribe(queries, Box::new(sink.clone()), 1 << 20);
     while !handle.enter() {}
-    (handle, ear)
+    (handle, sink)
 }
 
 fn authors(authors: &[u8]) -> Query {
@@ -63,7 +64,7 @@ fn kinds(kinds: &[u32]) -> Query {
 
 #[test]
 fn each_way_to_ask_finds_what_it_asked_for_once() {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveIndex::default());
     let label =
         |value: &[u8]| vec![LabelSet { name: b't', values: vec![value.into(), b"x"[..].into()] }];
     let questions = vec![
@@ -86,14 +87,14 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
     publish(&live, Some(1), &record(1, 1, 1, &[(b't', b"a"), (b't', b"x")]));
     publish(&live, Some(2), &record(2, 2, 7, &[(b't', b"a"), (b'u', b"a")]));
     publish(&live, None, &record(3, 3, 3, &[]));
-    let heard: Vec<_> = listeners.iter().map(|(_, ear)| ear.heard()).collect();
+    let heard: Vec<_> = listeners.iter().map(|(_, sink)| sink.heard()).collect();
     let expected: [&[u8]; 10] =
         [&[1, 2], &[1], &[1, 2], &[2], &[1, 2], &[1, 2, 3], &[], &[1, 2, 3], &[1], &[]];
     assert_eq!(heard, expected);
-    let ears: Vec<_> = listeners.into_iter().map(|(_, ear)| ear).collect();
+    let ears: Vec<_> = listeners.into_iter().map(|(_, sink)| sink).collect();
     assert!(live.is_empty());
     publish(&live, Some(3), &record(4, 1, 1, &[(b't', b"a")]));
-    assert!(ears.iter().all(|ear| ear.heard().is_empty()));
+    assert!(ears.iter().all(|sink| sink.heard().is_empty()));
     assert!(live.index.read().is_bare());
 }
 
@@ -101,7 +102,7 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
 /// and a third comes and goes in between.
 #[test]
 fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveIndex::default());
     let many = |from: u16| {
         let author = |n: u16| std::array::from_fn(|at| n.to_be_bytes()[at % 2]);
         let all = (from..from + 1_000).map(author).collect();
@@ -109,10 +110,10 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     };
     let tell = |author: u8| publish(&live, None, &record(author, author, 1, &[]));
     let begin = |queries| {
-        let ear = Ear::default();
-        let handle = live.subscribe(queries, Box::new(ear.clone()), 1 << 20);
+        let sink = RecordingSink::default();
+        let handle = live.subscribe(queries, Box::new(sink.clone()), 1 << 20);
         handle.release(Vec::new());
-        (handle, ear)
+        (handle, sink)
     };
     // Author [1; 32] is number 257 of all, [3; 32] is number 771.
     let ((one, heard_by_one), (two, heard_by_two)) = (begin(many(0)), begin(many(0)));
@@ -142,38 +143,38 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
 
 #[test]
 fn what_the_snapshot_saw_is_not_told_again_and_what_it_did_not_see_follows() {
-    let live = Arc::new(Live::default());
-    let (handle, ear) = listen(&live, vec![kinds(&[1])]);
+    let live = Arc::new(LiveIndex::default());
+    let (handle, sink) = listen(&live, vec![kinds(&[1])]);
     publish(&live, Some(1), &record(1, 1, 1, &[]));
     handle.opened(0, 2);
     publish(&live, Some(2), &record(2, 1, 1, &[]));
     publish(&live, Some(3), &record(3, 1, 1, &[]));
     publish(&live, None, &record(9, 1, 1, &[]));
-    assert_eq!(ear.heard(), []);
+    assert_eq!(sink.heard(), []);
     handle.release(Vec::new());
-    assert_eq!(ear.heard(), [3, 9]);
+    assert_eq!(sink.heard(), [3, 9]);
     publish(&live, Some(4), &record(4, 1, 1, &[]));
-    assert_eq!(ear.heard(), [4]);
+    assert_eq!(sink.heard(), [4]);
 }
 
 /// The store shows a record before the writer's thread publishes it: a search can be opened, sent
 /// and released in between.
 #[test]
 fn a_record_published_after_it_was_told_is_not_told_again() {
-    let live = Arc::new(Live::default());
-    let (handle, ear) = listen(&live, vec![kinds(&[1])]);
+    let live = Arc::new(LiveIndex::default());
+    let (handle, sink) = listen(&live, vec![kinds(&[1])]);
     handle.opened(0, 2);
     handle.release(Vec::new());
     publish(&live, Some(1), &record(1, 1, 1, &[]));
     publish(&live, Some(2), &record(2, 1, 1, &[]));
     publish(&live, Some(3), &record(3, 1, 1, &[]));
-    assert_eq!(ear.heard(), [3]);
+    assert_eq!(sink.heard(), [3]);
 }
 
 #[test]
 fn several_queries_with_different_snapshots_tell_each_record_once() {
-    let live = Arc::new(Live::default());
-    let (handle, ear) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
+    let live = Arc::new(LiveIndex::default());
+    let (handle, sink) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
     handle.opened(0, 1);
     // Matches only the first query, whose search did not see it.
     publish(&live, Some(2), &record(2, 2, 1, &[]));
@@ -183,12 +184,12 @@ fn several_queries_with_different_snapshots_tell_each_record_once() {
     publish(&live, Some(4), &record(4, 1, 1, &[]));
     handle.opened(1, 5);
     let last = Position { time: 10, id: [3; 32] };
-    handle.release(vec![Reach::Nothing, Reach::UpTo(last)]);
-    assert_eq!(ear.heard(), [2, 4]);
+    handle.release(vec![AnswerReach::Nothing, AnswerReach::UpTo(last)]);
+    assert_eq!(sink.heard(), [2, 4]);
     // Matches both queries, was sent, and is published late.
     publish(&live, Some(5), &record(1, 1, 1, &[]));
     publish(&live, Some(6), &record(6, 1, 1, &[]));
-    assert_eq!(ear.heard(), [6]);
+    assert_eq!(sink.heard(), [6]);
 }
 
 /// Each answer is cut off at any event, and each search is opened before or after any event. No
@@ -208,8 +209,8 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
             continue;
         }
         worlds += 1;
-        let live = Arc::new(Live::default());
-        let (handle, ear) = listen(&live, queries.to_vec());
+        let live = Arc::new(LiveIndex::default());
+        let (handle, sink) = listen(&live, queries.to_vec());
         // Puts come from the highest id to the lowest, so that late records are first in the order.
         let seq = |record: &Record<'_>| 7 - u64::from(record.id()[0]);
         let (mut told, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
@@ -220,23 +221,23 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
             }
             handle.opened(at, put as u64);
             let seen = records.iter().filter(|record| seq(record) <= put as u64);
-            let mut last = Reach::Nothing;
+            let mut last = AnswerReach::Nothing;
             for record in seen.take(reach[at]) {
                 assert!(query.matches(record));
-                if !Reach::any(&reached, &queries, record) {
+                if !AnswerReach::any(&reached, &queries, record) {
                     told.push(record.id()[0]);
                 }
-                last = Reach::UpTo(Position::of(record));
+                last = AnswerReach::UpTo(Position::of(record));
             }
             reached.push(last);
         }
         handle.release(reached);
-        told.extend(ear.heard());
+        told.extend(sink.heard());
         while put < 6 {
             put += 1;
             publish(&live, Some(put as u64), &bytes[6 - put]);
         }
-        told.extend(ear.heard());
+        told.extend(sink.heard());
         let mut once = told.clone();
         once.sort_unstable();
         once.dedup();
@@ -252,16 +253,16 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
 /// A store's numbers include the records put before the process began.
 #[test]
 fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() {
-    let live = Arc::new(Live::since(100));
+    let live = Arc::new(LiveIndex::since(100));
     let (handle, _) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
     handle.opened(0, 100);
     handle.opened(1, 100);
-    handle.release(vec![Reach::All, Reach::All]);
+    handle.release(vec![AnswerReach::All, AnswerReach::All]);
     assert!(handle.0.subscription.seam.lock().is_live());
 }
 
 /// Returns how many filters are compared with a record, and how many of them it matches.
-fn compared(live: &Live, bytes: &[u8]) -> (usize, usize) {
+fn compared(live: &LiveIndex, bytes: &[u8]) -> (usize, usize) {
     let mut found = Vec::new();
     let index = live.index.read();
     let compared = index.find(&Record::new(bytes).unwrap(), &mut found);
@@ -280,7 +281,7 @@ fn filters_that_cannot_match_now_are_not_compared_with_a_record() {
         Query { ids: Some(vec![[1; 32]]), ..Query::default() },
     ];
     for base in bases {
-        let live = Arc::new(Live::default());
+        let live = Arc::new(LiveIndex::default());
         let other = |n: u64| match n % 4 {
             0 => Query { from: 11 + n, ..base.clone() },
             1 => Query { to: n % 10, ..base.clone() },
@@ -301,7 +302,7 @@ fn filters_that_cannot_match_now_are_not_compared_with_a_record() {
 
 #[test]
 fn filters_for_other_kinds_of_an_author_are_hardly_ever_compared() {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveIndex::default());
     let other = |kind| Query { authors: Some(vec![[1; 32]]), ..kinds(&[kind, kind + 1]) };
     let handles: Vec<_> = (0..2_000).map(|n| listen(&live, vec![other(10 + n)]).0).collect();
     let (compared, found) = compared(&live, &record(1, 1, 1, &[]));
@@ -315,7 +316,7 @@ fn long_lists_find_what_a_loop_finds_whatever_times_are_asked_for() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) % below
     };
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveIndex::default());
     let time = |random: &mut dyn FnMut(u64) -> u64| match random(6) {
         0 => 0,
         1 => u64::MAX,
@@ -338,7 +339,7 @@ fn long_lists_find_what_a_loop_finds_whatever_times_are_asked_for() {
             handles.swap_remove(random(handles.len() as u64) as usize);
             handles.swap_remove(random(handles.len() as u64) as usize);
         }
-        let head = Head {
+        let head = RecordHeader {
             id: [1; 32],
             time: time(&mut random),
             author: Some([random(2) as u8; 32]),
@@ -365,13 +366,13 @@ fn long_lists_find_what_a_loop_finds_whatever_times_are_asked_for() {
 
 #[test]
 fn who_holds_back_too_much_is_told_once_and_hears_no_more() {
-    let live = Arc::new(Live::default());
-    let ear = Ear::default();
-    let handle = live.subscribe(vec![Query::default()], Box::new(ear.clone()), 500);
+    let live = Arc::new(LiveIndex::default());
+    let sink = RecordingSink::default();
+    let handle = live.subscribe(vec![Query::default()], Box::new(sink.clone()), 500);
     for n in 0..20 {
         publish(&live, Some(u64::from(n)), &record(n, 1, 1, &[]));
     }
     handle.release(Vec::new());
     publish(&live, Some(21), &record(21, 1, 1, &[]));
-    assert_eq!((ear.heard(), ear.1.load(Ordering::Relaxed)), (vec![], 1));
+    assert_eq!((sink.heard(), sink.1.load(Ordering::Relaxed)), (vec![], 1));
 }

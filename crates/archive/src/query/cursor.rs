@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
 
-use super::holes::Holes;
-use super::pace::Pace;
-use super::plan::{Plan, Set, Size, driven_by, plan};
-use super::prepared::Prepared;
+use super::holes::ExcludedLists;
+use super::pace::ReadPace;
+use super::plan::{Plan, Set, SetSize, driven_by, plan};
+use super::prepared::PreparedQuery;
 use super::source::Source;
-use super::stream::{Cut, Stream};
+use super::stream::{PostingSlice, PostingStream};
 use super::{Order, Query};
 
 /// The most rows that are gathered at once.
@@ -26,7 +26,7 @@ const FEW_MAX: u64 = 4096;
 
 /// The state of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WalkStep {
     /// At a row that matches.
     Found,
     /// Out of work; continue later.
@@ -39,37 +39,37 @@ pub enum Step {
 enum Driver<S: Source> {
     /// Rows in order, each with the value whose posting list it came from.
     Keys(std::vec::IntoIter<(S::Key, u32)>),
-    /// So few rows that they are intersected before they are sorted; see [`Walk::cut_all`].
-    Few(Vec<Stream<S::Run>>),
-    One(Stream<S::Run>),
+    /// So few rows that they are intersected before they are sorted; see [`SourceWalk::cut_all`].
+    Few(Vec<PostingStream<S::PostingList>>),
+    One(PostingStream<S::PostingList>),
     /// One stream is followed as long as its next key comes before those of all others. The others
     /// wait in the heap with their next keys.
     Many {
-        streams: Vec<Stream<S::Run>>,
+        streams: Vec<PostingStream<S::PostingList>>,
         now: Option<(S::Key, u32)>,
-        heap: Waiting<S::Key>,
+        heap: RowHeap<S::Key>,
     },
 }
 
-type Waiting<K> = BinaryHeap<Reverse<(K, u32)>>;
+type RowHeap<K> = BinaryHeap<Reverse<(K, u32)>>;
 
 /// A walk over the rows of one source that match a query, in the query's order.
-pub struct Walk<S: Source> {
+pub struct SourceWalk<S: Source> {
     source: Arc<S>,
-    query: Arc<Prepared>,
+    query: Arc<PreparedQuery>,
     driven_by: Set,
     driver: Driver<S>,
     /// The driver's rows that are skipped.
-    holes: Holes<S>,
-    cuts: Vec<Vec<Cut<S::Run>>>,
+    holes: ExcludedLists<S>,
+    cuts: Vec<Vec<PostingSlice<S::PostingList>>>,
     last: Option<u32>,
     /// Rows to be checked next, already located, each with the value whose posting list it came
     /// from. `next` is the index of the first that is not taken yet.
-    block: Vec<(u32, S::Place, u32)>,
+    block: Vec<(u32, S::RecordLocation, u32)>,
     next: usize,
-    pace: Pace,
+    pace: ReadPace,
     /// The row that the walk stands at.
-    here: Option<(u32, S::Place)>,
+    here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
     /// The number of rows of the driver.
@@ -78,30 +78,30 @@ pub struct Walk<S: Source> {
 
 /// Looks up a set's posting lists and clips them to the window. Lists of excluded kinds are left
 /// out, except for [`Set::Time`], whose lists hold rows of all kinds.
-fn runs<S: Source>(
+fn lists<S: Source>(
     source: &S,
-    query: &Prepared,
+    query: &PreparedQuery,
     window: &OnceCell<S::Window>,
     set: Set,
-) -> Vec<Cut<S::Run>> {
+) -> Vec<PostingSlice<S::PostingList>> {
     let kinds = query.kinds.as_deref();
     let mut cuts = Vec::new();
     let not_kinds = if kinds.is_none() && set != Set::Time { &query.not_kinds[..] } else { &[] };
-    let mut clip = |value, run| {
+    let mut clip = |value, list| {
         if !not_kinds.is_empty()
-            && source.run_kind(&run).is_some_and(|kind| not_kinds.contains(&kind))
+            && source.list_kind(&list).is_some_and(|kind| not_kinds.contains(&kind))
         {
             return;
         }
-        let range = source.clip(&run, window.get_or_init(|| source.window(query)));
+        let range = source.clip(&list, window.get_or_init(|| source.window(query)));
         if !range.is_empty() {
-            cuts.push(Cut { run, range, value, kind: None });
+            cuts.push(PostingSlice { list, range, value, kind: None });
         }
     };
     match set {
         Set::Ids => {}
-        Set::Time => source.every(&mut |run| clip(0, run)),
-        Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut |run| clip(0, run)),
+        Set::Time => source.every(&mut |list| clip(0, list)),
+        Set::Kinds => source.kinds(kinds.unwrap_or_default(), &mut |list| clip(0, list)),
         Set::Authors => source.terms(&query.authors, kinds, &mut clip),
         Set::Label(i) => source.terms(&query.labels[i], kinds, &mut clip),
     }
@@ -111,15 +111,15 @@ fn runs<S: Source>(
 /// Returns the posting lists of the excluded kinds, clipped to the window.
 fn holes<S: Source>(
     source: &S,
-    query: &Prepared,
+    query: &PreparedQuery,
     window: &OnceCell<S::Window>,
-) -> Vec<Cut<S::Run>> {
+) -> Vec<PostingSlice<S::PostingList>> {
     let mut cuts = Vec::new();
     if !query.not_kinds.is_empty() {
-        source.kinds(&query.not_kinds, &mut |run| {
-            let range = source.clip(&run, window.get_or_init(|| source.window(query)));
+        source.kinds(&query.not_kinds, &mut |list| {
+            let range = source.clip(&list, window.get_or_init(|| source.window(query)));
             if !range.is_empty() {
-                cuts.push(Cut { run, range, value: 0, kind: None });
+                cuts.push(PostingSlice { list, range, value: 0, kind: None });
             }
         });
     }
@@ -127,11 +127,11 @@ fn holes<S: Source>(
 }
 
 /// A plan and the posting lists and rows that were looked up for it.
-struct Opened<S: Source> {
+struct OpenedPlan<S: Source> {
     plan: Plan,
-    found: Vec<(Set, Vec<Cut<S::Run>>)>,
+    found: Vec<(Set, Vec<PostingSlice<S::PostingList>>)>,
     /// The posting lists that a walk over all rows skips.
-    holes: Vec<Cut<S::Run>>,
+    holes: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
 }
 
@@ -148,22 +148,22 @@ fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
 
 /// Returns the index at which a row is in a posting list, or would be, and whether it is in it.
 #[inline]
-fn find<S: Source>(source: &S, cut: &Cut<S::Run>, row: u32) -> (usize, bool) {
-    let at = source.seek(&cut.run, cut.range.clone(), row);
-    (at, at < cut.range.end && source.row_at(&cut.run, at) == row)
+fn find<S: Source>(source: &S, cut: &PostingSlice<S::PostingList>, row: u32) -> (usize, bool) {
+    let at = source.seek(&cut.list, cut.range.clone(), row);
+    (at, at < cut.range.end && source.row_at(&cut.list, at) == row)
 }
 
-fn rows_of(cuts: &[Cut<impl Sized>]) -> u64 {
+fn rows_of(cuts: &[PostingSlice<impl Sized>]) -> u64 {
     cuts.iter().map(|cut| cut.range.len() as u64).sum()
 }
 
-fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
+fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
     if query.kinds.as_ref().is_some_and(|kinds| !source.has_kinds(kinds)) {
         return None;
     }
     // Made only once a list is found: looking up a time costs more than finding no list.
     let window = OnceCell::new();
-    let mut found: Vec<(Set, Vec<Cut<S::Run>>)> = Vec::new();
+    let mut found: Vec<(Set, Vec<PostingSlice<S::PostingList>>)> = Vec::new();
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     let mut size = |set| {
         if set == Set::Ids {
@@ -176,16 +176,16 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
             } else {
                 rows.extend(found);
             }
-            return Size { rows: rows.len() as u64, runs: 1, terms: 1 };
+            return SetSize { rows: rows.len() as u64, lists: 1, terms: 1 };
         }
-        let cuts = runs(source, query, &window, set);
+        let cuts = lists(source, query, &window, set);
         if set == Set::Time {
             left_out = holes(source, query, &window);
         }
         let none = if set == Set::Time { rows_of(&left_out) } else { 0 };
-        let size = Size {
+        let size = SetSize {
             rows: rows_of(&cuts).saturating_sub(none),
-            runs: cuts.len(),
+            lists: cuts.len(),
             terms: cuts.chunk_by(|a, b| a.value == b.value).count(),
         };
         found.push((set, cuts));
@@ -195,19 +195,19 @@ fn open<S: Source>(source: &S, query: &Prepared) -> Option<Opened<S>> {
         None => plan(query, &query.conditions, source.rows(), &mut size),
         Some(driver) => driven_by(driver, query, &query.conditions, &mut size),
     }?;
-    Some(Opened { plan, found, holes: left_out, rows })
+    Some(OpenedPlan { plan, found, holes: left_out, rows })
 }
 
-impl<S: Source> Opened<S> {
-    fn take(&mut self, set: Set) -> Vec<Cut<S::Run>> {
+impl<S: Source> OpenedPlan<S> {
+    fn take(&mut self, set: Set) -> Vec<PostingSlice<S::PostingList>> {
         let at = self.found.iter().position(|(known, _)| *known == set);
         at.map_or_else(Vec::new, |at| self.found.swap_remove(at).1)
     }
 }
 
-impl<S: Source> Walk<S> {
+impl<S: Source> SourceWalk<S> {
     /// Plans the query for this source. `None` if nothing in the source can match.
-    pub fn new(source: Arc<S>, query: Arc<Prepared>) -> Option<Self> {
+    pub fn new(source: Arc<S>, query: Arc<PreparedQuery>) -> Option<Self> {
         let mut opened = open(&*source, &query)?;
         let order = query.order;
         let cuts = std::mem::take(&mut opened.plan.cuts);
@@ -224,14 +224,14 @@ impl<S: Source> Walk<S> {
             }
             // Rows of a given driver are mostly not in the other sets, whatever the sets' sizes.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
-                Driver::Few(driver.into_iter().map(Stream::new).collect())
+                Driver::Few(driver.into_iter().map(PostingStream::new).collect())
             } else {
                 drive(&*source, driver, order)
             }
         };
         let holes = match opened.plan.driver {
-            Set::Time => Holes::new(&*source, std::mem::take(&mut opened.holes), order),
-            _ => Holes::none(),
+            Set::Time => ExcludedLists::new(&*source, std::mem::take(&mut opened.holes), order),
+            _ => ExcludedLists::none(),
         };
         Some(Self {
             source,
@@ -244,7 +244,7 @@ impl<S: Source> Walk<S> {
             last: None,
             block: Vec::new(),
             next: 0,
-            pace: Pace::default(),
+            pace: ReadPace::default(),
             here: None,
             time: 0,
             visited: 0,
@@ -253,7 +253,7 @@ impl<S: Source> Walk<S> {
 
     /// Gathers the next rows that are alive and in every intersected set: one at first, twice as
     /// many each time, so that few rows are visited in vain when a limit is reached.
-    fn fill(&mut self, work: &mut u64) -> Step {
+    fn fill(&mut self, work: &mut u64) -> WalkStep {
         self.pace.note(self.block.len());
         let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
         self.block.clear();
@@ -269,12 +269,12 @@ impl<S: Source> Walk<S> {
         for (_, place, _) in self.block.iter().take(AHEAD) {
             self.source.prefetch(*place);
         }
-        Step::Found
+        WalkStep::Found
     }
 
     /// Takes the next row of the block, and prefetches the record of a later one.
     #[inline]
-    fn next_of_block(&mut self) -> Option<(u32, S::Place, u32)> {
+    fn next_of_block(&mut self) -> Option<(u32, S::RecordLocation, u32)> {
         let next = *self.block.get(self.next)?;
         if let Some((_, place, _)) = self.block.get(self.next + AHEAD) {
             self.source.prefetch(*place);
@@ -283,15 +283,15 @@ impl<S: Source> Walk<S> {
         Some(next)
     }
 
-    fn gather(&mut self, room: usize, work: &mut u64) -> Step {
+    fn gather(&mut self, room: usize, work: &mut u64) -> WalkStep {
         if *work > 0 {
             self.cut_all(work);
         }
         while self.block.len() < room {
             if *work == 0 {
-                return Step::Paused;
+                return WalkStep::Paused;
             }
-            let Some((row, value, kind)) = self.next_row() else { return Step::End };
+            let Some((row, value, kind)) = self.next_row() else { return WalkStep::End };
             *work -= 1;
             self.visited += 1;
             if self.last == Some(row) {
@@ -305,7 +305,7 @@ impl<S: Source> Walk<S> {
                 self.block.push((row, place, value));
             }
         }
-        Step::Found
+        WalkStep::Found
     }
 
     /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts those that are
@@ -316,17 +316,19 @@ impl<S: Source> Walk<S> {
         let (mut rows, mut kept) = (0, Vec::new());
         for stream in streams {
             rows += stream.left.len();
-            let of_kind = |set: &Vec<Cut<S::Run>>| set.iter().any(|cut| cut.kind == stream.kind);
+            let of_kind = |set: &Vec<PostingSlice<S::PostingList>>| {
+                set.iter().any(|cut| cut.kind == stream.kind)
+            };
             if !self.cuts.iter().all(of_kind) {
                 continue;
             }
             for index in stream.left.clone() {
-                let row = source.row_at(&stream.run, index);
-                let has = |set: &Vec<Cut<S::Run>>| {
+                let row = source.row_at(&stream.list, index);
+                let has = |set: &Vec<PostingSlice<S::PostingList>>| {
                     set.iter().any(|cut| cut.kind == stream.kind && find(source, cut, row).1)
                 };
                 if self.cuts.iter().all(has) {
-                    kept.push((source.key(&stream.run, index, order), stream.value));
+                    kept.push((source.key(&stream.list, index, order), stream.value));
                 }
             }
         }
@@ -344,9 +346,9 @@ impl<S: Source> Walk<S> {
         let mut count = 0;
         loop {
             match self.advance(work) {
-                Step::Found => count += 1,
-                Step::Paused => return None,
-                Step::End => return Some(count),
+                WalkStep::Found => count += 1,
+                WalkStep::Paused => return None,
+                WalkStep::End => return Some(count),
             }
         }
     }
@@ -397,14 +399,14 @@ impl<S: Source> Walk<S> {
             Driver::Few(_) => None,
             Driver::One(stream) => {
                 let index = stream.step(source, order)?;
-                Some((source.row_at(&stream.run, index), stream.value, stream.kind))
+                Some((source.row_at(&stream.list, index), stream.value, stream.kind))
             }
             Driver::Many { streams, now, heap } => {
                 let (key, at) = now.take()?;
                 let stream = &mut streams[at as usize];
                 let found = (source.row(key), stream.value, stream.kind);
                 let next = stream.step(source, order);
-                let next = next.map(|index| (source.key(&stream.run, index, order), at));
+                let next = next.map(|index| (source.key(&stream.list, index, order), at));
                 *now = match (next, heap.peek_mut()) {
                     (Some(next), Some(mut first)) if first.0 < next => {
                         Some(std::mem::replace(&mut first.0, next))
@@ -430,22 +432,27 @@ fn is_behind(query: &Query, record: &Record<'_>) -> bool {
 /// walked must not depend on the other sets.
 fn pair_by_kind<S: Source>(
     source: &S,
-    driver: &mut Vec<Cut<S::Run>>,
-    sets: &mut [Vec<Cut<S::Run>>],
+    driver: &mut Vec<PostingSlice<S::PostingList>>,
+    sets: &mut [Vec<PostingSlice<S::PostingList>>],
     fixed: bool,
 ) {
     for cut in driver.iter_mut().chain(sets.iter_mut().flatten()) {
-        cut.kind = source.run_kind(&cut.run);
+        cut.kind = source.list_kind(&cut.list);
     }
-    let has = |set: &[Cut<S::Run>], kind| set.iter().any(|cut| cut.kind == kind);
+    let has = |set: &[PostingSlice<S::PostingList>], kind| set.iter().any(|cut| cut.kind == kind);
     driver.retain(|cut| fixed || sets.iter().all(|set| has(set, cut.kind)));
     for set in sets {
         set.retain(|cut| has(driver, cut.kind));
     }
 }
 
-fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<S> {
-    let mut streams: Vec<Stream<S::Run>> = cuts.into_iter().map(Stream::new).collect();
+fn drive<S: Source>(
+    source: &S,
+    cuts: Vec<PostingSlice<S::PostingList>>,
+    order: Order,
+) -> Driver<S> {
+    let mut streams: Vec<PostingStream<S::PostingList>> =
+        cuts.into_iter().map(PostingStream::new).collect();
     if streams.len() == 1
         && let Some(stream) = streams.pop()
     {
@@ -454,7 +461,7 @@ fn drive<S: Source>(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Driver<
     let mut heads = Vec::with_capacity(streams.len());
     for (at, stream) in streams.iter_mut().enumerate() {
         if let Some(index) = stream.step(source, order) {
-            heads.push(Reverse((source.key(&stream.run, index, order), at as u32)));
+            heads.push(Reverse((source.key(&stream.list, index, order), at as u32)));
         }
     }
     let mut heap = BinaryHeap::from(heads);
@@ -469,7 +476,7 @@ pub(super) fn time_key(time: u64, order: Order) -> u64 {
 
 /// Why [`AnyWalk::run`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum WalkEnd {
     /// The walk stands at a match that was not delivered.
     Standing,
     /// Out of work; continue later.
@@ -485,7 +492,7 @@ pub enum Stop {
 /// A walk over a source of any type.
 pub trait AnyWalk: Send {
     /// Advances to the next match. Visits at most `work` rows and counts `work` down.
-    fn advance(&mut self, work: &mut u64) -> Step;
+    fn advance(&mut self, work: &mut u64) -> WalkStep;
     /// Hands the record that the walk stands at to `sink`, then the matches after it as long as
     /// their time key is below `bound`. Counts `wanted`, which must not be 0, down.
     fn run(
@@ -494,7 +501,7 @@ pub trait AnyWalk: Send {
         bound: u64,
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Stop;
+    ) -> WalkEnd;
     /// Returns the time of the row that the walk stands at.
     fn time(&self) -> u64;
     /// Returns the id of the row that the walk stands at.
@@ -505,8 +512,8 @@ pub trait AnyWalk: Send {
     fn driver(&self) -> (u64, Set);
 }
 
-impl<S: Source> AnyWalk for Walk<S> {
-    fn advance(&mut self, work: &mut u64) -> Step {
+impl<S: Source> AnyWalk for SourceWalk<S> {
+    fn advance(&mut self, work: &mut u64) -> WalkStep {
         loop {
             while let Some((row, place, value)) = self.next_of_block() {
                 let Some(record) = self.source.read(row, place) else { continue };
@@ -514,11 +521,11 @@ impl<S: Source> AnyWalk for Walk<S> {
                 if matches && is_behind(&self.query, &record) {
                     self.time = record.time();
                     self.here = Some((row, place));
-                    return Step::Found;
+                    return WalkStep::Found;
                 }
             }
             match self.fill(work) {
-                Step::Found => {}
+                WalkStep::Found => {}
                 step => return step,
             }
         }
@@ -530,14 +537,14 @@ impl<S: Source> AnyWalk for Walk<S> {
         bound: u64,
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Stop {
+    ) -> WalkEnd {
         let order = self.query.order;
         if let Some((row, place)) = self.here.take()
             && let Some(record) = self.source.read(row, place)
         {
             *wanted -= 1;
             if sink(&record).is_break() {
-                return Stop::Broke;
+                return WalkEnd::Broke;
             }
         }
         loop {
@@ -552,20 +559,20 @@ impl<S: Source> AnyWalk for Walk<S> {
                 if time_key(record.time(), order) >= bound {
                     self.time = record.time();
                     self.here = Some((row, place));
-                    return Stop::Standing;
+                    return WalkEnd::Standing;
                 }
                 *wanted -= 1;
                 if sink(&record).is_break() {
-                    return Stop::Broke;
+                    return WalkEnd::Broke;
                 }
             }
             if *wanted == 0 {
-                return Stop::Full;
+                return WalkEnd::Full;
             }
             match self.fill(work) {
-                Step::Found => {}
-                Step::Paused => return Stop::Paused,
-                Step::End => return Stop::End,
+                WalkStep::Found => {}
+                WalkStep::Paused => return WalkEnd::Paused,
+                WalkStep::End => return WalkEnd::End,
             }
         }
     }
@@ -590,10 +597,14 @@ impl<S: Source> AnyWalk for Walk<S> {
 
 /// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
 /// suffice. Where the lengths of posting lists suffice, they are subtracted and no row is visited.
-pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64> {
+pub fn count<S: Source>(
+    source: &Arc<S>,
+    query: &Arc<PreparedQuery>,
+    work: &mut u64,
+) -> Option<u64> {
     let Some(opened) = open(&**source, query) else { return Some(0) };
     if !lengths_suffice(query, &opened.plan) {
-        let Some(mut walk) = Walk::new(Arc::clone(source), Arc::clone(query)) else {
+        let Some(mut walk) = SourceWalk::new(Arc::clone(source), Arc::clone(query)) else {
             return Some(0);
         };
         return walk.count_rest(work);
@@ -619,14 +630,14 @@ pub fn count<S: Source>(source: &Arc<S>, query: &Arc<Prepared>, work: &mut u64) 
 /// Counts the live rows of posting lists. With `by_kind`, each list is of one kind.
 fn alive_in<S: Source>(
     source: &S,
-    cuts: &[Cut<S::Run>],
+    cuts: &[PostingSlice<S::PostingList>],
     by_kind: bool,
     work: &mut u64,
 ) -> Option<u64> {
     let (mut count, mut dead) = (0, Vec::new());
     for cut in cuts {
         count += cut.range.len() as u64;
-        let kind = source.run_kind(&cut.run).filter(|_| by_kind);
+        let kind = source.list_kind(&cut.list).filter(|_| by_kind);
         dead.clear();
         source.dead_rows(kind, &mut dead);
         count -= dead_of(source, cut, &dead, work)?;
@@ -635,11 +646,16 @@ fn alive_in<S: Source>(
 }
 
 /// Counts the dead rows of a posting list. `dead` has all dead rows of the list's kind.
-fn dead_of<S: Source>(source: &S, cut: &Cut<S::Run>, dead: &[u32], work: &mut u64) -> Option<u64> {
+fn dead_of<S: Source>(
+    source: &S,
+    cut: &PostingSlice<S::PostingList>,
+    dead: &[u32],
+    work: &mut u64,
+) -> Option<u64> {
     *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
     // Looking up one row costs about as much as checking 16.
     if dead.len() * 16 > cut.range.len() {
-        return Some(source.count_dead(&cut.run, cut.range.clone()));
+        return Some(source.count_dead(&cut.list, cut.range.clone()));
     }
     let is_in = |row: u32| source.is_dead(row) && find(source, cut, row).1;
     Some(dead.iter().filter(|&&row| is_in(row)).count() as u64)
@@ -660,6 +676,6 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
 }
 
 /// Returns the plan for one source, for explanations.
-pub fn explain<S: Source>(source: &S, query: &Prepared) -> Option<Plan> {
+pub fn explain<S: Source>(source: &S, query: &PreparedQuery) -> Option<Plan> {
     open(source, query).map(|opened| opened.plan)
 }

@@ -34,7 +34,7 @@ impl Gate {
 
 /// A query that visits no hidden records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct UngatedQuery {
     /// The query: normalised, and without a gate unless it names ids.
     pub query: Query,
     /// The only set that may drive the query, if lists of other conditions have hidden records.
@@ -47,8 +47,8 @@ impl Query {
     ///
     /// A query that names ids is left as it is: to a client that knows an id, the cost of its
     /// lookup reveals nothing, if that cost does not depend on what was found.
-    pub fn opened(mut self) -> Vec<Open> {
-        let alone = |query| vec![Open { query, driver: None }];
+    pub fn opened(mut self) -> Vec<UngatedQuery> {
+        let alone = |query| vec![UngatedQuery { query, driver: None }];
         if self.ids.is_some() {
             return alone(self);
         }
@@ -68,24 +68,24 @@ impl Query {
         self.not_kinds.extend(&gate.kinds);
         self.normalise();
         if !self.is_void() || all.is_empty() {
-            all.push(Open { query: self, driver: None });
+            all.push(UngatedQuery { query: self, driver: None });
         }
         all
     }
 
     /// Appends the queries for matching records that the gate's readers wrote or received. They are
     /// driven by lists of such records, all of which the readers may see.
-    fn concerning(self, gate: &Gate, all: &mut Vec<Open>) {
+    fn concerning(self, gate: &Gate, all: &mut Vec<UngatedQuery>) {
         let is_reader = |key: &Key| gate.readers.binary_search(key).is_ok();
         if self.authors.as_ref().is_some_and(|authors| authors.iter().all(is_reader)) {
-            return all.push(Open { query: self, driver: Some(Set::Authors) });
+            return all.push(UngatedQuery { query: self, driver: Some(Set::Authors) });
         }
         let is_addressed = |set: &LabelSet| {
             let own = |value| gate.addressed.values.binary_search(value).is_ok();
             set.name == gate.addressed.name && set.values.iter().all(own)
         };
         if let Some(at) = self.labels.iter().position(is_addressed) {
-            return all.push(Open { query: self, driver: Some(Set::Label(at)) });
+            return all.push(UngatedQuery { query: self, driver: Some(Set::Label(at)) });
         }
         let (own, others): (Vec<Key>, Option<Vec<Key>>) = match &self.authors {
             None => (gate.readers.clone(), None),
@@ -96,7 +96,7 @@ impl Query {
         };
         if !own.is_empty() {
             let query = Self { authors: Some(own), ..self.clone() };
-            all.push(Open { query, driver: Some(Set::Authors) });
+            all.push(UngatedQuery { query, driver: Some(Set::Authors) });
         }
         if !gate.addressed.values.is_empty() {
             // Records that a reader wrote to a reader are found above.
@@ -106,7 +106,7 @@ impl Query {
             query.labels.push(gate.addressed.clone());
             query.normalise();
             let at = query.labels.len() - 1;
-            all.push(Open { query, driver: Some(Set::Label(at)) });
+            all.push(UngatedQuery { query, driver: Some(Set::Label(at)) });
         }
     }
 }

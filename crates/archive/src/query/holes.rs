@@ -5,33 +5,33 @@
 
 use super::Order;
 use super::source::Source;
-use super::stream::{Cut, Stream};
+use super::stream::{PostingSlice, PostingStream};
 
 /// The posting lists of the excluded kinds.
-pub(super) struct Holes<S: Source>(Vec<Hole<S>>);
+pub(super) struct ExcludedLists<S: Source>(Vec<ExcludedList<S>>);
 
-struct Hole<S: Source> {
-    stream: Stream<S::Run>,
+struct ExcludedList<S: Source> {
+    stream: PostingStream<S::PostingList>,
     /// The key of the list's next row.
     next: Option<S::Key>,
 }
 
-impl<S: Source> Hole<S> {
+impl<S: Source> ExcludedList<S> {
     fn step(&mut self, source: &S, order: Order) {
         let index = self.stream.step(source, order);
-        self.next = index.map(|index| source.key(&self.stream.run, index, order));
+        self.next = index.map(|index| source.key(&self.stream.list, index, order));
     }
 }
 
-impl<S: Source> Holes<S> {
+impl<S: Source> ExcludedLists<S> {
     /// Makes holes that skip nothing.
     pub(super) fn none() -> Self {
         Self(Vec::new())
     }
 
-    pub(super) fn new(source: &S, cuts: Vec<Cut<S::Run>>, order: Order) -> Self {
+    pub(super) fn new(source: &S, cuts: Vec<PostingSlice<S::PostingList>>, order: Order) -> Self {
         let begin = |cut| {
-            let mut hole = Hole { stream: Stream::new(cut), next: None };
+            let mut hole = ExcludedList { stream: PostingStream::new(cut), next: None };
             hole.step(source, order);
             hole
         };
@@ -48,7 +48,7 @@ impl<S: Source> Holes<S> {
         &mut self,
         source: &S,
         key: S::Key,
-        every: Option<&mut Stream<S::Run>>,
+        every: Option<&mut PostingStream<S::PostingList>>,
         order: Order,
     ) -> bool {
         for hole in &mut self.0 {
@@ -59,9 +59,9 @@ impl<S: Source> Holes<S> {
                 continue;
             }
             if let Some(every) = every.filter(|_| order == Order::NewestFirst) {
-                let part = |stream: &Stream<S::Run>| stream.left.clone();
+                let part = |stream: &PostingStream<S::PostingList>| stream.left.clone();
                 let (all, some) = (part(every), part(&hole.stream));
-                let alike = source.alike((&every.run, all), (&hole.stream.run, some));
+                let alike = source.alike((&every.list, all), (&hole.stream.list, some));
                 every.left.start += alike;
                 hole.stream.left.start += alike;
             }

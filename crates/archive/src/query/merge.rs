@@ -5,31 +5,31 @@ use std::sync::Arc;
 
 use hark_codec::record::Record;
 
-use super::cursor::{AnyWalk, Step, Stop, Walk, count, explain, time_key};
-use super::explain::{Explanation, Step as Line};
+use super::cursor::{AnyWalk, SourceWalk, WalkEnd, WalkStep, count, explain, time_key};
+use super::explain::{Explanation, PlanStep};
 use super::plan::{Set, describe};
-use super::prepared::Prepared;
+use super::prepared::PreparedQuery;
 use super::source::Source;
 use super::{Order, Query};
-use crate::store::{Progress, Search, SearchError};
+use crate::store::{Search, SearchError, SearchProgress};
 
 /// A [`Source`] of any type, behind a trait object.
-pub trait Part: Send + Sync {
+pub trait AnySource: Send + Sync {
     /// Returns the oldest and the newest time in the part.
     fn span(&self) -> Option<(u64, u64)>;
     /// Returns false only if certainly nothing matches. As cheap as possible.
     fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
     /// Starts a walk. `None` if nothing can match.
-    fn walk(self: Arc<Self>, query: &Arc<Prepared>) -> Option<Box<dyn AnyWalk>>;
+    fn walk(self: Arc<Self>, query: &Arc<PreparedQuery>) -> Option<Box<dyn AnyWalk>>;
     /// Counts the matches. `None` if `work` does not suffice.
-    fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64>;
+    fn count(self: Arc<Self>, query: &Arc<PreparedQuery>, work: &mut u64) -> Option<u64>;
     /// Returns why the data of the part cannot be trusted, if so.
     fn trouble(&self) -> Option<String>;
     /// Returns the plan for an explanation, and the number of matches that it expects.
-    fn explain(&self, query: &Prepared) -> Option<(Line, u64)>;
+    fn explain(&self, query: &PreparedQuery) -> Option<(PlanStep, u64)>;
 }
 
-impl<S: Source> Part for S {
+impl<S: Source> AnySource for S {
     fn span(&self) -> Option<(u64, u64)> {
         Source::span(self)
     }
@@ -39,12 +39,12 @@ impl<S: Source> Part for S {
             && term.is_none_or(|term| self.has_term(term, kinds))
     }
 
-    fn walk(self: Arc<Self>, query: &Arc<Prepared>) -> Option<Box<dyn AnyWalk>> {
-        let walk = Walk::new(self, Arc::clone(query))?;
+    fn walk(self: Arc<Self>, query: &Arc<PreparedQuery>) -> Option<Box<dyn AnyWalk>> {
+        let walk = SourceWalk::new(self, Arc::clone(query))?;
         Some(Box::new(walk))
     }
 
-    fn count(self: Arc<Self>, query: &Arc<Prepared>, work: &mut u64) -> Option<u64> {
+    fn count(self: Arc<Self>, query: &Arc<PreparedQuery>, work: &mut u64) -> Option<u64> {
         count(&self, query, work)
     }
 
@@ -52,10 +52,10 @@ impl<S: Source> Part for S {
         Source::trouble(self)
     }
 
-    fn explain(&self, query: &Prepared) -> Option<(Line, u64)> {
+    fn explain(&self, query: &PreparedQuery) -> Option<(PlanStep, u64)> {
         let plan = explain(self, query)?;
         let words = |sets: &[_]| sets.iter().map(|&set| describe(set, query)).collect();
-        let line = Line {
+        let line = PlanStep {
             source: self.name(),
             rows: self.rows(),
             driver: describe(plan.driver, query),
@@ -69,21 +69,21 @@ impl<S: Source> Part for S {
 
 /// The immutable parts of a snapshot, sorted once for all queries in both orders.
 #[derive(Clone, Default)]
-pub struct Parts {
-    newest_first: Arc<[Placed]>,
-    oldest_first: Arc<[Placed]>,
+pub struct SnapshotSources {
+    newest_first: Arc<[OrderedSource]>,
+    oldest_first: Arc<[OrderedSource]>,
 }
 
 #[derive(Clone)]
-struct Placed {
+struct OrderedSource {
     /// The time of the part's first record in the order, as a key that ascends in the order.
     opens_at: u64,
     span: (u64, u64),
-    part: Arc<dyn Part>,
+    part: Arc<dyn AnySource>,
 }
 
-impl Placed {
-    fn new(part: &Arc<dyn Part>, order: Order) -> Option<Self> {
+impl OrderedSource {
+    fn new(part: &Arc<dyn AnySource>, order: Order) -> Option<Self> {
         let span = part.span()?;
         let time = if order == Order::NewestFirst { span.1 } else { span.0 };
         Some(Self { opens_at: time_key(time, order), span, part: Arc::clone(part) })
@@ -94,12 +94,12 @@ impl Placed {
     }
 }
 
-impl Parts {
+impl SnapshotSources {
     /// Sorts the parts in both orders.
-    pub fn new(parts: &[Arc<dyn Part>]) -> Self {
+    pub fn new(parts: &[Arc<dyn AnySource>]) -> Self {
         let sorted = |order| {
-            let mut placed: Vec<Placed> =
-                parts.iter().filter_map(|part| Placed::new(part, order)).collect();
+            let mut placed: Vec<OrderedSource> =
+                parts.iter().filter_map(|part| OrderedSource::new(part, order)).collect();
             placed.sort_by_key(|placed| placed.opens_at);
             placed.into()
         };
@@ -117,7 +117,7 @@ impl Parts {
         needed.find_map(|placed| placed.part.trouble())
     }
 
-    fn sorted(&self, order: Order) -> &Arc<[Placed]> {
+    fn sorted(&self, order: Order) -> &Arc<[OrderedSource]> {
         match order {
             Order::NewestFirst => &self.newest_first,
             Order::OldestFirst => &self.oldest_first,
@@ -126,16 +126,16 @@ impl Parts {
 }
 
 /// A search over the parts of one snapshot.
-pub struct Merged {
+pub struct SnapshotSearch {
     /// The queries that are run on each part. They have order, times, limit and budget in common,
     /// and their matches are disjoint.
-    questions: Vec<Arc<Prepared>>,
+    questions: Vec<Arc<PreparedQuery>>,
     order: Order,
     limit: usize,
     budget: u64,
     /// The one part that still grows.
-    head: Option<Placed>,
-    parts: Arc<[Placed]>,
+    head: Option<OrderedSource>,
+    parts: Arc<[OrderedSource]>,
     /// Index in `parts` of the first that is not opened yet.
     next: usize,
     /// Open walks that stand at a match. The walk with the next match is last.
@@ -149,13 +149,13 @@ pub struct Merged {
     seq: u64,
 }
 
-impl Merged {
+impl SnapshotSearch {
     /// Starts a search over `parts` and a `head`, which see puts up to `seq`. `questions` are the
-    /// queries into which [`Prepared::opened`] has divided one.
+    /// queries into which [`PreparedQuery::opened`] has divided one.
     pub fn new(
-        parts: &Parts,
-        head: &Arc<dyn Part>,
-        mut questions: Vec<Prepared>,
+        parts: &SnapshotSources,
+        head: &Arc<dyn AnySource>,
+        mut questions: Vec<PreparedQuery>,
         seq: u64,
     ) -> Self {
         questions.retain(|query| !query.is_void());
@@ -164,7 +164,7 @@ impl Merged {
         let first = questions.first().map_or(&none, |first| first);
         let (order, limit, budget) = (first.order, first.limit, first.budget);
         Self {
-            head: Placed::new(head, order).filter(|head| head.overlaps(first)),
+            head: OrderedSource::new(head, order).filter(|head| head.overlaps(first)),
             parts: Arc::clone(parts.sorted(order)),
             next: if questions.is_empty() { usize::MAX } else { 0 },
             order,
@@ -211,12 +211,12 @@ impl Merged {
                 let step = walk.advance(work);
                 self.visited += walk.visited() - before;
                 match step {
-                    Step::Found => self.insert(walk),
-                    Step::Paused => {
+                    WalkStep::Found => self.insert(walk),
+                    WalkStep::Paused => {
                         self.moving.push(walk);
                         return false;
                     }
-                    Step::End => {}
+                    WalkStep::End => {}
                 }
             }
             let Some((at, is_head)) = self.unopened() else { return true };
@@ -258,30 +258,30 @@ impl Merged {
     }
 }
 
-impl Search for Merged {
+impl Search for SnapshotSearch {
     fn slice(
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, SearchError> {
+    ) -> Result<SearchProgress, SearchError> {
         let mut work = work.max(1);
         loop {
             if self.visited >= self.budget {
-                return Ok(Progress::Exhausted);
+                return Ok(SearchProgress::Exhausted);
             }
             work = work.min(self.budget - self.visited);
             if !self.settle(&mut work) {
                 if self.visited < self.budget {
-                    return Ok(Progress::Paused);
+                    return Ok(SearchProgress::Paused);
                 }
                 continue;
             }
             let Some(mut walk) = self.ready.pop() else {
-                return Ok(Progress::Done { more: false });
+                return Ok(SearchProgress::Done { more: false });
             };
             if self.told == self.limit {
                 self.ready.push(walk);
-                return Ok(Progress::Done { more: true });
+                return Ok(SearchProgress::Done { more: true });
             }
             let order = self.order;
             let other = self.ready.last().map(|other| time_key(other.time(), order));
@@ -292,13 +292,13 @@ impl Search for Merged {
             self.visited += walk.visited() - before;
             self.told = self.limit - wanted;
             match stop {
-                Stop::Standing => self.insert(walk),
-                Stop::End => {}
-                Stop::Full => self.moving.push(walk),
-                Stop::Paused | Stop::Broke => {
+                WalkEnd::Standing => self.insert(walk),
+                WalkEnd::End => {}
+                WalkEnd::Full => self.moving.push(walk),
+                WalkEnd::Paused | WalkEnd::Broke => {
                     self.moving.push(walk);
                     if self.visited < self.budget {
-                        return Ok(Progress::Paused);
+                        return Ok(SearchProgress::Paused);
                     }
                 }
             }
@@ -320,7 +320,11 @@ impl Search for Merged {
 
 /// Counts the matches of these queries in all parts, ignoring cursor and limit. `None` if the
 /// budget does not suffice.
-pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) -> Option<u64> {
+pub fn count_all(
+    parts: &SnapshotSources,
+    head: &Arc<dyn AnySource>,
+    questions: Vec<PreparedQuery>,
+) -> Option<u64> {
     let mut work = questions.first().map_or(0, |query| query.budget);
     let mut count = 0;
     for query in questions.into_iter().filter(|query| !query.is_void()) {
@@ -335,7 +339,11 @@ pub fn count_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) 
 
 /// Explains the queries one after another: the parts in the order in which they would be opened,
 /// until the limit is expected to be reached.
-pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>) -> Explanation {
+pub fn explain_all(
+    parts: &SnapshotSources,
+    head: &Arc<dyn AnySource>,
+    questions: Vec<PreparedQuery>,
+) -> Explanation {
     let mut explanation = Explanation { plan: "nothing to visit".into(), ..Explanation::default() };
     let mut largest = 0;
     for query in questions.into_iter().filter(|query| !query.is_void()) {
@@ -345,17 +353,17 @@ pub fn explain_all(parts: &Parts, head: &Arc<dyn Part>, questions: Vec<Prepared>
 }
 
 fn explain_one(
-    parts: &Parts,
-    head: &Arc<dyn Part>,
-    mut query: Prepared,
+    parts: &SnapshotSources,
+    head: &Arc<dyn AnySource>,
+    mut query: PreparedQuery,
     explanation: &mut Explanation,
     largest: &mut u64,
 ) {
     let mut placed = parts.sorted(query.order).to_vec();
-    placed.extend(Placed::new(head, query.order));
+    placed.extend(OrderedSource::new(head, query.order));
     placed.sort_by_key(|placed| placed.opens_at);
     placed.retain(|placed| placed.overlaps(&query));
-    for Placed { part, .. } in placed {
+    for OrderedSource { part, .. } in placed {
         let Some((line, matches)) = part.explain(&query) else { continue };
         explanation.estimate += line.estimate;
         if line.estimate > *largest {

@@ -16,7 +16,7 @@ pub mod prepared;
 pub mod source;
 mod stream;
 
-pub use gate::{Gate, Open};
+pub use gate::{Gate, UngatedQuery};
 
 /// The order of the results. Both orders are total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

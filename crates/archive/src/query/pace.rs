@@ -9,12 +9,12 @@ const FROM_DISK: Duration = Duration::from_micros(20);
 const FROM_MEMORY: Duration = Duration::from_micros(4);
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ReadPace {
     since: Option<Instant>,
     is_cold: bool,
 }
 
-impl Pace {
+impl ReadPace {
     /// Notes how many records were looked up and read since the last call.
     pub(super) fn note(&mut self, records: usize) {
         let now = Instant::now();
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_disk_is_told_by_the_time_it_takes() {
-        let mut pace = Pace::default();
+        let mut pace = ReadPace::default();
         pace.note(0);
         std::thread::sleep(FROM_DISK);
         pace.note(0);

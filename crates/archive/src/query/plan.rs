@@ -23,11 +23,11 @@ pub enum Set {
 
 /// The exact size of a set within the time window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct SetSize {
     /// Rows. A row counts once for each posting list that it is in.
     pub rows: u64,
     /// Posting lists that are not empty.
-    pub runs: usize,
+    pub lists: usize,
     /// Terms of the set that have such a list.
     pub terms: usize,
 }
@@ -38,7 +38,7 @@ pub struct Plan {
     /// The set whose rows are walked.
     pub driver: Set,
     /// The size of the driver.
-    pub size: Size,
+    pub size: SetSize,
     /// The sets that each walked row is looked up in, before its record is read.
     pub cuts: Vec<Set>,
     /// The conditions that are checked on the record.
@@ -53,14 +53,14 @@ pub struct Plan {
 const PROBES_FREE: u64 = 64;
 /// A set is not intersected if a row would have to be looked up in more posting lists than this:
 /// reading the record is cheaper.
-const CUT_RUNS_MAX: usize = 8;
+const CUT_LISTS_MAX: usize = 8;
 
 /// Plans a query for a source of `rows` rows in all. `None` if nothing in the source can match.
 pub fn plan(
     query: &Query,
     conditions: &[(Set, u64)],
     rows: u64,
-    size: &mut dyn FnMut(Set) -> Size,
+    size: &mut dyn FnMut(Set) -> SetSize,
 ) -> Option<Plan> {
     if query.is_void() || rows == 0 {
         return None;
@@ -68,9 +68,9 @@ pub fn plan(
     if query.ids.is_some() {
         return by_ids(query, conditions, size);
     }
-    let mut best = (Set::Time, Size { rows, ..Size::default() });
+    let mut best = (Set::Time, SetSize { rows, ..SetSize::default() });
     let mut window = None;
-    let mut known: Vec<(Set, Size)> = Vec::new();
+    let mut known: Vec<(Set, SetSize)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
         // The posting lists of authors and labels are by kind already.
@@ -118,8 +118,8 @@ pub fn plan(
         }
         share *= (here.rows as f64 / window_rows as f64).min(1.0);
         // A row of known kind is looked up in only one posting list of each term.
-        let looks = if driver == Set::Time { here.runs } else { here.terms };
-        if looks <= CUT_RUNS_MAX && here.rows < window_rows / 2 {
+        let looks = if driver == Set::Time { here.lists } else { here.terms };
+        if looks <= CUT_LISTS_MAX && here.rows < window_rows / 2 {
             cuts.push(set);
         } else {
             residual.push(set);
@@ -145,7 +145,7 @@ pub fn driven_by(
     driver: Set,
     query: &Query,
     conditions: &[(Set, u64)],
-    size: &mut dyn FnMut(Set) -> Size,
+    size: &mut dyn FnMut(Set) -> SetSize,
 ) -> Option<Plan> {
     if query.is_void() {
         return None;
@@ -159,8 +159,8 @@ pub fn driven_by(
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {
         // Where there are fewer records than terms, reading the records is cheaper.
-        let is_asked = probes <= found.rows.max(CUT_RUNS_MAX as u64);
-        let few = is_asked && size(set).terms <= CUT_RUNS_MAX;
+        let is_asked = probes <= found.rows.max(CUT_LISTS_MAX as u64);
+        let few = is_asked && size(set).terms <= CUT_LISTS_MAX;
         (if few { &mut cuts } else { &mut residual }).push(set);
     }
     let matches = found.rows.min(query.limit as u64);
@@ -187,7 +187,7 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
 fn by_ids(
     query: &Query,
     conditions: &[(Set, u64)],
-    size: &mut dyn FnMut(Set) -> Size,
+    size: &mut dyn FnMut(Set) -> SetSize,
 ) -> Option<Plan> {
     let found = size(Set::Ids);
     (found.rows > 0).then(|| Plan {
@@ -234,9 +234,9 @@ mod tests {
     ) -> Option<(Set, Vec<Set>, Vec<Set>, u64)> {
         let mut size = |set| {
             let found = sizes.iter().find(|(known, ..)| *known == set);
-            let (_, rows, runs) =
+            let (_, rows, lists) =
                 found.unwrap_or_else(|| panic!("{set:?} was not to be looked up"));
-            Size { rows: *rows, runs: *runs, terms: *runs }
+            SetSize { rows: *rows, lists: *lists, terms: *lists }
         };
         plan(query, &conditions(query), 1_000_000, &mut size)
             .map(|p| (p.driver, p.cuts, p.residual, p.estimate))

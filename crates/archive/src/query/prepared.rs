@@ -5,10 +5,10 @@ use std::ops::Deref;
 use hark_codec::record::{Id, Key};
 
 use super::plan::{Set, conditions};
-use super::{Open, Query};
+use super::{Query, UngatedQuery};
 
 /// Maps ids, authors and labels to the numbers under which a shelf's sources know them.
-pub trait Terms {
+pub trait TermMap {
     /// Returns the hash of an id.
     fn id(&self, id: &Id) -> u64;
     /// Returns the term of an author.
@@ -19,7 +19,7 @@ pub trait Terms {
 
 /// A normalised query and what is derived from it.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreparedQuery {
     query: Query,
     /// Hashes of the ids.
     pub id_hashes: Vec<u64>,
@@ -34,15 +34,15 @@ pub struct Prepared {
     pub driver: Option<Set>,
 }
 
-impl Prepared {
+impl PreparedQuery {
     /// Prepares a query.
-    pub fn new(mut query: Query, terms: &impl Terms) -> Self {
+    pub fn new(mut query: Query, terms: &impl TermMap) -> Self {
         query.normalise();
         Self::with_labels(query, Vec::new(), terms)
     }
 
     /// Prepares a normalised query. `labels` are the terms of its first label conditions, if known.
-    fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl Terms) -> Self {
+    fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl TermMap) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
         let known = labels.len();
@@ -55,10 +55,10 @@ impl Prepared {
 
     /// Prepares a query that may have a gate. Returns one query, or several with disjoint matches
     /// ([`Query::opened`]).
-    pub fn opened(mut query: Query, terms: &impl Terms) -> Vec<Self> {
+    pub fn opened(mut query: Query, terms: &impl TermMap) -> Vec<Self> {
         query.normalise();
         let mut all: Vec<Self> = Vec::new();
-        for Open { query, driver } in query.opened() {
+        for UngatedQuery { query, driver } in query.opened() {
             // All of them have the labels of the query, in the same order, and some have one more.
             let shared = all.first().map_or_else(Vec::new, |first| {
                 let labels = first.query.labels.iter().zip(&query.labels);
@@ -78,7 +78,7 @@ impl Prepared {
     }
 }
 
-impl Deref for Prepared {
+impl Deref for PreparedQuery {
     type Target = Query;
 
     fn deref(&self) -> &Query {

@@ -2,7 +2,7 @@
 //!
 //! To a source, authors and labels are *terms*: numbers that the shelf gives them
 //! ([`super::prepared`]). A source is an immutable part of a shelf (a segment) or a snapshot of a
-//! growing part (a head). For a term and a kind it finds the posting list (a [`Source::Run`]) of
+//! growing part (a head). For a term and a kind it finds the posting list (a [`Source::PostingList`]) of
 //! the rows that have both, newest first. Everything else (planning, merging, intersecting,
 //! counting) is implemented once for all sources, in [`super`].
 
@@ -17,9 +17,9 @@ pub trait Source: Send + Sync + 'static {
     /// A key that sorts the rows of this source in the order of a query.
     type Key: Ord + Copy + Send;
     /// A posting list: sorted rows, newest first. Cheap to clone.
-    type Run: Clone + Send;
+    type PostingList: Clone + Send;
     /// The location of a record.
-    type Place: Copy + Send;
+    type RecordLocation: Copy + Send;
     /// A time window and cursor, prepared for [`Source::clip`].
     type Window;
 
@@ -35,9 +35,9 @@ pub trait Source: Send + Sync + 'static {
     fn span(&self) -> Option<(u64, u64)>;
 
     /// Passes the posting lists of all rows to `each`.
-    fn every(&self, each: &mut impl FnMut(Self::Run));
+    fn every(&self, each: &mut impl FnMut(Self::PostingList));
     /// Passes the posting lists of these kinds to `each`.
-    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Self::Run));
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Self::PostingList));
     /// Returns the kind of a row, if it is known without a search.
     fn kind_of(&self, _: u32) -> Option<u32> {
         None
@@ -45,12 +45,17 @@ pub trait Source: Send + Sync + 'static {
     /// Returns whether a row of any of these kinds may exist. Cheap.
     fn has_kinds(&self, kinds: &[u32]) -> bool;
     /// Returns the kind of a posting list's rows. Meaningless for the lists of [`Source::every`].
-    fn run_kind(&self, run: &Self::Run) -> Option<u32>;
+    fn list_kind(&self, list: &Self::PostingList) -> Option<u32>;
     /// Returns whether a row with the term may exist, of these kinds or (`None`) of any. Cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
     /// Passes the posting lists of the terms, of these kinds or (`None`) of all, to `each`, with
     /// the index of the term.
-    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Self::Run));
+    fn terms(
+        &self,
+        terms: &[u64],
+        kinds: Option<&[u32]>,
+        each: &mut impl FnMut(u32, Self::PostingList),
+    );
     /// Returns the row of an id. `hash` is the id's hash; a row found by it is checked against its
     /// record.
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
@@ -60,27 +65,31 @@ pub trait Source: Send + Sync + 'static {
     /// the cursor do not form one range with the newer rows.
     fn window(&self, query: &Query) -> Self::Window;
     /// Returns the range of a posting list that lies in the window.
-    fn clip(&self, run: &Self::Run, window: &Self::Window) -> Range<usize>;
+    fn clip(&self, list: &Self::PostingList, window: &Self::Window) -> Range<usize>;
     /// Returns whether a row lies in the window.
     fn within(&self, row: u32, window: &Self::Window) -> bool;
 
     /// Returns the key of a posting list's row at `index`.
-    fn key(&self, run: &Self::Run, index: usize, order: Order) -> Self::Key;
+    fn key(&self, list: &Self::PostingList, index: usize, order: Order) -> Self::Key;
     /// Returns a posting list's row at `index`.
-    fn row_at(&self, run: &Self::Run, index: usize) -> u32;
+    fn row_at(&self, list: &Self::PostingList, index: usize) -> u32;
     /// Returns the key of a row.
     fn key_of(&self, row: u32, order: Order) -> Self::Key;
     /// Returns the row of a key.
     fn row(&self, key: Self::Key) -> u32;
     /// Returns the time of a posting list's row at `index`.
-    fn run_time(&self, run: &Self::Run, index: usize) -> u64;
+    fn list_time(&self, list: &Self::PostingList, index: usize) -> u64;
     /// Returns the first index in `range` whose row is `row` or comes after it, newest first. The
     /// result is likely to be near the start of the range.
-    fn seek(&self, run: &Self::Run, range: Range<usize>, row: u32) -> usize;
+    fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;
 
     /// Returns how many rows at the start of two ranges of posting lists are the same, as far as
     /// that is cheap to find out. The first list contains all rows of the second.
-    fn alike(&self, _: (&Self::Run, Range<usize>), _: (&Self::Run, Range<usize>)) -> usize {
+    fn alike(
+        &self,
+        _: (&Self::PostingList, Range<usize>),
+        _: (&Self::PostingList, Range<usize>),
+    ) -> usize {
         0
     }
 
@@ -89,22 +98,22 @@ pub trait Source: Send + Sync + 'static {
     /// Appends the dead rows of the kind, or of all kinds, each once. Other rows may be among them.
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
     /// Counts the dead rows in a range of a posting list.
-    fn count_dead(&self, run: &Self::Run, range: Range<usize>) -> u64 {
-        range.filter(|&index| self.is_dead(self.row_at(run, index))).count() as u64
+    fn count_dead(&self, list: &Self::PostingList, range: Range<usize>) -> u64 {
+        range.filter(|&index| self.is_dead(self.row_at(list, index))).count() as u64
     }
     /// Returns the location of a row's record.
-    fn locate(&self, row: u32) -> Self::Place;
+    fn locate(&self, row: u32) -> Self::RecordLocation;
     /// Returns the location of a row's record, if the row is not dead.
-    fn locate_alive(&self, row: u32) -> Option<Self::Place> {
+    fn locate_alive(&self, row: u32) -> Option<Self::RecordLocation> {
         (!self.is_dead(row)).then(|| self.locate(row))
     }
     /// Prefetches a record into the processor's cache without waiting for it: memory serves many
     /// such requests at the same time, while as many reads would wait one after another.
-    fn prefetch(&self, place: Self::Place);
+    fn prefetch(&self, place: Self::RecordLocation);
     /// Starts to read a record from the disk without waiting for it. Costs a system call.
-    fn read_ahead(&self, place: Self::Place);
+    fn read_ahead(&self, place: Self::RecordLocation);
     /// Returns the record of a row, which is at `place`. Notes a damaged record and returns `None`.
-    fn read(&self, row: u32, place: Self::Place) -> Option<Record<'_>>;
+    fn read(&self, row: u32, place: Self::RecordLocation) -> Option<Record<'_>>;
     /// Returns the record of a row.
     fn record(&self, row: u32) -> Option<Record<'_>> {
         self.read(row, self.locate(row))

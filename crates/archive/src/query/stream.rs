@@ -6,8 +6,8 @@ use super::Order;
 use super::source::Source;
 
 /// The part of a posting list that lies in the window.
-pub(super) struct Cut<R> {
-    pub(super) run: R,
+pub(super) struct PostingSlice<R> {
+    pub(super) list: R,
     pub(super) range: Range<usize>,
     /// Index of the set's value that the list belongs to.
     pub(super) value: u32,
@@ -16,8 +16,8 @@ pub(super) struct Cut<R> {
 }
 
 /// A posting list being walked in the query's order.
-pub(super) struct Stream<R> {
-    pub(super) run: R,
+pub(super) struct PostingStream<R> {
+    pub(super) list: R,
     /// The rows that are left, in the list's own order (newest first).
     pub(super) left: Range<usize>,
     /// Oldest first only: the group of equal time being walked, ascending.
@@ -28,24 +28,28 @@ pub(super) struct Stream<R> {
     pub(super) kind: Option<u32>,
 }
 
-impl<R> Stream<R> {
-    pub(super) fn new(cut: Cut<R>) -> Self {
-        let Cut { run, range: left, value, kind } = cut;
-        Self { run, left, group: 0..0, value, kind }
+impl<R> PostingStream<R> {
+    pub(super) fn new(cut: PostingSlice<R>) -> Self {
+        let PostingSlice { list, range: left, value, kind } = cut;
+        Self { list, left, group: 0..0, value, kind }
     }
 
     /// Takes the next row and returns its index.
     #[inline]
-    pub(super) fn step<S: Source<Run = R>>(&mut self, source: &S, order: Order) -> Option<usize> {
+    pub(super) fn step<S: Source<PostingList = R>>(
+        &mut self,
+        source: &S,
+        order: Order,
+    ) -> Option<usize> {
         if order == Order::NewestFirst {
             return self.left.next();
         }
         if self.group.is_empty() {
             let end = self.left.end;
             let last = self.left.next_back()?;
-            let time = source.run_time(&self.run, last);
+            let time = source.list_time(&self.list, last);
             while self.left.end > self.left.start
-                && source.run_time(&self.run, self.left.end - 1) == time
+                && source.list_time(&self.list, self.left.end - 1) == time
             {
                 self.left.end -= 1;
             }

@@ -26,16 +26,16 @@ pub fn count<'a>(records: impl Iterator<Item = Record<'a>>, name: u8) -> Vec<(&'
 
 #[cfg(test)]
 mod tests {
-    use hark_codec::record::{self, Head, Place};
+    use hark_codec::record::{self, LabelPosition, RecordHeader};
 
     use super::*;
 
     #[test]
     fn a_record_counts_once_for_a_value() {
         let record = |labels: &[(u8, &[u8])]| {
-            let head = Head { id: [0; 32], time: 0, author: None, kind: 0, expires: None };
+            let head = RecordHeader { id: [0; 32], time: 0, author: None, kind: 0, expires: None };
             let mut bytes = Vec::new();
-            let places = labels.iter().map(|&(name, value)| (name, Place::Bytes(value)));
+            let places = labels.iter().map(|&(name, value)| (name, LabelPosition::Bytes(value)));
             record::write(&mut bytes, &head, b"", places);
             bytes
         };

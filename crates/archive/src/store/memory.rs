@@ -9,31 +9,31 @@ use hark_codec::record::{Id, Key, Record};
 use parking_lot::Mutex;
 
 use super::{
-    CommitError, Committed, Outcome, Progress, Search, SearchError, Stats, Store, Write,
-    label_values,
+    CommitError, CommitResult, Outcome, Search, SearchError, SearchProgress, Store, StoreStats,
+    Write, label_values,
 };
-use crate::admission::{Effects, Rules};
-use crate::query::explain::{Explanation, Step};
+use crate::effects::{Effects, Rules};
+use crate::query::explain::{Explanation, PlanStep};
 use crate::query::plan::Set;
 use crate::query::{Order, Position, Query};
 
 /// A store that keeps everything in memory and indexes nothing but ids and authors.
 pub struct MemoryStore {
     rules: Box<dyn Rules>,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     /// The most records that one [`Store::commit_some`] deletes.
     erase_step: usize,
 }
 
-type Records = BTreeMap<(u64, Id), Arc<[u8]>>;
+type RecordMap = BTreeMap<(u64, Id), Arc<[u8]>>;
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     /// All records, by time, then id.
-    records: Records,
+    records: RecordMap,
     times: HashMap<Id, u64>,
     /// The one shortcut: the records of each author, which rules query with every put.
-    authors: HashMap<Key, Records>,
+    authors: HashMap<Key, RecordMap>,
     seq: u64,
 }
 
@@ -64,7 +64,7 @@ fn position(bytes: &[u8]) -> Position {
     Position::of(&view(bytes))
 }
 
-impl State {
+impl MemoryState {
     /// Returns the matching records in the query's order. Applies the cursor but not the limit.
     fn find(&self, query: &Query) -> Vec<&Arc<[u8]>> {
         let behind =
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// Deletes the records that match, as many as the step allows.
-    fn erase(&mut self, query: &Query, step: &mut Erasing) -> u64 {
+    fn erase(&mut self, query: &Query, step: &mut MemoryEraseStep) -> u64 {
         let found = self.find(query);
         let ids: Vec<Id> = found.iter().take(query.limit).map(|b| *view(b).id()).collect();
         let count = ids.len().min(step.left);
@@ -111,7 +111,7 @@ impl State {
         count as u64
     }
 
-    fn put(&mut self, bytes: &[u8], effects: &Effects, step: &mut Erasing) -> Outcome {
+    fn put(&mut self, bytes: &[u8], effects: &Effects, step: &mut MemoryEraseStep) -> Outcome {
         let record = view(bytes);
         if self.times.contains_key(record.id()) {
             return Outcome::Duplicate;
@@ -156,7 +156,7 @@ fn shows(query: &Query, bytes: &[u8]) -> bool {
 }
 
 /// How many records a commit may still delete, and those that it has deleted.
-struct Erasing {
+struct MemoryEraseStep {
     left: usize,
     unfinished: bool,
     /// The ids that the current write has deleted.
@@ -170,11 +170,11 @@ fn normal(query: &Query) -> Query {
 }
 
 impl Store for MemoryStore {
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         super::commit_whole(writes, |writes| self.commit_some(writes))
     }
 
-    fn commit_some(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let mut state = self.state.lock();
         let mut effects = Effects::default();
         for (index, write) in writes.iter().enumerate() {
@@ -184,8 +184,9 @@ impl Store for MemoryStore {
                     .map_err(|source| CommitError::Record { index, source })?;
             }
         }
-        let mut done = Committed::default();
-        let mut step = Erasing { left: self.erase_step, unfinished: false, erased: Vec::new() };
+        let mut done = CommitResult::default();
+        let mut step =
+            MemoryEraseStep { left: self.erase_step, unfinished: false, erased: Vec::new() };
         for (at, write) in writes.iter().enumerate() {
             done.outcomes.push(match write {
                 Write::Put(bytes) => {
@@ -216,7 +217,7 @@ impl Store for MemoryStore {
         let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
         let found = state.find(&query).into_iter().take(enough).cloned();
         let found = found.collect();
-        Ok(Box::new(Found {
+        Ok(Box::new(MemorySearch {
             limit: query.limit,
             records: found,
             told: 0,
@@ -247,7 +248,7 @@ impl Store for MemoryStore {
 
     fn explain(&self, _: &Query) -> Result<Explanation, SearchError> {
         let rows = self.state.lock().records.len() as u64;
-        let step = Step {
+        let step = PlanStep {
             source: "memory".into(),
             rows,
             driver: "every record".into(),
@@ -263,21 +264,21 @@ impl Store for MemoryStore {
         })
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> StoreStats {
         let state = self.state.lock();
-        Stats {
+        StoreStats {
             records: state.records.len() as u64,
             head_records: state.records.len() as u64,
             bytes: state.records.values().map(|bytes| bytes.len() as u64).sum(),
             oldest: state.records.keys().next().map(|(time, _)| *time),
             newest: state.records.keys().next_back().map(|(time, _)| *time),
-            ..Stats::default()
+            ..StoreStats::default()
         }
     }
 }
 
 /// A search whose whole result was computed at its start.
-struct Found {
+struct MemorySearch {
     records: Vec<Arc<[u8]>>,
     limit: usize,
     told: usize,
@@ -285,23 +286,23 @@ struct Found {
     visited: u64,
 }
 
-impl Search for Found {
+impl Search for MemorySearch {
     fn slice(
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, SearchError> {
+    ) -> Result<SearchProgress, SearchError> {
         for _ in 0..work.max(1) {
             if self.told == self.limit || self.told == self.records.len() {
-                return Ok(Progress::Done { more: self.told < self.records.len() });
+                return Ok(SearchProgress::Done { more: self.told < self.records.len() });
             }
             let bytes = &self.records[self.told];
             self.told += 1;
             if sink(&view(bytes)).is_break() {
-                return Ok(Progress::Paused);
+                return Ok(SearchProgress::Paused);
             }
         }
-        Ok(Progress::Paused)
+        Ok(SearchProgress::Paused)
     }
 
     fn seq(&self) -> u64 {

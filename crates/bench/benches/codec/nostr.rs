@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use hark_bench::codec::operation::{
     CANONICAL, ID, JSON_TRIP, MATCH, PARSE, REWRITE, VERIFY, WRITE,
 };
-use hark_bench::codec::{Library, Message, Meter, What, keep, note};
+use hark_bench::codec::{CodecMeter, CodecSample, CodecSampleKind, Library, keep, note};
 use hark_bench::report::Column;
 use nostr::filter::MatchEventOptions;
 use nostr::{Event, EventId, Filter, JsonUtil};
@@ -18,10 +18,10 @@ pub(super) const LIBRARY: Library = Library {
     measure,
 };
 
-fn measure(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+fn measure(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     match message.what {
-        What::Event => event(message, meter),
-        What::Filter => filter(message, meter),
+        CodecSampleKind::Event => event(message, meter),
+        CodecSampleKind::Filter => filter(message, meter),
     }
 }
 
@@ -35,7 +35,7 @@ fn id(event: &Event) -> EventId {
     EventId::new(&event.pubkey, &event.created_at, &event.kind, &event.tags, &event.content)
 }
 
-fn event(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let json = message.json.as_slice();
     let (event, other) = (Event::from_json(json)?, Event::from_json(&message.respelled)?);
     ensure!(event.verify().is_ok(), "{}: the nostr crate refuses it", message.name);
@@ -54,7 +54,7 @@ fn event(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn filter(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+fn filter(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let json = message.json.as_slice();
     let filter = Filter::from_json(json).context("a filter")?;
     let event = Event::from_json(&note().json)?;

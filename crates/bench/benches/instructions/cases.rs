@@ -4,14 +4,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use hark_archive::live::{Live, News, Sink};
-use hark_archive::query::plan::{Set, Size, plan};
-use hark_archive::query::prepared::Prepared;
+use hark_archive::live::{LiveIndex, NewRecord, SubscriptionSink};
+use hark_archive::query::plan::{Set, SetSize, plan};
+use hark_archive::query::prepared::PreparedQuery;
 use hark_archive::{LabelSet, Query, Record};
-use hark_bench::codec::{Message, follow_list, note};
-use hark_codec::nostr::{Arena, Encoder, Event, EventRecord, canonical};
-use hark_codec::record::{self, Head, Key, Place};
-use hark_store_embedded::term::Terms;
+use hark_bench::codec::{CodecSample, follow_list, note};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, canonical};
+use hark_codec::record::{self, Key, LabelPosition, RecordHeader};
+use hark_store_embedded::term::TermHasher;
 
 /// Runs a prepared case once.
 pub(crate) type Work = Box<dyn FnMut()>;
@@ -44,12 +44,12 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-type Operation = fn(Message) -> anyhow::Result<Work>;
+type Operation = fn(CodecSample) -> anyhow::Result<Work>;
 
 /// The operations on an event.
 const OPERATIONS: [(&str, Operation); 6] = [
     ("parse", |message| {
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         Ok(Box::new(move || {
             // The other cases parse the same message and report an error.
             let _ = black_box(Event::parse(black_box(&message.json), &mut arena));
@@ -79,7 +79,7 @@ const OPERATIONS: [(&str, Operation); 6] = [
     }),
     ("binary encode", |message| {
         let (event, mut out) = (parsed(message)?, Vec::new());
-        let mut encoder = Encoder::default();
+        let mut encoder = EventEncoder::default();
         Ok(Box::new(move || {
             out.clear();
             encoder.encode(black_box(&event), &[], &mut out);
@@ -88,7 +88,7 @@ const OPERATIONS: [(&str, Operation); 6] = [
     }),
     ("binary fields", |message| {
         let mut stored = Vec::new();
-        Encoder::default().encode(&parsed(message)?, &[], &mut stored);
+        EventEncoder::default().encode(&parsed(message)?, &[], &mut stored);
         EventRecord::new(Record::new(&stored)?).context("no event")?;
         Ok(Box::new(move || {
             let record = Record::new(black_box(&stored)).ok().and_then(EventRecord::new);
@@ -101,8 +101,8 @@ const OPERATIONS: [(&str, Operation); 6] = [
 ];
 
 /// Parses an event that lives as long as the process.
-fn parsed(message: Message) -> anyhow::Result<Event<'static>> {
-    let (json, arena) = (message.json.leak(), Box::leak(Box::new(Arena::new())));
+fn parsed(message: CodecSample) -> anyhow::Result<Event<'static>> {
+    let (json, arena) = (message.json.leak(), Box::leak(Box::new(EventArena::new())));
     Ok(Event::parse(json, arena)?)
 }
 
@@ -121,8 +121,8 @@ fn planned(authors: u32, values: u32) -> Work {
         limit: 100,
         ..Query::default()
     };
-    let terms = Terms::new(&[7; 16], &[]);
-    let of = |rows, runs| Size { rows, runs, terms: runs };
+    let terms = TermHasher::new(&[7; 16], &[]);
+    let of = |rows, lists| SetSize { rows, lists, terms: lists };
     let mut size = move |set| match set {
         Set::Ids => of(1, 1),
         Set::Authors => of(20 * u64::from(authors), authors as usize),
@@ -131,7 +131,7 @@ fn planned(authors: u32, values: u32) -> Work {
         Set::Time => of(1_000_000, 1),
     };
     Box::new(move || {
-        let query = Prepared::new(black_box(&query).clone(), &terms);
+        let query = PreparedQuery::new(black_box(&query).clone(), &terms);
         black_box(plan(&query, &query.conditions, 1_000_000, &mut size));
     })
 }
@@ -139,8 +139,8 @@ fn planned(authors: u32, values: u32) -> Work {
 /// A sink that discards what it receives.
 struct Deaf;
 
-impl Sink for Deaf {
-    fn deliver(&self, news: News) {
+impl SubscriptionSink for Deaf {
+    fn deliver(&self, news: NewRecord) {
         black_box(news);
     }
 
@@ -151,7 +151,7 @@ impl Sink for Deaf {
 
 /// Returns the work of delivering an event to the one of `subscriptions` that matches its author.
 fn live(subscriptions: u32) -> anyhow::Result<Work> {
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveIndex::default());
     let mut handles = Vec::new();
     for n in 0..subscriptions {
         let query = Query { authors: Some(vec![key(n)]), ..Query::default() };
@@ -163,9 +163,10 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
     let wire = note().json;
     let mut records = Vec::new();
     for n in (0..subscriptions).step_by(subscriptions as usize / 1_000) {
-        let head = Head { id: key(!n), time: 1, author: Some(key(n)), kind: 1, expires: None };
+        let head =
+            RecordHeader { id: key(!n), time: 1, author: Some(key(n)), kind: 1, expires: None };
         let (root, person) = (key(n + 1), key(n + 2));
-        let labels = [(b'e', Place::Bytes(&root)), (b'p', Place::Bytes(&person))];
+        let labels = [(b'e', LabelPosition::Bytes(&root)), (b'p', LabelPosition::Bytes(&person))];
         let mut bytes = Vec::new();
         record::write(&mut bytes, &head, &wire, labels.into_iter());
         Record::new(&bytes)?;

@@ -1,6 +1,6 @@
 //! The performance goals of Hark's codec. The report says below its table which are met or missed.
 
-use crate::report::Report;
+use crate::report::BenchReport;
 
 /// The goals: the row, the column, and the upper bound of the figure there.
 const GOALS: [(&str, &str, f64); 9] = [
@@ -16,7 +16,7 @@ const GOALS: [(&str, &str, f64); 9] = [
 ];
 
 /// Adds a note for each goal: met or missed.
-pub(super) fn judge(report: &mut Report) {
+pub(super) fn judge(report: &mut BenchReport) {
     let column = |key| report.columns().iter().position(|column| column.key == key);
     let figure = |row: &str, key| {
         let row = report.rows().iter().find(|found| found.name == row)?;

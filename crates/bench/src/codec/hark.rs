@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use anyhow::{Context, ensure};
-use hark_codec::crypto::Verifier;
-use hark_codec::nostr::{Arena, Encoder, Event, EventRecord, Filter, canonical};
+use hark_codec::crypto::SignatureVerifier;
+use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, Filter, canonical};
 use hark_codec::record::Record;
 
 use super::messages::note;
@@ -12,7 +12,7 @@ use super::operation::{
     BINARY_TRIP, CANONICAL, ENCODE, FIELDS, ID, JSON_TRIP, LABELS, MATCH, PARSE, REWRITE, VERIFY,
     WRITE,
 };
-use super::{Column, Library, Message, Meter, What, keep};
+use super::{CodecMeter, CodecSample, CodecSampleKind, Column, Library, keep};
 
 pub(super) const LIBRARY: Library = Library {
     ns: Column::plain("ns", "hark", "ns"),
@@ -21,17 +21,18 @@ pub(super) const LIBRARY: Library = Library {
     measure,
 };
 
-fn measure(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+fn measure(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     match message.what {
-        What::Event => event(message, meter),
-        What::Filter => filter(message, meter),
+        CodecSampleKind::Event => event(message, meter),
+        CodecSampleKind::Filter => filter(message, meter),
     }
 }
 
-fn event(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let json = message.json.as_slice();
-    let (mut arena, mut other_arena, mut spare) = (Arena::new(), Arena::new(), Arena::new());
-    let (mut encoder, mut verifier) = (Encoder::default(), Verifier::new(16));
+    let (mut arena, mut other_arena, mut spare) =
+        (EventArena::new(), EventArena::new(), EventArena::new());
+    let (mut encoder, mut verifier) = (EventEncoder::default(), SignatureVerifier::new(16));
     let (mut out, mut stored) = (Vec::new(), Vec::new());
 
     meter.measure(PARSE, || keep(Event::parse(black_box(json), &mut spare)));
@@ -104,10 +105,10 @@ fn read_fields(bytes: &[u8]) -> Option<EventRecord<'_>> {
     Some(record)
 }
 
-fn filter(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
+fn filter(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let mut filter = Filter::default();
     meter.measure(PARSE, || keep(filter.parse(black_box(&message.json))));
-    let (note, mut arena) = (note(), Arena::new());
+    let (note, mut arena) = (note(), EventArena::new());
     let event = Event::parse(&note.json, &mut arena)?;
     filter.parse(&message.json)?;
     meter.measure(MATCH, || keep(filter.matches(black_box(&event))));

@@ -1,15 +1,15 @@
 //! The messages that a codec is measured with. They are the same in every run.
 
-use hark_codec::crypto::{Keys, sha256};
+use hark_codec::crypto::{KeyPair, sha256};
 use hark_codec::hex;
-use hark_codec::nostr::Draft;
+use hark_codec::nostr::EventDraft;
 
 /// One message.
-pub struct Message {
+pub struct CodecSample {
     /// The name in the table.
     pub name: &'static str,
     /// Event or filter.
-    pub what: What,
+    pub what: CodecSampleKind,
     /// The message as JSON, in the spelling that Hark writes.
     pub json: Vec<u8>,
     /// The event in another spelling, so that no part can be copied unchanged. Empty for filters.
@@ -18,7 +18,7 @@ pub struct Message {
 
 /// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum CodecSampleKind {
     /// A signed event.
     Event,
     /// A filter, which is matched against the small note.
@@ -26,7 +26,7 @@ pub enum What {
 }
 
 /// Returns all messages, the small note first.
-pub(super) fn all() -> Vec<Message> {
+pub(super) fn all() -> Vec<CodecSample> {
     let mut all = vec![note(), profile(), follow_list(), article(), tagged()];
     let authors: Vec<String> = (0..200).map(|n| format!("\"{}\"", key(n))).collect();
     let home = format!(r#"{{"authors":[{}],"kinds":[1,6,30023],"limit":50}}"#, authors.join(","));
@@ -37,7 +37,7 @@ pub(super) fn all() -> Vec<Message> {
 }
 
 /// Makes the small note, a reply in a thread.
-pub fn note() -> Message {
+pub fn note() -> CodecSample {
     let (root, reply, author) = (key(1), key(2), key(3));
     let tags: &[&[&str]] = &[
         &["e", &root, "wss://relay.example/", "root"],
@@ -49,20 +49,20 @@ pub fn note() -> Message {
 }
 
 /// Makes a profile. Its content is JSON, so half of the event's quotes are escaped.
-fn profile() -> Message {
+fn profile() -> CodecSample {
     let content = r#"{"name":"hark","about":"listens now,\nharks back later","picture":"https://example.org/a.png","nip05":"_@example.org","lud16":"a@example.org","website":"https://example.org/"}"#;
     event("escaped profile", 0, &[], content)
 }
 
 /// Makes a follow list of 500 people.
-pub fn follow_list() -> Message {
+pub fn follow_list() -> CodecSample {
     let people: Vec<String> = (0..500).map(key).collect();
     let tags: Vec<[&str; 2]> = people.iter().map(|person| ["p", person.as_str()]).collect();
     let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
     event("500-tag follow list", 3, &tags, "")
 }
 
-fn article() -> Message {
+fn article() -> CodecSample {
     let line =
         "A line of a long text, now and then with a \"quoted\" word, as people write them.\n";
     let tags: &[&[&str]] = &[&["d", "listening"], &["title", "On listening"], &["t", "relays"]];
@@ -70,7 +70,7 @@ fn article() -> Message {
 }
 
 /// Makes an event with many tags, each with a relay's address.
-fn tagged() -> Message {
+fn tagged() -> CodecSample {
     let people: Vec<String> = (0..20).map(key).collect();
     let tags: Vec<[&str; 3]> =
         people.iter().map(|person| ["p", person.as_str(), "wss://relay.example/"]).collect();
@@ -85,12 +85,12 @@ fn key(n: u32) -> String {
     String::from_utf8_lossy(&digits).into_owned()
 }
 
-fn event(name: &'static str, kind: u16, tags: &[&[&str]], content: &str) -> Message {
-    let keys = Keys::from_secret([7; 32]).expect("a secret key");
+fn event(name: &'static str, kind: u16, tags: &[&[&str]], content: &str) -> CodecSample {
+    let keys = KeyPair::from_secret([7; 32]).expect("a secret key");
     let mut json = Vec::new();
-    Draft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut json);
+    EventDraft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut json);
     let respelled = respell(&json);
-    Message { name, what: What::Event, json, respelled }
+    CodecSample { name, what: CodecSampleKind::Event, json, respelled }
 }
 
 /// Adds white space to the tags, and writes the content's first `o` as an unnecessary escape.
@@ -102,24 +102,29 @@ fn respell(json: &[u8]) -> Vec<u8> {
     format!(r#"{front}"content":{content}"#).into_bytes()
 }
 
-fn filter(name: &'static str, json: String) -> Message {
-    Message { name, what: What::Filter, json: json.into_bytes(), respelled: Vec::new() }
+fn filter(name: &'static str, json: String) -> CodecSample {
+    CodecSample {
+        name,
+        what: CodecSampleKind::Filter,
+        json: json.into_bytes(),
+        respelled: Vec::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hark_codec::nostr::{Arena, Event, Filter};
+    use hark_codec::nostr::{Event, EventArena, Filter};
 
     #[test]
     fn every_message_is_what_its_name_says_in_both_spellings() {
         for message in all() {
-            let Message { name, what, json, respelled } = &message;
-            if *what == What::Filter {
+            let CodecSample { name, what, json, respelled } = &message;
+            if *what == CodecSampleKind::Filter {
                 Filter::default().parse(json).unwrap();
                 continue;
             }
-            let (mut arena, mut other) = (Arena::new(), Arena::new());
+            let (mut arena, mut other) = (EventArena::new(), EventArena::new());
             let event = Event::parse(json, &mut arena).unwrap();
             let same = Event::parse(respelled, &mut other).unwrap();
             assert!(event.has_valid_id() && same.has_valid_id(), "{name}");

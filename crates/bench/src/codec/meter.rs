@@ -9,7 +9,7 @@ const ROUNDS: usize = 31;
 const ROUND_US: u128 = 1_000;
 
 /// Collects the figures of one library for one message.
-pub struct Meter {
+pub struct CodecMeter {
     allocations: Option<fn() -> usize>,
     figures: Vec<Figure>,
 }
@@ -25,7 +25,7 @@ pub struct Figure {
     pub allocations: Option<f64>,
 }
 
-impl Meter {
+impl CodecMeter {
     pub(super) fn new(allocations: Option<fn() -> usize>) -> Self {
         Self { allocations, figures: Vec::new() }
     }

@@ -15,13 +15,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
-pub use messages::{Message, What, follow_list, note};
+pub use messages::{CodecSample, CodecSampleKind, follow_list, note};
 use meter::Figure;
-pub use meter::{Meter, keep};
+pub use meter::{CodecMeter, keep};
 use operation::{FIELDS, LABELS, MATCH, VERIFY};
 
 use crate::cli::OutputArgs;
-use crate::report::{Column, Report};
+use crate::report::{BenchReport, Column};
 
 /// The names of the measured operations, the same for all libraries.
 pub mod operation {
@@ -60,7 +60,7 @@ pub struct Library {
     /// The column of the ratio of Hark's time to this library's.
     pub ratio: Column,
     /// Measures each operation that the library has, on one message.
-    pub measure: fn(&Message, &mut Meter) -> anyhow::Result<()>,
+    pub measure: fn(&CodecSample, &mut CodecMeter) -> anyhow::Result<()>,
 }
 
 /// `hark bench codec`
@@ -81,9 +81,9 @@ pub fn run(
     others: &[Library],
     allocations: Option<fn() -> usize>,
 ) -> anyhow::Result<ExitCode> {
-    let runs: anyhow::Result<Vec<Report>> =
+    let runs: anyhow::Result<Vec<BenchReport>> =
         (0..args.output.runs).map(|_| measure(&args.message, others, allocations)).collect();
-    let mut report = Report::median(runs?).context("nothing was measured")?;
+    let mut report = BenchReport::median(runs?).context("nothing was measured")?;
     goals::judge(&mut report);
     if allocations.is_none() {
         let command = "cargo bench -p hark-bench --bench codec";
@@ -96,7 +96,7 @@ fn measure(
     only: &str,
     others: &[Library],
     allocations: Option<fn() -> usize>,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<BenchReport> {
     let mut columns = vec![BYTES, hark::LIBRARY.ns, SPEED];
     columns.extend(allocations.map(|_| hark::LIBRARY.allocations));
     let others: Vec<&Library> = [&owned::LIBRARY].into_iter().chain(others).collect();
@@ -105,7 +105,7 @@ fn measure(
         columns.extend(allocations.map(|_| library.allocations));
         columns.push(library.ratio);
     }
-    let mut report = Report::new("codec", &columns);
+    let mut report = BenchReport::new("codec", &columns);
     let messages = messages::all();
     if !messages.iter().any(|message| message.name.contains(only)) {
         let names: Vec<_> = messages.iter().map(|message| format!("  {}", message.name)).collect();
@@ -113,7 +113,7 @@ fn measure(
     }
     for message in messages.iter().filter(|message| message.name.contains(only)) {
         let figures_of = |library: &Library| {
-            let mut meter = Meter::new(allocations);
+            let mut meter = CodecMeter::new(allocations);
             (library.measure)(message, &mut meter).map(|()| meter.figures())
         };
         let beside: anyhow::Result<Vec<_>> =

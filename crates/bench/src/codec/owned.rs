@@ -7,7 +7,7 @@ use hark_codec::crypto::sha256;
 use serde::{Deserialize, Serialize};
 
 use super::operation::{CANONICAL, ID, JSON_TRIP, PARSE, REWRITE, WRITE};
-use super::{Column, Library, Message, Meter, What, keep};
+use super::{CodecMeter, CodecSample, CodecSampleKind, Column, Library, keep};
 
 pub(super) const LIBRARY: Library = Library {
     ns: Column::plain("serde_json_ns", "serde_json", "ns"),
@@ -17,7 +17,7 @@ pub(super) const LIBRARY: Library = Library {
 };
 
 #[derive(Deserialize, Serialize)]
-struct Event {
+struct OwnedEvent {
     id: String,
     pubkey: String,
     created_at: u64,
@@ -27,7 +27,7 @@ struct Event {
     sig: String,
 }
 
-impl Event {
+impl OwnedEvent {
     /// Writes the event as JSON. Writing to a vector cannot fail.
     fn write(&self, out: &mut Vec<u8>) {
         out.clear();
@@ -41,12 +41,12 @@ impl Event {
     }
 }
 
-fn measure(message: &Message, meter: &mut Meter) -> anyhow::Result<()> {
-    if message.what != What::Event {
+fn measure(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
+    if message.what != CodecSampleKind::Event {
         return Ok(());
     }
     let json = message.json.as_slice();
-    let parse = |json| serde_json::from_slice::<Event>(black_box(json));
+    let parse = |json| serde_json::from_slice::<OwnedEvent>(black_box(json));
     let (event, other, mut out) = (parse(json)?, parse(&message.respelled)?, Vec::new());
 
     meter.measure(PARSE, || keep(parse(json)));

@@ -12,8 +12,8 @@ use tokio_postgres::Client;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use crate::lines::Lines;
-use crate::meter::Meter;
+use crate::lines::EventFile;
+use crate::meter::ProgressMeter;
 use crate::text::hex;
 
 /// Events between two updates of the meter.
@@ -34,9 +34,9 @@ const TYPES: [Type; 8] = [
 
 /// JSON to be copied into a jsonb column.
 #[derive(Debug)]
-struct Jsonb<'a>(&'a [u8]);
+struct JsonbInput<'a>(&'a [u8]);
 
-impl ToSql for Jsonb<'_> {
+impl ToSql for JsonbInput<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         // The version of the format comes first.
         out.extend_from_slice(&[1]);
@@ -52,9 +52,9 @@ impl ToSql for Jsonb<'_> {
 }
 
 /// The key of a replaceable event, of which only the newest version is kept: author, kind and `d`.
-type Slot = (Key, u16, String);
+type ReplaceableKey = (Key, u16, String);
 
-fn slot(event: &Event<'_>) -> Option<Slot> {
+fn slot(event: &Event<'_>) -> Option<ReplaceableKey> {
     let d = match event.kind() {
         0 | 3 | 10_000..20_000 => "",
         30_000..40_000 => event.d(),
@@ -65,9 +65,9 @@ fn slot(event: &Event<'_>) -> Option<Slot> {
 
 /// Returns the ids of those among the first `events` that have a newer version among them.
 fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
-    let mut newest: HashMap<Slot, (u64, Id)> = HashMap::new();
+    let mut newest: HashMap<ReplaceableKey, (u64, Id)> = HashMap::new();
     let mut superseded = HashSet::new();
-    let mut lines = Lines::open(path)?;
+    let mut lines = EventFile::open(path)?;
     for _ in 0..events {
         let Some(event) = lines.event()? else { break };
         let Some(slot) = slot(&event) else { continue };
@@ -92,9 +92,9 @@ pub(super) async fn fill(client: &Client, path: &Path, range: Range<u64>) -> any
     client.execute("DELETE FROM events WHERE event_id = ANY($1)", &[&older]).await?;
     let writer = BinaryCopyInWriter::new(client.copy_in(COPY).await?, &TYPES);
     let mut writer = Box::pin(writer);
-    let mut lines = Lines::open(path)?;
+    let mut lines = EventFile::open(path)?;
     lines.skip(range.start)?;
-    let mut meter = Meter::start("nostream's tables", 0);
+    let mut meter = ProgressMeter::start("nostream's tables", 0);
     let (mut tags, mut slot_json) = (Vec::new(), Vec::new());
     for at in range {
         let Some(event) = lines.event()? else { break };
@@ -103,7 +103,7 @@ pub(super) async fn fill(client: &Client, path: &Path, range: Range<u64>) -> any
         }
         tags.clear();
         put_tags(&event, &mut tags);
-        let of = slot(&event).map(|slot| Jsonb(deduplication(&slot, &mut slot_json)));
+        let of = slot(&event).map(|slot| JsonbInput(deduplication(&slot, &mut slot_json)));
         let (kind, time) = (i32::from(event.kind()), i32::try_from(event.created_at())?);
         let row: [&(dyn ToSql + Sync); 8] = [
             &&event.id()[..],
@@ -111,7 +111,7 @@ pub(super) async fn fill(client: &Client, path: &Path, range: Range<u64>) -> any
             &kind,
             &time,
             &event.content(),
-            &Jsonb(&tags),
+            &JsonbInput(&tags),
             &&event.signature()[..],
             &of,
         ];
@@ -138,7 +138,7 @@ fn put_tags(event: &Event<'_>, out: &mut Vec<u8>) {
 }
 
 /// Writes nostream's deduplication key, which all versions of an event share.
-fn deduplication<'o>((author, kind, d): &Slot, out: &'o mut Vec<u8>) -> &'o [u8] {
+fn deduplication<'o>((author, kind, d): &ReplaceableKey, out: &'o mut Vec<u8>) -> &'o [u8] {
     out.clear();
     out.push(b'[');
     if matches!(kind, 30_000..40_000) {

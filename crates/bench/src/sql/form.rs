@@ -13,20 +13,20 @@ const LIMIT_DEFAULT: i64 = 500;
 
 /// How tags are queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum TagLookup {
     Jsonb,
     EventTags,
 }
 
 /// A value that is bound to a statement.
-enum Value {
+enum SqlValue {
     Bytes(Vec<u8>),
     Int(i32),
     Long(i64),
     Text(String),
 }
 
-impl Value {
+impl SqlValue {
     fn bound(&self) -> (&(dyn ToSql + Sync), Type) {
         match self {
             Self::Bytes(bytes) => (bytes, Type::BYTEA),
@@ -39,24 +39,24 @@ impl Value {
 
 /// A statement under construction, and the values bound to it.
 #[derive(Default)]
-struct Statement {
+struct SqlStatement {
     sql: String,
-    values: Vec<Value>,
+    values: Vec<SqlValue>,
 }
 
-impl Statement {
+impl SqlStatement {
     fn push(&mut self, sql: &str) {
         self.sql.push_str(sql);
     }
 
     /// Binds a value and appends its placeholder.
-    fn bind(&mut self, value: Value) {
+    fn bind(&mut self, value: SqlValue) {
         self.values.push(value);
         // Writing to a String cannot fail.
         let _ = write!(self.sql, "${}", self.values.len());
     }
 
-    fn is_one_of(&mut self, column: &str, values: impl Iterator<Item = Value>) {
+    fn is_one_of(&mut self, column: &str, values: impl Iterator<Item = SqlValue>) {
         self.push(" AND ");
         self.push(column);
         for (at, value) in values.enumerate() {
@@ -67,20 +67,20 @@ impl Statement {
     }
 }
 
-impl Form {
+impl TagLookup {
     /// Runs a filter as node's driver does, with values bound to an unnamed statement. Reads all
     /// columns of the answer and returns the number of events in it.
     pub(super) async fn ask(self, client: &Client, filter: &str) -> anyhow::Result<u64> {
         let mut parsed = Filter::default();
         parsed.parse(filter.as_bytes()).context("a filter of ours that is none")?;
         let statement = self.statement(&parsed);
-        let values: Vec<_> = statement.values.iter().map(Value::bound).collect();
+        let values: Vec<_> = statement.values.iter().map(SqlValue::bound).collect();
         let rows = client.query_typed(&statement.sql, &values).await?;
         Ok(rows.len() as u64)
     }
 
-    fn statement(self, filter: &Filter) -> Statement {
-        let mut out = Statement::default();
+    fn statement(self, filter: &Filter) -> SqlStatement {
+        let mut out = SqlStatement::default();
         let joined = self == Self::EventTags && filter.tags().next().is_some();
         out.push(if joined {
             "SELECT DISTINCT events.* FROM events \
@@ -88,7 +88,7 @@ impl Form {
         } else {
             "SELECT events.* FROM events WHERE true"
         });
-        let bytes = |key: &[u8; 32]| Value::Bytes(key.to_vec());
+        let bytes = |key: &[u8; 32]| SqlValue::Bytes(key.to_vec());
         if let Some(authors) = filter.authors() {
             out.is_one_of("event_pubkey", authors.iter().map(bytes));
         }
@@ -96,9 +96,9 @@ impl Form {
             out.is_one_of("events.event_id", ids.iter().map(bytes));
         }
         if let Some(kinds) = filter.kinds() {
-            out.is_one_of("event_kind", kinds.iter().map(|kind| Value::Int(i32::from(*kind))));
+            out.is_one_of("event_kind", kinds.iter().map(|kind| SqlValue::Int(i32::from(*kind))));
         }
-        let time = |time: u64| Value::Int(i32::try_from(time).unwrap_or(i32::MAX));
+        let time = |time: u64| SqlValue::Int(i32::try_from(time).unwrap_or(i32::MAX));
         if let Some(since) = filter.since() {
             out.push(" AND event_created_at >= ");
             out.bind(time(since));
@@ -117,11 +117,11 @@ impl Form {
         }
         let limit = filter.limit().and_then(|limit| i64::try_from(limit).ok());
         out.push(" ORDER BY event_created_at DESC, event_id ASC LIMIT ");
-        out.bind(Value::Long(limit.unwrap_or(LIMIT_DEFAULT)));
+        out.bind(SqlValue::Long(limit.unwrap_or(LIMIT_DEFAULT)));
         out
     }
 
-    fn tag(self, out: &mut Statement, name: &str, value: &str) {
+    fn tag(self, out: &mut SqlStatement, name: &str, value: &str) {
         match self {
             Self::Jsonb => {
                 let mut text = b"[[".to_vec();
@@ -130,14 +130,14 @@ impl Form {
                 json::write_string(&mut text, value);
                 text.extend_from_slice(b"]]");
                 out.push("event_tags @> ");
-                out.bind(Value::Text(String::from_utf8_lossy(&text).into_owned()));
+                out.bind(SqlValue::Text(String::from_utf8_lossy(&text).into_owned()));
                 out.push("::text::jsonb");
             }
             Self::EventTags => {
                 out.push("event_tags.tag_name = ");
-                out.bind(Value::Text(name.to_owned()));
+                out.bind(SqlValue::Text(name.to_owned()));
                 out.push(" AND event_tags.tag_value = ");
-                out.bind(Value::Text(value.to_owned()));
+                out.bind(SqlValue::Text(value.to_owned()));
             }
         }
     }
@@ -147,7 +147,7 @@ impl Form {
 mod tests {
     use super::*;
 
-    fn sql(form: Form, filter: &str) -> (String, usize) {
+    fn sql(form: TagLookup, filter: &str) -> (String, usize) {
         let mut parsed = Filter::default();
         parsed.parse(filter.as_bytes()).unwrap();
         let statement = form.statement(&parsed);
@@ -158,7 +158,7 @@ mod tests {
     fn tags_are_joined_or_contained_and_what_has_none_is_asked_alike() {
         let tags = r##"{"kinds":[1,7],"#t":["a","b"],"until":9,"limit":5}"##;
         assert_eq!(
-            sql(Form::EventTags, tags),
+            sql(TagLookup::EventTags, tags),
             (
                 "SELECT DISTINCT events.* FROM events LEFT JOIN event_tags ON events.event_id = \
                  event_tags.event_id WHERE true AND event_kind IN ($1, $2) AND event_created_at <= \
@@ -169,13 +169,13 @@ mod tests {
                 8
             )
         );
-        let (jsonb, values) = sql(Form::Jsonb, tags);
+        let (jsonb, values) = sql(TagLookup::Jsonb, tags);
         assert!(
             jsonb.contains("AND (event_tags @> $4::text::jsonb OR event_tags @> $5"),
             "{jsonb}"
         );
         assert_eq!(values, 6);
         let plain = r#"{"kinds":[1],"limit":5}"#;
-        assert_eq!(sql(Form::EventTags, plain), sql(Form::Jsonb, plain));
+        assert_eq!(sql(TagLookup::EventTags, plain), sql(TagLookup::Jsonb, plain));
     }
 }

@@ -15,11 +15,11 @@ use tokio_postgres::{Client, Config, NoTls};
 use crate::cli::{NostreamArgs, SqlArgs};
 use crate::latency::Latencies;
 use crate::lines;
-use crate::report::{Column, Report};
-use crate::sample::Sample;
-use crate::shapes::{STORE_SHAPES, Shape, choose};
-use crate::sql::form::Form;
-use crate::store::{Asker, Open, Store};
+use crate::report::{BenchReport, Column};
+use crate::sample::EventSample;
+use crate::shapes::{QueryShape, STORE_SHAPES, choose};
+use crate::sql::form::TagLookup;
+use crate::store::{BenchStore, BenchStoreOpener, StoreQuerier};
 use crate::words::number;
 
 /// The databases that this bench creates on the measured server.
@@ -42,22 +42,22 @@ const COLUMNS: [Column; 10] = [
 ];
 
 /// A connection to nostream's tables.
-struct Connection {
+struct SqlConnection {
     runtime: Runtime,
     client: Client,
-    form: Form,
+    form: TagLookup,
 }
 
-impl Asker for Connection {
+impl StoreQuerier for SqlConnection {
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
         self.runtime.block_on(self.form.ask(&self.client, filter))
     }
 }
 
 /// A PostgreSQL server, by the configuration for connecting to its databases.
-struct Server(Config);
+struct SqlServer(Config);
 
-impl Server {
+impl SqlServer {
     fn new(url: &str) -> anyhow::Result<Self> {
         let config = url.parse().with_context(
             || "no address of a server; it looks like postgres://user@127.0.0.1:5432",
@@ -124,7 +124,7 @@ impl Server {
 
 /// `hark bench nostream`: fills a database with the same tables, to try `hark adopt` on.
 pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
-    let server = Server::new(&args.database)?;
+    let server = SqlServer::new(&args.database)?;
     let database = server.database_of_url();
     if database == "postgres" {
         bail!("name the database to be made: postgres://user@127.0.0.1:5432/nostream");
@@ -145,18 +145,18 @@ pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
-    let server = Server::new(&args.server)?;
+pub(crate) fn run(args: &SqlArgs, open: BenchStoreOpener<'_>) -> anyhow::Result<ExitCode> {
+    let server = SqlServer::new(&args.server)?;
     if !args.again && !args.alone {
         server.create(NOSTREAM, args.replace)?;
     }
     let hark = if args.again {
-        Server::url_of(&args.server, HARK)
+        SqlServer::url_of(&args.server, HARK)
     } else if let Some(store) = &args.store {
         store.clone()
     } else {
         server.create(HARK, args.replace)?;
-        Server::url_of(&args.server, HARK)
+        SqlServer::url_of(&args.server, HARK)
     };
     let measured = measure(args, &server, &*open(&hark)?);
     if !args.keep && !args.again {
@@ -170,7 +170,11 @@ pub(crate) fn run(args: &SqlArgs, open: Open<'_>) -> anyhow::Result<ExitCode> {
     args.output.publish(measured?)
 }
 
-fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<Report> {
+fn measure(
+    args: &SqlArgs,
+    server: &SqlServer,
+    hark: &dyn BenchStore,
+) -> anyhow::Result<BenchReport> {
     let chosen = choose(&STORE_SHAPES, |shape| shape.name, &args.shapes)?;
     let theirs = !args.alone;
     let (runtime, client) = server.connect(if theirs { NOSTREAM } else { "postgres" })?;
@@ -180,7 +184,7 @@ fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<
         }
         schema::version(&client).await
     })?;
-    let mut report = Report::new("sql", &COLUMNS);
+    let mut report = BenchReport::new("sql", &COLUMNS);
     report.setting("file", args.file.display().to_string());
     report.setting("postgresql", version);
     report.setting("connections", args.connections);
@@ -207,7 +211,7 @@ fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<
             }
         }
         from = events;
-        let sample = Sample::read_first(&args.file, events)?;
+        let sample = EventSample::read_first(&args.file, events)?;
         if sample.events < events {
             bail!("{} has {} events only", args.file.display(), sample.events);
         }
@@ -228,12 +232,12 @@ fn measure(args: &SqlArgs, server: &Server, hark: &dyn Store) -> anyhow::Result<
 /// Measures a shape on Hark and on each form of nostream, adds a row, and returns Hark's median.
 fn ask_all(
     args: &SqlArgs,
-    server: &Server,
-    hark: &dyn Store,
-    shape: &Shape,
-    sample: &Sample,
+    server: &SqlServer,
+    hark: &dyn BenchStore,
+    shape: &QueryShape,
+    sample: &EventSample,
     first: Option<&Option<f64>>,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> anyhow::Result<Option<f64>> {
     let filters = shape.filters(sample);
     let name = format!("{}, {} events", shape.name, number(sample.events));
@@ -242,22 +246,22 @@ fn ask_all(
         return Ok(None);
     }
     let mut figures = Vec::new();
-    let ours: Vec<Box<dyn Asker + '_>> =
-        (0..args.connections).map(|_| Box::new(hark) as Box<dyn Asker>).collect();
+    let ours: Vec<Box<dyn StoreQuerier + '_>> =
+        (0..args.connections).map(|_| Box::new(hark) as Box<dyn StoreQuerier>).collect();
     let (ours, compared) = ask_until(ours, &filters, args.seconds)?;
     let p50 = ours.times.at_ms(0.5);
     let growth = p50.zip(first.copied().flatten()).map(|(p50, first)| p50 / first);
     figures.extend([ours.events_each(), p50, ours.times.at_ms(0.99), growth]);
-    for form in [Form::Jsonb, Form::EventTags] {
+    for form in [TagLookup::Jsonb, TagLookup::EventTags] {
         // Filters without tags become the same SQL in both forms.
-        if args.alone || form == Form::EventTags && !filters[0].contains('#') {
+        if args.alone || form == TagLookup::EventTags && !filters[0].contains('#') {
             figures.extend([None; 3]);
             continue;
         }
-        let mut theirs: Vec<Box<dyn Asker>> = Vec::new();
+        let mut theirs: Vec<Box<dyn StoreQuerier>> = Vec::new();
         for _ in 0..args.connections {
             let (runtime, client) = server.connect(NOSTREAM)?;
-            theirs.push(Box::new(Connection { runtime, client, form }));
+            theirs.push(Box::new(SqlConnection { runtime, client, form }));
         }
         let (theirs, answers) = ask_until(theirs, &filters, args.seconds)?;
         if answers != compared {
@@ -274,13 +278,13 @@ fn ask_all(
 
 /// The sum of what all connections received.
 #[derive(Default)]
-struct Answers {
+struct SqlTotals {
     questions: u64,
     events: u64,
     times: Latencies,
 }
 
-impl Answers {
+impl SqlTotals {
     fn events_each(&self) -> Option<f64> {
         (self.questions > 0).then(|| self.events as f64 / self.questions as f64)
     }
@@ -290,23 +294,23 @@ impl Answers {
 /// turn for `seconds`, over all connections at once. Each connection waits for an answer before its
 /// next query.
 fn ask_until(
-    mut askers: Vec<Box<dyn Asker + '_>>,
+    mut askers: Vec<Box<dyn StoreQuerier + '_>>,
     filters: &[String],
     seconds: f64,
-) -> anyhow::Result<(Answers, Vec<u64>)> {
+) -> anyhow::Result<(SqlTotals, Vec<u64>)> {
     let first = askers.first_mut().context("there must be a connection")?;
     let compared = filters.iter().take(COMPARED).map(|filter| first.ask(filter));
     let compared = compared.collect::<anyhow::Result<Vec<_>>>()?;
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let count = askers.len();
-    let mut sum = Answers::default();
+    let mut sum = SqlTotals::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = askers
             .iter_mut()
             .enumerate()
             .map(|(number, asker)| {
                 scope.spawn(move || {
-                    let mut answers = Answers::default();
+                    let mut answers = SqlTotals::default();
                     let mut at = number * filters.len() / count;
                     while Instant::now() < until {
                         let asked = Instant::now();
@@ -343,7 +347,7 @@ mod tests {
             ),
             ("postgresql://h", "postgresql://h/x"),
         ] {
-            assert_eq!(Server::url_of(url, "x"), expected);
+            assert_eq!(SqlServer::url_of(url, "x"), expected);
         }
     }
 }

@@ -22,8 +22,8 @@ use serde::Deserialize;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use super::messages::{Draft, now_ns};
-use super::rest::{Client, Refused};
+use super::messages::{MessageDraft, now_ns};
+use super::rest::{RestClient, RestFailure};
 use crate::cli::StoreArgs;
 use crate::websocket::Url;
 
@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const IDLE_MAX: Duration = Duration::from_hours(24);
 
 /// The way to publish to a node.
-pub(super) struct Door {
+pub(super) struct GossipEndpoint {
     pub(super) addr: Multiaddr,
     topic: String,
     /// The most bytes of a payload.
@@ -52,17 +52,17 @@ pub(super) struct Door {
 }
 
 /// A publisher.
-pub(super) struct Peer {
-    orders: mpsc::Sender<Order>,
+pub(super) struct GossipPublisher {
+    orders: mpsc::Sender<PublishOrder>,
     /// Drives the connections of all peers.
     _runtime: Arc<Runtime>,
 }
 
 /// A message to publish, and the channel for the result.
-type Order = (Vec<u8>, oneshot::Sender<Result<(), Failure>>);
+type PublishOrder = (Vec<u8>, oneshot::Sender<Result<(), PublishFailure>>);
 
 /// Why a message was not sent.
-enum Failure {
+enum PublishFailure {
     /// The connection has no capacity now, so the message may be tried again.
     Busy(String),
     /// The message cannot be sent, even if it is tried again.
@@ -70,14 +70,14 @@ enum Failure {
 }
 
 #[derive(NetworkBehaviour)]
-struct Behaviour {
+struct PublisherBehaviour {
     gossip: gossipsub::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     streams: libp2p_stream::Behaviour,
 }
 
-impl Door {
+impl GossipEndpoint {
     /// The door to the node with this REST API, at the given address or at the one it reports.
     pub(super) fn new(
         args: &StoreArgs,
@@ -92,7 +92,7 @@ impl Door {
     }
 
     /// Connects `count` peers. Each has learned that the node subscribes to the topic.
-    pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<Peer>> {
+    pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<GossipPublisher>> {
         let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
         let mut peers = Vec::with_capacity(count);
         for _ in 0..count {
@@ -101,12 +101,12 @@ impl Door {
             // One order at a time, as the publisher waits for the result of each.
             let (orders, given) = mpsc::channel(1);
             runtime.spawn(drive(swarm, IdentTopic::new(&self.topic), given));
-            peers.push(Peer { orders, _runtime: Arc::clone(&runtime) });
+            peers.push(GossipPublisher { orders, _runtime: Arc::clone(&runtime) });
         }
         Ok(peers)
     }
 
-    async fn connect(&self) -> anyhow::Result<Swarm<Behaviour>> {
+    async fn connect(&self) -> anyhow::Result<Swarm<PublisherBehaviour>> {
         let mut swarm = swarm(self.payload_max)?;
         if let Ok(shard) = self.topic.parse() {
             tell(&swarm, shard)?;
@@ -133,21 +133,20 @@ impl Door {
     /// `others`.
     async fn heard(
         &self,
-        swarm: &mut Swarm<Behaviour>,
+        swarm: &mut Swarm<PublisherBehaviour>,
         others: &mut BTreeSet<String>,
     ) -> anyhow::Result<()> {
         loop {
             match swarm.select_next_some().await {
-                SwarmEvent::Behaviour(BehaviourEvent::Gossip(gossipsub::Event::Subscribed {
-                    topic,
-                    ..
-                })) => {
+                SwarmEvent::Behaviour(PublisherBehaviourEvent::Gossip(
+                    gossipsub::Event::Subscribed { topic, .. },
+                )) => {
                     if topic.as_str() == self.topic {
                         return Ok(());
                     }
                     others.insert(topic.into_string());
                 }
-                SwarmEvent::Behaviour(BehaviourEvent::Gossip(
+                SwarmEvent::Behaviour(PublisherBehaviourEvent::Gossip(
                     gossipsub::Event::GossipsubNotSupported { .. },
                 )) => bail!("the node does not speak {RELAY}"),
                 SwarmEvent::OutgoingConnectionError { error, .. } => {
@@ -160,10 +159,10 @@ impl Door {
     }
 }
 
-impl Peer {
+impl GossipPublisher {
     /// Publishes a message with the current time, as soon as the connection has capacity. Returns
     /// that time, in ns since 1970.
-    pub(super) fn publish(&self, draft: &Draft) -> anyhow::Result<Result<i64, Refused>> {
+    pub(super) fn publish(&self, draft: &MessageDraft) -> anyhow::Result<Result<i64, RestFailure>> {
         let until = Instant::now() + PATIENCE;
         loop {
             // Each try has a new time: gossip accepts no message twice, not even one that it had no
@@ -174,26 +173,30 @@ impl Peer {
             self.orders.blocking_send((message, tell)).context("a peer has ended")?;
             let reason = match told.blocking_recv().context("a peer has ended")? {
                 Ok(()) => return Ok(Ok(time_ns)),
-                Err(Failure::Busy(_)) if Instant::now() < until => {
+                Err(PublishFailure::Busy(_)) if Instant::now() < until => {
                     std::thread::sleep(PAUSE);
                     continue;
                 }
-                Err(Failure::Busy(reason) | Failure::Gone(reason)) => reason,
+                Err(PublishFailure::Busy(reason) | PublishFailure::Gone(reason)) => reason,
             };
-            return Ok(Err(Refused { what: "no way by gossip".into(), reason }));
+            return Ok(Err(RestFailure { what: "no way by gossip".into(), reason }));
         }
     }
 }
 
 /// Drives a connection until its publisher is dropped.
-async fn drive(mut swarm: Swarm<Behaviour>, topic: IdentTopic, mut orders: mpsc::Receiver<Order>) {
+async fn drive(
+    mut swarm: Swarm<PublisherBehaviour>,
+    topic: IdentTopic,
+    mut orders: mpsc::Receiver<PublishOrder>,
+) {
     let mut gone = None;
     loop {
         tokio::select! {
             order = orders.recv() => {
                 let Some((message, tell)) = order else { return };
                 let went = match &gone {
-                    Some(why) => Err(Failure::Gone(String::clone(why))),
+                    Some(why) => Err(PublishFailure::Gone(String::clone(why))),
                     None => publish(&mut swarm, &topic, message),
                 };
                 // The publisher waits for the result.
@@ -209,16 +212,16 @@ async fn drive(mut swarm: Swarm<Behaviour>, topic: IdentTopic, mut orders: mpsc:
 }
 
 fn publish(
-    swarm: &mut Swarm<Behaviour>,
+    swarm: &mut Swarm<PublisherBehaviour>,
     topic: &IdentTopic,
     message: Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), PublishFailure> {
     match swarm.behaviour_mut().gossip.publish(topic.clone(), message) {
         Ok(_) => Ok(()),
         Err(error @ (PublishError::AllQueuesFull(_) | PublishError::NoPeersSubscribedToTopic)) => {
-            Err(Failure::Busy(error.to_string()))
+            Err(PublishFailure::Busy(error.to_string()))
         }
-        Err(error) => Err(Failure::Gone(error.to_string())),
+        Err(error) => Err(PublishFailure::Gone(error.to_string())),
     }
 }
 
@@ -228,7 +231,7 @@ fn closed(cause: Option<impl std::fmt::Display>) -> String {
 }
 
 /// Creates a peer with a new key, which behaves like the peers of a Waku network.
-fn swarm(payload_max: usize) -> anyhow::Result<Swarm<Behaviour>> {
+fn swarm(payload_max: usize) -> anyhow::Result<Swarm<PublisherBehaviour>> {
     let gossip = gossipsub::ConfigBuilder::default()
         .protocol_id(RELAY, gossipsub::Version::V1_1)
         .validation_mode(gossipsub::ValidationMode::Anonymous)
@@ -247,7 +250,7 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<Behaviour>> {
         .with_tokio()
         .with_tcp(tcp::Config::default().nodelay(true), noise::Config::new, yamux::Config::default)?
         .with_dns()?
-        .with_behaviour(|key| Behaviour {
+        .with_behaviour(|key| PublisherBehaviour {
             gossip,
             identify: identify::Behaviour::new(identify::Config::new(
                 "/ipfs/0.1.0".into(),
@@ -262,7 +265,7 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<Behaviour>> {
 }
 
 /// Answers the node's metadata requests: this peer serves the same shard.
-fn tell(swarm: &Swarm<Behaviour>, shard: Shard) -> anyhow::Result<()> {
+fn tell(swarm: &Swarm<PublisherBehaviour>, shard: Shard) -> anyhow::Result<()> {
     let mut control = swarm.behaviour().streams.new_control();
     let mut asking = control.accept(StreamProtocol::new(METADATA))?;
     let answer = metadata(shard);
@@ -298,18 +301,18 @@ fn metadata(shard: Shard) -> Vec<u8> {
 /// The information that a node gives about itself.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Info {
+struct NodeInfo {
     listen_addresses: Vec<String>,
 }
 
 /// Requests the address at which peers reach a node by TCP.
 fn address(url: &Url) -> anyhow::Result<Multiaddr> {
     let advice = "give the node's address as --peer, or --against-peer if it is the other node's";
-    let body = match Client::open(url)?.get("/debug/v1/info")? {
+    let body = match RestClient::open(url)?.get("/debug/v1/info")? {
         Ok(body) => body,
-        Err(Refused { what, reason }) => bail!("/debug/v1/info: {what}: {reason}; {advice}"),
+        Err(RestFailure { what, reason }) => bail!("/debug/v1/info: {what}: {reason}; {advice}"),
     };
-    let info: Info = serde_json::from_slice(&body)
+    let info: NodeInfo = serde_json::from_slice(&body)
         .with_context(|| format!("/debug/v1/info tells no listenAddresses; {advice}"))?;
     // If the node listens on all addresses, that of its REST API is one of them.
     let host = url.authority.to_socket_addrs()?.next();

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
-use super::messages::{Draft, TOPICS};
+use super::messages::{MessageDraft, TOPICS};
 use super::publisher::Publisher;
-use super::rest::{Client, Connection, Refused, encoded, glance, runtime};
-use super::watch::{Choice, watch};
+use super::rest::{RestClient, RestConnection, RestFailure, encoded, glance, runtime};
+use super::watch::{WatchSelector, watch};
 use crate::cli::StoreArgs;
 use crate::latency::Latencies;
 use crate::random::Random;
@@ -25,7 +25,7 @@ const SECONDS: f64 = 10.0;
 pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// A shape with its queries, and how long its first answer took.
-pub(super) struct Question {
+pub(super) struct ShapeQueries {
     pub(super) name: &'static str,
     pub(super) may_be_empty: bool,
     pub(super) queries: Vec<String>,
@@ -33,26 +33,26 @@ pub(super) struct Question {
 }
 
 /// A message that a node has accepted.
-pub(super) struct Taken {
+pub(super) struct AcceptedMessage {
     /// The seed that its draft is drawn from.
     seed: u64,
     pub(super) time_ns: i64,
 }
 
-impl Taken {
+impl AcceptedMessage {
     /// Draws the message again.
-    pub(super) fn draft(&self, bytes: usize) -> Draft {
+    pub(super) fn draft(&self, bytes: usize) -> MessageDraft {
         draft(self.seed, bytes)
     }
 }
 
-fn draft(seed: u64, bytes: usize) -> Draft {
-    Draft::draw(&mut Random::new(seed), TOPICS, bytes)
+fn draft(seed: u64, bytes: usize) -> MessageDraft {
+    MessageDraft::draw(&mut Random::new(seed), TOPICS, bytes)
 }
 
 /// The results of one kind of request.
 #[derive(Default)]
-pub(super) struct Done {
+pub(super) struct RequestTotals {
     pub(super) count: u64,
     pub(super) messages: u64,
     pub(super) times: Latencies,
@@ -61,7 +61,7 @@ pub(super) struct Done {
     pub(super) ended: Option<Instant>,
 }
 
-impl Done {
+impl RequestTotals {
     /// Counts a request that ends now, and returns the current time.
     fn ended(&mut self) -> Instant {
         let now = Instant::now();
@@ -75,7 +75,7 @@ impl Done {
         self.times.add(now - due);
     }
 
-    pub(super) fn refused(&mut self, refused: &Refused) {
+    pub(super) fn refused(&mut self, refused: &RestFailure) {
         self.refusals.add(&refused.what, &refused.reason);
     }
 
@@ -89,14 +89,14 @@ impl Done {
 }
 
 /// The results of a load.
-pub(super) struct Driven {
+pub(super) struct LoadResult {
     /// The publications. Without times if messages are watched.
-    pub(super) published: Done,
-    pub(super) taken: Vec<Taken>,
-    /// The results of each [`Question`].
-    pub(super) answers: Vec<Done>,
+    pub(super) published: RequestTotals,
+    pub(super) taken: Vec<AcceptedMessage>,
+    /// The results of each [`ShapeQueries`].
+    pub(super) answers: Vec<RequestTotals>,
     /// The watched messages, see [`watch`].
-    pub(super) watched: Option<Done>,
+    pub(super) watched: Option<RequestTotals>,
 }
 
 /// Publishes and queries at the same time. If publications are not answered, `watcher` measures how
@@ -106,10 +106,10 @@ pub(super) fn drive(
     bytes: usize,
     start: Instant,
     publishers: &mut [Publisher],
-    watcher: Option<Client>,
-    readers: Vec<Readers>,
-    questions: &[Question],
-) -> anyhow::Result<Driven> {
+    watcher: Option<RestClient>,
+    readers: Vec<HistoryReaders>,
+    questions: &[ShapeQueries],
+) -> anyhow::Result<LoadResult> {
     let publishing = Schedule::new(start, args.publish_rate).most(args.messages);
     let seconds = args.seconds.or((args.messages == 0).then_some(SECONDS));
     let mut asking = Schedule::new(start, args.query_rate);
@@ -122,7 +122,7 @@ pub(super) fn drive(
     let (published, asked, mut watched) = std::thread::scope(|scope| {
         let (publishing, asking, begun) = (&publishing, &asking, &begun);
         let watching = watcher.map(|client| {
-            let (choice, chosen) = Choice::new(pubsub_topic, start);
+            let (choice, chosen) = WatchSelector::new(pubsub_topic, start);
             (choice, scope.spawn(move || watch(client, &chosen, settle)))
         });
         let (choice, watching) = watching.unzip();
@@ -150,10 +150,10 @@ pub(super) fn drive(
         let (asked, watched) = (join(readers), join(watching));
         anyhow::Ok((published?, asked?, watched?))
     })?;
-    let mut driven = Driven {
-        published: Done::default(),
+    let mut driven = LoadResult {
+        published: RequestTotals::default(),
         taken: Vec::new(),
-        answers: questions.iter().map(|_| Done::default()).collect(),
+        answers: questions.iter().map(|_| RequestTotals::default()).collect(),
         watched: watched.pop(),
     };
     for (done, taken) in published {
@@ -167,26 +167,26 @@ pub(super) fn drive(
 }
 
 /// Readers of one thread.
-pub(super) struct Readers {
+pub(super) struct HistoryReaders {
     runtime: Runtime,
-    connections: Vec<Connection>,
+    connections: Vec<RestConnection>,
 }
 
-impl Readers {
+impl HistoryReaders {
     /// Opens `count` readers. With a rate, each has a thread, as it blocks until a request is due.
     /// Without one, a single thread is enough, and leaves more CPU to a node on the same machine.
     pub(super) fn open(url: &Url, count: usize, rate: Option<f64>) -> anyhow::Result<Vec<Self>> {
         let threads = if rate.is_some() { vec![1; count] } else { vec![count] };
         let open = |count| {
             let runtime = runtime()?;
-            let connections = (0..count).map(|_| runtime.block_on(Connection::open(url)));
+            let connections = (0..count).map(|_| runtime.block_on(RestConnection::open(url)));
             Ok(Self { connections: connections.collect::<Result<_, _>>()?, runtime })
         };
         threads.into_iter().filter(|count| *count > 0).map(open).collect()
     }
 
     /// Runs `ask` on every connection at once and returns the results.
-    fn ask<T, F>(self, ask: impl Fn(Connection) -> F) -> anyhow::Result<Vec<T>>
+    fn ask<T, F>(self, ask: impl Fn(RestConnection) -> F) -> anyhow::Result<Vec<T>>
     where
         F: Future<Output = anyhow::Result<T>>,
     {
@@ -205,11 +205,11 @@ fn join<'scope, T: 'scope>(
 fn publish(
     publisher: &mut Publisher,
     schedule: &Schedule,
-    choice: Option<&Choice>,
+    choice: Option<&WatchSelector>,
     at: u64,
     bytes: usize,
-) -> anyhow::Result<(Done, Vec<Taken>)> {
-    let (mut done, mut taken) = (Done::default(), Vec::new());
+) -> anyhow::Result<(RequestTotals, Vec<AcceptedMessage>)> {
+    let (mut done, mut taken) = (RequestTotals::default(), Vec::new());
     for number in 0.. {
         let seed = at << 32 | number;
         let draft = draft(seed, bytes);
@@ -226,7 +226,7 @@ fn publish(
                     }
                     None => done.answered(due),
                 }
-                taken.push(Taken { seed, time_ns });
+                taken.push(AcceptedMessage { seed, time_ns });
             }
             Err(refused) => {
                 done.refused(&refused);
@@ -241,13 +241,13 @@ fn publish(
 /// pages of an answer until there is no next page or it has `pages_max` of them. Then it takes the
 /// next query that no reader has `begun`.
 async fn ask(
-    mut reader: Connection,
+    mut reader: RestConnection,
     schedule: &Schedule,
-    questions: &[Question],
+    questions: &[ShapeQueries],
     begun: &AtomicUsize,
     pages_max: usize,
-) -> anyhow::Result<Vec<Done>> {
-    let mut all: Vec<Done> = questions.iter().map(|_| Done::default()).collect();
+) -> anyhow::Result<Vec<RequestTotals>> {
+    let mut all: Vec<RequestTotals> = questions.iter().map(|_| RequestTotals::default()).collect();
     // The answer being read: its question, its query, the pages so far, and the next page's cursor.
     let mut following: Option<(usize, &str, usize, String)> = None;
     while let Some((_, due)) = schedule.next() {

@@ -10,7 +10,7 @@ use hark_codec::waku::Message;
 
 use crate::cli::StoreGenArgs;
 use crate::generate;
-use crate::meter::Meter;
+use crate::meter::ProgressMeter;
 use crate::random::Random;
 
 /// The number of content topics of the messages.
@@ -20,12 +20,12 @@ const SPAN: Duration = Duration::from_hours(7 * 24);
 
 /// A message without its time.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Draft {
+pub(crate) struct MessageDraft {
     pub(crate) topic: String,
     payload: Vec<u8>,
 }
 
-impl Draft {
+impl MessageDraft {
     /// Draws a message with `bytes` of payload, under one of `topics` content topics.
     pub(crate) fn draw(random: &mut Random, topics: usize, bytes: usize) -> Self {
         let topic = format!("/bench/1/t{:04}/proto", random.zipf(topics));
@@ -84,7 +84,7 @@ pub(crate) fn write(args: &StoreGenArgs) -> anyhow::Result<ExitCode> {
          --to 1700000000000000000"
     );
     let bytes = generate::create(&args.out, |out| {
-        let mut meter = Meter::start("writing", args.messages);
+        let mut meter = ProgressMeter::start("writing", args.messages);
         let (mut random, mut line, mut bytes) = (Random::new(args.seed), Vec::new(), 0);
         for number in 0..args.messages {
             line.clear();
@@ -107,7 +107,7 @@ fn time_of(number: u64, of: u64, to: i64) -> i64 {
 }
 
 fn write_line(args: &StoreGenArgs, random: &mut Random, time_ns: i64, line: &mut Vec<u8>) {
-    let draft = Draft::draw(random, args.topics, args.payload_bytes);
+    let draft = MessageDraft::draw(random, args.topics, args.payload_bytes);
     let pubsub_topic = &args.pubsub_topic;
     let hash = draft.hash(time_ns, pubsub_topic);
     line.extend_from_slice(b"{\"messageHash\":\"");

@@ -20,15 +20,15 @@ use anyhow::{Context as _, bail};
 
 use crate::cli::{StoreArgs, StoreCommand};
 use crate::random::Random;
-use crate::report::{Column, Curve, Report};
+use crate::report::{BenchReport, Column, Curve};
 use crate::shapes::choose;
-use crate::target::{Target, describe_machine};
+use crate::target::{BenchTarget, describe_machine};
 use crate::words::{figure, number};
-use load::{Done, Driven, Question, Readers, drive};
+use load::{HistoryReaders, LoadResult, RequestTotals, ShapeQueries, drive};
 pub(crate) use messages::TOPICS;
-use publisher::Door;
-use questions::{SHAPES, Sample, Shape};
-use rest::Client;
+use publisher::PublishEndpoint;
+use questions::{HistorySample, HistoryShape, SHAPES};
+use rest::RestClient;
 use stored::missing;
 
 const COLUMNS: [Column; 9] = [
@@ -51,8 +51,8 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
         bail!("with --messages 0 and --readers 0 there is nothing to measure");
     }
     let shapes = choose(&SHAPES, |shape| shape.name, &args.shapes)?;
-    let sides = Side::all(args)?;
-    let mut runs: Vec<Vec<Report>> = sides.iter().map(|_| Vec::new()).collect();
+    let sides = ComparedNode::all(args)?;
+    let mut runs: Vec<Vec<BenchReport>> = sides.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.output.runs.max(1) {
         let mut reports =
             sides.iter().map(|side| begin(args, side)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
             runs.push(report);
         }
     }
-    let mut medians = runs.into_iter().filter_map(Report::median);
+    let mut medians = runs.into_iter().filter_map(BenchReport::median);
     let mut report = medians.next().context("there was no run")?;
     if let Some(other) = medians.next() {
         let name = args.nodes.against_name();
@@ -84,26 +84,26 @@ pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// One of the nodes that are compared.
-struct Side {
-    target: Target,
+struct ComparedNode {
+    target: BenchTarget,
     /// The way in which messages are published to the node.
-    door: Door,
+    door: PublishEndpoint,
 }
 
-impl Side {
+impl ComparedNode {
     fn all(args: &StoreArgs) -> anyhow::Result<Vec<Self>> {
         let targets = args.nodes.targets()?;
-        let doors = Door::all(args, &targets)?;
+        let doors = PublishEndpoint::all(args, &targets)?;
         let sides = targets.into_iter().zip(doors);
         Ok(sides.map(|(target, door)| Self { target, door }).collect())
     }
 }
 
-fn begin(args: &StoreArgs, side: &Side) -> anyhow::Result<Report> {
+fn begin(args: &StoreArgs, side: &ComparedNode) -> anyhow::Result<BenchReport> {
     let url = &side.target.url;
-    let mut report = Report::new("store", &COLUMNS);
+    let mut report = BenchReport::new("store", &COLUMNS);
     report.setting("url", url.text.clone());
-    let version = match Client::open(url)?.get("/debug/v1/version")? {
+    let version = match RestClient::open(url)?.get("/debug/v1/version")? {
         Ok(body) => String::from_utf8_lossy(&body).trim().trim_matches('"').to_owned(),
         Err(_) => "unknown".into(),
     };
@@ -125,31 +125,32 @@ fn begin(args: &StoreArgs, side: &Side) -> anyhow::Result<Report> {
 /// Publishes payloads of one size, queries at the same time, and adds the rows.
 fn measure(
     args: &StoreArgs,
-    shapes: &[&Shape],
-    side: &Side,
+    shapes: &[&HistoryShape],
+    side: &ComparedNode,
     bytes: usize,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> anyhow::Result<()> {
-    let Side { target, door } = side;
+    let ComparedNode { target, door } = side;
     let several = args.payload_bytes.len() > 1;
     let name = |name: &str| if several { format!("{bytes} B: {name}") } else { name.to_owned() };
-    let open = |count| (0..count).map(|_| Client::open(&target.url)).collect::<Result<Vec<_>, _>>();
+    let open =
+        |count| (0..count).map(|_| RestClient::open(&target.url)).collect::<Result<Vec<_>, _>>();
     let publishes = args.messages > 0;
-    let mut client = Client::open(&target.url)?;
+    let mut client = RestClient::open(&target.url)?;
     let questions =
         if args.readers > 0 { questions(&mut client, shapes, bytes)? } else { Vec::new() };
     // Publishers stay connected to the end, as gossip may still be sending their messages.
     let mut publishers = door.open(if publishes { args.publishers } else { 0 })?;
     let watcher = open(usize::from(publishes && !door.answers()))?.pop();
-    let readers = Readers::open(&target.url, args.readers, args.query_rate)?;
+    let readers = HistoryReaders::open(&target.url, args.readers, args.query_rate)?;
 
     let used = target.start()?;
     let start = Instant::now();
     let driven = drive(args, bytes, start, &mut publishers, watcher, readers, &questions)?;
     let spent = target.stop(&used)?;
 
-    let Driven { mut published, taken, answers, watched } = driven;
-    let mut all = Done::default();
+    let LoadResult { mut published, taken, answers, watched } = driven;
+    let mut all = RequestTotals::default();
     if publishes {
         let name = name("publish");
         if let Some(watched) = watched {
@@ -169,7 +170,7 @@ fn measure(
         keeps_up(report, &name, &published, start, args.publish_rate);
         all.add(published);
     }
-    let mut queries = Done::default();
+    let mut queries = RequestTotals::default();
     for (question, done) in questions.iter().zip(answers) {
         let name = name(question.name);
         row(report, &name, &done, start, question.first);
@@ -210,7 +211,13 @@ fn measure(
 }
 
 /// Adds a row, and its refusals as faults.
-fn row(report: &mut Report, name: &str, done: &Done, start: Instant, first: Option<Duration>) {
+fn row(
+    report: &mut BenchReport,
+    name: &str,
+    done: &RequestTotals,
+    start: Instant,
+    first: Option<Duration>,
+) {
     done.refusals.tell(report, name);
     if done.count == 0 {
         report.fault(format!("{name}: none was done"));
@@ -230,12 +237,18 @@ fn row(report: &mut Report, name: &str, done: &Done, start: Instant, first: Opti
     report.row(name, &figures);
 }
 
-fn per_s(done: &Done, start: Instant) -> Option<f64> {
+fn per_s(done: &RequestTotals, start: Instant) -> Option<f64> {
     Some(done.count as f64 / (done.ended? - start).as_secs_f64())
 }
 
 /// Adds a note if fewer requests a second were made than were due.
-fn keeps_up(report: &mut Report, name: &str, done: &Done, start: Instant, rate: Option<f64>) {
+fn keeps_up(
+    report: &mut BenchReport,
+    name: &str,
+    done: &RequestTotals,
+    start: Instant,
+    rate: Option<f64>,
+) {
     if let (Some(rate), Some(per_s)) = (rate, per_s(done, start))
         && per_s < rate * 0.95
     {
@@ -248,10 +261,14 @@ fn keeps_up(report: &mut Report, name: &str, done: &Done, start: Instant, rate: 
 }
 
 /// Draws the queries of each shape, and runs the first one before there is any load.
-fn questions(client: &mut Client, shapes: &[&Shape], seed: usize) -> anyhow::Result<Vec<Question>> {
+fn questions(
+    client: &mut RestClient,
+    shapes: &[&HistoryShape],
+    seed: usize,
+) -> anyhow::Result<Vec<ShapeQueries>> {
     // Each payload size has another seed, so that its first queries are new to the node.
     let mut random = Random::new(seed as u64);
-    let sample = Sample::take(client, &mut random)?;
+    let sample = HistorySample::take(client, &mut random)?;
     let mut questions = Vec::new();
     for shape in shapes {
         let queries = shape.queries(&sample, &mut random);
@@ -262,8 +279,8 @@ fn questions(client: &mut Client, shapes: &[&Shape], seed: usize) -> anyhow::Res
         let answer = client.messages(first)?;
         // A query that is refused now will also be refused, and counted, under load.
         let first = answer.is_ok().then(|| sent.elapsed());
-        let Shape { name, may_be_empty, .. } = **shape;
-        questions.push(Question { name, may_be_empty, queries, first });
+        let HistoryShape { name, may_be_empty, .. } = **shape;
+        questions.push(ShapeQueries { name, may_be_empty, queries, first });
     }
     Ok(questions)
 }

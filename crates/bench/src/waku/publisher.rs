@@ -2,49 +2,55 @@
 
 #[cfg(feature = "libp2p")]
 use super::gossip;
-use super::messages::{Draft, now_ns};
-use super::rest::{Client, Refused, encoded};
-use crate::cli::{PublishBy, StoreArgs};
-use crate::target::Target;
+use super::messages::{MessageDraft, now_ns};
+use super::rest::{RestClient, RestFailure, encoded};
+use crate::cli::{PublishMethod, StoreArgs};
+use crate::target::BenchTarget;
 use crate::websocket::Url;
 
 /// A way to publish messages to a node.
-pub(super) enum Door {
+pub(super) enum PublishEndpoint {
     /// The node's REST API, and the path to post to.
     Rest { url: Url, path: String },
     /// A connection between peers.
     #[cfg(feature = "libp2p")]
-    Gossip(gossip::Door),
+    Gossip(gossip::GossipEndpoint),
 }
 
 /// A publisher, with a connection of its own.
 pub(super) enum Publisher {
     Rest {
-        client: Client,
+        client: RestClient,
         path: String,
     },
     #[cfg(feature = "libp2p")]
-    Gossip(gossip::Peer),
+    Gossip(gossip::GossipPublisher),
 }
 
-impl Door {
+impl PublishEndpoint {
     /// Returns the door of each node, of the kind that `--publish-by` names.
-    pub(super) fn all(args: &StoreArgs, targets: &[Target]) -> anyhow::Result<Vec<Self>> {
+    pub(super) fn all(args: &StoreArgs, targets: &[BenchTarget]) -> anyhow::Result<Vec<Self>> {
         match args.publish_by {
-            PublishBy::Rest => {
+            PublishMethod::Rest => {
                 let path = match &args.pubsub_topic {
                     Some(topic) => format!("/relay/v1/messages/{}", encoded(topic)),
                     None => "/relay/v1/auto/messages".into(),
                 };
-                let door =
-                    |target: &Target| Self::Rest { url: target.url.clone(), path: path.clone() };
+                let door = |target: &BenchTarget| Self::Rest {
+                    url: target.url.clone(),
+                    path: path.clone(),
+                };
                 Ok(targets.iter().map(door).collect())
             }
             #[cfg(feature = "libp2p")]
-            PublishBy::Gossip => {
+            PublishMethod::Gossip => {
                 let given = [&args.peer, &args.against_peer];
                 let doors = targets.iter().zip(given).map(|(target, given)| {
-                    Ok(Self::Gossip(gossip::Door::new(args, &target.url, given.as_ref())?))
+                    Ok(Self::Gossip(gossip::GossipEndpoint::new(
+                        args,
+                        &target.url,
+                        given.as_ref(),
+                    )?))
                 });
                 doors.collect()
             }
@@ -70,7 +76,7 @@ impl Door {
         match self {
             Self::Rest { url, path } => (0..count)
                 .map(|_| {
-                    let client = Client::open(url)?;
+                    let client = RestClient::open(url)?;
                     Ok(Publisher::Rest { client, path: path.clone() })
                 })
                 .collect(),
@@ -85,7 +91,10 @@ impl Door {
 impl Publisher {
     /// Publishes a message with the current time. Returns that time, in ns since 1970, if the
     /// message was accepted.
-    pub(super) fn publish(&mut self, draft: &Draft) -> anyhow::Result<Result<i64, Refused>> {
+    pub(super) fn publish(
+        &mut self,
+        draft: &MessageDraft,
+    ) -> anyhow::Result<Result<i64, RestFailure>> {
         match self {
             Self::Rest { client, path } => {
                 let (time_ns, mut json) = (now_ns()?, Vec::new());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::rest::{Client, Stored, encoded};
+use super::rest::{RestClient, StoredFields, encoded};
 use crate::random::Random;
 
 /// Pages, from random times, that topics and hashes are collected from.
@@ -18,7 +18,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 /// What is known of a node's history.
 #[derive(Debug, Default)]
-pub(crate) struct Sample {
+pub(crate) struct HistorySample {
     pubsub_topic: String,
     /// Times of the oldest and the newest message, in ns since 1970.
     oldest: i64,
@@ -28,12 +28,12 @@ pub(crate) struct Sample {
     hashes: Vec<String>,
 }
 
-impl Sample {
+impl HistorySample {
     /// Reads a sample from the node. Its topics are those under the newest message's pubsub topic.
-    pub(crate) fn take(client: &mut Client, random: &mut Random) -> anyhow::Result<Self> {
+    pub(crate) fn take(client: &mut RestClient, random: &mut Random) -> anyhow::Result<Self> {
         let mut sample = Self::default();
         let newest = client.page("includeData=true&pageSize=100&ascending=false")?;
-        let newest: Vec<Stored> = newest.messages;
+        let newest: Vec<StoredFields> = newest.messages;
         let last = newest.iter().max_by_key(|stored| stored.message.timestamp).context(
             "the node holds no messages to ask for: publish some first with --readers 0, or fill it \
              with a file of `hark bench store gen`",
@@ -41,7 +41,8 @@ impl Sample {
         sample.newest = last.message.timestamp;
         sample.pubsub_topic.clone_from(&last.pubsub_topic);
         let below = format!("includeData=true&pubsubTopic={}", encoded(&sample.pubsub_topic));
-        let first = client.page::<Stored>(&format!("{below}&pageSize=1&ascending=true"))?.messages;
+        let first =
+            client.page::<StoredFields>(&format!("{below}&pageSize=1&ascending=true"))?.messages;
         sample.oldest = first.first().map_or(sample.newest, |stored| stored.message.timestamp);
         sample.add(newest);
         for _ in 0..PAGES {
@@ -52,7 +53,7 @@ impl Sample {
         Ok(sample)
     }
 
-    fn add(&mut self, messages: Vec<Stored>) {
+    fn add(&mut self, messages: Vec<StoredFields>) {
         for stored in messages {
             let topic = stored.message.content_topic;
             // In a query, topics are separated by commas.
@@ -90,17 +91,17 @@ impl Sample {
 }
 
 /// One kind of query.
-pub(crate) struct Shape {
+pub(crate) struct HistoryShape {
     /// Its name, in tables and for `--shape`.
     pub(crate) name: &'static str,
     /// Whether answers without messages are expected.
     pub(crate) may_be_empty: bool,
-    make: fn(&Sample, &mut Random) -> Option<String>,
+    make: fn(&HistorySample, &mut Random) -> Option<String>,
 }
 
 /// All shapes. Pages go from the newest message back, as for clients that have been offline.
-pub(crate) const SHAPES: [Shape; 5] = [
-    Shape {
+pub(crate) const SHAPES: [HistoryShape; 5] = [
+    HistoryShape {
         name: "1 topic in a day, page 100",
         may_be_empty: false,
         make: |sample, random| {
@@ -108,7 +109,7 @@ pub(crate) const SHAPES: [Shape; 5] = [
             Some(format!("{topics}&startTime={start}&endTime={end}&pageSize=100"))
         },
     },
-    Shape {
+    HistoryShape {
         name: "10 topics in an hour, page 20",
         may_be_empty: false,
         make: |sample, random| {
@@ -116,19 +117,19 @@ pub(crate) const SHAPES: [Shape; 5] = [
             Some(format!("{topics}&startTime={start}&endTime={end}&pageSize=20"))
         },
     },
-    Shape {
+    HistoryShape {
         name: "1 topic, no window, page 20",
         may_be_empty: false,
         make: |sample, random| Some(format!("{}&pageSize=20", sample.topics(random, 1)?)),
     },
-    Shape {
+    HistoryShape {
         name: "10 hashes",
         may_be_empty: false,
         make: |sample, random| {
-            Some(format!("hashes={}", Sample::list(random, &sample.hashes, 10)?))
+            Some(format!("hashes={}", HistorySample::list(random, &sample.hashes, 10)?))
         },
     },
-    Shape {
+    HistoryShape {
         name: "a topic that is not there",
         may_be_empty: true,
         make: |sample, random| {
@@ -139,10 +140,10 @@ pub(crate) const SHAPES: [Shape; 5] = [
     },
 ];
 
-impl Shape {
+impl HistoryShape {
     /// Draws queries of this shape, the same for the same sample and `random`. Empty if the sample
     /// has nothing to draw from.
-    pub(crate) fn queries(&self, sample: &Sample, random: &mut Random) -> Vec<String> {
+    pub(crate) fn queries(&self, sample: &HistorySample, random: &mut Random) -> Vec<String> {
         let queries = (0..PARAMETERS).map_while(|_| (self.make)(sample, random));
         queries.map(|query| format!("includeData=true&{query}&ascending=false")).collect()
     }
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn windows_lie_within_the_history_and_names_are_fit_for_a_query() {
         let hour = HOUR.as_nanos() as i64;
-        let sample = Sample {
+        let sample = HistorySample {
             pubsub_topic: "/waku/2/rs/1/0".into(),
             oldest: 1_000,
             newest: 1_000 + 3 * hour,
@@ -176,6 +177,6 @@ mod tests {
         assert!(queries[1].contains(both), "{queries:?}");
         assert_eq!(queries[3], "includeData=true&hashes=0xab&ascending=false");
         assert!(queries[4].contains("none"), "{queries:?}");
-        assert!(SHAPES[0].queries(&Sample::default(), &mut random).is_empty());
+        assert!(SHAPES[0].queries(&HistorySample::default(), &mut random).is_empty());
     }
 }

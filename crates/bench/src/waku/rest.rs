@@ -25,30 +25,30 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const REASON_MAX: usize = 200;
 
 /// A connection to a node, for one request at a time. It is reopened if the node has closed it.
-pub(crate) struct Connection {
+pub(crate) struct RestConnection {
     url: Url,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 /// A connection that belongs to one thread, with its runtime.
-pub(crate) struct Client {
+pub(crate) struct RestClient {
     runtime: Runtime,
-    connection: Connection,
+    connection: RestConnection,
 }
 
 /// The result of a request: the body that came with status 200, or why none came.
-pub(crate) type Answer = Result<Bytes, Refused>;
+pub(crate) type RestResult = Result<Bytes, RestFailure>;
 
 /// A failed request: another status, a timeout or a broken connection, and the known reason.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct RestFailure {
     pub(crate) what: String,
     pub(crate) reason: String,
 }
 
 /// A page of messages. `T` has the fields that are read of each message.
 #[derive(Deserialize)]
-pub(crate) struct Page<T> {
+pub(crate) struct RestPage<T> {
     pub(crate) messages: Vec<T>,
     /// The cursor of the next page, if there is one.
     #[serde(rename = "paginationCursor")]
@@ -58,16 +58,16 @@ pub(crate) struct Page<T> {
 /// The fields that are read of a stored message.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Stored {
+pub(crate) struct StoredFields {
     pub(crate) message_hash: String,
-    pub(crate) message: Body,
+    pub(crate) message: HistoryBody,
     pub(crate) pubsub_topic: String,
 }
 
-/// See [`Stored`].
+/// See [`StoredFields`].
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Body {
+pub(crate) struct HistoryBody {
     pub(crate) content_topic: String,
     #[serde(default)]
     pub(crate) timestamp: i64,
@@ -83,47 +83,47 @@ pub(crate) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-impl Client {
+impl RestClient {
     pub(crate) fn open(url: &Url) -> anyhow::Result<Self> {
         let runtime = runtime()?;
-        let connection = runtime.block_on(Connection::open(url))?;
+        let connection = runtime.block_on(RestConnection::open(url))?;
         Ok(Self { runtime, connection })
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> anyhow::Result<Answer> {
+    pub(crate) fn get(&mut self, path: &str) -> anyhow::Result<RestResult> {
         self.runtime.block_on(self.connection.get(path))
     }
 
-    pub(crate) fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<Answer> {
+    pub(crate) fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<RestResult> {
         self.runtime.block_on(self.connection.post(path, json))
     }
 
-    /// See [`Connection::messages`].
-    pub(crate) fn messages(&mut self, query: &str) -> anyhow::Result<Answer> {
+    /// See [`RestConnection::messages`].
+    pub(crate) fn messages(&mut self, query: &str) -> anyhow::Result<RestResult> {
         self.runtime.block_on(self.connection.messages(query))
     }
 
     /// Requests and parses a page of history. A refusal is an error here.
-    pub(crate) fn page<T: DeserializeOwned>(&mut self, query: &str) -> anyhow::Result<Page<T>> {
+    pub(crate) fn page<T: DeserializeOwned>(&mut self, query: &str) -> anyhow::Result<RestPage<T>> {
         match self.messages(query)? {
             Ok(body) => page(&body),
-            Err(Refused { what, reason }) => bail!("{query:.100}: {what}: {reason}"),
+            Err(RestFailure { what, reason }) => bail!("{query:.100}: {what}: {reason}"),
         }
     }
 }
 
-impl Connection {
+impl RestConnection {
     pub(crate) async fn open(url: &Url) -> anyhow::Result<Self> {
         Ok(Self { url: url.clone(), sender: Some(connect(url).await?) })
     }
 
-    async fn get(&mut self, path: &str) -> anyhow::Result<Answer> {
+    async fn get(&mut self, path: &str) -> anyhow::Result<RestResult> {
         let request = Request::get(self.at(path)).header(HOST, &self.url.authority);
         let request = request.body(Full::default())?;
         self.send(request).await
     }
 
-    async fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<Answer> {
+    async fn post(&mut self, path: &str, json: Vec<u8>) -> anyhow::Result<RestResult> {
         let request = Request::post(self.at(path)).header(HOST, &self.url.authority);
         let request = request.header(CONTENT_TYPE, "application/json");
         let request = request.body(Full::from(json))?;
@@ -131,7 +131,7 @@ impl Connection {
     }
 
     /// Requests a page of history. `query` is the part of the URL after the question mark.
-    pub(crate) async fn messages(&mut self, query: &str) -> anyhow::Result<Answer> {
+    pub(crate) async fn messages(&mut self, query: &str) -> anyhow::Result<RestResult> {
         self.get(&format!("/store/v3/messages?{query}")).await
     }
 
@@ -139,7 +139,7 @@ impl Connection {
         format!("{}{path}", self.url.path.trim_end_matches('/'))
     }
 
-    async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<RestResult> {
         let kept = match self.sender.take() {
             Some(mut kept) => kept.ready().await.is_ok().then_some(kept),
             None => None,
@@ -166,7 +166,7 @@ impl Connection {
                 (format!("status {}", status.as_u16()), words)
             }
         };
-        Ok(Err(Refused { what, reason }))
+        Ok(Err(RestFailure { what, reason }))
     }
 }
 
@@ -203,8 +203,8 @@ pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
 }
 
 /// Parses an answer.
-pub(crate) fn page<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<Page<T>> {
-    let mut page: Page<T> =
+pub(crate) fn page<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<RestPage<T>> {
+    let mut page: RestPage<T> =
         serde_json::from_slice(body).context("the node's answer is no page of messages")?;
     page.cursor = page.cursor.filter(|cursor| !cursor.is_empty());
     Ok(page)

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::load::Taken;
-use super::rest::{Client, Stored, encoded};
+use super::load::AcceptedMessage;
+use super::rest::{RestClient, StoredFields, encoded};
 use crate::cli::StoreArgs;
 
 /// Hashes that are queried at once: a page.
@@ -17,12 +17,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A message in an answer that has only hashes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Named {
+pub(super) struct HashOnlyMessage {
     message_hash: String,
 }
 
-impl Named {
-    /// Returns the hash in the form of [`Draft::hash`](super::messages::Draft::hash).
+impl HashOnlyMessage {
+    /// Returns the hash in the form of [`Draft::hash`](super::messages::MessageDraft::hash).
     pub(super) fn hash(&self) -> String {
         self.message_hash.to_ascii_lowercase()
     }
@@ -36,8 +36,8 @@ pub(super) fn by_hash(hashes: &[String]) -> String {
 /// Returns the hashes of accepted messages that are still not stored after `--settle` seconds.
 pub(super) fn missing(
     args: &StoreArgs,
-    client: &mut Client,
-    taken: &[Taken],
+    client: &mut RestClient,
+    taken: &[AcceptedMessage],
     bytes: usize,
 ) -> anyhow::Result<Vec<String>> {
     let until = Instant::now() + Duration::from_secs_f64(args.settle);
@@ -48,13 +48,13 @@ pub(super) fn missing(
     };
     // If no message is stored, any pubsub topic will do for their hashes.
     let pubsub_topic = chosen.unwrap_or_default();
-    let hash = |one: &Taken| one.draft(bytes).hash(one.time_ns, &pubsub_topic);
+    let hash = |one: &AcceptedMessage| one.draft(bytes).hash(one.time_ns, &pubsub_topic);
     let mut missing: Vec<String> = taken.iter().map(hash).collect();
     loop {
         let mut found = HashSet::new();
         for hashes in missing.chunks(HASHES) {
-            let named = client.page::<Named>(&by_hash(hashes))?.messages;
-            found.extend(named.iter().map(Named::hash));
+            let named = client.page::<HashOnlyMessage>(&by_hash(hashes))?.messages;
+            found.extend(named.iter().map(HashOnlyMessage::hash));
         }
         missing.retain(|hash| !found.contains(hash));
         if missing.is_empty() || Instant::now() >= until {
@@ -66,8 +66,8 @@ pub(super) fn missing(
 
 /// Returns the pubsub topic that a node has chosen: that of the first message found in its store.
 fn pubsub_topic(
-    client: &mut Client,
-    taken: &[Taken],
+    client: &mut RestClient,
+    taken: &[AcceptedMessage],
     bytes: usize,
     until: Instant,
 ) -> anyhow::Result<Option<String>> {
@@ -77,7 +77,7 @@ fn pubsub_topic(
         let time = one.time_ns;
         let query =
             format!("includeData=true&contentTopics={topic}&startTime={time}&endTime={time}");
-        if let Some(stored) = client.page::<Stored>(&query)?.messages.pop() {
+        if let Some(stored) = client.page::<StoredFields>(&query)?.messages.pop() {
             return Ok(Some(stored.pubsub_topic));
         }
         if Instant::now() >= until {

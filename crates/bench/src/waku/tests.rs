@@ -156,10 +156,10 @@ fn parse(args: &[&str]) -> Result<StoreArgs, String> {
 }
 
 /// Measures all payload sizes at the first node.
-fn report(args: &[&str]) -> Report {
+fn report(args: &[&str]) -> BenchReport {
     let args = parse(args).unwrap();
     let shapes = choose(&SHAPES, |shape| shape.name, &args.shapes).unwrap();
-    let side = Side::all(&args).unwrap().remove(0);
+    let side = ComparedNode::all(&args).unwrap().remove(0);
     let mut report = begin(&args, &side).unwrap();
     for bytes in &args.payload_bytes {
         measure(&args, &shapes, &side, *bytes, &mut report).unwrap();
@@ -219,15 +219,18 @@ fn all_that_is_published_is_counted_asked_for_and_found() {
 #[test]
 fn what_is_watched_is_found_or_given_up() {
     let url = Url::http(&Node::default().serve()).unwrap();
-    let client = Client::open(&url).unwrap();
-    let door = Door::Rest { url, path: format!("/relay/v1/messages/{}", rest::encoded(PUBSUB)) };
+    let client = RestClient::open(&url).unwrap();
+    let door = PublishEndpoint::Rest {
+        url,
+        path: format!("/relay/v1/messages/{}", rest::encoded(PUBSUB)),
+    };
     let mut publisher = door.open(1).unwrap().remove(0);
     let start = Instant::now();
-    let (choice, chosen) = watch::Choice::new(PUBSUB.into(), start);
+    let (choice, chosen) = watch::WatchSelector::new(PUBSUB.into(), start);
     let mut random = Random::new(1);
     // Messages due at these times, in ms. The second is too close to the first; the last is lost.
     for (due_ms, is_lost) in [(0, false), (5, false), (20, false), (40, true)] {
-        let draft = messages::Draft::draw(&mut random, 10, 50);
+        let draft = messages::MessageDraft::draw(&mut random, 10, 50);
         let time_ns = if is_lost {
             messages::now_ns().unwrap()
         } else {
@@ -242,7 +245,7 @@ fn what_is_watched_is_found_or_given_up() {
     let done = watch::watch(client, &chosen, Duration::from_millis(100)).unwrap();
     assert_eq!(done.messages, 2);
     assert!(done.count >= 2 && done.times.at_ms(1.0).is_some());
-    let mut report = Report::new("store", &COLUMNS);
+    let mut report = BenchReport::new("store", &COLUMNS);
     done.refusals.tell(&mut report, "publish, watched");
     let lost = "publish, watched: refused 1 times with no such message: 0.1 s after the last one";
     assert_eq!(report.faults(), [lost]);
@@ -259,7 +262,7 @@ fn what_is_lost_or_refused_is_a_fault() {
     // A server that is not a node.
     let elsewhere = format!("{url}elsewhere");
     let args = parse(&["--url", &elsewhere, "--messages", "1", "--readers", "0"]).unwrap();
-    let side = Side::all(&args).unwrap().remove(0);
+    let side = ComparedNode::all(&args).unwrap().remove(0);
     let mut report = begin(&args, &side).unwrap();
     measure(&args, &[], &side, 10, &mut report).unwrap();
     assert_eq!(
@@ -269,7 +272,7 @@ fn what_is_lost_or_refused_is_a_fault() {
 
     let empty = Node::default().serve();
     let args = parse(&["--url", &empty, "--messages", "0"]).unwrap();
-    let side = Side::all(&args).unwrap().remove(0);
+    let side = ComparedNode::all(&args).unwrap().remove(0);
     let mut report = begin(&args, &side).unwrap();
     let error = measure(&args, &[&SHAPES[0]], &side, 10, &mut report).unwrap_err();
     assert!(error.to_string().contains("--readers 0"), "{error}");

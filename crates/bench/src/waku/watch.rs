@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::load::{Done, REST};
-use super::messages::Draft;
-use super::rest::{Client, page};
-use super::stored::{HASHES, Named, by_hash};
+use super::load::{REST, RequestTotals};
+use super::messages::MessageDraft;
+use super::rest::{RestClient, page};
+use super::stored::{HASHES, HashOnlyMessage, by_hash};
 
 /// The least time between watched messages: at most a hundred a second are watched.
 const SPACING: Duration = Duration::from_millis(10);
@@ -19,22 +19,22 @@ const SPACING: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A message that is watched, and when it was due.
-pub(super) struct Watched {
+pub(super) struct WatchedMessage {
     hash: String,
     due: Instant,
 }
 
 /// Chooses the messages to watch. All publishers share it.
 #[derive(Clone)]
-pub(super) struct Choice {
+pub(super) struct WatchSelector {
     pubsub_topic: String,
     /// Messages due before this time are not chosen.
     next: Arc<Mutex<Instant>>,
-    chosen: Sender<Watched>,
+    chosen: Sender<WatchedMessage>,
 }
 
-impl Choice {
-    pub(super) fn new(pubsub_topic: String, start: Instant) -> (Self, Receiver<Watched>) {
+impl WatchSelector {
+    pub(super) fn new(pubsub_topic: String, start: Instant) -> (Self, Receiver<WatchedMessage>) {
         let (chosen, watched) = channel();
         (Self { pubsub_topic, next: Arc::new(Mutex::new(start)), chosen }, watched)
     }
@@ -51,10 +51,10 @@ impl Choice {
     }
 
     /// Hands a published message to the watcher.
-    pub(super) fn watch(&self, draft: &Draft, time_ns: i64, due: Instant) {
+    pub(super) fn watch(&self, draft: &MessageDraft, time_ns: i64, due: Instant) {
         let hash = draft.hash(time_ns, &self.pubsub_topic);
         // The watcher ends before the publishers only on an error, which is reported.
-        let _ = self.chosen.send(Watched { hash, due });
+        let _ = self.chosen.send(WatchedMessage { hash, due });
     }
 }
 
@@ -62,11 +62,11 @@ impl Choice {
 /// that are not found count as refusals. Returns the number of requests, the number of messages
 /// found, and how long after their due times they were found.
 pub(super) fn watch(
-    mut client: Client,
-    chosen: &Receiver<Watched>,
+    mut client: RestClient,
+    chosen: &Receiver<WatchedMessage>,
     settle: Duration,
-) -> anyhow::Result<Done> {
-    let (mut done, mut waiting, mut until) = (Done::default(), Vec::new(), None);
+) -> anyhow::Result<RequestTotals> {
+    let (mut done, mut waiting, mut until) = (RequestTotals::default(), Vec::new(), None);
     loop {
         if waiting.is_empty() {
             let Ok(next) = chosen.recv() else { break };
@@ -84,8 +84,11 @@ pub(super) fn watch(
         match client.messages(&by_hash(&hashes))? {
             Ok(body) => {
                 let now = Instant::now();
-                let found: HashSet<String> =
-                    page::<Named>(&body)?.messages.iter().map(Named::hash).collect();
+                let found: HashSet<String> = page::<HashOnlyMessage>(&body)?
+                    .messages
+                    .iter()
+                    .map(HashOnlyMessage::hash)
+                    .collect();
                 waiting.retain(|one| {
                     let is_there = found.contains(&one.hash);
                     if is_there {

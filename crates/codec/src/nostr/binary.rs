@@ -5,24 +5,26 @@
 //! value stands there verbatim.
 
 use super::event::Event;
-use super::json::{BACK_LEN, CONTENT_KEY, Front, Sink, put_back, put_content, put_escaped};
+use super::json::{
+    BACK_LEN, ByteSink, CONTENT_KEY, JsonPrefix, put_back, put_content, put_escaped,
+};
 use super::span::Span;
 use super::tag::Tag;
-use crate::record::{Head, Id, Key, Record, Writer};
+use crate::record::{Id, Key, Record, RecordHeader, RecordWriter};
 
 /// Longest value of a label, in bytes. Longer values stay in the event, but cannot be queried.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
 /// Encodes events. The reused buffers hold tags and content that are not in canonical spelling.
 #[derive(Debug, Default)]
-pub struct Encoder {
+pub struct EventEncoder {
     tags: Vec<u8>,
     content: Vec<u8>,
     /// Offset in `tags` of each label's value; `None` if the value is escaped there.
     places: Vec<Option<usize>>,
 }
 
-impl Encoder {
+impl EventEncoder {
     /// Appends the event as a record to `out`, with `private` labels (names below
     /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS)) after its own.
     pub fn encode(&mut self, event: &Event<'_>, private: &[(u8, &[u8])], out: &mut Vec<u8>) {
@@ -34,9 +36,9 @@ impl Encoder {
             put_content(content, event);
             content
         };
-        let front = Front::new(event);
+        let front = JsonPrefix::new(event);
         let tags_at = front.len();
-        let parts = Parts { event, front, content, private };
+        let parts = RecordParts { event, front, content, private };
         if let (Some(raw), Some(from)) = (event.raw_tags(), event.raw_tags_at()) {
             let in_text = |span: Span| Some(tags_at + span.text_at()? - from);
             parts.write(raw.as_bytes(), |_, tag| in_text(tag.value_span()), out);
@@ -49,14 +51,14 @@ impl Encoder {
 }
 
 /// The parts of a record, except the tags.
-struct Parts<'a> {
+struct RecordParts<'a> {
     event: &'a Event<'a>,
-    front: Front<'a>,
+    front: JsonPrefix<'a>,
     content: &'a [u8],
     private: &'a [(u8, &'a [u8])],
 }
 
-impl Parts<'_> {
+impl RecordParts<'_> {
     /// Appends the record to `out`. `place` maps the number and the tag of a label to the offset of
     /// its value in the wire, or to `None` if the value is escaped there.
     #[inline]
@@ -67,7 +69,7 @@ impl Parts<'_> {
         out: &mut Vec<u8>,
     ) {
         let Self { event, front, content, private } = self;
-        let head = Head {
+        let head = RecordHeader {
             id: *event.id(),
             time: event.created_at(),
             author: Some(*event.pubkey()),
@@ -75,7 +77,7 @@ impl Parts<'_> {
             expires: event.expiration(),
         };
         let wire_len = front.len() + tags.len() + CONTENT_KEY.len() + content.len() + BACK_LEN;
-        let mut writer = Writer::begin(out, &head, wire_len);
+        let mut writer = RecordWriter::begin(out, &head, wire_len);
         let mut all_in_wire = true;
         for (n, (letter, tag)) in labels(event).enumerate() {
             match place(n, &tag) {

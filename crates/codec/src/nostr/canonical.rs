@@ -8,11 +8,11 @@
 use sha2::{Digest, Sha256};
 
 use super::event::Event;
-use super::json::{Sink, put_content, put_string, put_tags, put_u64};
+use super::json::{ByteSink, put_content, put_string, put_tags, put_u64};
 use crate::hex;
 use crate::record::{Id, Key};
 
-impl Sink for Sha256 {
+impl ByteSink for Sha256 {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.update(bytes);
@@ -20,12 +20,12 @@ impl Sink for Sha256 {
 }
 
 /// A buffer of everything before the tags, so that the hash takes these bytes in one piece.
-struct Front {
+struct HashPrefix {
     bytes: [u8; 104],
     len: usize,
 }
 
-impl Sink for Front {
+impl ByteSink for HashPrefix {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -35,8 +35,8 @@ impl Sink for Front {
 
 /// `[0,"<pubkey>",<created_at>,<kind>,`: at most 4 + 64 + 2 + 20 + 1 + 5 + 1 bytes.
 #[inline]
-fn front(pubkey: &Key, created_at: u64, kind: u16) -> Front {
-    let mut front = Front { bytes: [0; 104], len: 0 };
+fn front(pubkey: &Key, created_at: u64, kind: u16) -> HashPrefix {
+    let mut front = HashPrefix { bytes: [0; 104], len: 0 };
     front.put(b"[0,\"");
     front.put(&hex::encode_32(pubkey));
     front.put(b"\",");

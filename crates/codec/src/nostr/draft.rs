@@ -1,14 +1,14 @@
 //! Makes new events: for tests and benches, for AUTH, and for events that a relay signs itself.
 
 use super::canonical;
-use super::json::{self, Sink};
-use crate::crypto::{self, Keys};
+use super::json::{self, ByteSink};
+use crate::crypto::{self, KeyPair};
 use crate::hex;
 use crate::record::Id;
 
 /// An event that still lacks author, id and signature.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Draft<'a> {
+pub struct EventDraft<'a> {
     /// Unix time, s.
     pub created_at: u64,
     /// Kind.
@@ -19,9 +19,9 @@ pub struct Draft<'a> {
     pub content: &'a str,
 }
 
-impl Draft<'_> {
+impl EventDraft<'_> {
     /// Appends the signed event as JSON to `out` and returns its id.
-    pub fn sign(&self, keys: &Keys, out: &mut Vec<u8>) -> Id {
+    pub fn sign(&self, keys: &KeyPair, out: &mut Vec<u8>) -> Id {
         let Self { created_at, kind, tags, content } = *self;
         let start = out.len();
         canonical::write_unsigned(out, keys.public(), created_at, kind, tags, content);

@@ -4,7 +4,7 @@
 use super::canonical;
 use super::json;
 use super::json_error::{JsonError, NumberError};
-use super::read::Reader;
+use super::read::JsonReader;
 use super::span::Span;
 use super::tag::Tags;
 use crate::crypto::Signature;
@@ -66,7 +66,7 @@ pub enum EventError {
 
 /// Buffers for one event at a time, reused: once they have grown, parsing allocates nothing.
 #[derive(Debug, Default)]
-pub struct Arena {
+pub struct EventArena {
     id: [u8; 32],
     pubkey: [u8; 32],
     signature: SignatureBytes,
@@ -113,7 +113,7 @@ const ALL: [(u8, &str); 7] = [
 /// Skips the next key and returns its field, if the key is spelled as usual. The key's first letter
 /// selects the candidates, without a search for the key's end.
 #[inline]
-fn usual_field(reader: &mut Reader<'_>) -> Option<(u8, &'static str)> {
+fn usual_field(reader: &mut JsonReader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {
         b'i' => (reader.take(b"\"id\":"), (ID, "id")),
         b'p' => (reader.take(b"\"pubkey\":"), (PUBKEY, "pubkey")),
@@ -130,14 +130,14 @@ fn usual_field(reader: &mut Reader<'_>) -> Option<(u8, &'static str)> {
     found.then_some(field)
 }
 
-impl Arena {
+impl EventArena {
     /// Makes empty buffers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the object at the cursor. [`Arena::event`] returns the view of it.
-    pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), EventError> {
+    /// Reads the object at the cursor. [`EventArena::event`] returns the view of it.
+    pub(crate) fn read(&mut self, reader: &mut JsonReader<'_>) -> Result<(), EventError> {
         self.scratch.clear();
         self.values.clear();
         self.ends.clear();
@@ -174,7 +174,7 @@ impl Arena {
     /// have this field.
     fn other_field(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut JsonReader<'_>,
     ) -> Result<Option<(u8, &'static str)>, JsonError> {
         let key = reader.key(&mut self.scratch)?;
         let key = key.get(reader.text(), &self.scratch);
@@ -182,7 +182,7 @@ impl Arena {
     }
 
     #[inline]
-    fn read_field(&mut self, reader: &mut Reader<'_>, field: u8) -> Result<(), EventError> {
+    fn read_field(&mut self, reader: &mut JsonReader<'_>, field: u8) -> Result<(), EventError> {
         match field {
             ID => {
                 let wrong = EventError::Hex { field: "id", digits: 64 };
@@ -225,7 +225,7 @@ impl Arena {
         Ok(())
     }
 
-    fn read_tags(&mut self, reader: &mut Reader<'_>) -> Result<(), EventError> {
+    fn read_tags(&mut self, reader: &mut JsonReader<'_>) -> Result<(), EventError> {
         if !reader.eat(b'[') {
             return Err(EventError::Tags);
         }
@@ -254,7 +254,7 @@ impl Arena {
         }
     }
 
-    /// The view of the event that [`Arena::read`] has read from `text`.
+    /// The view of the event that [`EventArena::read`] has read from `text`.
     pub(crate) fn event<'a>(&'a self, text: &'a str) -> Event<'a> {
         Event { text, arena: self }
     }
@@ -262,7 +262,7 @@ impl Arena {
 
 /// Finds the id in an invalid event, if possible, so that the refusal can name it.
 #[cold]
-pub(crate) fn recover_id(mut reader: Reader<'_>, scratch: &mut String) -> Option<Id> {
+pub(crate) fn recover_id(mut reader: JsonReader<'_>, scratch: &mut String) -> Option<Id> {
     let mut first = true;
     if !reader.eat(b'{') {
         return None;
@@ -281,13 +281,13 @@ pub(crate) fn recover_id(mut reader: Reader<'_>, scratch: &mut String) -> Option
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
     text: &'a str,
-    arena: &'a Arena,
+    arena: &'a EventArena,
 }
 
 impl<'a> Event<'a> {
     /// Reads `bytes`, which must be one event and nothing else.
-    pub fn parse(bytes: &'a [u8], arena: &'a mut Arena) -> Result<Self, EventError> {
-        let mut reader = Reader::new(bytes)?;
+    pub fn parse(bytes: &'a [u8], arena: &'a mut EventArena) -> Result<Self, EventError> {
+        let mut reader = JsonReader::new(bytes)?;
         reader.skip_space();
         arena.read(&mut reader)?;
         reader.end()?;
@@ -326,7 +326,7 @@ impl<'a> Event<'a> {
 
     /// The event's tags.
     pub fn tags(&self) -> Tags<'a> {
-        let Arena { scratch, values, ends, .. } = self.arena;
+        let EventArena { scratch, values, ends, .. } = self.arena;
         Tags::new(self.text, scratch, values, ends)
     }
 

@@ -5,8 +5,8 @@
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
-use super::json::{Sink, put_string, put_u64};
-use super::read::Reader;
+use super::json::{ByteSink, put_string, put_u64};
+use super::read::JsonReader;
 use super::span::Span;
 use crate::hex;
 use crate::record::{Id, Key, Record};
@@ -53,14 +53,14 @@ impl Filter {
 
     /// Reads `bytes`, which must be one filter and nothing else.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<(), FilterError> {
-        let mut reader = Reader::new(bytes)?;
+        let mut reader = JsonReader::new(bytes)?;
         reader.skip_space();
         self.read(&mut reader)?;
         Ok(reader.end()?)
     }
 
     /// Reads the object at the cursor.
-    pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), FilterError> {
+    pub(crate) fn read(&mut self, reader: &mut JsonReader<'_>) -> Result<(), FilterError> {
         self.clear();
         if !reader.eat(b'{') {
             return Err(FilterError::NoObject);
@@ -79,7 +79,7 @@ impl Filter {
 
     fn read_element(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut JsonReader<'_>,
         element: Element,
     ) -> Result<(), FilterError> {
         let fresh = match element {
@@ -114,7 +114,7 @@ impl Filter {
         if fresh { Ok(()) } else { Err(FilterError::Duplicate(element)) }
     }
 
-    fn read_values(&mut self, reader: &mut Reader<'_>, letter: u8) -> Result<(), FilterError> {
+    fn read_values(&mut self, reader: &mut JsonReader<'_>, letter: u8) -> Result<(), FilterError> {
         let element = Element::Tag(letter);
         let is_key = matches!(letter, b'e' | b'p');
         let from = self.values.len();
@@ -153,15 +153,15 @@ impl Filter {
 
     /// The wanted tags, by ascending letter (`#e` is `b'e'`). For each letter, an event must have
     /// one of the values.
-    pub fn tags(&self) -> impl Iterator<Item = (u8, Values<'_>)> + Clone {
+    pub fn tags(&self) -> impl Iterator<Item = (u8, TagValues<'_>)> + Clone {
         self.groups.iter().map(|group| {
             let spans = self.values.get(group.from as usize..group.to as usize);
-            (group.letter, Values { text: &self.text, spans: spans.unwrap_or_default() })
+            (group.letter, TagValues { text: &self.text, spans: spans.unwrap_or_default() })
         })
     }
 
     /// The wanted values of one letter. `None` means any.
-    pub fn tag(&self, letter: u8) -> Option<Values<'_>> {
+    pub fn tag(&self, letter: u8) -> Option<TagValues<'_>> {
         self.tags().find(|(name, _)| *name == letter).map(|(_, values)| values)
     }
 
@@ -262,12 +262,12 @@ impl Filter {
 
 /// The wanted values of one tag, ascending.
 #[derive(Clone, Copy, Debug)]
-pub struct Values<'a> {
+pub struct TagValues<'a> {
     text: &'a str,
     spans: &'a [Span],
 }
 
-impl<'a> Values<'a> {
+impl<'a> TagValues<'a> {
     /// All values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a str> + Clone + use<'a> {
         let text = self.text;
@@ -312,9 +312,9 @@ fn element(key: &str) -> Result<Element, FilterError> {
 }
 
 fn read_list<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut JsonReader<'a>,
     element: Element,
-    mut read: impl FnMut(&mut Reader<'a>) -> Result<(), FilterError>,
+    mut read: impl FnMut(&mut JsonReader<'a>) -> Result<(), FilterError>,
 ) -> Result<(), FilterError> {
     if !reader.eat(b'[') {
         return Err(FilterError::NoArray(element));
@@ -327,7 +327,7 @@ fn read_list<'a>(
 }
 
 fn read_keys(
-    reader: &mut Reader<'_>,
+    reader: &mut JsonReader<'_>,
     element: Element,
     keys: &mut Vec<[u8; 32]>,
 ) -> Result<(), FilterError> {
@@ -349,7 +349,7 @@ fn read_keys(
     Ok(())
 }
 
-fn read_kinds(reader: &mut Reader<'_>, kinds: &mut Vec<u16>) -> Result<(), FilterError> {
+fn read_kinds(reader: &mut JsonReader<'_>, kinds: &mut Vec<u16>) -> Result<(), FilterError> {
     read_list(reader, Element::Kinds, |reader| {
         let kind = read_number(reader, Element::Kinds)?;
         kinds.push(u16::try_from(kind).map_err(|_| FilterError::KindRange(kind))?);
@@ -360,13 +360,13 @@ fn read_kinds(reader: &mut Reader<'_>, kinds: &mut Vec<u16>) -> Result<(), Filte
     Ok(())
 }
 
-fn read_number(reader: &mut Reader<'_>, element: Element) -> Result<u64, FilterError> {
+fn read_number(reader: &mut JsonReader<'_>, element: Element) -> Result<u64, FilterError> {
     reader.number().map_err(|reason| FilterError::Number { element, reason })
 }
 
 /// Reads a string and appends it to `text`, whether it was escaped or not.
 fn read_string(
-    reader: &mut Reader<'_>,
+    reader: &mut JsonReader<'_>,
     element: Element,
     text: &mut String,
 ) -> Result<Span, FilterError> {

@@ -6,11 +6,11 @@ use super::event::Event;
 use crate::{hex, scan};
 
 /// The destination of written bytes: a buffer or a hash.
-pub(crate) trait Sink {
+pub(crate) trait ByteSink {
     fn put(&mut self, bytes: &[u8]);
 }
 
-impl Sink for Vec<u8> {
+impl ByteSink for Vec<u8> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -32,7 +32,7 @@ pub fn write_u64(out: &mut Vec<u8>, value: u64) {
 /// without white space.
 pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
     out.reserve(event.json_len_guess());
-    Front::new(event).put(out);
+    JsonPrefix::new(event).put(out);
     put_tags(out, event);
     out.put(CONTENT_KEY);
     put_content(out, event);
@@ -43,13 +43,13 @@ pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
 pub(crate) const CONTENT_KEY: &[u8] = b",\"content\":";
 
 /// The JSON before the tags. Its length is known before it is written.
-pub(crate) struct Front<'a> {
+pub(crate) struct JsonPrefix<'a> {
     event: &'a Event<'a>,
     created_at: Decimal,
     kind: Decimal,
 }
 
-impl<'a> Front<'a> {
+impl<'a> JsonPrefix<'a> {
     #[inline]
     pub(crate) fn new(event: &'a Event<'a>) -> Self {
         let kind = u64::from(event.kind());
@@ -88,7 +88,7 @@ pub(crate) const BACK_LEN: usize = 138;
 
 /// Appends the tags as JSON. Tags that came in canonical spelling are copied at once.
 #[inline]
-pub(crate) fn put_tags(out: &mut impl Sink, event: &Event<'_>) {
+pub(crate) fn put_tags(out: &mut impl ByteSink, event: &Event<'_>) {
     if let Some(raw) = event.raw_tags() {
         return out.put(raw.as_bytes());
     }
@@ -106,14 +106,14 @@ pub(crate) fn put_tags(out: &mut impl Sink, event: &Event<'_>) {
 
 /// Appends the content as a JSON string. Content that came in canonical spelling is copied at once.
 #[inline]
-pub(crate) fn put_content(out: &mut impl Sink, event: &Event<'_>) {
+pub(crate) fn put_content(out: &mut impl ByteSink, event: &Event<'_>) {
     match event.raw_content() {
         Some(raw) => out.put(raw.as_bytes()),
         None => put_string(out, event.content()),
     }
 }
 
-pub(crate) fn put_string(out: &mut impl Sink, text: &str) {
+pub(crate) fn put_string(out: &mut impl ByteSink, text: &str) {
     out.put(b"\"");
     put_escaped(out, text);
     out.put(b"\"");
@@ -121,7 +121,7 @@ pub(crate) fn put_string(out: &mut impl Sink, text: &str) {
 
 /// Appends `text` as a JSON string without the quotes.
 #[inline]
-pub(crate) fn put_escaped(out: &mut impl Sink, text: &str) {
+pub(crate) fn put_escaped(out: &mut impl ByteSink, text: &str) {
     let bytes = text.as_bytes();
     let mut at = 0;
     loop {
@@ -133,7 +133,7 @@ pub(crate) fn put_escaped(out: &mut impl Sink, text: &str) {
     }
 }
 
-fn put_escape(out: &mut impl Sink, byte: u8) {
+fn put_escape(out: &mut impl ByteSink, byte: u8) {
     let digit = b"0123456789abcdef"[usize::from(byte & 15)];
     match byte {
         b'\n' => out.put(b"\\n"),
@@ -148,7 +148,7 @@ fn put_escape(out: &mut impl Sink, byte: u8) {
 }
 
 #[inline]
-pub(crate) fn put_u64(out: &mut impl Sink, value: u64) {
+pub(crate) fn put_u64(out: &mut impl ByteSink, value: u64) {
     out.put(Decimal::new(value).get());
 }
 

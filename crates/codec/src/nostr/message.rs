@@ -1,18 +1,18 @@
 //! The messages of clients: `["EVENT",…]`, `["REQ",…]` and so on (NIP-01, 42, 45, 77), read in one
 //! pass.
 
-use super::event::{Arena, Event, EventError, recover_id};
+use super::event::{Event, EventArena, EventError, recover_id};
 use super::filter::Filter;
 use super::filter_error::FilterError;
 use super::json_error::JsonError;
-use super::read::Reader;
+use super::read::JsonReader;
 use super::span::Span;
 use crate::record::Id;
 
 /// Longest subscription id, in characters (NIP-01).
 pub const SUB_LEN_MAX: usize = 64;
 
-/// One message of a client, as a view over its bytes and an [`Inbox`].
+/// One message of a client, as a view over its bytes and an [`MessageBuffers`].
 #[derive(Clone, Copy, Debug)]
 pub enum ClientMessage<'a> {
     /// Publishes an event. Only the event's form has been checked.
@@ -63,7 +63,7 @@ pub enum ClientMessage<'a> {
 
 /// What a refused message refers to, which determines the kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About<'a> {
+pub enum RefusalSubject<'a> {
     /// Unknown: answer with NOTICE.
     Nothing,
     /// This event, of EVENT or AUTH: answer with OK.
@@ -79,7 +79,7 @@ pub enum About<'a> {
 #[error("{reason}")]
 pub struct MessageError<'a> {
     /// What the answer must name.
-    pub about: About<'a>,
+    pub about: RefusalSubject<'a>,
     /// What is wrong.
     pub reason: MessageErrorKind,
 }
@@ -124,8 +124,8 @@ pub enum MessageErrorKind {
 
 /// Buffers for one message at a time, reused: once they have grown, parsing allocates nothing.
 #[derive(Debug)]
-pub struct Inbox {
-    arena: Arena,
+pub struct MessageBuffers {
+    arena: EventArena,
     /// The first `used` filters are those of the current message; the rest are kept for reuse.
     filters: Vec<Filter>,
     used: usize,
@@ -133,7 +133,7 @@ pub struct Inbox {
 }
 
 /// A message's parts that still have to be looked up in the inbox.
-enum Parts {
+enum MessageSpans {
     Event,
     Auth,
     Req(Span),
@@ -145,57 +145,64 @@ enum Parts {
 }
 
 /// What a refused message refers to, still to be looked up in the inbox.
-enum Failed {
+enum UnresolvedSubject {
     Nothing,
     Event(Id),
     Sub(Span),
     Neg(Span),
 }
 
-type Refusal = (Failed, MessageErrorKind);
+type RefusedMessage = (UnresolvedSubject, MessageErrorKind);
 
-impl Inbox {
+impl MessageBuffers {
     /// Makes an inbox for messages with up to `filters_max` filters.
     pub fn new(filters_max: usize) -> Self {
-        Self { arena: Arena::new(), filters: Vec::new(), used: 0, filters_max: filters_max.max(1) }
+        Self {
+            arena: EventArena::new(),
+            filters: Vec::new(),
+            used: 0,
+            filters_max: filters_max.max(1),
+        }
     }
 }
 
 impl<'a> ClientMessage<'a> {
     /// Reads `bytes`, which must be one message and nothing else.
-    pub fn parse(bytes: &'a [u8], inbox: &'a mut Inbox) -> Result<Self, MessageError<'a>> {
-        let mut reader = Reader::new(bytes)
-            .map_err(|error| MessageError { about: About::Nothing, reason: error.into() })?;
+    pub fn parse(bytes: &'a [u8], inbox: &'a mut MessageBuffers) -> Result<Self, MessageError<'a>> {
+        let mut reader = JsonReader::new(bytes).map_err(|error| MessageError {
+            about: RefusalSubject::Nothing,
+            reason: error.into(),
+        })?;
         let text = reader.text();
         let parts = inbox.read(&mut reader);
-        let inbox: &'a Inbox = inbox;
+        let inbox: &'a MessageBuffers = inbox;
         let string = |span: Span| span.get(text, &inbox.arena.scratch);
         let filters = inbox.filters.get(..inbox.used).unwrap_or_default();
         match parts {
-            Ok(Parts::Event) => Ok(Self::Event(inbox.arena.event(text))),
-            Ok(Parts::Auth) => Ok(Self::Auth(inbox.arena.event(text))),
-            Ok(Parts::Req(sub)) => Ok(Self::Req { sub: string(sub), filters }),
-            Ok(Parts::Count(sub)) => Ok(Self::Count { sub: string(sub), filters }),
-            Ok(Parts::Close(sub)) => Ok(Self::Close { sub: string(sub) }),
-            Ok(Parts::NegOpen(sub, message)) => match filters.first() {
+            Ok(MessageSpans::Event) => Ok(Self::Event(inbox.arena.event(text))),
+            Ok(MessageSpans::Auth) => Ok(Self::Auth(inbox.arena.event(text))),
+            Ok(MessageSpans::Req(sub)) => Ok(Self::Req { sub: string(sub), filters }),
+            Ok(MessageSpans::Count(sub)) => Ok(Self::Count { sub: string(sub), filters }),
+            Ok(MessageSpans::Close(sub)) => Ok(Self::Close { sub: string(sub) }),
+            Ok(MessageSpans::NegOpen(sub, message)) => match filters.first() {
                 Some(filter) => {
                     Ok(Self::NegOpen { sub: string(sub), filter, message: string(message) })
                 }
                 None => Err(MessageError {
-                    about: About::Neg(string(sub)),
+                    about: RefusalSubject::Neg(string(sub)),
                     reason: MessageErrorKind::NoFilter,
                 }),
             },
-            Ok(Parts::NegMsg(sub, message)) => {
+            Ok(MessageSpans::NegMsg(sub, message)) => {
                 Ok(Self::NegMsg { sub: string(sub), message: string(message) })
             }
-            Ok(Parts::NegClose(sub)) => Ok(Self::NegClose { sub: string(sub) }),
+            Ok(MessageSpans::NegClose(sub)) => Ok(Self::NegClose { sub: string(sub) }),
             Err((failed, reason)) => {
                 let about = match failed {
-                    Failed::Nothing => About::Nothing,
-                    Failed::Event(id) => About::Event(id),
-                    Failed::Sub(sub) => About::Sub(string(sub)),
-                    Failed::Neg(sub) => About::Neg(string(sub)),
+                    UnresolvedSubject::Nothing => RefusalSubject::Nothing,
+                    UnresolvedSubject::Event(id) => RefusalSubject::Event(id),
+                    UnresolvedSubject::Sub(sub) => RefusalSubject::Sub(string(sub)),
+                    UnresolvedSubject::Neg(sub) => RefusalSubject::Neg(string(sub)),
                 };
                 Err(MessageError { about, reason })
             }
@@ -203,9 +210,9 @@ impl<'a> ClientMessage<'a> {
     }
 }
 
-impl Inbox {
-    fn read(&mut self, reader: &mut Reader<'_>) -> Result<Parts, Refusal> {
-        let nothing = |reason: MessageErrorKind| (Failed::Nothing, reason);
+impl MessageBuffers {
+    fn read(&mut self, reader: &mut JsonReader<'_>) -> Result<MessageSpans, RefusedMessage> {
+        let nothing = |reason: MessageErrorKind| (UnresolvedSubject::Nothing, reason);
         self.used = 0;
         self.arena.scratch.clear();
         reader.skip_space();
@@ -218,61 +225,65 @@ impl Inbox {
         }
         let name = reader.string(&mut self.arena.scratch).map_err(|error| nothing(error.into()))?;
         match name.get(reader.text(), &self.arena.scratch) {
-            "EVENT" => self.read_event(reader).map(|()| Parts::Event),
-            "AUTH" => self.read_event(reader).map(|()| Parts::Auth),
-            "REQ" => self.read_question(reader, Failed::Sub, Self::read_filters).map(Parts::Req),
-            "COUNT" => {
-                self.read_question(reader, Failed::Sub, Self::read_filters).map(Parts::Count)
-            }
-            "CLOSE" => self.read_question(reader, Failed::Sub, |_, _| Ok(())).map(Parts::Close),
-            "NEG-CLOSE" => {
-                self.read_question(reader, Failed::Neg, |_, _| Ok(())).map(Parts::NegClose)
-            }
+            "EVENT" => self.read_event(reader).map(|()| MessageSpans::Event),
+            "AUTH" => self.read_event(reader).map(|()| MessageSpans::Auth),
+            "REQ" => self
+                .read_question(reader, UnresolvedSubject::Sub, Self::read_filters)
+                .map(MessageSpans::Req),
+            "COUNT" => self
+                .read_question(reader, UnresolvedSubject::Sub, Self::read_filters)
+                .map(MessageSpans::Count),
+            "CLOSE" => self
+                .read_question(reader, UnresolvedSubject::Sub, |_, _| Ok(()))
+                .map(MessageSpans::Close),
+            "NEG-CLOSE" => self
+                .read_question(reader, UnresolvedSubject::Neg, |_, _| Ok(()))
+                .map(MessageSpans::NegClose),
             "NEG-MSG" => {
                 let mut message = Span::default();
-                let sub = self.read_question(reader, Failed::Neg, |inbox, reader| {
+                let sub = self.read_question(reader, UnresolvedSubject::Neg, |inbox, reader| {
                     message = inbox.read_hex(reader)?;
                     Ok(())
                 })?;
-                Ok(Parts::NegMsg(sub, message))
+                Ok(MessageSpans::NegMsg(sub, message))
             }
             "NEG-OPEN" => {
                 let mut message = Span::default();
-                let sub = self.read_question(reader, Failed::Neg, |inbox, reader| {
+                let sub = self.read_question(reader, UnresolvedSubject::Neg, |inbox, reader| {
                     comma(reader)?;
                     inbox.read_filter(reader)?;
                     message = inbox.read_hex(reader)?;
                     Ok(())
                 })?;
-                Ok(Parts::NegOpen(sub, message))
+                Ok(MessageSpans::NegOpen(sub, message))
             }
             other => Err(nothing(MessageErrorKind::Type(other.chars().take(32).collect()))),
         }
     }
 
-    fn read_event(&mut self, reader: &mut Reader<'_>) -> Result<(), Refusal> {
-        comma(reader).map_err(|error| (Failed::Nothing, error.into()))?;
+    fn read_event(&mut self, reader: &mut JsonReader<'_>) -> Result<(), RefusedMessage> {
+        comma(reader).map_err(|error| (UnresolvedSubject::Nothing, error.into()))?;
         let start = reader.clone();
         let read = self.arena.read(reader).map_err(MessageErrorKind::from);
         read.and_then(|()| end(reader)).map_err(|reason| {
             let id = recover_id(start, &mut self.arena.scratch);
-            (id.map_or(Failed::Nothing, Failed::Event), reason)
+            (id.map_or(UnresolvedSubject::Nothing, UnresolvedSubject::Event), reason)
         })
     }
 
     /// Reads a subscription id, then what `rest` reads, then the end. Refusals name the id.
     fn read_question(
         &mut self,
-        reader: &mut Reader<'_>,
-        failed: fn(Span) -> Failed,
-        rest: impl FnOnce(&mut Self, &mut Reader<'_>) -> Result<(), MessageErrorKind>,
-    ) -> Result<Span, Refusal> {
-        comma(reader).map_err(|error| (Failed::Nothing, error.into()))?;
+        reader: &mut JsonReader<'_>,
+        failed: fn(Span) -> UnresolvedSubject,
+        rest: impl FnOnce(&mut Self, &mut JsonReader<'_>) -> Result<(), MessageErrorKind>,
+    ) -> Result<Span, RefusedMessage> {
+        comma(reader).map_err(|error| (UnresolvedSubject::Nothing, error.into()))?;
         if reader.peek() != b'"' {
-            return Err((Failed::Nothing, MessageErrorKind::NoSub));
+            return Err((UnresolvedSubject::Nothing, MessageErrorKind::NoSub));
         }
         let sub = reader.string(&mut self.arena.scratch);
-        let sub = sub.map_err(|error| (Failed::Nothing, error.into()))?;
+        let sub = sub.map_err(|error| (UnresolvedSubject::Nothing, error.into()))?;
         let text = sub.get(reader.text(), &self.arena.scratch);
         if text.is_empty() {
             return Err((failed(sub), MessageErrorKind::EmptySub));
@@ -284,7 +295,7 @@ impl Inbox {
         read.map(|()| sub).map_err(|reason| (failed(sub), reason))
     }
 
-    fn read_filters(&mut self, reader: &mut Reader<'_>) -> Result<(), MessageErrorKind> {
+    fn read_filters(&mut self, reader: &mut JsonReader<'_>) -> Result<(), MessageErrorKind> {
         reader.skip_space();
         while reader.eat(b',') {
             reader.skip_space();
@@ -294,7 +305,7 @@ impl Inbox {
         if self.used == 0 { Err(MessageErrorKind::NoFilter) } else { Ok(()) }
     }
 
-    fn read_filter(&mut self, reader: &mut Reader<'_>) -> Result<(), MessageErrorKind> {
+    fn read_filter(&mut self, reader: &mut JsonReader<'_>) -> Result<(), MessageErrorKind> {
         if self.used == self.filters_max {
             return Err(MessageErrorKind::TooManyFilters(self.filters_max));
         }
@@ -308,7 +319,7 @@ impl Inbox {
         Ok(())
     }
 
-    fn read_hex(&mut self, reader: &mut Reader<'_>) -> Result<Span, MessageErrorKind> {
+    fn read_hex(&mut self, reader: &mut JsonReader<'_>) -> Result<Span, MessageErrorKind> {
         comma(reader)?;
         if reader.peek() != b'"' {
             return Err(MessageErrorKind::NegHex);
@@ -321,14 +332,14 @@ impl Inbox {
     }
 }
 
-fn comma(reader: &mut Reader<'_>) -> Result<(), JsonError> {
+fn comma(reader: &mut JsonReader<'_>) -> Result<(), JsonError> {
     reader.skip_space();
     reader.expect(b',', "a comma and another element")?;
     reader.skip_space();
     Ok(())
 }
 
-fn end(reader: &mut Reader<'_>) -> Result<(), MessageErrorKind> {
+fn end(reader: &mut JsonReader<'_>) -> Result<(), MessageErrorKind> {
     reader.skip_space();
     reader.expect(b']', "the end of the message")?;
     Ok(reader.end()?)

@@ -17,12 +17,12 @@ mod span;
 mod tag;
 pub mod verified;
 
-pub use binary::{Encoder, EventRecord};
-pub use draft::Draft;
-pub use event::{Arena, Event, EventError};
-pub use filter::{Filter, Values};
+pub use binary::{EventEncoder, EventRecord};
+pub use draft::EventDraft;
+pub use event::{Event, EventArena, EventError};
+pub use filter::{Filter, TagValues};
 pub use filter_error::{Element, FilterError};
 pub use json_error::{JsonError, NumberError};
-pub use message::{About, ClientMessage, Inbox, MessageError, MessageErrorKind};
+pub use message::{ClientMessage, MessageBuffers, MessageError, MessageErrorKind, RefusalSubject};
 pub use tag::{Tag, Tags};
 pub use verified::{CheckError, VerifiedEvent};

@@ -11,7 +11,7 @@ use crate::scan;
 const LEN_MAX: usize = (1 << 31) - 1;
 
 #[derive(Clone)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct JsonReader<'a> {
     text: &'a str,
     bytes: &'a [u8],
     pub(crate) at: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) canonical: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, JsonError> {
         let text = simdutf8::basic::from_utf8(bytes).map_err(|_| JsonError::Utf8)?;
         if bytes.len() > LEN_MAX {

@@ -1,6 +1,6 @@
 //! The messages of the relay: each function appends one message to a buffer.
 
-use super::json::{Sink, put_string, put_u64};
+use super::json::{ByteSink, put_string, put_u64};
 use crate::hex;
 use crate::record::Id;
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::event::Event;
-use crate::crypto::{Verifier, VerifyError};
+use crate::crypto::{SignatureVerifier, VerifyError};
 
 /// Why an event fails the check of its id and signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +22,7 @@ pub struct VerifiedEvent<'a>(Event<'a>);
 
 impl<'a> VerifiedEvent<'a> {
     /// Checks id and signature, the cheap one first.
-    pub fn check(event: Event<'a>, verifier: &mut Verifier) -> Result<Self, CheckError> {
+    pub fn check(event: Event<'a>, verifier: &mut SignatureVerifier) -> Result<Self, CheckError> {
         if !event.has_valid_id() {
             return Err(CheckError::Id);
         }

@@ -2,8 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::protobuf::{Fields, ProtobufError, put_bytes, put_number, put_sint64};
-use crate::record::{self, Head, Id, Place, Record};
+use super::protobuf::{ProtobufError, ProtobufFields, put_bytes, put_number, put_sint64};
+use crate::record::{self, Id, LabelPosition, Record, RecordHeader};
 
 /// Maximum length of `meta`, in bytes (RFC 14).
 pub const META_MAX: usize = 64;
@@ -39,7 +39,7 @@ impl<'a> Message<'a> {
     /// Reads a message.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
         let mut message = Self::default();
-        for field in Fields::new(bytes) {
+        for field in ProtobufFields::new(bytes) {
             let field = field?;
             match field.number {
                 1 => message.payload = field.bytes()?,
@@ -95,11 +95,11 @@ impl<'a> Message<'a> {
 
 /// Encodes messages as records.
 #[derive(Debug, Default)]
-pub struct Encoder {
+pub struct MessageEncoder {
     wire: Vec<u8>,
 }
 
-impl Encoder {
+impl MessageEncoder {
     /// Appends the record of a message with this hash. Fields that matter only while a message is
     /// relayed (`proof`, `ephemeral`) are left out, and so are unknown fields. A time before 1970
     /// becomes 0; callers refuse such messages.
@@ -115,10 +115,10 @@ impl Encoder {
         let at = kept.write(&mut self.wire) as u32;
         let len = message.content_topic.len() as u32;
         let time = u64::try_from(message.timestamp.unwrap_or_default()).unwrap_or_default();
-        let head = Head { id: *hash, time, author: None, kind: 0, expires: None };
+        let head = RecordHeader { id: *hash, time, author: None, kind: 0, expires: None };
         let labels = [
-            (topic::CONTENT, Place::Wire { at, len }),
-            (topic::PUBSUB, Place::Bytes(pubsub_topic.as_bytes())),
+            (topic::CONTENT, LabelPosition::Wire { at, len }),
+            (topic::PUBSUB, LabelPosition::Bytes(pubsub_topic.as_bytes())),
         ];
         record::write(out, &head, &self.wire, labels.into_iter());
     }
@@ -129,7 +129,7 @@ impl Encoder {
 pub struct MessageRecord<'a>(Record<'a>);
 
 impl<'a> MessageRecord<'a> {
-    /// Views a record that [`Encoder::encode`] wrote.
+    /// Views a record that [`MessageEncoder::encode`] wrote.
     pub fn new(record: Record<'a>) -> Self {
         Self(record)
     }
@@ -148,7 +148,7 @@ impl<'a> MessageRecord<'a> {
     /// payload was required. Other nodes cannot read such messages.
     pub fn has_payload(&self) -> bool {
         // Fields stand in the order of their numbers, and the payload is the first.
-        let first = Fields::new(self.message()).next().and_then(Result::ok);
+        let first = ProtobufFields::new(self.message()).next().and_then(Result::ok);
         first.is_some_and(|field| {
             field.number == 1 && field.bytes().is_ok_and(|payload| !payload.is_empty())
         })
@@ -215,7 +215,7 @@ mod tests {
             ephemeral: Some(false),
         };
         let mut bytes = Vec::new();
-        Encoder::default().encode(&message, PUBSUB, &message.hash(PUBSUB), &mut bytes);
+        MessageEncoder::default().encode(&message, PUBSUB, &message.hash(PUBSUB), &mut bytes);
         let record = Record::new(&bytes).unwrap();
         record.check().unwrap();
         assert_eq!((record.time(), record.kind(), record.author()), (7, 0, None));
@@ -233,7 +233,7 @@ mod tests {
         for (payload, has) in [(&b""[..], false), (b"\0", true), (&[7; 200], true)] {
             let message = Message { payload, content_topic: CONTENT, ..Message::default() };
             let mut bytes = Vec::new();
-            Encoder::default().encode(&message, PUBSUB, &message.hash(PUBSUB), &mut bytes);
+            MessageEncoder::default().encode(&message, PUBSUB, &message.hash(PUBSUB), &mut bytes);
             assert_eq!(MessageRecord::new(Record::new(&bytes).unwrap()).has_payload(), has);
         }
     }

@@ -8,8 +8,8 @@ pub mod signed;
 pub mod store;
 pub mod sync;
 
-pub use message::{Encoder, Message, MessageRecord, topic};
+pub use message::{Message, MessageEncoder, MessageRecord, topic};
 pub use protobuf::ProtobufError;
 pub use shard::Shard;
 pub use signed::{ProtectedShard, ShardKey};
-pub use store::{Request, Response};
+pub use store::{StoreRequest, StoreResponse};

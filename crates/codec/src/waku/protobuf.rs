@@ -29,7 +29,7 @@ pub enum ProtobufError {
 
 /// A field's value, by wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum ProtobufValue<'a> {
     /// int, uint, sint, bool.
     Varint(u64),
     /// bytes, string, nested message.
@@ -40,18 +40,18 @@ pub enum Value<'a> {
 
 /// A field: its number and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
+pub struct ProtobufField<'a> {
     /// The field's number.
     pub number: u32,
     /// The field's value.
-    pub value: Value<'a>,
+    pub value: ProtobufValue<'a>,
 }
 
-impl<'a> Field<'a> {
+impl<'a> ProtobufField<'a> {
     /// The field's value, if it is a varint.
     pub fn varint(&self) -> Result<u64, ProtobufError> {
         match self.value {
-            Value::Varint(value) => Ok(value),
+            ProtobufValue::Varint(value) => Ok(value),
             _ => Err(ProtobufError::WrongType(self.number)),
         }
     }
@@ -70,7 +70,7 @@ impl<'a> Field<'a> {
     /// The field's value, if it is bytes.
     pub fn bytes(&self) -> Result<&'a [u8], ProtobufError> {
         match self.value {
-            Value::Bytes(value) => Ok(value),
+            ProtobufValue::Bytes(value) => Ok(value),
             _ => Err(ProtobufError::WrongType(self.number)),
         }
     }
@@ -83,9 +83,9 @@ impl<'a> Field<'a> {
 
 /// Iterates over the fields of a message. Ends after the first error.
 #[derive(Clone, Debug)]
-pub struct Fields<'a>(&'a [u8]);
+pub struct ProtobufFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> ProtobufFields<'a> {
     /// Iterates over the fields of the message in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -98,28 +98,28 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    fn field(&mut self) -> Result<Field<'a>, ProtobufError> {
+    fn field(&mut self) -> Result<ProtobufField<'a>, ProtobufError> {
         let key = varint(&mut self.0)?;
         let number = u32::try_from(key >> 3).map_err(|_| ProtobufError::Field)?;
         if number == 0 || number > (1 << 29) - 1 {
             return Err(ProtobufError::Field);
         }
         let value = match key & 7 {
-            0 => Value::Varint(varint(&mut self.0)?),
-            1 => self.take(8).map(|_| Value::Fixed)?,
+            0 => ProtobufValue::Varint(varint(&mut self.0)?),
+            1 => self.take(8).map(|_| ProtobufValue::Fixed)?,
             2 => {
                 let len = varint(&mut self.0)?;
-                Value::Bytes(self.take(len)?)
+                ProtobufValue::Bytes(self.take(len)?)
             }
-            5 => self.take(4).map(|_| Value::Fixed)?,
+            5 => self.take(4).map(|_| ProtobufValue::Fixed)?,
             _ => return Err(ProtobufError::Type(number)),
         };
-        Ok(Field { number, value })
+        Ok(ProtobufField { number, value })
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<Field<'a>, ProtobufError>;
+impl<'a> Iterator for ProtobufFields<'a> {
+    type Item = Result<ProtobufField<'a>, ProtobufError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -195,7 +195,7 @@ mod tests {
         for value in [0, 1, -1, i64::MAX, i64::MIN] {
             let mut out = Vec::new();
             put_sint64(&mut out, 12, value);
-            let field = Fields::new(&out).next().unwrap().unwrap();
+            let field = ProtobufFields::new(&out).next().unwrap().unwrap();
             assert_eq!((field.number, field.sint64()), (12, Ok(value)));
         }
         assert_eq!(varint(&mut &[0xff; 10][..]), Err(ProtobufError::Varint));
@@ -211,7 +211,7 @@ mod tests {
             (&[0x0b], ProtobufError::Type(1)),
             (&[0x0f], ProtobufError::Type(1)),
         ] {
-            let fields: Vec<_> = Fields::new(bytes).collect();
+            let fields: Vec<_> = ProtobufFields::new(bytes).collect();
             assert_eq!(fields, [Err(fault)]);
         }
     }

@@ -1,7 +1,8 @@
 //! Requests and responses of Store v3 (RFC 13/WAKU2-STORE, `/vac/waku/store-query/3.0.0`).
 
 use super::protobuf::{
-    Fields, ProtobufError, Value, bytes_len, put_bytes, put_number, put_sint64, put_varint,
+    ProtobufError, ProtobufFields, ProtobufValue, bytes_len, put_bytes, put_number, put_sint64,
+    put_varint,
 };
 use crate::record::Id;
 
@@ -12,7 +13,7 @@ pub const PAGE_MAX: usize = 100;
 
 /// A StoreQueryRequest, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request<'a> {
+pub struct StoreRequest<'a> {
     /// Id that the response repeats. Field 1.
     pub request_id: &'a str,
     /// Whether the response has messages, and not only their hashes. Field 2.
@@ -33,11 +34,11 @@ pub struct Request<'a> {
     pub bytes: &'a [u8],
 }
 
-impl<'a> Request<'a> {
+impl<'a> StoreRequest<'a> {
     /// Reads a request.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
         let mut request = Self { bytes, ..Self::default() };
-        for field in Fields::new(bytes) {
+        for field in ProtobufFields::new(bytes) {
             let field = field?;
             match field.number {
                 1 => request.request_id = field.string()?,
@@ -58,13 +59,13 @@ impl<'a> Request<'a> {
 
     /// Content topics, of which a message must have one; no topics means all. Field 11.
     pub fn content_topics(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
-        let fields = Fields::new(self.bytes).flatten().filter(|field| field.number == 11);
+        let fields = ProtobufFields::new(self.bytes).flatten().filter(|field| field.number == 11);
         fields.filter_map(|field| field.string().ok())
     }
 
     /// Hashes of the wanted messages; no hashes means all. Field 20.
     pub fn message_hashes(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        let fields = Fields::new(self.bytes).flatten().filter(|field| field.number == 20);
+        let fields = ProtobufFields::new(self.bytes).flatten().filter(|field| field.number == 20);
         fields.filter_map(|field| field.bytes().ok())
     }
 
@@ -162,7 +163,7 @@ pub fn put_answer(
 
 /// A StoreQueryResponse, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Response<'a> {
+pub struct StoreResponse<'a> {
     /// Id of the request. Field 1.
     pub request_id: &'a str,
     /// Field 10.
@@ -188,7 +189,7 @@ pub struct KeyValue<'a> {
 impl<'a> KeyValue<'a> {
     fn parse(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
         let mut one = Self::default();
-        for field in Fields::new(bytes) {
+        for field in ProtobufFields::new(bytes) {
             let field = field?;
             match field.number {
                 1 => one.message_hash = field.bytes()?,
@@ -201,11 +202,11 @@ impl<'a> KeyValue<'a> {
     }
 }
 
-impl<'a> Response<'a> {
+impl<'a> StoreResponse<'a> {
     /// Reads a response.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ProtobufError> {
         let mut response = Self { bytes, ..Self::default() };
-        for field in Fields::new(bytes) {
+        for field in ProtobufFields::new(bytes) {
             let field = field?;
             match field.number {
                 1 => response.request_id = field.string()?,
@@ -221,9 +222,9 @@ impl<'a> Response<'a> {
 
     /// The response's messages. Field 20.
     pub fn messages(&self) -> impl Iterator<Item = KeyValue<'a>> + Clone + use<'a> {
-        let fields = Fields::new(self.bytes).flatten();
+        let fields = ProtobufFields::new(self.bytes).flatten();
         fields.filter_map(|field| match (field.number, field.value) {
-            (20, Value::Bytes(bytes)) => KeyValue::parse(bytes).ok(),
+            (20, ProtobufValue::Bytes(bytes)) => KeyValue::parse(bytes).ok(),
             _ => None,
         })
     }

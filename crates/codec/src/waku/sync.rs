@@ -15,35 +15,35 @@ use crate::record::{Id, put_varint};
 pub const TOPICS_MAX: u64 = 1_024;
 
 /// A message's position in the order: its time in ns and its hash.
-pub type Place = (u64, Id);
+pub type MessagePosition = (u64, Id);
 
 /// What a payload says of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum RangeContent<'a> {
     /// Nothing: the range is not compared any further.
     Skip,
     /// The XOR of the hashes of all messages in the range.
     Fingerprint(Id),
     /// All messages in the range, and whether the other side has sent its own.
-    Items(Items<'a>, bool),
+    Items(SyncItems<'a>, bool),
 }
 
 /// A range from the end of the previous range up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range<'a> {
+pub struct SyncRange<'a> {
     /// End of the range.
-    pub end: Place,
+    pub end: MessagePosition,
     /// What the payload says of the range.
-    pub said: Said<'a>,
+    pub said: RangeContent<'a>,
 }
 
 /// A payload that is not empty, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload<'a> {
+pub struct SyncPayload<'a> {
     /// Pubsub topics of the sender's messages; no topics means all.
-    pub pubsub_topics: Topics<'a>,
+    pub pubsub_topics: SyncTopics<'a>,
     /// Content topics of the sender's messages; no topics means all.
-    pub content_topics: Topics<'a>,
+    pub content_topics: SyncTopics<'a>,
     /// Time at which the first range begins.
     pub start: u64,
     /// Time at which the last range ends.
@@ -74,17 +74,17 @@ pub enum SyncError {
     Order,
 }
 
-impl<'a> Payload<'a> {
+impl<'a> SyncPayload<'a> {
     /// Reads a payload. Returns `None` if it is empty: then nothing is left to compare.
     pub fn parse(mut bytes: &'a [u8]) -> Result<Option<Self>, SyncError> {
         if bytes.len() <= 1 {
             return Ok(None);
         }
         let from = &mut bytes;
-        let (pubsub_topics, content_topics) = (Topics::take(from)?, Topics::take(from)?);
+        let (pubsub_topics, content_topics) = (SyncTopics::take(from)?, SyncTopics::take(from)?);
         let start = number(from)?;
         let mut payload = Self { pubsub_topics, content_topics, start, end: start, ranges: bytes };
-        let mut ranges = Ranges::of(&payload);
+        let mut ranges = SyncRanges::of(&payload);
         while let Some(range) = ranges.take()? {
             payload.end = range.end.0;
         }
@@ -92,8 +92,8 @@ impl<'a> Payload<'a> {
     }
 
     /// The ranges.
-    pub fn ranges(&self) -> impl Iterator<Item = Range<'a>> + use<'a> {
-        let mut ranges = Ranges::of(self);
+    pub fn ranges(&self) -> impl Iterator<Item = SyncRange<'a>> + use<'a> {
+        let mut ranges = SyncRanges::of(self);
         // `parse` has checked all ranges.
         std::iter::from_fn(move || ranges.take().ok().flatten())
     }
@@ -101,12 +101,12 @@ impl<'a> Payload<'a> {
 
 /// Topics of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Topics<'a> {
+pub struct SyncTopics<'a> {
     count: u64,
     bytes: &'a [u8],
 }
 
-impl<'a> Topics<'a> {
+impl<'a> SyncTopics<'a> {
     fn take(from: &mut &'a [u8]) -> Result<Self, SyncError> {
         let count = number(from)?;
         if count > TOPICS_MAX {
@@ -134,12 +134,12 @@ impl<'a> Topics<'a> {
 
 /// Messages of a range, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Items<'a> {
+pub struct SyncItems<'a> {
     count: u64,
     bytes: &'a [u8],
 }
 
-impl<'a> Items<'a> {
+impl<'a> SyncItems<'a> {
     fn take(from: &mut &'a [u8]) -> Result<Self, SyncError> {
         let count = number(from)?;
         let (bytes, mut last) = (*from, None);
@@ -154,7 +154,7 @@ impl<'a> Items<'a> {
     }
 
     /// The messages.
-    pub fn iter(&self) -> impl Iterator<Item = Place> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = MessagePosition> + use<'a> {
         let (mut left, mut time) = (self.bytes, 0);
         // `take` has checked all messages.
         (0..self.count).map_while(move |_| {
@@ -166,17 +166,17 @@ impl<'a> Items<'a> {
 }
 
 /// The ranges of a payload that are left to read.
-struct Ranges<'a> {
+struct SyncRanges<'a> {
     left: &'a [u8],
-    end: Place,
+    end: MessagePosition,
 }
 
-impl<'a> Ranges<'a> {
-    fn of(payload: &Payload<'a>) -> Self {
+impl<'a> SyncRanges<'a> {
+    fn of(payload: &SyncPayload<'a>) -> Self {
         Self { left: payload.ranges, end: (payload.start, [0; 32]) }
     }
 
-    fn take(&mut self) -> Result<Option<Range<'a>>, SyncError> {
+    fn take(&mut self) -> Result<Option<SyncRange<'a>>, SyncError> {
         if self.left.is_empty() {
             return Ok(None);
         }
@@ -195,35 +195,35 @@ impl<'a> Ranges<'a> {
         }
         self.end = end;
         let said = match take(from, 1)?[0] {
-            0 => Said::Skip,
-            1 => Said::Fingerprint(id(from)?),
+            0 => RangeContent::Skip,
+            1 => RangeContent::Fingerprint(id(from)?),
             2 => {
-                let items = Items::take(from)?;
+                let items = SyncItems::take(from)?;
                 match take(from, 1)?[0] {
-                    told @ (0 | 1) => Said::Items(items, told == 1),
+                    told @ (0 | 1) => RangeContent::Items(items, told == 1),
                     _ => return Err(SyncError::Kind),
                 }
             }
             _ => return Err(SyncError::Kind),
         };
-        Ok(Some(Range { end, said }))
+        Ok(Some(SyncRange { end, said }))
     }
 }
 
 /// Writes a payload, range by range. Adjacent skipped ranges are merged.
 #[derive(Debug)]
-pub struct Writer {
+pub struct PayloadWriter {
     out: Vec<u8>,
     bytes_max: usize,
     /// Time at which the last written range ends.
     time: u64,
     /// End of the skipped ranges after the last written range, if there are any.
-    skipped: Option<Place>,
+    skipped: Option<MessagePosition>,
     /// Whether a range that is not skipped has been written.
     says: bool,
 }
 
-impl Writer {
+impl PayloadWriter {
     /// Begins a payload of at most `bytes_max` bytes.
     pub fn new(pubsub_topics: &[String], start: u64, bytes_max: usize) -> Self {
         let mut out = Vec::new();
@@ -239,14 +239,14 @@ impl Writer {
     }
 
     /// Skips the range up to `end`.
-    pub fn skip(&mut self, end: Place) {
+    pub fn skip(&mut self, end: MessagePosition) {
         self.make_way(end);
         self.skipped = Some(end);
     }
 
     /// Writes the skipped range first, if `end` has a hash. The hash of an end is written only if
     /// the previous end has the same time, so the previous end must have been written.
-    fn make_way(&mut self, end: Place) {
+    fn make_way(&mut self, end: MessagePosition) {
         if end.1 != [0; 32] && end.0 != self.time {
             self.settle();
         }
@@ -261,7 +261,7 @@ impl Writer {
     }
 
     /// Writes the range up to `end` with the fingerprint of its messages.
-    pub fn fingerprint(&mut self, end: Place, fingerprint: &Id) {
+    pub fn fingerprint(&mut self, end: MessagePosition, fingerprint: &Id) {
         self.say(end, |out| {
             out.push(1);
             out.extend_from_slice(fingerprint);
@@ -270,7 +270,7 @@ impl Writer {
 
     /// Writes the range up to `end` with its messages. `told` is whether the other side has sent
     /// its own.
-    pub fn items(&mut self, end: Place, items: &[Place], told: bool) {
+    pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], told: bool) {
         // Each message takes at least 33 bytes.
         if items.len().saturating_mul(33) > self.bytes_max {
             return self.skip(end);
@@ -290,7 +290,7 @@ impl Writer {
 
     /// Writes the range up to `end`, followed by what `what` appends. A range that does not fit is
     /// skipped: the next comparison continues there.
-    fn say(&mut self, end: Place, what: impl FnOnce(&mut Vec<u8>)) {
+    fn say(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
         self.make_way(end);
         let (len, time) = (self.out.len(), self.time);
         self.settle();
@@ -304,7 +304,7 @@ impl Writer {
         }
     }
 
-    fn end(&mut self, end: Place) {
+    fn end(&mut self, end: MessagePosition) {
         put_varint(&mut self.out, end.0 - self.time);
         if end.0 == self.time {
             // The hash without its trailing zeros.
@@ -327,7 +327,7 @@ impl Writer {
 }
 
 /// The fingerprint of messages: the XOR of their hashes.
-pub fn fingerprint(items: &[Place]) -> Id {
+pub fn fingerprint(items: &[MessagePosition]) -> Id {
     let mut all = [0; 32];
     for (_, hash) in items {
         for (all, byte) in all.iter_mut().zip(hash) {
@@ -362,7 +362,7 @@ fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
 }
 
 /// Reads a message, whose time is encoded relative to the time of the previous message.
-fn item(from: &mut &[u8], before: u64) -> Result<Place, SyncError> {
+fn item(from: &mut &[u8], before: u64) -> Result<MessagePosition, SyncError> {
     let time = before.checked_add(number(from)?).ok_or(SyncError::Number)?;
     Ok((time, id(from)?))
 }
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     const T: u64 = 1_700_000_000_000_000_000;
-    const END: Place = (T + 3_600_000_000_000, [0; 32]);
+    const END: MessagePosition = (T + 3_600_000_000_000, [0; 32]);
 
     fn hex(text: &str) -> Vec<u8> {
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -380,20 +380,20 @@ mod tests {
         digits.chunks(2).map(byte).collect()
     }
 
-    fn writer() -> Writer {
-        Writer::new(&["/waku/2/rs/1/3".into()], T, 1 << 20)
+    fn writer() -> PayloadWriter {
+        PayloadWriter::new(&["/waku/2/rs/1/3".into()], T, 1 << 20)
     }
 
-    fn read(bytes: &[u8]) -> Payload<'_> {
-        Payload::parse(bytes).unwrap().unwrap()
+    fn read(bytes: &[u8]) -> SyncPayload<'_> {
+        SyncPayload::parse(bytes).unwrap().unwrap()
     }
 
     /// What a payload says of its only range.
-    fn said(bytes: &[u8]) -> Said<'_> {
+    fn said(bytes: &[u8]) -> RangeContent<'_> {
         let payload = read(bytes);
         assert_eq!(payload.pubsub_topics.iter().collect::<Vec<_>>(), ["/waku/2/rs/1/3"]);
         assert!(payload.content_topics.is_empty());
-        let ranges: Vec<Range<'_>> = payload.ranges().collect();
+        let ranges: Vec<SyncRange<'_>> = payload.ranges().collect();
         assert_eq!((payload.start, payload.end, ranges.len()), (T, END.0, 1));
         assert_eq!(ranges[0].end, END);
         ranges[0].said
@@ -409,7 +409,7 @@ mod tests {
         writer_of_print.fingerprint(END, &[0x33; 32]);
         let bytes = hex(&format!("{head} 01 {}", "33".repeat(32)));
         assert_eq!(writer_of_print.finish(), (bytes.clone(), true));
-        assert_eq!(said(&bytes), Said::Fingerprint([0x33; 32]));
+        assert_eq!(said(&bytes), RangeContent::Fingerprint([0x33; 32]));
         for (items, told, bytes) in [
             (
                 [a, (T + 2_000_000_005, [0x44; 32])],
@@ -426,13 +426,13 @@ mod tests {
             writer.items(END, &items, told);
             let bytes = hex(&bytes);
             assert_eq!(writer.finish(), (bytes.clone(), true));
-            let Said::Items(read, as_told) = said(&bytes) else { panic!("are items") };
+            let RangeContent::Items(read, as_told) = said(&bytes) else { panic!("are items") };
             assert_eq!((read.iter().collect::<Vec<_>>(), as_told), (items.to_vec(), told));
         }
         let mut nothing = writer();
         nothing.skip(END);
         assert_eq!(nothing.finish(), (vec![0], false));
-        assert_eq!(Payload::parse(&[0]), Ok(None));
+        assert_eq!(SyncPayload::parse(&[0]), Ok(None));
     }
 
     #[test]
@@ -441,10 +441,10 @@ mod tests {
             hex(&format!("00 00 8080a8b1e39fe7cb17 e807 00 d00f 00 01 01 {}", "aa".repeat(32)));
         let ends: Vec<u64> = read(&skips).ranges().map(|range| range.end.0 - T).collect();
         assert_eq!(ends, [1_000, 3_000, 3_001]);
-        let mut writer = Writer::new(&[], T, 1 << 20);
+        let mut writer = PayloadWriter::new(&[], T, 1 << 20);
         for range in read(&skips).ranges() {
             match range.said {
-                Said::Fingerprint(print) => writer.fingerprint(range.end, &print),
+                RangeContent::Fingerprint(print) => writer.fingerprint(range.end, &print),
                 _ => writer.skip(range.end),
             }
         }
@@ -454,16 +454,16 @@ mod tests {
         let same = hex(&format!("00 00 8080a8b1e39fe7cb17 00 03 000007 01 {}", "aa".repeat(32)));
         let range = read(&same).ranges().next().unwrap();
         assert_eq!((range.end.0, &range.end.1[..4]), (T, &[0, 0, 7, 0][..]));
-        let mut writer = Writer::new(&[], T, 1 << 20);
+        let mut writer = PayloadWriter::new(&[], T, 1 << 20);
         writer.fingerprint(range.end, &[0xaa; 32]);
         assert_eq!(writer.finish().0, same);
         // So a range whose end has a hash is not merged with the skipped range before it.
         let apart =
             hex(&format!("00 00 8080a8b1e39fe7cb17 05 00 00 01 07 00 01 01 {}", "aa".repeat(32)));
-        let mut writer = Writer::new(&[], T, 1 << 20);
+        let mut writer = PayloadWriter::new(&[], T, 1 << 20);
         for range in read(&apart).ranges() {
             match range.said {
-                Said::Fingerprint(print) => writer.fingerprint(range.end, &print),
+                RangeContent::Fingerprint(print) => writer.fingerprint(range.end, &print),
                 _ => writer.skip(range.end),
             }
         }
@@ -472,42 +472,45 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_for_the_next_time() {
-        let items: Vec<Place> = (0..100).map(|at| (T + at, [7; 32])).collect();
-        let mut writer = Writer::new(&[], T, 4_000);
+        let items: Vec<MessagePosition> = (0..100).map(|at| (T + at, [7; 32])).collect();
+        let mut writer = PayloadWriter::new(&[], T, 4_000);
         writer.items((T + 100, [0; 32]), &items, false);
         writer.items((T + 200, [0; 32]), &items, false);
         writer.items((T + 300, [0; 32]), &vec![items[0]; 1_000], false);
         writer.fingerprint((T + 400, [0; 32]), &[1; 32]);
         let (bytes, _) = writer.finish();
         let said: Vec<_> = read(&bytes).ranges().map(|range| range.said).collect();
-        let shape = matches!(said[..], [Said::Items(..), Said::Skip, Said::Fingerprint(_)]);
+        let shape = matches!(
+            said[..],
+            [RangeContent::Items(..), RangeContent::Skip, RangeContent::Fingerprint(_)]
+        );
         assert!(shape && bytes.len() <= 4_000, "{} bytes: {said:?}", bytes.len());
     }
 
     #[test]
     fn what_is_no_payload_is_refused_wherever_it_is_cut() {
         let end = (T + 5, [0; 32]);
-        let mut writer = Writer::new(&["p".into()], T, 1 << 20);
+        let mut writer = PayloadWriter::new(&["p".into()], T, 1 << 20);
         writer.items(end, &[(T, [1; 32]), (T + 1, [0; 32])], false);
         let mut bytes = writer.finish().0;
         for cut in 2..bytes.len() {
             // A payload cut between two ranges would be valid; this one has only one range.
-            let read = Payload::parse(&bytes[..cut]);
+            let read = SyncPayload::parse(&bytes[..cut]);
             assert!(read.is_err() || read.unwrap().unwrap().ranges().count() == 0, "cut at {cut}");
         }
         let last = bytes.len() - 1;
         bytes[last] = 2;
-        assert_eq!(Payload::parse(&bytes), Err(SyncError::Kind));
+        assert_eq!(SyncPayload::parse(&bytes), Err(SyncError::Kind));
         let many = [0, 0, 0, 1, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
-        assert_eq!(Payload::parse(&many), Err(SyncError::Short));
-        let mut writer = Writer::new(&[], T, 1 << 20);
+        assert_eq!(SyncPayload::parse(&many), Err(SyncError::Short));
+        let mut writer = PayloadWriter::new(&[], T, 1 << 20);
         writer.items(end, &[(T, [1; 32]), (T, [1; 32])], false);
-        assert_eq!(Payload::parse(&writer.finish().0), Err(SyncError::Order));
+        assert_eq!(SyncPayload::parse(&writer.finish().0), Err(SyncError::Order));
         // A range that ends before it begins, and too many topics.
-        assert_eq!(Payload::parse(&[0, 0, 5, 0, 1, 9, 0, 0, 1, 7, 0]), Err(SyncError::Order));
+        assert_eq!(SyncPayload::parse(&[0, 0, 5, 0, 1, 9, 0, 0, 1, 7, 0]), Err(SyncError::Order));
         let mut topics = vec![0x81, 8];
         topics.resize(4_000, 0);
-        assert_eq!(Payload::parse(&topics), Err(SyncError::Topics));
+        assert_eq!(SyncPayload::parse(&topics), Err(SyncError::Topics));
     }
 
     #[test]

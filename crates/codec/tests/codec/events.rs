@@ -1,7 +1,7 @@
 //! Events: fields, tags, ids, and all the ways in which one is none.
 
-use hark_codec::crypto::{Verifier, sha256};
-use hark_codec::nostr::{Arena, CheckError, Draft, Event, VerifiedEvent, canonical};
+use hark_codec::crypto::{SignatureVerifier, sha256};
+use hark_codec::nostr::{CheckError, Event, EventArena, EventDraft, VerifiedEvent, canonical};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -53,7 +53,7 @@ fn refusals_say_what_is_wrong() {
     }
     let mut bytes = good.into_bytes();
     bytes[3] = 0xff;
-    let error = Event::parse(&bytes, &mut Arena::new()).unwrap_err();
+    let error = Event::parse(&bytes, &mut EventArena::new()).unwrap_err();
     assert_eq!(error.to_string(), "invalid: not valid UTF-8");
 }
 
@@ -64,7 +64,7 @@ fn limits_are_still_accepted() {
         event_json("9007199254740991", "65535", "[[\"\"]]", "\"\""),
         format!(" \n{}\t\r ", with_tags("[ [ \"e\" , \"\" ] , [\"-\"] ]")),
     ] {
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         assert_same(&Event::parse(json.as_bytes(), &mut arena).unwrap(), &json);
     }
 }
@@ -74,7 +74,7 @@ fn tags_that_a_relay_acts_on() {
     let json = with_tags(
         r#"[["d"],["d","x"],["e"],["e","1","r"],["expiration","1700000001"],["-"],["title","T"],["title","U"],["é","v"],["\u0074","n\nl"],["tt","v"]]"#,
     );
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
     assert_eq!((event.d(), event.first_value("d")), ("", Some("x")));
     assert_eq!((event.first_value("title"), event.first_value("none")), (Some("T"), None));
@@ -85,7 +85,7 @@ fn tags_that_a_relay_acts_on() {
     assert_eq!((tag.name(), tag.len(), tag.get(2), tag.get(3)), ("e", 3, Some("r"), None));
     for odd in ["", "-1", "+1", "1.5", " 1", "99999999999999999999"] {
         let json = with_tags(&format!(r#"[["expiration","{odd}"]]"#));
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         assert_eq!(Event::parse(json.as_bytes(), &mut arena).unwrap().expiration(), None, "{odd}");
     }
 }
@@ -109,14 +109,14 @@ fn our_own_signed_vectors_hold() {
         &[&["e", &id, "wss://relay.example/", "root"], &["p", &id], &["-"], &["t", "\u{1}\"tag\""]],
         &[&["d", ""], &["expiration", "1800000000"], &["emoji", "é", "🤙"]],
     ];
-    let mut verifier = Verifier::new(4);
+    let mut verifier = SignatureVerifier::new(4);
     let mut count = 0;
     for (n, content) in contents.into_iter().enumerate() {
         for (m, tags) in tags.into_iter().enumerate() {
             let draft =
-                Draft { created_at: 1_700_000_000 + n as u64, kind: m as u16, tags, content };
+                EventDraft { created_at: 1_700_000_000 + n as u64, kind: m as u16, tags, content };
             let json = signed(n as u8, draft);
-            let mut arena = Arena::new();
+            let mut arena = EventArena::new();
             let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
             VerifiedEvent::check(event, &mut verifier).unwrap();
             let mut written = Vec::new();
@@ -124,7 +124,7 @@ fn our_own_signed_vectors_hold() {
             assert_eq!(written, json.as_bytes());
 
             let later = json.replace("created_at\":17", "created_at\":18");
-            let mut arena = Arena::new();
+            let mut arena = EventArena::new();
             let event = Event::parse(later.as_bytes(), &mut arena).unwrap();
             let error = VerifiedEvent::check(event, &mut verifier).unwrap_err();
             assert_eq!(error, CheckError::Id);
@@ -138,7 +138,7 @@ fn our_own_signed_vectors_hold() {
 #[test]
 fn canonical_bytes_are_those_of_json_stringify() {
     let json = event_json("5", "7", r#"[["a","\u0001\/"],["b"]]"#, r#""\u001F\u2028é""#);
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
     let mut out = Vec::new();
     canonical::write_canonical(&mut out, &event);
@@ -150,14 +150,14 @@ fn canonical_bytes_are_those_of_json_stringify() {
 
 #[test]
 fn cut_or_changed_bytes_never_panic() {
-    let draft = Draft {
+    let draft = EventDraft {
         created_at: 1_700_000_000,
         kind: 1,
         tags: &[&["e", "\u{1}\"x\""], &["t", "🤙"]],
         content: "a\n\u{2}é🤙",
     };
     let json = signed(0, draft).replace("🤙", "\\ud83e\\udd19").into_bytes();
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     for cut in 0..json.len() {
         assert!(Event::parse(&json[..cut], &mut arena).is_err(), "cut at {cut}");
     }
@@ -189,7 +189,7 @@ proptest! {
             event_json("1", "1", &tags, &spell(&content, choices))
         };
         let json = spelled(&choices);
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
         assert_same(&event, &json);
 
@@ -203,7 +203,7 @@ proptest! {
         // Written once, it is in our own spelling: the fast path, and the same bytes again.
         let mut written = Vec::new();
         event.write_json(&mut written);
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let again = Event::parse(&written, &mut arena).unwrap();
         prop_assert_eq!(again.compute_id(), event.compute_id());
         let mut twice = Vec::new();
@@ -213,6 +213,6 @@ proptest! {
 
     #[test]
     fn any_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Event::parse(&bytes, &mut Arena::new());
+        let _ = Event::parse(&bytes, &mut EventArena::new());
     }
 }

@@ -1,6 +1,6 @@
 //! Filters: what they say, what they match, and what is refused.
 
-use hark_codec::nostr::{Arena, Encoder, Event, Filter};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter};
 use hark_codec::record::Record;
 use proptest::prelude::*;
 
@@ -100,10 +100,10 @@ fn refusals_say_what_is_wrong() {
 fn matching_looks_at_first_values_of_single_letter_tags() {
     let (author, id) = (format!("{:064}", 2), format!("{:064}", 1));
     let json = event_json("100", "7", r#"[["t","a","b"],["t","\"c"],["title","x"],["e"]]"#, "\"\"");
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
     let mut bytes = Vec::new();
-    Encoder::default().encode(&event, &[(1, b"a")], &mut bytes);
+    EventEncoder::default().encode(&event, &[(1, b"a")], &mut bytes);
     let record = Record::new(&bytes).unwrap();
     let table = [
         ("{}".to_owned(), true),

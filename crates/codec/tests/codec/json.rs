@@ -1,6 +1,6 @@
 //! Strings in every spelling, and what is no JSON.
 
-use hark_codec::nostr::{Arena, Event, Filter, json};
+use hark_codec::nostr::{Event, EventArena, Filter, json};
 use proptest::prelude::*;
 
 use crate::support::{assert_same, error_of, spell, text, with_content, with_tags};
@@ -19,7 +19,7 @@ fn strings_are_read_and_rewritten_in_one_spelling() {
     ];
     for (input, expected) in table {
         let json = with_content(input);
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
         assert_same(&event, &json);
         let mut out = Vec::new();
@@ -64,7 +64,7 @@ fn unknown_fields_are_skipped_but_must_be_json() {
     for extra in good {
         let json = with_extra(extra);
         let mut out = Vec::new();
-        Event::parse(json.as_bytes(), &mut Arena::new()).unwrap().write_json(&mut out);
+        Event::parse(json.as_bytes(), &mut EventArena::new()).unwrap().write_json(&mut out);
         assert_eq!(out, with_tags("[]").as_bytes(), "unknown fields are not written: {extra}");
     }
     let bad = [
@@ -90,7 +90,7 @@ proptest! {
     #[test]
     fn any_spelling_reads_as_serde_reads_it(text in text(), choices in prop::collection::vec(any::<u8>(), 0..9)) {
         let json = with_content(&spell(&text, &choices));
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
         prop_assert_eq!(event.content(), &text);
         assert_same(&event, &json);
@@ -131,7 +131,7 @@ proptest! {
         let mut json = with_content("").into_bytes();
         let at = json.windows(9).position(|part| part == b"content\":").unwrap() + 9;
         json.splice(at..at, [&b"\""[..], &bytes, b"\""].concat());
-        let mut arena = Arena::new();
+        let mut arena = EventArena::new();
         let ours = Event::parse(&json, &mut arena).ok().map(|event| event.content().to_owned());
         let theirs = serde_json::from_slice::<serde_json::Value>(&json);
         let theirs = theirs.ok().and_then(|value| Some(value["content"].as_str()?.to_owned()));

@@ -1,12 +1,12 @@
 //! Client messages, and what a refusal still knows.
 
-use hark_codec::nostr::{About, ClientMessage, Inbox};
+use hark_codec::nostr::{ClientMessage, MessageBuffers, RefusalSubject};
 use proptest::prelude::*;
 
 use crate::support::{with_content, with_tags};
 
 /// A message as one line, so that a table can hold it.
-fn seen(bytes: &[u8], inbox: &mut Inbox) -> String {
+fn seen(bytes: &[u8], inbox: &mut MessageBuffers) -> String {
     match ClientMessage::parse(bytes, inbox) {
         Ok(ClientMessage::Event(event)) => format!("event {:?}", event.content()),
         Ok(ClientMessage::Auth(event)) => format!("auth {:?}", event.content()),
@@ -19,10 +19,10 @@ fn seen(bytes: &[u8], inbox: &mut Inbox) -> String {
         Ok(ClientMessage::NegMsg { sub, message }) => format!("neg-msg {sub:?} {message}"),
         Ok(ClientMessage::NegClose { sub }) => format!("neg-close {sub:?}"),
         Err(error) => match error.about {
-            About::Nothing => format!("NOTICE {error}"),
-            About::Event(id) => format!("OK {} {error}", id[31]),
-            About::Sub(sub) => format!("CLOSED {sub:?} {error}"),
-            About::Neg(sub) => format!("NEG-ERR {sub:?} {error}"),
+            RefusalSubject::Nothing => format!("NOTICE {error}"),
+            RefusalSubject::Event(id) => format!("OK {} {error}", id[31]),
+            RefusalSubject::Sub(sub) => format!("CLOSED {sub:?} {error}"),
+            RefusalSubject::Neg(sub) => format!("NEG-ERR {sub:?} {error}"),
         },
     }
 }
@@ -105,7 +105,7 @@ fn every_message_and_every_refusal() {
             r#"NEG-ERR "n" invalid: comparison message is not lowercase hex"#.into(),
         ),
     ];
-    let mut inbox = Inbox::new(3);
+    let mut inbox = MessageBuffers::new(3);
     for (json, expected) in table {
         let got = seen(json.as_bytes(), &mut inbox);
 
@@ -123,7 +123,7 @@ fn cut_or_changed_bytes_never_panic() {
         r#"["NEG-OPEN","n",{"since":1},"61ff"]"#.into(),
         r#"["CLOSE","s"]"#.into(),
     ];
-    let mut inbox = Inbox::new(8);
+    let mut inbox = MessageBuffers::new(8);
     for message in messages {
         let bytes = message.into_bytes();
         for cut in 0..bytes.len() {
@@ -145,6 +145,6 @@ proptest! {
         start in prop::sample::select(vec!["", "[", "[\"EVENT\",{", "[\"REQ\",\"s\",{", "[\"NEG-OPEN\",\""]),
         rest in prop::collection::vec(any::<u8>(), 0..100),
     ) {
-        seen(&[start.as_bytes(), &rest].concat(), &mut Inbox::new(8));
+        seen(&[start.as_bytes(), &rest].concat(), &mut MessageBuffers::new(8));
     }
 }

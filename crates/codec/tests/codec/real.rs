@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use hark_codec::crypto::Verifier;
-use hark_codec::nostr::{Arena, Event, VerifiedEvent};
+use hark_codec::crypto::SignatureVerifier;
+use hark_codec::nostr::{Event, EventArena, VerifiedEvent};
 
 use crate::support::assert_same;
 
@@ -16,8 +16,8 @@ fn ids_and_signatures_of_real_events_hold() {
         println!("SKIPPED: no real events at {}; name a file by HARK_REAL_EVENTS", path.display());
         return;
     };
-    let mut verifier = Verifier::new(1024);
-    let mut arena = Arena::new();
+    let mut verifier = SignatureVerifier::new(1024);
+    let mut arena = EventArena::new();
     let mut count = 0;
     for (n, line) in lines.lines().enumerate() {
         let event = Event::parse(line.as_bytes(), &mut arena)
@@ -27,7 +27,7 @@ fn ids_and_signatures_of_real_events_hold() {
             .unwrap_or_else(|error| panic!("line {}: {error}", n + 1));
         let mut written = Vec::new();
         event.write_json(&mut written);
-        let again = Event::parse(&written, &mut Arena::new()).map(|event| event.compute_id());
+        let again = Event::parse(&written, &mut EventArena::new()).map(|event| event.compute_id());
         assert_eq!(again.as_ref(), Ok(event.id()), "line {}, written again", n + 1);
         count += 1;
     }

@@ -1,16 +1,16 @@
 //! Events as records: labels, JSON and back.
 
-use hark_codec::nostr::{Arena, Encoder, Event, EventRecord, binary::LABEL_LEN_MAX};
+use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, binary::LABEL_LEN_MAX};
 use hark_codec::record::Record;
 use proptest::prelude::*;
 
 use crate::support::{event_json, spell, text, with_tags};
 
 fn encoded(json: &str, private: &[(u8, &[u8])]) -> Vec<u8> {
-    let mut arena = Arena::new();
+    let mut arena = EventArena::new();
     let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
     let mut out = Vec::new();
-    Encoder::default().encode(&event, private, &mut out);
+    EventEncoder::default().encode(&event, private, &mut out);
     let record = Record::new(&out).unwrap();
     record.check().unwrap();
 

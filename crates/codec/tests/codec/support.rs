@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use hark_codec::crypto::Keys;
-use hark_codec::nostr::{Arena, Draft, Event};
+use hark_codec::crypto::KeyPair;
+use hark_codec::nostr::{Event, EventArena, EventDraft};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -25,19 +25,19 @@ pub(crate) fn with_content(content: &str) -> String {
 
 /// Parses, and says what is wrong in the words that the client gets.
 pub(crate) fn error_of(json: &str) -> String {
-    match Event::parse(json.as_bytes(), &mut Arena::new()) {
+    match Event::parse(json.as_bytes(), &mut EventArena::new()) {
         Ok(event) => format!("parsed: {event:?}"),
         Err(error) => error.to_string(),
     }
 }
 
-pub(crate) fn keys(number: u8) -> Keys {
+pub(crate) fn keys(number: u8) -> KeyPair {
     let mut secret = [0; 32];
     secret[31] = number + 1;
-    Keys::from_secret(secret).unwrap()
+    KeyPair::from_secret(secret).unwrap()
 }
 
-pub(crate) fn signed(number: u8, draft: Draft<'_>) -> String {
+pub(crate) fn signed(number: u8, draft: EventDraft<'_>) -> String {
     let mut out = Vec::new();
     draft.sign(&keys(number), &mut out);
     String::from_utf8(out).unwrap()

@@ -1,11 +1,11 @@
 //! The conditions on which an event is accepted, and the private labels of its record.
 
-use hark_archive::admission::Refusal;
+use hark_archive::effects::Refusal;
 use hark_archive::limits::Limits;
 use hark_archive::{Key, Outcome};
-use hark_codec::nostr::{Arena, Event};
+use hark_codec::nostr::{Event, EventArena};
 
-use super::rules::{Class, DELETED_KINDS_MAX, SLOT, VANISH, class, deletes_too_many_kinds};
+use super::rules::{DELETED_KINDS_MAX, KindClass, SLOT, VANISH, class, deletes_too_many_kinds};
 
 /// Kind of the answer to an AUTH challenge: never stored, never forwarded (NIP-42).
 pub const AUTH: u16 = 22_242;
@@ -52,9 +52,9 @@ pub fn plain(url: &str) -> String {
 
 /// The private labels of an event's record.
 #[derive(Clone, Copy, Debug)]
-pub struct Private<'a>(Option<(u8, &'a [u8])>);
+pub struct PrivateLabels<'a>(Option<(u8, &'a [u8])>);
 
-impl<'a> Private<'a> {
+impl<'a> PrivateLabels<'a> {
     /// The private labels of `event` at the relay with the URLs `own`.
     pub fn of(event: &Event<'a>, own: &OwnUrls) -> Self {
         let names_us = || {
@@ -62,8 +62,8 @@ impl<'a> Private<'a> {
             relays.filter_map(|tag| tag.get(1)).any(|url| url == "ALL_RELAYS" || own.have(url))
         };
         Self(match class(u32::from(event.kind())) {
-            Class::Addressable => Some((SLOT, event.d().as_bytes())),
-            Class::Regular if event.kind() == VANISH_KIND && names_us() => Some((VANISH, b"")),
+            KindClass::Addressable => Some((SLOT, event.d().as_bytes())),
+            KindClass::Regular if event.kind() == VANISH_KIND && names_us() => Some((VANISH, b"")),
             _ => None,
         })
     }
@@ -76,7 +76,7 @@ impl<'a> Private<'a> {
 
 /// Whether an event is only forwarded, and never stored.
 pub fn is_ephemeral(event: &Event<'_>) -> bool {
-    class(u32::from(event.kind())) == Class::Ephemeral
+    class(u32::from(event.kind())) == KindClass::Ephemeral
 }
 
 /// Returns why an event is refused, whatever its signature, or `None` if it is accepted. Cheap
@@ -88,7 +88,7 @@ pub fn refusal(
     limits: &Limits,
     now_s: u64,
     proven: &[Key],
-    arena: &mut Arena,
+    arena: &mut EventArena,
 ) -> Option<String> {
     let (tags, time) = (event.tag_count(), event.created_at());
     if event_bytes > limits.event_bytes_max {

@@ -1,20 +1,20 @@
 //! Events as lines: each line is the JSON of an event, as clients send it.
 
 use hark_archive::{Id, Record};
-use hark_codec::crypto::Verifier;
-use hark_codec::nostr::{Arena, CheckError, Encoder, Event, VerifiedEvent};
+use hark_codec::crypto::SignatureVerifier;
+use hark_codec::nostr::{CheckError, Event, EventArena, EventEncoder, VerifiedEvent};
 
-use super::admit::{OwnUrls, Private};
-use super::rules::{Class, class};
-use crate::{LineFault, Lines, ReadLine, ReadTerms};
+use super::admit::{OwnUrls, PrivateLabels};
+use super::rules::{KindClass, class};
+use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
 /// Number of parsed keys that a reader caches: events of one author often follow each other.
 const KEY_SLOTS: usize = 4096;
 
 /// Lines of events.
-pub(super) struct Events;
+pub(super) struct EventLines;
 
-impl Lines for Events {
+impl LineFormat for EventLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         line.extend_from_slice(record.wire());
     }
@@ -23,26 +23,26 @@ impl Lines for Events {
         true
     }
 
-    fn reader(&self, terms: &ReadTerms) -> Box<dyn ReadLine> {
-        Box::new(Reader {
+    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader> {
+        Box::new(EventLineReader {
             own_urls: OwnUrls::new(terms.own_urls.iter().cloned()),
             terms: terms.clone(),
-            arena: Arena::new(),
-            encoder: Encoder::default(),
-            verifier: Verifier::new(KEY_SLOTS),
+            arena: EventArena::new(),
+            encoder: EventEncoder::default(),
+            verifier: SignatureVerifier::new(KEY_SLOTS),
         })
     }
 }
 
-struct Reader {
-    terms: ReadTerms,
+struct EventLineReader {
+    terms: ReadOptions,
     own_urls: OwnUrls,
-    arena: Arena,
-    encoder: Encoder,
-    verifier: Verifier,
+    arena: EventArena,
+    encoder: EventEncoder,
+    verifier: SignatureVerifier,
 }
 
-impl ReadLine for Reader {
+impl LineReader for EventLineReader {
     fn read(
         &mut self,
         line: &[u8],
@@ -54,7 +54,7 @@ impl ReadLine for Reader {
         }
         let event = Event::parse(line, &mut self.arena)
             .map_err(|error| LineFault::Malformed(error.to_string()))?;
-        if class(u32::from(event.kind())) == Class::Ephemeral {
+        if class(u32::from(event.kind())) == KindClass::Ephemeral {
             return Err(LineFault::Ephemeral);
         }
         if event.expiration().is_some_and(|at| at <= self.terms.now_s) {
@@ -71,7 +71,7 @@ impl ReadLine for Reader {
             }
         }
         record.clear();
-        let private = Private::of(&event, &self.own_urls);
+        let private = PrivateLabels::of(&event, &self.own_urls);
         self.encoder.encode(&event, private.labels(), record);
         Ok(())
     }

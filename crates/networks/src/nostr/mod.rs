@@ -1,8 +1,8 @@
 //! Nostr (NIP-01): events that replace and delete each other.
 
-use hark_archive::admission::Rules;
+use hark_archive::effects::Rules;
 
-use crate::{Filters, Lines, Nature, Network};
+use crate::{Filters, LineFormat, Network, RecordProperties};
 
 pub mod admit;
 mod filters;
@@ -23,16 +23,16 @@ impl Network for Nostr {
         "events"
     }
 
-    fn nature(&self) -> Nature {
-        Nature { units_per_s: 1, one_kind: false, common_labels: &[], listed_labels: &[] }
+    fn nature(&self) -> RecordProperties {
+        RecordProperties { units_per_s: 1, one_kind: false, common_labels: &[], listed_labels: &[] }
     }
 
     fn rules(&self) -> Box<dyn Rules> {
         Box::new(rules::NostrRules)
     }
 
-    fn lines(&self) -> &dyn Lines {
-        &lines::Events
+    fn lines(&self) -> &dyn LineFormat {
+        &lines::EventLines
     }
 
     fn filters(&self) -> &dyn Filters {

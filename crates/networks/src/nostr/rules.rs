@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hark_archive::admission::{Effects, Forbidding, Refusal, Rules};
+use hark_archive::effects::{Effects, Prohibition, Refusal, Rules};
 use hark_archive::query::{LabelSet, Query};
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
@@ -23,7 +23,7 @@ const GIFT_WRAP: u32 = 1059;
 
 /// Which events of a kind are kept (NIP-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum KindClass {
     /// All are kept.
     Regular,
     /// The newest of an author and kind is kept.
@@ -35,12 +35,12 @@ pub enum Class {
 }
 
 /// The class of a kind.
-pub fn class(kind: u32) -> Class {
+pub fn class(kind: u32) -> KindClass {
     match kind {
-        0 | 3 | 10_000..=19_999 => Class::Replaceable,
-        20_000..=29_999 => Class::Ephemeral,
-        30_000..=39_999 => Class::Addressable,
-        _ => Class::Regular,
+        0 | 3 | 10_000..=19_999 => KindClass::Replaceable,
+        20_000..=29_999 => KindClass::Ephemeral,
+        30_000..=39_999 => KindClass::Addressable,
+        _ => KindClass::Regular,
     }
 }
 
@@ -67,7 +67,7 @@ impl Rules for NostrRules {
             }
         }
         match class(kind) {
-            Class::Replaceable => {
+            KindClass::Replaceable => {
                 refuse_address(author, kind, b"", time, effects);
                 effects.slot = Some(Query {
                     authors: Some(vec![*author]),
@@ -75,7 +75,7 @@ impl Rules for NostrRules {
                     ..Query::default()
                 });
             }
-            Class::Addressable => {
+            KindClass::Addressable => {
                 let d = record.labels().find(|(name, _)| *name == SLOT).map_or(&[][..], |(_, d)| d);
                 refuse_address(author, kind, d, time, effects);
                 effects.slot = Some(Query {
@@ -85,7 +85,7 @@ impl Rules for NostrRules {
                     ..Query::default()
                 });
             }
-            Class::Regular | Class::Ephemeral => {}
+            KindClass::Regular | KindClass::Ephemeral => {}
         }
         match kind {
             DELETION => erase_deleted(record, author, effects),
@@ -109,14 +109,14 @@ impl Rules for NostrRules {
 }
 
 /// A request to vanish by the author that covers events up to `time` or later.
-fn vanish(author: &Key, time: u64) -> Forbidding<'_> {
+fn vanish(author: &Key, time: u64) -> Prohibition<'_> {
     let label = (VANISH, &b""[..]);
-    Forbidding { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
+    Prohibition { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
 }
 
 /// A deletion by the author that has this label, made at `from` or later.
-fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Forbidding<'a> {
-    Forbidding { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
+fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Prohibition<'a> {
+    Prohibition { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
 
 /// Refuses an event at an address (`kind:pubkey:d`) that its author deleted at `time` or later.
@@ -161,8 +161,8 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
     let addresses = record.labels().filter(|(name, _)| *name == b'a');
     for (kind, d) in addresses.filter_map(|(_, address)| own_address(address, author)) {
         match class(kind) {
-            Class::Addressable => addressable.entry(kind).or_default().push(d.into()),
-            Class::Replaceable if d.is_empty() => replaceable.push(kind),
+            KindClass::Addressable => addressable.entry(kind).or_default().push(d.into()),
+            KindClass::Replaceable if d.is_empty() => replaceable.push(kind),
             _ => {}
         }
     }
@@ -214,14 +214,20 @@ fn own_address<'a>(address: &'a [u8], author: &Key) -> Option<(u32, &'a [u8])> {
 
 #[cfg(test)]
 mod tests {
-    use hark_codec::record::{self, Head, Place};
+    use hark_codec::record::{self, LabelPosition, RecordHeader};
 
     use super::*;
 
     fn erases(addresses: &[String]) -> Vec<Query> {
-        let head =
-            Head { id: [9; 32], time: 10, author: Some([1; 32]), kind: DELETION, expires: None };
-        let labels = addresses.iter().map(|address| (b'a', Place::Bytes(address.as_bytes())));
+        let head = RecordHeader {
+            id: [9; 32],
+            time: 10,
+            author: Some([1; 32]),
+            kind: DELETION,
+            expires: None,
+        };
+        let labels =
+            addresses.iter().map(|address| (b'a', LabelPosition::Bytes(address.as_bytes())));
         let mut bytes = Vec::new();
         record::write(&mut bytes, &head, b"", labels);
         let mut effects = Effects::default();

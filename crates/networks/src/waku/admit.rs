@@ -7,7 +7,7 @@ use super::NS_PER_S;
 
 /// Bounds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct MessageBounds {
     /// Maximum length of a message, in bytes.
     pub message_bytes_max: usize,
     /// How far a message's time may lie before or after now, in ns; `None` for no bound. Messages
@@ -15,7 +15,7 @@ pub struct Bounds {
     pub window_ns: Option<u64>,
 }
 
-impl Default for Bounds {
+impl Default for MessageBounds {
     /// The bounds of The Waku Network (RFC 64/WAKU2-NETWORK) and of nwaku.
     fn default() -> Self {
         Self { message_bytes_max: 150 << 10, window_ns: Some(20_000_000_000) }
@@ -24,7 +24,7 @@ impl Default for Bounds {
 
 /// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum MessageRefusal {
     /// This node would have to relay the message, but it relays none.
     #[error(
         "Failed to publish: this node keeps messages and passes none on ([waku] `forward`); publish \
@@ -43,7 +43,7 @@ pub enum Refusal {
     /// No client could query a message without a content topic.
     #[error("the message has no content topic")]
     Topic,
-    /// See [`Bounds::message_bytes_max`].
+    /// See [`MessageBounds::message_bytes_max`].
     #[error("the message has {0} bytes, more than the {1} that one may have")]
     Size(usize, usize),
     /// See [`META_MAX`].
@@ -52,44 +52,49 @@ pub enum Refusal {
     /// A stored message needs a time that the archive can hold.
     #[error("the message has no timestamp")]
     NoTime,
-    /// See [`Bounds::window_ns`].
+    /// See [`MessageBounds::window_ns`].
     #[error("the message's timestamp lies more than {0} s back")]
     TooOld(u64),
-    /// See [`Bounds::window_ns`].
+    /// See [`MessageBounds::window_ns`].
     #[error("the message's timestamp lies more than {0} s ahead")]
     TooFar(u64),
 }
 
-impl Bounds {
+impl MessageBounds {
     /// Checks whether a message that has just been published is accepted. `bytes` is its length.
-    pub fn admit(&self, message: &Message<'_>, bytes: usize, now_ns: u64) -> Result<(), Refusal> {
+    pub fn admit(
+        &self,
+        message: &Message<'_>,
+        bytes: usize,
+        now_ns: u64,
+    ) -> Result<(), MessageRefusal> {
         let time = self.admit_old(message, bytes)?;
         let Some(window) = self.window_ns else { return Ok(()) };
         let window_s = window / NS_PER_S;
         match time {
-            time if time < now_ns.saturating_sub(window) => Err(Refusal::TooOld(window_s)),
-            time if time > now_ns.saturating_add(window) => Err(Refusal::TooFar(window_s)),
+            time if time < now_ns.saturating_sub(window) => Err(MessageRefusal::TooOld(window_s)),
+            time if time > now_ns.saturating_add(window) => Err(MessageRefusal::TooFar(window_s)),
             _ => Ok(()),
         }
     }
 
-    /// Like [`Bounds::admit`], for a message of any age. Returns the message's time.
-    pub fn admit_old(&self, message: &Message<'_>, bytes: usize) -> Result<u64, Refusal> {
+    /// Like [`MessageBounds::admit`], for a message of any age. Returns the message's time.
+    pub fn admit_old(&self, message: &Message<'_>, bytes: usize) -> Result<u64, MessageRefusal> {
         if message.payload.is_empty() {
-            return Err(Refusal::Payload);
+            return Err(MessageRefusal::Payload);
         }
         if message.content_topic.is_empty() {
-            return Err(Refusal::Topic);
+            return Err(MessageRefusal::Topic);
         }
         if bytes > self.message_bytes_max {
-            return Err(Refusal::Size(bytes, self.message_bytes_max));
+            return Err(MessageRefusal::Size(bytes, self.message_bytes_max));
         }
         let meta = message.meta.map_or(0, <[u8]>::len);
         if meta > META_MAX {
-            return Err(Refusal::Meta(meta));
+            return Err(MessageRefusal::Meta(meta));
         }
         let time = message.timestamp.and_then(|time| u64::try_from(time).ok());
-        time.filter(|time| *time > 0).ok_or(Refusal::NoTime)
+        time.filter(|time| *time > 0).ok_or(MessageRefusal::NoTime)
     }
 }
 
@@ -99,7 +104,7 @@ mod tests {
 
     #[test]
     fn bounds_hold_to_the_last_one() {
-        let bounds = Bounds { message_bytes_max: 100, window_ns: Some(10) };
+        let bounds = MessageBounds { message_bytes_max: 100, window_ns: Some(10) };
         let good = Message {
             payload: b"payload",
             content_topic: "/a/1/b/c",
@@ -109,22 +114,22 @@ mod tests {
         let meta = [0; META_MAX + 1];
         for (message, bytes, now, expected) in [
             (good, 100, 1_000, Ok(())),
-            (good, 101, 1_000, Err(Refusal::Size(101, 100))),
+            (good, 101, 1_000, Err(MessageRefusal::Size(101, 100))),
             (good, 1, 990, Ok(())),
             (good, 1, 1_010, Ok(())),
-            (good, 1, 989, Err(Refusal::TooFar(0))),
-            (good, 1, 1_011, Err(Refusal::TooOld(0))),
-            (Message { timestamp: None, ..good }, 1, 0, Err(Refusal::NoTime)),
-            (Message { timestamp: Some(0), ..good }, 1, 0, Err(Refusal::NoTime)),
-            (Message { timestamp: Some(-1), ..good }, 1, 0, Err(Refusal::NoTime)),
-            (Message { content_topic: "", ..good }, 1, 1_000, Err(Refusal::Topic)),
-            (Message { payload: b"", ..good }, 1, 1_000, Err(Refusal::Payload)),
+            (good, 1, 989, Err(MessageRefusal::TooFar(0))),
+            (good, 1, 1_011, Err(MessageRefusal::TooOld(0))),
+            (Message { timestamp: None, ..good }, 1, 0, Err(MessageRefusal::NoTime)),
+            (Message { timestamp: Some(0), ..good }, 1, 0, Err(MessageRefusal::NoTime)),
+            (Message { timestamp: Some(-1), ..good }, 1, 0, Err(MessageRefusal::NoTime)),
+            (Message { content_topic: "", ..good }, 1, 1_000, Err(MessageRefusal::Topic)),
+            (Message { payload: b"", ..good }, 1, 1_000, Err(MessageRefusal::Payload)),
             (Message { meta: Some(&meta[1..]), ..good }, 1, 1_000, Ok(())),
-            (Message { meta: Some(&meta), ..good }, 1, 1_000, Err(Refusal::Meta(65))),
+            (Message { meta: Some(&meta), ..good }, 1, 1_000, Err(MessageRefusal::Meta(65))),
         ] {
             assert_eq!(bounds.admit(&message, bytes, now), expected, "{message:?} at {now}");
         }
-        let any = Bounds { window_ns: None, ..bounds };
+        let any = MessageBounds { window_ns: None, ..bounds };
         assert_eq!(any.admit(&good, 1, u64::MAX), Ok(()));
         assert_eq!(bounds.admit_old(&good, 1), Ok(1_000));
     }

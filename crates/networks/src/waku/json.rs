@@ -52,7 +52,7 @@ impl<'d> Deserialize<'d> for Base64 {
 /// A message with its hash and its pubsub topic: an element of a response, or a line of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Kept {
+pub struct StoredMessage {
     message_hash: Option<String>,
     /// The message.
     pub message: OwnedMessage,
@@ -60,7 +60,7 @@ pub struct Kept {
     pub pubsub_topic: String,
 }
 
-impl Kept {
+impl StoredMessage {
     /// Computes the message's hash. The flag is false if the JSON states a different hash.
     pub fn hash(&self) -> (Id, bool) {
         let hash = self.message.message().hash(&self.pubsub_topic);
@@ -143,7 +143,7 @@ fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
 mod tests {
     use super::*;
     use hark_archive::Record;
-    use hark_codec::waku::Encoder;
+    use hark_codec::waku::MessageEncoder;
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
 
@@ -185,15 +185,15 @@ mod tests {
                 ..Message::default()
             };
             let (hash, mut record) = (message.hash(PUBSUB), Vec::new());
-            Encoder::default().encode(&message, PUBSUB, &hash, &mut record);
+            MessageEncoder::default().encode(&message, PUBSUB, &hash, &mut record);
             let mut line = Vec::new();
             put_kept(&mut line, &MessageRecord::new(Record::new(&record).unwrap()), true);
-            let kept: Kept = serde_json::from_slice(&line).unwrap();
+            let kept: StoredMessage = serde_json::from_slice(&line).unwrap();
             assert_eq!(kept.pubsub_topic, PUBSUB);
             assert_eq!(kept.hash(), (hash, true));
             let read = kept.message.message();
             assert_eq!(read, Message { ephemeral: Some(false), ..message });
-            let other = Kept { message_hash: Some("00".repeat(32)), ..kept };
+            let other = StoredMessage { message_hash: Some("00".repeat(32)), ..kept };
             assert!(!other.hash().1);
         }
         let wrong = serde_json::from_str::<OwnedMessage>("{\"payload\":\"?\"}").unwrap_err();

@@ -1,39 +1,39 @@
 //! Messages as lines: each line is an element of a response of nwaku's REST API for its store.
 
 use hark_archive::{Id, Record};
-use hark_codec::waku::{Encoder, MessageRecord};
+use hark_codec::waku::{MessageEncoder, MessageRecord};
 
-use super::admit::{Bounds, Refusal};
-use super::json::{Kept, put_kept};
-use crate::{LineFault, Lines, ReadLine, ReadTerms};
+use super::admit::{MessageBounds, MessageRefusal};
+use super::json::{StoredMessage, put_kept};
+use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
 /// Lines of messages.
-pub(super) struct Messages;
+pub(super) struct MessageLines;
 
-impl Lines for Messages {
+impl LineFormat for MessageLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         put_kept(line, &MessageRecord::new(*record), true);
     }
 
-    fn reader(&self, terms: &ReadTerms) -> Box<dyn ReadLine> {
-        let bounds = Bounds { message_bytes_max: terms.record_bytes_max, window_ns: None };
-        Box::new(Reader { bounds, encoder: Encoder::default() })
+    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader> {
+        let bounds = MessageBounds { message_bytes_max: terms.record_bytes_max, window_ns: None };
+        Box::new(MessageLineReader { bounds, encoder: MessageEncoder::default() })
     }
 }
 
-struct Reader {
-    bounds: Bounds,
-    encoder: Encoder,
+struct MessageLineReader {
+    bounds: MessageBounds,
+    encoder: MessageEncoder,
 }
 
-impl ReadLine for Reader {
+impl LineReader for MessageLineReader {
     fn read(
         &mut self,
         line: &[u8],
         is_kept: &dyn Fn(&Id) -> bool,
         record: &mut Vec<u8>,
     ) -> Result<(), LineFault> {
-        let kept: Kept = serde_json::from_slice(line)
+        let kept: StoredMessage = serde_json::from_slice(line)
             .map_err(|error| LineFault::Malformed(error.to_string()))?;
         let message = kept.message.message();
         if message.ephemeral == Some(true) {
@@ -42,7 +42,7 @@ impl ReadLine for Reader {
         // The message's encoded length is not known, but its payload is nearly all of it.
         match self.bounds.admit_old(&message, message.payload.len()) {
             Ok(_) => {}
-            Err(refusal @ Refusal::Size(..)) => {
+            Err(refusal @ MessageRefusal::Size(..)) => {
                 return Err(LineFault::TooLarge(refusal.to_string()));
             }
             Err(refusal) => return Err(LineFault::Malformed(refusal.to_string())),

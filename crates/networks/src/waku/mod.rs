@@ -1,9 +1,9 @@
 //! Waku (RFC 13/WAKU2-STORE): messages that are all kept, with times in nanoseconds.
 
-use hark_archive::admission::{KeepAll, Rules};
+use hark_archive::effects::{KeepAll, Rules};
 use hark_codec::waku::topic;
 
-use crate::{Filters, Lines, Nature, Network};
+use crate::{Filters, LineFormat, Network, RecordProperties};
 
 pub mod admit;
 mod filters;
@@ -27,9 +27,9 @@ impl Network for Waku {
         "messages"
     }
 
-    fn nature(&self) -> Nature {
+    fn nature(&self) -> RecordProperties {
         // There are few shards, so few pubsub topics.
-        Nature {
+        RecordProperties {
             units_per_s: NS_PER_S,
             one_kind: true,
             common_labels: &[topic::PUBSUB],
@@ -41,8 +41,8 @@ impl Network for Waku {
         Box::new(KeepAll)
     }
 
-    fn lines(&self) -> &dyn Lines {
-        &lines::Messages
+    fn lines(&self) -> &dyn LineFormat {
+        &lines::MessageLines
     }
 
     fn filters(&self) -> &dyn Filters {

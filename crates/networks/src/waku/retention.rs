@@ -1,6 +1,6 @@
 //! Retention as nwaku's operators write it: `time:2592000;size:10GB;capacity:1000000`.
 
-use hark_archive::retention::{Policy, Rule};
+use hark_archive::retention::{RetentionPolicy, RetentionRule};
 
 use super::NS_PER_S;
 
@@ -9,20 +9,24 @@ use super::NS_PER_S;
 pub struct Retention {
     text: String,
     /// The policy that the text describes.
-    pub policy: Policy,
+    pub policy: RetentionPolicy,
 }
 
 impl Default for Retention {
     /// Keeps messages for 30 days.
     fn default() -> Self {
-        let rules = vec![Rule { older_than_s: 30 * 86_400, ..Rule::default() }];
-        let policy = Policy { rules, ..for_ever() };
+        let rules = vec![RetentionRule { older_than_s: 30 * 86_400, ..RetentionRule::default() }];
+        let policy = RetentionPolicy { rules, ..for_ever() };
         Self { text: "time:2592000".into(), policy }
     }
 }
 
-fn for_ever() -> Policy {
-    Policy { spared_kinds: Vec::new(), units_per_s: NS_PER_S, ..Policy::default() }
+fn for_ever() -> RetentionPolicy {
+    RetentionPolicy {
+        spared_kinds: Vec::new(),
+        units_per_s: NS_PER_S,
+        ..RetentionPolicy::default()
+    }
 }
 
 impl std::fmt::Display for Retention {
@@ -47,7 +51,7 @@ impl std::str::FromStr for Retention {
             match name.trim() {
                 "time" => {
                     let older_than_s = number(value)?;
-                    policy.rules = vec![Rule { older_than_s, ..Rule::default() }];
+                    policy.rules = vec![RetentionRule { older_than_s, ..RetentionRule::default() }];
                 }
                 "capacity" => policy.records_max = Some(number(value)?),
                 "size" => {

@@ -1,5 +1,5 @@
 //! `control.sock`: other processes send their writes to a running server, because only one process
-//! writes an archive. [`Client`] is their end; the server's end is in `served`.
+//! writes an archive. [`ControlClient`] is their end; the server's end is in `served`.
 //!
 //! A process that can open the socket may write anything, so only the server's user can open it.
 
@@ -7,17 +7,17 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use hark_archive::store::Stats;
+use hark_archive::store::StoreStats;
 use hark_archive::{Id, Outcome};
 use serde_json::{Map, Value, json};
 
-pub(crate) use super::give::Giving;
-pub use super::handover::{Claim, Handover, WriteLock};
+pub(crate) use super::give::TakeoverSource;
+pub use super::handover::{Handover, WriteClaim, WriteLock};
 use super::protocol::{
-    self, COMPACT, ERASE, FAILED, Frame, OUTCOME, PROGRESS, PUT, STATS, TEXT, ids_bytes,
+    self, COMPACT, ControlFrame, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT, ids_bytes,
 };
-pub(crate) use super::served::Control;
-pub use super::take::Taking;
+pub(crate) use super::served::ControlSocket;
+pub use super::take::Takeover;
 
 /// Records that a client sends before it reads the first answer. Their answers fit into the
 /// socket's buffer, so the two sides cannot wait for each other.
@@ -42,20 +42,20 @@ pub enum ControlError {
 }
 
 /// A connection to a running server, about one shelf.
-pub struct Client {
+pub struct ControlClient {
     shelf: String,
     from: BufReader<UnixStream>,
     to: BufWriter<UnixStream>,
-    frame: Frame,
+    frame: ControlFrame,
 }
 
-impl Client {
+impl ControlClient {
     /// Connects to the server whose socket is at `path`, for requests about `shelf`.
     pub fn connect(path: &Path, shelf: &str) -> Result<Self, ControlError> {
         let stream = stream(path)?;
         let from = BufReader::new(stream.try_clone()?);
         let to = BufWriter::with_capacity(64 << 10, stream);
-        Ok(Self { shelf: shelf.into(), from, to, frame: Frame::default() })
+        Ok(Self { shelf: shelf.into(), from, to, frame: ControlFrame::default() })
     }
 
     /// Sends records. Returns their outcomes in the same order, once all are durable. An inner
@@ -97,7 +97,7 @@ impl Client {
         self.ask(COMPACT, b"", progress)
     }
 
-    /// The shelf's size and state; fields are named as in [`hark_archive::store::Stats`].
+    /// The shelf's size and state; fields are named as in [`hark_archive::store::StoreStats`].
     pub fn stats(&mut self) -> Result<Value, ControlError> {
         let answer = self.ask(STATS, b"", &mut |_| {})?;
         serde_json::from_str(&answer).map_err(|_| broken("stats that are no JSON"))
@@ -142,7 +142,7 @@ impl Client {
 }
 
 /// The fields of `stats` that `hark stats` shows of every archive, whether or not a server runs on it.
-pub fn fields(stats: &Stats) -> Map<String, Value> {
+pub fn fields(stats: &StoreStats) -> Map<String, Value> {
     let fields = [
         ("records", json!(stats.records)),
         ("dead", json!(stats.dead)),

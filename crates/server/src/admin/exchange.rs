@@ -8,7 +8,7 @@
 
 /// What a side receives or detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Event {
+pub(super) enum ExchangeEvent {
     /// The new process has opened the archive.
     Ready,
     /// The old process has offered the right to write.
@@ -37,7 +37,7 @@ pub(super) enum Event {
 
 /// The state of the old process, once it has stopped writing and handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Giver {
+pub(super) enum OldProcess {
     /// It has the right to write, and waits for the new process to open the archive.
     Handed,
     /// It has offered that right.
@@ -50,7 +50,7 @@ pub(super) enum Giver {
 
 /// What the old process does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Give {
+pub(super) enum OldProcessStep {
     /// Waits for an event.
     Listen,
     /// Offers the right to write, and sends GO.
@@ -69,31 +69,35 @@ pub(super) enum Give {
     End,
 }
 
-impl Giver {
+impl OldProcess {
     /// Returns the state after an event, and the next step.
-    pub(super) fn next(self, event: Event) -> (Self, Give) {
-        use Event::{Claimed, Held, Moment, Ready, Started, Stop, Unable};
+    pub(super) fn next(self, event: ExchangeEvent) -> (Self, OldProcessStep) {
+        use ExchangeEvent::{Claimed, Held, Moment, Ready, Started, Stop, Unable};
         match (self, event) {
-            (_, Stop) => (self, Give::Leave),
-            (_, Unable) => (self, Give::End),
+            (_, Stop) => (self, OldProcessStep::Leave),
+            (_, Unable) => (self, OldProcessStep::End),
             // Only a process that has claimed the right to write may continue, in any state.
-            (_, Claimed) => (self, Give::Resume),
-            (Self::Handed | Self::Offered, Moment) | (Self::Parted, Held) => (self, Give::Listen),
-            (Self::Handed, Ready) => (Self::Offered, Give::Offer),
-            (Self::Offered | Self::Stalled, Started) => (self, Give::Follow),
-            (Self::Handed | Self::Offered | Self::Stalled, Held) => (Self::Stalled, Give::Refuse),
-            (Self::Handed, _) => (Self::Handed, Give::Claim),
-            (Self::Offered | Self::Parted, Event::Late) | (Self::Stalled, _) => {
-                (Self::Stalled, Give::Claim)
+            (_, Claimed) => (self, OldProcessStep::Resume),
+            (Self::Handed | Self::Offered, Moment) | (Self::Parted, Held) => {
+                (self, OldProcessStep::Listen)
             }
-            (Self::Offered | Self::Parted, _) => (Self::Parted, Give::Claim),
+            (Self::Handed, Ready) => (Self::Offered, OldProcessStep::Offer),
+            (Self::Offered | Self::Stalled, Started) => (self, OldProcessStep::Follow),
+            (Self::Handed | Self::Offered | Self::Stalled, Held) => {
+                (Self::Stalled, OldProcessStep::Refuse)
+            }
+            (Self::Handed, _) => (Self::Handed, OldProcessStep::Claim),
+            (Self::Offered | Self::Parted, ExchangeEvent::Late) | (Self::Stalled, _) => {
+                (Self::Stalled, OldProcessStep::Claim)
+            }
+            (Self::Offered | Self::Parted, _) => (Self::Parted, OldProcessStep::Claim),
         }
     }
 }
 
 /// The state of the new process, once it has opened the archive and sent READY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Taker {
+pub(super) enum NewProcess {
     /// The old process is connected.
     Ready,
     /// The old process has disconnected without a message, and may not have ended yet.
@@ -102,7 +106,7 @@ pub(super) enum Taker {
 
 /// What the new process does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Take {
+pub(super) enum NewProcessStep {
     /// Waits for an event.
     Listen,
     /// Claims the right to write, unless another process has claimed it since it was offered.
@@ -115,18 +119,20 @@ pub(super) enum Take {
     End,
 }
 
-impl Taker {
+impl NewProcess {
     /// Returns the state after an event, and the next step.
-    pub(super) fn next(self, event: Event) -> (Self, Take) {
-        use Event::{Begun, Claimed, Go, Gone, Held, Moment};
+    pub(super) fn next(self, event: ExchangeEvent) -> (Self, NewProcessStep) {
+        use ExchangeEvent::{Begun, Claimed, Go, Gone, Held, Moment};
         match (self, event) {
-            (_, Claimed) => (self, Take::Begin),
-            (_, Begun) => (self, Take::Start),
-            (Self::Ready, Go) => (self, Take::Claim),
+            (_, Claimed) => (self, NewProcessStep::Begin),
+            (_, Begun) => (self, NewProcessStep::Start),
+            (Self::Ready, Go) => (self, NewProcessStep::Claim),
             // A process that gives up sends FAILED. A process that has died has lost the right.
-            (Self::Ready, Gone) | (Self::Orphaned, Moment) => (Self::Orphaned, Take::Claim),
-            (Self::Orphaned, Held) => (self, Take::Listen),
-            _ => (self, Take::End),
+            (Self::Ready, Gone) | (Self::Orphaned, Moment) => {
+                (Self::Orphaned, NewProcessStep::Claim)
+            }
+            (Self::Orphaned, Held) => (self, NewProcessStep::Listen),
+            _ => (self, NewProcessStep::End),
         }
     }
 }

@@ -7,33 +7,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use hark_archive::store::Mark;
+use hark_archive::store::LogPosition;
 use hark_archive::{Record, vital};
 use parking_lot::Mutex;
 
 use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, GROWN, mark_bytes};
-use crate::shelf::Movable;
+use crate::shelf::MovableShelf;
 
 /// The outgoing side of a connection.
-pub(super) struct Outbox {
-    to: Mutex<To>,
+pub(super) struct FeedWriter {
+    to: Mutex<FeedStream>,
 }
 
-struct To {
+struct FeedStream {
     stream: BufWriter<UnixStream>,
     /// The shelves in which the other end follows this process, each with the last mark sent.
-    followed: Vec<(Movable, Mark)>,
+    followed: Vec<(MovableShelf, LogPosition)>,
 }
 
-impl Outbox {
+impl FeedWriter {
     pub(super) fn new(stream: UnixStream) -> Self {
         Self::following(stream, Vec::new())
     }
 
     /// The outgoing side to a process that follows these shelves, each from its mark on.
-    pub(super) fn following(stream: UnixStream, followed: Vec<(Movable, Mark)>) -> Self {
-        let to = To { stream: BufWriter::new(stream), followed };
+    pub(super) fn following(
+        stream: UnixStream,
+        followed: Vec<(MovableShelf, LogPosition)>,
+    ) -> Self {
+        let to = FeedStream { stream: BufWriter::new(stream), followed };
         Self { to: Mutex::new(to) }
     }
 
@@ -59,9 +62,9 @@ impl Outbox {
     }
 }
 
-impl To {
+impl FeedStream {
     fn tell_growth(&mut self) -> io::Result<()> {
-        for (Movable { shelf, store }, told) in &mut self.followed {
+        for (MovableShelf { shelf, store }, told) in &mut self.followed {
             let end = store.end();
             if end != *told {
                 *told = end;
@@ -73,32 +76,32 @@ impl To {
 }
 
 /// A record that is never stored, with its shelf; `None` if a shelf has grown.
-type News = Option<(&'static str, Box<[u8]>)>;
+type FeedItem = Option<(&'static str, Box<[u8]>)>;
 
 /// A process that follows this one.
-pub(super) struct Feed {
-    queue: Sender<News>,
-    waiting: Arc<Waiting>,
+pub(super) struct SiblingFeed {
+    queue: Sender<FeedItem>,
+    waiting: Arc<FeedBacklog>,
     bytes_max: usize,
     stream: UnixStream,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct FeedBacklog {
     bytes: AtomicUsize,
     grown: AtomicBool,
 }
 
-impl Feed {
+impl SiblingFeed {
     /// Starts a thread that sends until the feed is dropped. If more than `bytes_max` wait for the
     /// follower, it is disconnected, so that this process never waits for it.
     pub(super) fn start(
-        outbox: Arc<Outbox>,
+        outbox: Arc<FeedWriter>,
         stream: UnixStream,
         bytes_max: usize,
     ) -> io::Result<Self> {
         let (queue, queued) = channel();
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(FeedBacklog::default());
         vital::spawn("hark-feed", {
             let waiting = Arc::clone(&waiting);
             move || run(&queued, &waiting, &outbox)
@@ -114,11 +117,11 @@ impl Feed {
 
 /// A process that follows this one, for one shelf.
 pub(super) struct ShelfFeed {
-    feed: Arc<Feed>,
+    feed: Arc<SiblingFeed>,
     shelf: &'static str,
 }
 
-fn run(queued: &Receiver<News>, waiting: &Waiting, outbox: &Outbox) {
+fn run(queued: &Receiver<FeedItem>, waiting: &FeedBacklog, outbox: &FeedWriter) {
     while let Ok(record) = queued.recv() {
         // Reset before the end of the shelves is read: growth after that is queued anew.
         waiting.grown.store(false, Ordering::SeqCst);
@@ -130,7 +133,7 @@ fn run(queued: &Receiver<News>, waiting: &Waiting, outbox: &Outbox) {
 
 impl Sibling for ShelfFeed {
     fn pass_on(&self, record: &Record<'_>) {
-        let Feed { queue, waiting, bytes_max, stream } = &*self.feed;
+        let SiblingFeed { queue, waiting, bytes_max, stream } = &*self.feed;
         let bytes: Box<[u8]> = record.bytes().into();
         let waiting = waiting.bytes.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > *bytes_max {

@@ -29,33 +29,33 @@ use hark_archive::Record;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::exchange::{Event, Give, Giver};
+use super::exchange::{ExchangeEvent, OldProcess, OldProcessStep};
 use super::fds;
-use super::handover::{Claim, Role, Sibling, WriteLock};
-use super::hold::Hold;
+use super::handover::{Role, Sibling, WriteClaim, WriteLock};
+use super::hold::WriterHold;
 use super::protocol::{
-    self, EPHEMERAL, FAILED, Frame, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, Pieces,
-    READY, STARTED, STATE, TAKEOVER_VERSION,
+    self, ControlFrame, EPHEMERAL, FAILED, FrameReader, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX,
+    PROGRESS, READY, STARTED, STATE, TAKEOVER_VERSION,
 };
 use super::successor::{self, Successor};
-use crate::door::Opened;
-use crate::shelf::Movable;
+use crate::door::OpenNetwork;
+use crate::shelf::MovableShelf;
 
 /// Interval between two checks for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// What a server hands over at a takeover.
-pub(crate) struct Giving {
+pub(crate) struct TakeoverSource {
     pub(crate) lock: Arc<dyn WriteLock>,
     /// All shelves of the server.
-    pub(crate) shelves: Vec<Movable>,
+    pub(crate) shelves: Vec<MovableShelf>,
     /// The listening sockets. Empty once another process has taken over.
     pub(crate) listeners: Mutex<Vec<OwnedFd>>,
     pub(crate) role: watch::Sender<Role>,
 }
 
 /// How a takeover ended for the process that was to be taken over.
-enum Given {
+enum TakeoverOutcome {
     /// This process continues as before, as the takeover failed for this reason.
     Kept(String),
     /// The other process has taken over.
@@ -64,16 +64,16 @@ enum Given {
     Lost(String),
 }
 
-impl Giving {
+impl TakeoverSource {
     /// Answers a process that wants to take over. Returns once that process has failed, or once
     /// this process no longer follows it.
     pub(super) fn serve(
         &self,
-        doors: &[Opened],
+        doors: &[OpenNetwork],
         mut from: BufReader<UnixStream>,
         stream: &UnixStream,
         stopping: &AtomicBool,
-        wish: &Frame,
+        wish: &ControlFrame,
         patience_ms: u64,
     ) -> io::Result<()> {
         let mut to = stream;
@@ -94,14 +94,14 @@ impl Giving {
         tracing::info!("another process wants to take over");
         let patience = Duration::from_millis(patience_ms);
         match self.give(doors, &mut from, stream, stopping, patience) {
-            Given::Away(successors) => self.follow(&mut from, &successors),
-            Given::Kept(reason) => {
+            TakeoverOutcome::Away(successors) => self.follow(&mut from, &successors),
+            TakeoverOutcome::Kept(reason) => {
                 tracing::warn!(reason, "the takeover failed; this server goes on");
                 self.role.send_replace(Role::Serving);
                 // The other end may be gone.
                 let _ = protocol::write(&mut to, FAILED, "", reason.as_bytes());
             }
-            Given::Lost(reason) => {
+            TakeoverOutcome::Lost(reason) => {
                 tracing::warn!(reason, "this server does not write any more, and ends");
                 self.role.send_replace(Role::Lost(reason));
             }
@@ -110,7 +110,7 @@ impl Giving {
     }
 
     /// Fails if the new process uses another takeover version, or would serve other shelves.
-    fn can_grant(&self, wish: &Frame) -> Result<(), String> {
+    fn can_grant(&self, wish: &ControlFrame) -> Result<(), String> {
         let spoken = wish.body().split_first_chunk::<4>();
         let spoken = spoken.filter(|(version, _)| **version == TAKEOVER_VERSION.to_le_bytes());
         let Some((_, names)) = spoken else {
@@ -140,12 +140,12 @@ impl Giving {
 
     fn give(
         &self,
-        doors: &[Opened],
+        doors: &[OpenNetwork],
         from: &mut BufReader<UnixStream>,
         stream: &UnixStream,
         stopping: &AtomicBool,
         patience: Duration,
-    ) -> Given {
+    ) -> TakeoverOutcome {
         let mut to = stream;
         let waiting = b"waiting for upkeep of the archive to pause";
         let asked = protocol::write(&mut to, PROGRESS, "", waiting)
@@ -153,20 +153,23 @@ impl Giving {
             .and_then(|()| successor::to(stream));
         let to = match asked {
             Ok(to) => to,
-            Err(error) => return Given::Kept(format!("the other process is gone: {error}")),
+            Err(error) => {
+                return TakeoverOutcome::Kept(format!("the other process is gone: {error}"));
+            }
         };
-        let successor =
-            |moved: &Movable| Arc::new(Successor::new(Arc::clone(&moved.shelf), Arc::clone(&to)));
+        let successor = |moved: &MovableShelf| {
+            Arc::new(Successor::new(Arc::clone(&moved.shelf), Arc::clone(&to)))
+        };
         let successors: Vec<_> = self.shelves.iter().map(successor).collect();
         let holds = match self.release(patience) {
             Ok(holds) => holds,
             Err(given) => return given,
         };
-        let mut exchange = Exchange {
+        let mut exchange = TakeoverExchange {
             giving: self,
             doors,
             from,
-            pieces: Pieces::default(),
+            pieces: FrameReader::default(),
             stream,
             stopping,
             patience,
@@ -177,24 +180,26 @@ impl Giving {
             holds,
         };
         match exchange.run() {
-            Give::Resume => exchange.resume(),
-            Give::Follow => {
-                let Exchange { holds, .. } = exchange;
+            OldProcessStep::Resume => exchange.resume(),
+            OldProcessStep::Follow => {
+                let TakeoverExchange { holds, .. } = exchange;
                 self.away(holds, &successors);
-                Given::Away(successors)
+                TakeoverOutcome::Away(successors)
             }
-            Give::Leave => exchange.lost("it was asked to end while another process took over"),
+            OldProcessStep::Leave => {
+                exchange.lost("it was asked to end while another process took over")
+            }
             _ => exchange.lost("the right to write could not be claimed"),
         }
     }
 
     /// Holds all writers and stops writing: all shelves, or none.
-    fn release(&self, patience: Duration) -> Result<Vec<Hold>, Given> {
+    fn release(&self, patience: Duration) -> Result<Vec<WriterHold>, TakeoverOutcome> {
         for moved in &self.shelves {
             moved.store.rest(true);
         }
         let until = Instant::now() + patience;
-        let hold = |moved: &Movable| Hold::begin(&moved.shelf, until);
+        let hold = |moved: &MovableShelf| WriterHold::begin(&moved.shelf, until);
         let holds: Vec<_> = match self.shelves.iter().map(hold).collect() {
             Ok(holds) => holds,
             Err(reason) => return Err(self.keep(0, reason)),
@@ -209,19 +214,19 @@ impl Giving {
     }
 
     /// Continues with all shelves, of which the first `released` ones were released.
-    fn keep(&self, released: usize, reason: String) -> Given {
+    fn keep(&self, released: usize, reason: String) -> TakeoverOutcome {
         let (released, others) = self.shelves.split_at(released);
         for moved in others {
             moved.store.rest(false);
         }
         match released.iter().try_for_each(|moved| moved.store.resume()) {
-            Ok(()) => Given::Kept(reason),
-            Err(why) => Given::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
+            Ok(()) => TakeoverOutcome::Kept(reason),
+            Err(why) => TakeoverOutcome::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
         }
     }
 
     /// Directs all writes to the new process, which has the right to write now.
-    fn away(&self, holds: Vec<Hold>, successors: &[Arc<Successor>]) {
+    fn away(&self, holds: Vec<WriterHold>, successors: &[Arc<Successor>]) {
         self.lock.given();
         self.listeners.lock().clear();
         for (hold, successor) in holds.into_iter().zip(successors) {
@@ -254,11 +259,11 @@ impl Giving {
         successors: &[Arc<Successor>],
     ) -> Result<(), String> {
         from.get_ref().set_read_timeout(None).map_err(|error| error.to_string())?;
-        let mut frame = Frame::default();
+        let mut frame = ControlFrame::default();
         while frame.read(from, PEER_FRAME_BYTES_MAX).map_err(|error| error.to_string())? {
             let about = self.shelves.iter().zip(successors);
             let about = about.into_iter().find(|(moved, _)| moved.shelf.name() == frame.shelf());
-            let Some((Movable { shelf, store }, successor)) = about else {
+            let Some((MovableShelf { shelf, store }, successor)) = about else {
                 return Err(format!("it speaks of {:?}, which is no shelf here", frame.shelf()));
             };
             match frame.what {
@@ -285,12 +290,12 @@ impl Giving {
 }
 
 /// A takeover between HANDED and its outcome.
-struct Exchange<'a> {
-    giving: &'a Giving,
-    doors: &'a [Opened],
+struct TakeoverExchange<'a> {
+    giving: &'a TakeoverSource,
+    doors: &'a [OpenNetwork],
     from: &'a mut BufReader<UnixStream>,
     /// The bytes of the next frame that have arrived.
-    pieces: Pieces,
+    pieces: FrameReader,
     stream: &'a UnixStream,
     /// Whether this process is to end.
     stopping: &'a AtomicBool,
@@ -303,35 +308,38 @@ struct Exchange<'a> {
     pid: String,
     /// The first reason why the takeover failed; empty before that.
     reason: String,
-    holds: Vec<Hold>,
+    holds: Vec<WriterHold>,
 }
 
-impl Exchange<'_> {
-    /// Hands over, then performs the steps that [`Giver`] asks for. Returns the final step undone.
-    fn run(&mut self) -> Give {
-        let mut giver = Giver::Handed;
+impl TakeoverExchange<'_> {
+    /// Hands over, then performs the steps that [`OldProcess`] asks for. Returns the final step undone.
+    fn run(&mut self) -> OldProcessStep {
+        let mut giver = OldProcess::Handed;
         let mut event = match self.hand_over() {
-            Ok(()) => Event::Moment,
+            Ok(()) => ExchangeEvent::Moment,
             Err(error) => {
-                self.failed(Event::Gone, format!("nothing could be handed over: {error}"))
+                self.failed(ExchangeEvent::Gone, format!("nothing could be handed over: {error}"))
             }
         };
         loop {
             let (next, what) = giver.next(event);
             giver = next;
             event = match what {
-                Give::Listen => self.listen(),
-                Give::Offer => self.offer(),
-                Give::Claim => self.claim(),
-                Give::Refuse => self.refuse(),
-                Give::Resume | Give::Follow | Give::Leave | Give::End => return what,
+                OldProcessStep::Listen => self.listen(),
+                OldProcessStep::Offer => self.offer(),
+                OldProcessStep::Claim => self.claim(),
+                OldProcessStep::Refuse => self.refuse(),
+                OldProcessStep::Resume
+                | OldProcessStep::Follow
+                | OldProcessStep::Leave
+                | OldProcessStep::End => return what,
             };
         }
     }
 
     fn hand_over(&mut self) -> io::Result<()> {
         let mut to = self.stream;
-        for Opened { shelf, door } in self.doors {
+        for OpenNetwork { shelf, door } in self.doors {
             for part in door.state() {
                 protocol::write(&mut to, STATE, shelf.name(), &part)?;
             }
@@ -345,9 +353,9 @@ impl Exchange<'_> {
     }
 
     /// Waits a short time for a message of the other process.
-    fn listen(&mut self) -> Event {
+    fn listen(&mut self) -> ExchangeEvent {
         if self.stopping.load(Ordering::Acquire) {
-            return Event::Stop;
+            return ExchangeEvent::Stop;
         }
         if self.gone {
             std::thread::sleep(RETRY);
@@ -357,58 +365,63 @@ impl Exchange<'_> {
             Ok(Some(frame)) => match frame.what {
                 READY => {
                     self.pid = frame.text().into_owned();
-                    Event::Ready
+                    ExchangeEvent::Ready
                 }
-                STARTED => Event::Started,
-                FAILED => self.failed(Event::Failed, frame.text()),
-                _ => self.failed(Event::Failed, "the other process says something else"),
+                STARTED => ExchangeEvent::Started,
+                FAILED => self.failed(ExchangeEvent::Failed, frame.text()),
+                _ => self.failed(ExchangeEvent::Failed, "the other process says something else"),
             },
             // Also if this process has closed the connection because it is to end.
-            Ok(None) if self.stopping.load(Ordering::Acquire) => Event::Stop,
-            Ok(None) => self.failed(Event::Gone, "the other process is gone"),
+            Ok(None) if self.stopping.load(Ordering::Acquire) => ExchangeEvent::Stop,
+            Ok(None) => self.failed(ExchangeEvent::Gone, "the other process is gone"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.moment(),
-            Err(error) => self.failed(Event::Gone, format!("the other process is gone: {error}")),
-        }
-    }
-
-    /// The event if no message has arrived: late, once the deadline has passed.
-    fn moment(&mut self) -> Event {
-        if self.late.take_if(|late| Instant::now() > *late).is_none() {
-            return Event::Moment;
-        }
-        self.failed(Event::Late, "the other process took too long (takeover_wait_ms)")
-    }
-
-    /// Notes the first reason of a failure, and returns `event`.
-    fn failed(&mut self, event: Event, reason: impl Into<String>) -> Event {
-        if self.reason.is_empty() {
-            self.reason = reason.into();
-        }
-        self.gone |= event == Event::Gone;
-        event
-    }
-
-    fn offer(&mut self) -> Event {
-        let mut to = self.stream;
-        self.late = Some(Instant::now() + self.patience);
-        let offered = self.giving.lock.offer();
-        match offered.and_then(|()| protocol::write(&mut to, GO, "", b"")) {
-            Ok(()) => Event::Moment,
-            Err(error) => self.failed(Event::Gone, format!("GO could not be said: {error}")),
-        }
-    }
-
-    fn claim(&mut self) -> Event {
-        match self.giving.lock.claim() {
-            Ok(Claim::Mine) => Event::Claimed,
-            Ok(Claim::Held | Claim::Late) => Event::Held,
             Err(error) => {
-                self.failed(Event::Unable, format!("the right to write is not to be had: {error}"))
+                self.failed(ExchangeEvent::Gone, format!("the other process is gone: {error}"))
             }
         }
     }
 
-    fn refuse(&mut self) -> Event {
+    /// The event if no message has arrived: late, once the deadline has passed.
+    fn moment(&mut self) -> ExchangeEvent {
+        if self.late.take_if(|late| Instant::now() > *late).is_none() {
+            return ExchangeEvent::Moment;
+        }
+        self.failed(ExchangeEvent::Late, "the other process took too long (takeover_wait_ms)")
+    }
+
+    /// Notes the first reason of a failure, and returns `event`.
+    fn failed(&mut self, event: ExchangeEvent, reason: impl Into<String>) -> ExchangeEvent {
+        if self.reason.is_empty() {
+            self.reason = reason.into();
+        }
+        self.gone |= event == ExchangeEvent::Gone;
+        event
+    }
+
+    fn offer(&mut self) -> ExchangeEvent {
+        let mut to = self.stream;
+        self.late = Some(Instant::now() + self.patience);
+        let offered = self.giving.lock.offer();
+        match offered.and_then(|()| protocol::write(&mut to, GO, "", b"")) {
+            Ok(()) => ExchangeEvent::Moment,
+            Err(error) => {
+                self.failed(ExchangeEvent::Gone, format!("GO could not be said: {error}"))
+            }
+        }
+    }
+
+    fn claim(&mut self) -> ExchangeEvent {
+        match self.giving.lock.claim() {
+            Ok(WriteClaim::Mine) => ExchangeEvent::Claimed,
+            Ok(WriteClaim::Held | WriteClaim::Late) => ExchangeEvent::Held,
+            Err(error) => self.failed(
+                ExchangeEvent::Unable,
+                format!("the right to write is not to be had: {error}"),
+            ),
+        }
+    }
+
+    fn refuse(&mut self) -> ExchangeEvent {
         for hold in &mut self.holds {
             let shelf = Arc::clone(hold.shelf());
             if shelf.siblings().trouble().is_none() {
@@ -426,7 +439,7 @@ impl Exchange<'_> {
     }
 
     /// Continues to write as before the takeover; this process has the right to write.
-    fn resume(self) -> Given {
+    fn resume(self) -> TakeoverOutcome {
         let Self { giving, holds, reason, .. } = self;
         match giving.shelves.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => {
@@ -434,18 +447,18 @@ impl Exchange<'_> {
                     hold.let_go();
                     moved.shelf.siblings().set_trouble(None);
                 }
-                Given::Kept(reason)
+                TakeoverOutcome::Kept(reason)
             }
             Err(why) => {
                 let reason = format!("{reason}; and this server cannot write any more: {why}");
                 give_up(holds, &reason);
-                Given::Lost(reason)
+                TakeoverOutcome::Lost(reason)
             }
         }
     }
 
     /// Ends without writing.
-    fn lost(self, why: &str) -> Given {
+    fn lost(self, why: &str) -> TakeoverOutcome {
         let Self { giving, holds, reason, .. } = self;
         let reason = if reason.is_empty() { why.to_owned() } else { format!("{why}: {reason}") };
         give_up(holds, &reason);
@@ -453,12 +466,12 @@ impl Exchange<'_> {
         if let Err(error) = giving.lock.offer() {
             tracing::warn!(%error, "the right to write goes with the end of this process");
         }
-        Given::Lost(reason)
+        TakeoverOutcome::Lost(reason)
     }
 }
 
 /// Makes the writers refuse all further writes, for good.
-fn give_up(holds: Vec<Hold>, reason: &str) {
+fn give_up(holds: Vec<WriterHold>, reason: &str) {
     for hold in holds {
         hold.give_up(reason);
     }

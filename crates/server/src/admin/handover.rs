@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hark_archive::Record;
-use hark_archive::store::Mark;
+use hark_archive::store::LogPosition;
 use parking_lot::{Mutex, RwLock};
 
 /// The lock of an archive. It keeps third processes away while the right to write goes from one
@@ -21,7 +21,7 @@ pub trait WriteLock: Send + Sync {
 
     /// Claims the right to write. Only one of the processes that hold the lock can have the right.
     /// That process keeps the right until it ends or calls [`WriteLock::offer`].
-    fn claim(&self) -> io::Result<Claim>;
+    fn claim(&self) -> io::Result<WriteClaim>;
 
     /// Releases the lock for good, once the other process writes.
     fn given(&self);
@@ -37,7 +37,7 @@ pub trait Handover: Send + Sync {
     fn rest(&self, rest: bool);
 
     /// Stops writing. Returns the mark up to which the store is durable: the other process's start.
-    fn release(&self) -> Result<Mark, String>;
+    fn release(&self) -> Result<LogPosition, String>;
 
     /// Continues to write after [`Handover::release`]; needs the right to write. Fails if the other
     /// process has written meanwhile.
@@ -48,19 +48,20 @@ pub trait Handover: Send + Sync {
     fn take(&self) -> Result<(), String>;
 
     /// Another process follows this one from `from` on. `None`: no process follows any more.
-    fn followed(&self, from: Option<Mark>);
+    fn followed(&self, from: Option<LogPosition>);
 
     /// The mark up to which the store is durable and visible to readers in this process.
-    fn end(&self) -> Mark;
+    fn end(&self) -> LogPosition;
 
     /// Reads what the other process has written up to `to`. `each` gets every record and its
     /// number in this process.
-    fn follow(&self, to: Mark, each: &mut dyn FnMut(u64, &Record<'_>)) -> Result<(), String>;
+    fn follow(&self, to: LogPosition, each: &mut dyn FnMut(u64, &Record<'_>))
+    -> Result<(), String>;
 }
 
 /// The result of claiming the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum WriteClaim {
     /// This process has the right now.
     Mine,
     /// Another process has the right.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use hark_archive::CommitError;
-use hark_archive::writer::{Between, Commit, Listener, Target};
+use hark_archive::writer::{BetweenBatchesJob, CommitFn, CommitListener, WriteTarget};
 use parking_lot::Mutex;
 
 use crate::shelf::Shelf;
@@ -15,24 +15,24 @@ use crate::shelf::Shelf;
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Changes where writes go.
-type Change = Box<dyn FnOnce(&mut Target) + Send>;
+type TargetChange = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 
 /// A writer that is held, or that refuses writes.
-pub(super) struct Hold {
+pub(super) struct WriterHold {
     shelf: Arc<Shelf>,
     /// Lets the writer's thread continue. `None` once it does.
-    held: Option<Sender<Change>>,
+    held: Option<Sender<TargetChange>>,
     /// The writer's own commit function, while writes are refused.
-    refused: Arc<Mutex<Option<Commit>>>,
+    refused: Arc<Mutex<Option<CommitFn>>>,
 }
 
-impl Hold {
+impl WriterHold {
     /// Holds the writer between two batches; writes wait meanwhile. Fails if the writer does not
     /// reach that point before `until`.
     pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, String> {
-        let (held, decided) = channel::<Change>();
+        let (held, decided) = channel::<TargetChange>();
         let (waits, waiting) = sync_channel(1);
-        let mut job: Between = Box::new(move |target: &mut Target| {
+        let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
             if waits.send(()).is_ok()
                 && let Ok(change) = decided.recv()
             {
@@ -80,7 +80,7 @@ impl Hold {
     }
 
     /// Releases the writer, which continues with another commit function and another listener.
-    pub(super) fn through(mut self, commit: Commit, listener: Box<dyn Listener>) {
+    pub(super) fn through(mut self, commit: CommitFn, listener: Box<dyn CommitListener>) {
         self.change(Box::new(move |target| {
             target.commit = commit;
             target.listener = listener;
@@ -94,8 +94,8 @@ impl Hold {
 
     /// Makes the writer's thread apply a change: at once if the thread is held, else between two
     /// batches. The thread lives as long as the shelf.
-    fn change(&mut self, change: Change) {
-        let mut job: Between = match self.held.take() {
+    fn change(&mut self, change: TargetChange) {
+        let mut job: BetweenBatchesJob = match self.held.take() {
             None => change,
             Some(held) => match held.send(change) {
                 Ok(()) => return,

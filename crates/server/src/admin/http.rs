@@ -14,13 +14,13 @@ use super::prometheus;
 use crate::MetricsDoor;
 use crate::clients::Clients;
 use crate::connections::Connections;
-use crate::door::{Host, Opened};
-use crate::http::{self, Bounds};
+use crate::door::{Host, OpenNetwork};
+use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::ranges;
 use crate::server::ServeError;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 
 /// Maximum number of connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -46,7 +46,7 @@ impl OperatorsDoor {
     }
 
     /// Creates what answers the requests, here and at other doors.
-    pub(crate) fn operators(&self, networks: &Arc<[Opened]>, stop: Stop) -> Operators {
+    pub(crate) fn operators(&self, networks: &Arc<[OpenNetwork]>, stop: StopSignal) -> Operators {
         Operators {
             networks: Arc::clone(networks),
             allow: self.allow.as_slice().into(),
@@ -58,7 +58,10 @@ impl OperatorsDoor {
     /// Serves the operators' own address, if there is one, until the server shuts down.
     pub(crate) async fn serve(self, operators: Operators) {
         let Some(listener) = self.listener.and_then(|listener| listener.take()) else { return };
-        let bounds = Bounds { head_timeout: CONNECTION_MAX, connection_max: Some(CONNECTION_MAX) };
+        let bounds = ConnectionTimeouts {
+            head_timeout: CONNECTION_MAX,
+            connection_max: Some(CONNECTION_MAX),
+        };
         let stop = operators.stop.clone();
         // The lists of clients do not apply here: `metrics_allow` decides.
         let connections = Connections::new(Clients::default(), false);
@@ -71,12 +74,12 @@ impl OperatorsDoor {
 /// Answers the requests of operators' programs. Cheap to clone.
 #[derive(Clone)]
 pub struct Operators {
-    networks: Arc<[Opened]>,
+    networks: Arc<[OpenNetwork]>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
     /// The operators have an address of their own.
     apart: bool,
-    stop: Stop,
+    stop: StopSignal,
 }
 
 impl Operators {

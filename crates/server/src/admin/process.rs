@@ -9,7 +9,7 @@ const FILES: u64 = 500;
 
 /// Memory, files and time of this process. `None` for what the system does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessStats {
     /// Bytes of memory in use, without pages that are mapped from files and were not touched.
     pub(crate) resident_bytes: Option<u64>,
     /// Bytes of address space, mapped files included.
@@ -22,7 +22,7 @@ pub(crate) struct Process {
     pub(crate) cpu_s: Option<f64>,
 }
 
-impl Process {
+impl ProcessStats {
     /// Reads the current values.
     pub(crate) fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -51,7 +51,7 @@ impl Process {
 /// descriptor, a connection is not even accepted.
 pub(crate) fn warn_if_few_files(connections_max: usize) {
     let needed = connections_max as u64 + FILES;
-    if let Some(max_fds) = Process::now().max_fds.filter(|max_fds| *max_fds < needed) {
+    if let Some(max_fds) = ProcessStats::now().max_fds.filter(|max_fds| *max_fds < needed) {
         tracing::warn!(
             max_fds,
             connections_max,
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn linux_says_all_of_it() {
-        let process = Process::now();
+        let process = ProcessStats::now();
         assert!(process.resident_bytes.is_some_and(|bytes| bytes > 100_000), "{process:?}");
         assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");
         assert!(process.open_fds.is_some_and(|open| open > 2), "{process:?}");

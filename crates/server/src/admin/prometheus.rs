@@ -3,17 +3,17 @@
 //! Lines of the first shelf have no label, as most servers have only one shelf. Lines of other
 //! shelves have the label `shelf`.
 
-use hark_archive::mirror::Lag;
-use hark_archive::store::{Database, Stats};
+use hark_archive::mirror::MirrorLag;
+use hark_archive::store::{DatabaseStats, StoreStats};
 
-use super::process::Process;
-use crate::door::Opened;
-use crate::metrics::Page;
+use super::process::ProcessStats;
+use crate::door::OpenNetwork;
+use crate::metrics::MetricsPage;
 use crate::shelf::Shelf;
 
 /// Writes the page, with current values.
-pub(crate) fn page(networks: &[Opened]) -> String {
-    let mut page = Page::default();
+pub(crate) fn page(networks: &[OpenNetwork]) -> String {
+    let mut page = MetricsPage::default();
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
     page.head("hark_build_info", "gauge", "Version of this server.");
     page.line("hark_build_info", &version, 1);
@@ -26,7 +26,7 @@ pub(crate) fn page(networks: &[Opened]) -> String {
         .map(|(at, network)| {
             let shelf = &network.shelf;
             let label = if at == 0 { String::new() } else { format!("shelf=\"{}\"", shelf.name()) };
-            Described { shelf, stats: shelf.store().stats(), label }
+            LabelledShelf { shelf, stats: shelf.store().stats(), label }
         })
         .collect();
     written(&mut page, &shelves);
@@ -36,18 +36,18 @@ pub(crate) fn page(networks: &[Opened]) -> String {
     let started_s =
         networks.iter().map(|network| network.shelf.since_s()).min().unwrap_or_default();
     page.gauge("process_start_time_seconds", "When it began, in seconds since 1970.", started_s);
-    process(&mut page, &Process::now());
+    process(&mut page, &ProcessStats::now());
     page.into_text()
 }
 
 /// A shelf, the statistics of its store, and the label of its lines.
-struct Described<'a> {
+struct LabelledShelf<'a> {
     shelf: &'a Shelf,
-    stats: Stats,
+    stats: StoreStats,
     label: String,
 }
 
-impl Described<'_> {
+impl LabelledShelf<'_> {
     /// The shelf's label, followed by other labels.
     fn and(&self, others: &str) -> String {
         if self.label.is_empty() { others.into() } else { format!("{},{others}", self.label) }
@@ -56,21 +56,21 @@ impl Described<'_> {
 
 /// Returns the shelves for which `of` returns something, each with that.
 fn having<'a, T>(
-    shelves: &'a [Described<'a>],
-    of: fn(&'a Stats) -> Option<&'a T>,
-) -> Vec<(&'a Described<'a>, &'a T)> {
+    shelves: &'a [LabelledShelf<'a>],
+    of: fn(&'a StoreStats) -> Option<&'a T>,
+) -> Vec<(&'a LabelledShelf<'a>, &'a T)> {
     shelves.iter().filter_map(|described| Some((described, of(&described.stats)?))).collect()
 }
 
 /// A metric of each shelf: its name, its help text, and its value.
-type Number<T> = (&'static str, &'static str, fn(&T) -> f64);
+type ShelfNumber<T> = (&'static str, &'static str, fn(&T) -> f64);
 
 /// Writes metrics of the type `kind`, with a line for each of these shelves.
 fn lines<'a, T: 'a>(
-    page: &mut Page,
+    page: &mut MetricsPage,
     kind: &str,
-    shelves: &[(&'a Described<'a>, &'a T)],
-    numbers: &[Number<T>],
+    shelves: &[(&'a LabelledShelf<'a>, &'a T)],
+    numbers: &[ShelfNumber<T>],
 ) {
     for (name, help, number) in numbers.iter().filter(|_| !shelves.is_empty()) {
         page.head(name, kind, help);
@@ -80,7 +80,7 @@ fn lines<'a, T: 'a>(
     }
 }
 
-fn written(page: &mut Page, shelves: &[Described<'_>]) {
+fn written(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let name = "hark_commit_seconds";
     page.head(name, "histogram", "Time to make one batch of writes durable.");
     for described in shelves {
@@ -104,7 +104,7 @@ fn written(page: &mut Page, shelves: &[Described<'_>]) {
     }
 }
 
-fn store(page: &mut Page, shelves: &[Described<'_>]) {
+fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let all = having(shelves, Some);
     lines(
         page,
@@ -138,7 +138,7 @@ fn store(page: &mut Page, shelves: &[Described<'_>]) {
                 |stats| stats.merge_due_records as f64,
             ),
             ("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", |stats| {
-                f64::from(u8::from(stats.upkeep_failed.is_some()))
+                f64::from(u8::from(stats.maintenance_failed.is_some()))
             }),
             (
                 "hark_store_damaged_files",
@@ -163,7 +163,7 @@ fn store(page: &mut Page, shelves: &[Described<'_>]) {
     );
 }
 
-fn database(page: &mut Page, shelves: &[Described<'_>]) {
+fn database(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let all = having(shelves, |stats| stats.database.as_ref());
     if all.is_empty() {
         return;
@@ -186,7 +186,7 @@ fn database(page: &mut Page, shelves: &[Described<'_>]) {
             ),
         ],
     );
-    let waits: &[Number<Database>] = &[(
+    let waits: &[ShelfNumber<DatabaseStats>] = &[(
         "hark_database_waits_total",
         "How often a question had to wait for a connection.",
         |database| database.waits as f64,
@@ -211,7 +211,7 @@ fn database(page: &mut Page, shelves: &[Described<'_>]) {
     }
 }
 
-fn mirror(page: &mut Page, shelves: &[Described<'_>]) {
+fn mirror(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let all = having(shelves, |stats| stats.mirror.as_ref());
     lines(
         page,
@@ -240,12 +240,12 @@ fn mirror(page: &mut Page, shelves: &[Described<'_>]) {
             }),
         ],
     );
-    let copied: &[Number<Lag>] =
+    let copied: &[ShelfNumber<MirrorLag>] =
         &[("hark_mirror_copied_total", "Writes that the mirror took.", |lag| lag.copied as f64)];
     lines(page, "counter", &all, copied);
 }
 
-fn process(page: &mut Page, process: &Process) {
+fn process(page: &mut MetricsPage, process: &ProcessStats) {
     let whole = [
         ("process_resident_memory_bytes", "Bytes of memory in use.", process.resident_bytes),
         (

@@ -21,8 +21,8 @@
 
 use std::io::{self, Read, Write};
 
-use hark_archive::admission::Refusal;
-use hark_archive::store::Mark;
+use hark_archive::effects::Refusal;
+use hark_archive::store::LogPosition;
 use hark_archive::{Id, Outcome};
 
 pub(super) const PUT: u8 = 1;
@@ -65,7 +65,7 @@ pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
 pub(super) const TAKEOVER_VERSION: u32 = 3;
 
 /// Encodes a mark as a body.
-pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
+pub(super) fn mark_bytes(mark: LogPosition) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..4].copy_from_slice(&mark.log.to_le_bytes());
     bytes[4..].copy_from_slice(&mark.bytes.to_le_bytes());
@@ -73,10 +73,10 @@ pub(super) fn mark_bytes(mark: Mark) -> [u8; 12] {
 }
 
 /// Decodes a mark from a body.
-pub(super) fn mark(bytes: &[u8]) -> Option<Mark> {
+pub(super) fn mark(bytes: &[u8]) -> Option<LogPosition> {
     let (log, bytes) = bytes.split_first_chunk()?;
     let bytes: [u8; 8] = bytes.try_into().ok()?;
-    Some(Mark { log: u32::from_le_bytes(*log), bytes: u64::from_le_bytes(bytes) })
+    Some(LogPosition { log: u32::from_le_bytes(*log), bytes: u64::from_le_bytes(bytes) })
 }
 
 /// Encodes ids as a body.
@@ -103,14 +103,14 @@ pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) ->
 
 /// A frame that was read.
 #[derive(Debug, Default)]
-pub(super) struct Frame {
+pub(super) struct ControlFrame {
     /// The type of the frame, such as [`PUT`].
     pub(super) what: u8,
     /// The length of the name, the name and the body.
     bytes: Vec<u8>,
 }
 
-impl Frame {
+impl ControlFrame {
     /// The name of the shelf that the frame is about; empty if it is about none.
     pub(super) fn shelf(&self) -> &str {
         self.parts().map_or("", |(shelf, _)| shelf)
@@ -161,15 +161,15 @@ fn length(bytes: [u8; 4], bytes_max: usize) -> io::Result<usize> {
 /// Reads frames from a stream with a read timeout. The bytes of a frame that arrive before a
 /// timeout are kept for the next try. No byte after a frame is read with it.
 #[derive(Default)]
-pub(super) struct Pieces(Vec<u8>);
+pub(super) struct FrameReader(Vec<u8>);
 
-impl Pieces {
+impl FrameReader {
     /// Reads the next frame until it is complete. `None` at the end of the stream.
     pub(super) fn read(
         &mut self,
         from: &mut impl Read,
         bytes_max: usize,
-    ) -> io::Result<Option<Frame>> {
+    ) -> io::Result<Option<ControlFrame>> {
         loop {
             let whole = match self.0.first_chunk() {
                 None => 5,
@@ -178,7 +178,7 @@ impl Pieces {
             let has = self.0.len();
             if has == whole {
                 let bytes = self.0.split_off(5);
-                let frame = Frame { what: self.0[4], bytes };
+                let frame = ControlFrame { what: self.0[4], bytes };
                 self.0.clear();
                 return Ok(Some(frame));
             }
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn a_frame_that_comes_in_pieces_is_read_whole_and_nothing_behind_it() {
         let mut bytes = Vec::new();
-        write(&mut bytes, GROWN, "waku", &mark_bytes(Mark { log: 1, bytes: 2 })).unwrap();
+        write(&mut bytes, GROWN, "waku", &mark_bytes(LogPosition { log: 1, bytes: 2 })).unwrap();
         write(&mut bytes, READY, "", b"").unwrap();
         bytes.extend([9, 9]);
-        let (mut from, mut pieces, mut frames) = (Slow(&bytes, false), Pieces::default(), 0);
+        let (mut from, mut pieces, mut frames) = (Slow(&bytes, false), FrameReader::default(), 0);
         while frames < 2 {
             match pieces.read(&mut from, 64) {
                 Ok(Some(frame)) if frame.what == GROWN => {
@@ -258,17 +258,17 @@ mod tests {
             }
         }
         assert_eq!(from.0, [9, 9]);
-        assert!(Pieces::default().read(&mut &b""[..], 64).unwrap().is_none());
+        assert!(FrameReader::default().read(&mut &b""[..], 64).unwrap().is_none());
         for bad in [&[0, 0, 0, 0, 7][..], &[65, 0, 0, 0, 7], &[2, 0, 0, 0, 7]] {
-            assert!(Pieces::default().read(&mut &bad[..], 64).is_err());
-            assert!(Frame::default().read(&mut &bad[..], 64).is_err());
+            assert!(FrameReader::default().read(&mut &bad[..], 64).is_err());
+            assert!(ControlFrame::default().read(&mut &bad[..], 64).is_err());
         }
     }
 
     #[test]
     fn a_frame_without_a_name_is_all_body() {
         for body in [&b""[..], b"it takes over in another way", b"\x02x", b"\x01\xff"] {
-            let frame = Frame { what: FAILED, bytes: body.to_vec() };
+            let frame = ControlFrame { what: FAILED, bytes: body.to_vec() };
             assert_eq!((frame.shelf(), frame.body()), ("", body));
         }
     }
@@ -278,7 +278,7 @@ mod tests {
         let mut bytes = Vec::new();
         write(&mut bytes, PUT, "nostr", b"abc").unwrap();
         write(&mut bytes, STATS, "", b"").unwrap();
-        let (mut from, mut frame) = (&bytes[..], Frame::default());
+        let (mut from, mut frame) = (&bytes[..], ControlFrame::default());
         assert!(frame.read(&mut from, 10).unwrap());
         assert_eq!((frame.what, frame.shelf(), frame.body()), (PUT, "nostr", &b"abc"[..]));
         assert!(frame.read(&mut from, 10).unwrap());

@@ -9,61 +9,61 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use hark_archive::mirror::Lag;
-use hark_archive::store::Mark;
+use hark_archive::mirror::MirrorLag;
+use hark_archive::store::LogPosition;
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use super::feed::{Feed, Outbox};
-use super::give::Giving;
+use super::feed::{FeedWriter, SiblingFeed};
+use super::give::TakeoverSource;
 use super::handover::Sibling;
-use super::process::Process;
+use super::process::ProcessStats;
 use super::protocol::{
-    self, COMPACT, EPHEMERAL, ERASE, FAILED, Frame, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT,
-    STATS, TAKEOVER, TEXT, outcome_bytes,
+    self, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS,
+    PUT, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::socket;
-use crate::door::{Door, Opened};
-use crate::settings::Shared;
-use crate::shelf::{Movable, Shelf};
+use crate::door::{Door, OpenNetwork};
+use crate::settings::SharedSettings;
+use crate::shelf::{MovableShelf, Shelf};
 
 /// Maximum number of ids that one write deletes.
 const ERASE_BATCH: usize = 512;
 
 /// The socket of a running server. Dropping this ends the connections and removes the socket.
-pub(crate) struct Control {
-    /// The socket's current path, and the path that [`Control::publish`] moves it to.
+pub(crate) struct ControlSocket {
+    /// The socket's current path, and the path that [`ControlSocket::publish`] moves it to.
     bound: PathBuf,
     path: PathBuf,
     listener: Arc<UnixListener>,
-    connection: Connection,
-    streams: Streams,
+    connection: ControlConnection,
+    streams: OpenStreams,
     accepting: Option<JoinHandle<()>>,
     followers: watch::Sender<usize>,
 }
 
 /// The open connections, by number.
-type Streams = Arc<Mutex<Vec<(u64, UnixStream, JoinHandle<()>)>>>;
+type OpenStreams = Arc<Mutex<Vec<(u64, UnixStream, JoinHandle<()>)>>>;
 
 /// The shelf that an answer is about, and the receiver of the answer.
-type Promise = (&'static str, Receiver<(u8, Vec<u8>)>);
+type PendingReply = (&'static str, Receiver<(u8, Vec<u8>)>);
 
-impl Control {
+impl ControlSocket {
     /// Opens the socket under a temporary name next to `path`.
     pub(crate) fn start(
         path: &Path,
-        networks: &Arc<[Opened]>,
-        settings: &Shared,
-        giving: Option<Arc<Giving>>,
+        networks: &Arc<[OpenNetwork]>,
+        settings: &SharedSettings,
+        giving: Option<Arc<TakeoverSource>>,
     ) -> io::Result<Self> {
         let (bound, listener) = socket::bind_beside(path)?;
         let listener = Arc::new(listener);
         let stopping = Arc::new(AtomicBool::new(false));
         let (networks, settings) = (Arc::clone(networks), Arc::clone(settings));
-        let connection = Connection { networks, settings, giving, stopping };
-        let streams = Streams::default();
+        let connection = ControlConnection { networks, settings, giving, stopping };
+        let streams = OpenStreams::default();
         let accepting = vital::spawn("hark-control", {
             let (listener, streams) = (Arc::clone(&listener), Arc::clone(&streams));
             let connection = connection.clone();
@@ -98,15 +98,16 @@ impl Control {
     pub(crate) fn serve_follower(
         &self,
         stream: UnixStream,
-        shelves: Vec<(Movable, Mark)>,
+        shelves: Vec<(MovableShelf, LogPosition)>,
     ) -> io::Result<()> {
         let ours = stream.try_clone()?;
-        let outbox = Arc::new(Outbox::following(stream.try_clone()?, shelves.clone()));
+        let outbox = Arc::new(FeedWriter::following(stream.try_clone()?, shelves.clone()));
         let bytes_max = self.connection.settings.load().limits.outbox_bytes_max;
-        let feed = Arc::new(Feed::start(Arc::clone(&outbox), stream.try_clone()?, bytes_max)?);
+        let feed =
+            Arc::new(SiblingFeed::start(Arc::clone(&outbox), stream.try_clone()?, bytes_max)?);
         let (connection, followers) = (self.connection.clone(), self.followers.clone());
         let mut siblings = Vec::with_capacity(shelves.len());
-        for (Movable { shelf, .. }, _) in &shelves {
+        for (MovableShelf { shelf, .. }, _) in &shelves {
             let sibling: Arc<dyn Sibling> = Arc::new(feed.of(shelf.name()));
             shelf.siblings().add(Arc::clone(&sibling));
             // Reports what was written after the mark was taken.
@@ -123,7 +124,7 @@ impl Control {
                 shelf.siblings().remove(sibling);
             }
             let _ = ours.shutdown(std::net::Shutdown::Both);
-            for (Movable { store, .. }, _) in &shelves {
+            for (MovableShelf { store, .. }, _) in &shelves {
                 store.followed(None);
             }
             followers.send_modify(|count| *count -= 1);
@@ -134,7 +135,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.connection.stopping.store(true, Ordering::Release);
         // Wakes the accepting thread. A new connection would not wake it if the socket at the path
@@ -160,7 +161,7 @@ impl Drop for Control {
     }
 }
 
-fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
+fn accept(listener: &UnixListener, streams: &OpenStreams, connection: &ControlConnection) {
     for (number, stream) in (0..).zip(listener.incoming()) {
         if connection.stopping.load(Ordering::Acquire) {
             return;
@@ -175,7 +176,7 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
         let connection = connection.clone();
         let name = format!("hark-control-{number}");
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let outbox = ours.try_clone().map(|to| Arc::new(Outbox::new(to)));
+            let outbox = ours.try_clone().map(|to| Arc::new(FeedWriter::new(to)));
             if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, &[])) {
                 tracing::warn!(%error, "a control connection broke");
             }
@@ -189,32 +190,32 @@ fn accept(listener: &UnixListener, streams: &Streams, connection: &Connection) {
 }
 
 #[derive(Clone)]
-struct Connection {
-    networks: Arc<[Opened]>,
-    settings: Shared,
-    giving: Option<Arc<Giving>>,
+struct ControlConnection {
+    networks: Arc<[OpenNetwork]>,
+    settings: SharedSettings,
+    giving: Option<Arc<TakeoverSource>>,
     stopping: Arc<AtomicBool>,
 }
 
 /// The sender of the answer to a request.
-type Say = SyncSender<(u8, Vec<u8>)>;
+type ReplySender = SyncSender<(u8, Vec<u8>)>;
 
-impl Connection {
+impl ControlConnection {
     /// Serves a connection. `siblings` has an entry for each shelf in which the process at the
     /// other end follows this one.
     fn run(
         &self,
         stream: &UnixStream,
-        outbox: Arc<Outbox>,
+        outbox: Arc<FeedWriter>,
         siblings: &[(Arc<Shelf>, Arc<dyn Sibling>)],
     ) -> io::Result<()> {
         let mut from = BufReader::with_capacity(64 << 10, stream.try_clone()?);
         let (promise, promised) =
-            sync_channel::<Promise>(self.settings.load().limits.control_window);
+            sync_channel::<PendingReply>(self.settings.load().limits.control_window);
         let answering = std::thread::Builder::new()
             .name("hark-control-out".into())
             .spawn(move || answer(&promised, &outbox))?;
-        let mut frame = Frame::default();
+        let mut frame = ControlFrame::default();
         let bytes_max = if siblings.is_empty() {
             self.settings.load().limits.control_frame_bytes_max
         } else {
@@ -258,7 +259,7 @@ impl Connection {
             match network {
                 // What clients of the other process publish must also go to the peers that only
                 // this process reaches.
-                Some(Opened { shelf, door }) if frame.what == PUT && !siblings.is_empty() => {
+                Some(OpenNetwork { shelf, door }) if frame.what == PUT && !siblings.is_empty() => {
                     put(shelf, Some(Arc::clone(door)), frame.body(), say);
                 }
                 Some(network) => self.serve(&frame, network, say),
@@ -272,12 +273,12 @@ impl Connection {
     }
 
     /// The network whose shelf has this name.
-    fn network(&self, shelf: &str) -> Option<&Opened> {
+    fn network(&self, shelf: &str) -> Option<&OpenNetwork> {
         self.networks.iter().find(|network| network.shelf.name() == shelf)
     }
 
     /// The reason for refusing a request that names no shelf of this server.
-    fn unserved(&self, frame: &Frame) -> String {
+    fn unserved(&self, frame: &ControlFrame) -> String {
         if frame.what == TAKEOVER {
             return "this archive cannot be taken over while it is served".into();
         }
@@ -285,7 +286,12 @@ impl Connection {
         format!("this server does not serve {}; it serves {}", frame.shelf(), served.join(", "))
     }
 
-    fn serve(&self, frame: &Frame, Opened { shelf, door }: &Opened, say: Say) {
+    fn serve(
+        &self,
+        frame: &ControlFrame,
+        OpenNetwork { shelf, door }: &OpenNetwork,
+        say: ReplySender,
+    ) {
         // The sends below fail only if the connection is gone; then no answer is needed.
         let answer = match frame.what {
             PUT => return put(shelf, None, frame.body(), say),
@@ -313,7 +319,7 @@ impl Connection {
         });
     }
 
-    fn erase(&self, shelf: &Shelf, body: &[u8], say: &Say) -> Result<u64, String> {
+    fn erase(&self, shelf: &Shelf, body: &[u8], say: &ReplySender) -> Result<u64, String> {
         let ids: Vec<Id> = protocol::ids(body).ok_or("what is no list of ids was to be deleted")?;
         let mut total = 0;
         for ids in ids.chunks(ERASE_BATCH) {
@@ -334,7 +340,7 @@ impl Connection {
 }
 
 /// Writes a record. Once the record is stored, `door`, if given, forwards it.
-fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: Say) {
+fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: ReplySender) {
     // Checked here and not in the store, where a bad record would fail the others in its batch.
     if let Err(error) = Record::new(body).and_then(|record| record.check()) {
         let _ = say.send((FAILED, error.to_string().into()));
@@ -363,12 +369,12 @@ fn stats(shelf: &Shelf) -> Map<String, Value> {
     let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
     let more = [
         ("damaged_files", json!(stats.damaged_files)),
-        ("upkeep_failed", json!(stats.upkeep_failed)),
+        ("upkeep_failed", json!(stats.maintenance_failed)),
         ("written_bytes", json!(stats.written_bytes)),
         ("mirror", json!(stats.mirror.as_ref().map(mirror))),
         ("batches", json!(counters.batches.read().count())),
         ("writes", json!(counters.writes.get())),
-        ("resident_bytes", json!(Process::now().resident_bytes)),
+        ("resident_bytes", json!(ProcessStats::now().resident_bytes)),
         ("since", json!(shelf.since_s())),
         ("trouble", json!(shelf.trouble())),
     ];
@@ -377,7 +383,7 @@ fn stats(shelf: &Shelf) -> Map<String, Value> {
     fields
 }
 
-fn mirror(lag: &Lag) -> Value {
+fn mirror(lag: &MirrorLag) -> Value {
     json!({
         "in_step": lag.in_step,
         "behind_ms": lag.behind_ms,
@@ -391,7 +397,7 @@ fn mirror(lag: &Lag) -> Value {
 }
 
 /// Writes the promised answers in order, and flushes before it waits for one.
-fn answer(promised: &Receiver<Promise>, to: &Outbox) -> io::Result<()> {
+fn answer(promised: &Receiver<PendingReply>, to: &FeedWriter) -> io::Result<()> {
     loop {
         let (shelf, promise) = if let Ok(promise) = promised.try_recv() {
             promise

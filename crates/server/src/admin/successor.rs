@@ -6,21 +6,21 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use hark_archive::{CommitError, Committed, Id, Outcome, Query, Record, Write};
+use hark_archive::{CommitError, CommitResult, Id, Outcome, Query, Record, Write};
 use parking_lot::Mutex;
 
 use super::handover::Sibling;
-use super::protocol::{self, EPHEMERAL, ERASE, Frame, OUTCOME, PUT, TEXT, ids_bytes};
+use super::protocol::{self, ControlFrame, EPHEMERAL, ERASE, OUTCOME, PUT, TEXT, ids_bytes};
 use crate::shelf::Shelf;
 
 /// Maximum number of ids in one ERASE request.
 const ERASE_IDS: usize = 512;
 
 /// The outgoing stream to the process that took over, shared by all shelves.
-pub(super) type To = Arc<Mutex<BufWriter<UnixStream>>>;
+pub(super) type SuccessorStream = Arc<Mutex<BufWriter<UnixStream>>>;
 
 /// Opens the outgoing stream to the process that took over.
-pub(super) fn to(stream: &UnixStream) -> io::Result<To> {
+pub(super) fn to(stream: &UnixStream) -> io::Result<SuccessorStream> {
     Ok(Arc::new(Mutex::new(BufWriter::with_capacity(64 << 10, stream.try_clone()?))))
 }
 
@@ -28,16 +28,16 @@ pub(super) fn to(stream: &UnixStream) -> io::Result<To> {
 pub(super) struct Successor {
     /// The shelf, as this process has it.
     pub(super) shelf: Arc<Shelf>,
-    to: To,
+    to: SuccessorStream,
     /// `None` once the process that took over is gone.
-    answers: Mutex<Option<Sender<Answer>>>,
-    answered: Mutex<Receiver<Answer>>,
+    answers: Mutex<Option<Sender<WriteReply>>>,
+    answered: Mutex<Receiver<WriteReply>>,
 }
 
-type Answer = Result<Outcome, String>;
+type WriteReply = Result<Outcome, String>;
 
 impl Successor {
-    pub(super) fn new(shelf: Arc<Shelf>, to: To) -> Self {
+    pub(super) fn new(shelf: Arc<Shelf>, to: SuccessorStream) -> Self {
         let (answers, answered) = channel();
         let (answers, answered) = (Mutex::new(Some(answers)), Mutex::new(answered));
         Self { shelf, to, answers, answered }
@@ -45,7 +45,7 @@ impl Successor {
 
     /// Sends a batch to the successor, and waits until it is durable there. The successor reports
     /// growth before it answers, so readers here see a record before its write is answered.
-    pub(super) fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    pub(super) fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let stopped = |reason: String| CommitError::Stopped(reason);
         let lost = |_| stopped("the process that took over is gone".into());
         let shelf = self.shelf.name();
@@ -71,7 +71,7 @@ impl Successor {
             to.flush().map_err(lost)?;
         }
         let answered = self.answered.lock();
-        let (mut done, mut refused) = (Committed::default(), None);
+        let (mut done, mut refused) = (CommitResult::default(), None);
         for (write, parts) in writes.iter().zip(asked) {
             let mut erased = 0;
             for _ in 0..parts {
@@ -105,7 +105,7 @@ impl Successor {
     }
 
     /// Passes an answer of the successor to the commit that waits for it.
-    pub(super) fn answered(&self, frame: &Frame) {
+    pub(super) fn answered(&self, frame: &ControlFrame) {
         let none = |what: &str| format!("{what} that is none");
         let answer = match frame.what {
             OUTCOME => protocol::outcome(frame.body()).ok_or_else(|| none("an outcome")),

@@ -7,18 +7,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::control::{ControlError, broken};
-use super::exchange::{Event, Take, Taker};
+use super::exchange::{ExchangeEvent, NewProcess, NewProcessStep};
 use super::fds;
 use super::give::RETRY;
-use super::handover::{Claim, WriteLock};
+use super::handover::{WriteClaim, WriteLock};
 use super::protocol::{
-    self, FAILED, Frame, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
+    self, ControlFrame, FAILED, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
     TAKEOVER, TAKEOVER_VERSION,
 };
-use crate::shelf::Movable;
+use crate::shelf::MovableShelf;
 
 /// A takeover under way. If this process ends before it serves, the running server continues.
-pub struct Taking {
+pub struct Takeover {
     stream: UnixStream,
     lock: Option<OwnedFd>,
     turn: u64,
@@ -26,7 +26,7 @@ pub struct Taking {
     states: Vec<(String, Vec<u8>)>,
 }
 
-impl Taking {
+impl Takeover {
     /// Asks the server whose socket is at `path` for its archive, which must have these shelves,
     /// and for its sockets. On success that server has stopped writing, but it continues if this
     /// process does not finish the takeover. `progress` receives lines of progress.
@@ -39,7 +39,7 @@ impl Taking {
         let mut wish = TAKEOVER_VERSION.to_le_bytes().to_vec();
         wish.extend(shelves.join("\n").into_bytes());
         protocol::write(&mut stream, TAKEOVER, "", &wish)?;
-        let (mut frame, mut states) = (Frame::default(), Vec::new());
+        let (mut frame, mut states) = (ControlFrame::default(), Vec::new());
         loop {
             hear(&mut stream, &mut frame)?;
             match frame.what {
@@ -92,49 +92,51 @@ impl Taking {
     pub(crate) fn finish(
         mut self,
         lock: &dyn WriteLock,
-        shelves: &[Movable],
+        shelves: &[MovableShelf],
         patience: Duration,
     ) -> Result<UnixStream, ControlError> {
         // If READY cannot be sent, the next read shows that the other server is gone or gave up.
         let _ =
             protocol::write(&mut self.stream, READY, "", std::process::id().to_string().as_bytes());
-        let mut taker = Taker::Ready;
+        let mut taker = NewProcess::Ready;
         let (mut event, mut failed) = self.hear_go();
         let late = Instant::now() + patience;
         loop {
             let (next, what) = taker.next(event);
             taker = next;
             event = match what {
-                Take::Listen if Instant::now() > late => Event::Late,
-                Take::Listen => {
+                NewProcessStep::Listen if Instant::now() > late => ExchangeEvent::Late,
+                NewProcessStep::Listen => {
                     std::thread::sleep(RETRY);
-                    Event::Moment
+                    ExchangeEvent::Moment
                 }
-                Take::Claim => match lock.claim() {
-                    Ok(Claim::Mine) => Event::Claimed,
-                    Ok(Claim::Held) => Event::Held,
-                    Ok(Claim::Late) => {
+                NewProcessStep::Claim => match lock.claim() {
+                    Ok(WriteClaim::Mine) => ExchangeEvent::Claimed,
+                    Ok(WriteClaim::Held) => ExchangeEvent::Held,
+                    Ok(WriteClaim::Late) => {
                         failed = refused("the server that runs has gone on meanwhile");
-                        Event::Unable
+                        ExchangeEvent::Unable
                     }
                     Err(error) => {
                         failed = error.into();
-                        Event::Unable
+                        ExchangeEvent::Unable
                     }
                 },
-                Take::Begin => match shelves.iter().try_for_each(|shelf| shelf.store.take()) {
-                    Ok(()) => Event::Begun,
-                    Err(reason) => {
-                        failed = ControlError::Refused(reason);
-                        Event::Unable
+                NewProcessStep::Begin => {
+                    match shelves.iter().try_for_each(|shelf| shelf.store.take()) {
+                        Ok(()) => ExchangeEvent::Begun,
+                        Err(reason) => {
+                            failed = ControlError::Refused(reason);
+                            ExchangeEvent::Unable
+                        }
                     }
-                },
-                Take::Start => {
+                }
+                NewProcessStep::Start => {
                     // If STARTED cannot be sent, the other server is about to end, or has ended.
                     let _ = protocol::write(&mut self.stream, STARTED, "", b"");
                     return Ok(self.stream);
                 }
-                Take::End => {
+                NewProcessStep::End => {
                     // Only for the log of the other server, if it still runs.
                     let _ = protocol::write(
                         &mut self.stream,
@@ -149,13 +151,13 @@ impl Taking {
     }
 
     /// Waits for the answer to READY. Returns it, and the error to report if the takeover fails.
-    fn hear_go(&mut self) -> (Event, ControlError) {
-        let mut frame = Frame::default();
+    fn hear_go(&mut self) -> (ExchangeEvent, ControlError) {
+        let mut frame = ControlFrame::default();
         match hear(&mut self.stream, &mut frame).map(|()| frame.what) {
-            Ok(GO) => (Event::Go, refused("the server that runs has taken it back")),
-            Ok(FAILED) => (Event::Failed, refused(&frame.text())),
-            Ok(_) => (Event::Failed, broken("an answer to something else")),
-            Err(error) => (Event::Gone, error),
+            Ok(GO) => (ExchangeEvent::Go, refused("the server that runs has taken it back")),
+            Ok(FAILED) => (ExchangeEvent::Failed, refused(&frame.text())),
+            Ok(_) => (ExchangeEvent::Failed, broken("an answer to something else")),
+            Err(error) => (ExchangeEvent::Gone, error),
         }
     }
 }
@@ -165,7 +167,7 @@ fn refused(why: &str) -> ControlError {
 }
 
 /// Reads the next frame and no byte after it, as sockets may come with the next byte.
-fn hear(stream: &mut UnixStream, frame: &mut Frame) -> Result<(), ControlError> {
+fn hear(stream: &mut UnixStream, frame: &mut ControlFrame) -> Result<(), ControlError> {
     if frame.read(stream, PEER_FRAME_BYTES_MAX)? {
         return Ok(());
     }

@@ -1,19 +1,19 @@
-//! Counts of what was done since the start, as plain numbers. [`Page`] writes them as text.
+//! Counts of what was done since the start, as plain numbers. [`MetricsPage`] writes them as text.
 //!
 //! The values of a label are an enum here, so that clients cannot add new ones.
 
 use std::marker::PhantomData;
 
-pub use hark_archive::meter::{Count, Histogram};
+pub use hark_archive::meter::{Counter, Histogram};
 use hark_archive::query::plan::Set;
 pub(crate) use page::CONTENT_TYPE;
-pub use page::Page;
+pub use page::MetricsPage;
 use serde_json::Value;
 
 mod page;
 
 /// A value of a label of a metric.
-pub trait Label: Copy + 'static {
+pub trait MetricLabel: Copy + 'static {
     /// All values with their names, in the order of their numbers.
     const ALL: &'static [(Self, &'static str)];
 
@@ -32,7 +32,7 @@ macro_rules! labels {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $name { $($(#[$value_doc])* $value,)* }
 
-        impl Label for $name {
+        impl MetricLabel for $name {
             const ALL: &'static [(Self, &'static str)] = &[$((Self::$value, $text)),*];
 
             fn number(self) -> usize {
@@ -45,7 +45,7 @@ pub(crate) use labels;
 
 labels! {
     /// Why a connection was refused before its client could send anything.
-    TurnedAway {
+    ConnectionRefusal {
         /// The door has as many connections as it may have.
         Full = "full",
         /// The client's address has as many connections as it may have.
@@ -55,7 +55,7 @@ labels! {
     }
 
     /// The conditions of a query by which its search found candidates.
-    Plan {
+    SearchDriver {
         /// Ids.
         Ids = "ids",
         /// Authors.
@@ -73,7 +73,7 @@ labels! {
     }
 }
 
-impl From<Option<Set>> for Plan {
+impl From<Option<Set>> for SearchDriver {
     fn from(driver: Option<Set>) -> Self {
         match driver {
             Some(Set::Ids) => Self::Ids,
@@ -88,15 +88,15 @@ impl From<Option<Set>> for Plan {
 
 /// One `T` for each value of a label.
 #[derive(Debug)]
-pub struct By<L, T = Count>(Box<[T]>, PhantomData<L>);
+pub struct ByLabel<L, T = Counter>(Box<[T]>, PhantomData<L>);
 
-impl<L: Label, T: Default> Default for By<L, T> {
+impl<L: MetricLabel, T: Default> Default for ByLabel<L, T> {
     fn default() -> Self {
         Self(L::ALL.iter().map(|_| T::default()).collect(), PhantomData)
     }
 }
 
-impl<L: Label, T> By<L, T> {
+impl<L: MetricLabel, T> ByLabel<L, T> {
     /// The `T` of the value `label`.
     pub fn of(&self, label: L) -> &T {
         &self.0[label.number()]
@@ -108,7 +108,7 @@ impl<L: Label, T> By<L, T> {
     }
 }
 
-impl<L: Label> By<L> {
+impl<L: MetricLabel> ByLabel<L> {
     /// The counts of those labels together.
     pub fn sum(&self, counted: impl Fn(L) -> bool) -> u64 {
         let labels = L::ALL.iter().filter(|(label, _)| counted(*label));
@@ -122,7 +122,7 @@ impl<L: Label> By<L> {
     }
 }
 
-impl<A: Label, B: Label> By<A, By<B>> {
+impl<A: MetricLabel, B: MetricLabel> ByLabel<A, ByLabel<B>> {
     /// The counts of those inner labels together, whatever the outer one.
     pub fn sum(&self, counted: impl Fn(B) -> bool) -> u64 {
         self.0.iter().map(|counts| counts.sum(&counted)).sum()
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn counts_are_summed_by_label_and_named_where_there_are_any() {
-        let counts = By::<Plan, By<TurnedAway>>::default();
-        counts.of(Plan::Ids).of(TurnedAway::Full).add(2);
-        counts.of(Plan::Time).of(TurnedAway::Full).add(3);
-        counts.of(Plan::Time).of(TurnedAway::Denied).add(5);
-        assert_eq!(counts.sum(|why| why == TurnedAway::Full), 5);
-        assert_eq!(counts.of(Plan::Time).sum(|_| true), 8);
+        let counts = ByLabel::<SearchDriver, ByLabel<ConnectionRefusal>>::default();
+        counts.of(SearchDriver::Ids).of(ConnectionRefusal::Full).add(2);
+        counts.of(SearchDriver::Time).of(ConnectionRefusal::Full).add(3);
+        counts.of(SearchDriver::Time).of(ConnectionRefusal::Denied).add(5);
+        assert_eq!(counts.sum(|why| why == ConnectionRefusal::Full), 5);
+        assert_eq!(counts.of(SearchDriver::Time).sum(|_| true), 8);
         let nested = counts.nested();
         assert_eq!(nested["time"], serde_json::json!({ "denied": 5, "full": 3 }));
         assert_eq!(nested["kinds"], serde_json::json!({}));

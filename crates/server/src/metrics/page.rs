@@ -5,18 +5,18 @@
 
 use std::fmt::{Display, Write as _};
 
-use hark_archive::meter::{BOUNDS_NS, Times};
+use hark_archive::meter::{BOUNDS_NS, HistogramSnapshot};
 
-use super::{By, Count, Histogram, Label};
+use super::{ByLabel, Counter, Histogram, MetricLabel};
 
 /// The content type that Prometheus expects.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The text of the page, as far as it is written.
 #[derive(Default)]
-pub struct Page(String);
+pub struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     /// The page as text.
     pub fn into_text(self) -> String {
         self.0
@@ -43,13 +43,19 @@ impl Page {
     }
 
     /// Writes a number that only goes up.
-    pub fn counter(&mut self, name: &str, help: &str, count: &Count) {
+    pub fn counter(&mut self, name: &str, help: &str, count: &Counter) {
         self.head(name, "counter", help);
         self.line(name, "", count.get());
     }
 
     /// Writes numbers that only go up, one for each value of a label.
-    pub fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str, counts: &By<L>) {
+    pub fn counters<L: MetricLabel>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        counts: &ByLabel<L>,
+    ) {
         self.head(name, "counter", help);
         for (value, count) in counts.all() {
             self.line(name, &format!("{label}=\"{value}\""), count.get());
@@ -57,12 +63,12 @@ impl Page {
     }
 
     /// Writes counters by two labels, with their head.
-    pub fn counters_nested<A: Label, B: Label>(
+    pub fn counters_nested<A: MetricLabel, B: MetricLabel>(
         &mut self,
         name: &str,
         help: &str,
         [outer, inner]: [&str; 2],
-        counts: &By<A, By<B>>,
+        counts: &ByLabel<A, ByLabel<B>>,
     ) {
         self.head(name, "counter", help);
         for (outer_value, counts) in counts.all() {
@@ -80,7 +86,7 @@ impl Page {
     }
 
     /// Writes the lines of a histogram of times, with labels.
-    pub fn classes(&mut self, name: &str, labels: &str, times: &Times) {
+    pub fn classes(&mut self, name: &str, labels: &str, times: &HistogramSnapshot) {
         self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
     }
 

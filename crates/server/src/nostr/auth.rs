@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use hark_networks::nostr::admit::{AUTH, OwnUrls, plain};
 
 /// What the AUTH answers of all connections are checked against.
-pub(crate) struct Terms {
+pub(crate) struct AuthState {
     /// A random secret of this process. A challenge is made from the secret and a number.
     secret: [u8; 32],
     challenges: AtomicU64,
@@ -28,16 +28,16 @@ pub(crate) struct Terms {
 }
 
 /// The client of one connection, with the keys that it has proven.
-pub(crate) struct Caller {
+pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
     /// The host that the client's request named. `None` if a URL is configured.
     host: Option<Box<str>>,
-    terms: Arc<Terms>,
+    terms: Arc<AuthState>,
     /// What the proven keys (the gate's readers) may see.
     gate: Mutex<Arc<Gate>>,
 }
 
-impl Terms {
+impl AuthState {
     /// Fails if the system has no random bytes.
     pub(crate) fn new(
         own: OwnUrls,
@@ -60,10 +60,10 @@ impl Terms {
 
     /// The caller of a new connection, whose request named `host`. The name is trusted only if no
     /// URL is configured: an attacker that relays a client's answer could name what was signed.
-    pub(crate) fn caller(self: &Arc<Self>, host: Option<&str>) -> Caller {
+    pub(crate) fn caller(self: &Arc<Self>, host: Option<&str>) -> ClientIdentity {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let challenge = sha256(&[&self.secret[..], &number].concat());
-        Caller {
+        ClientIdentity {
             challenge: hex::encode_32(&challenge),
             host: host.filter(|_| !self.knows_url).map(|host| authority(host).into()),
             terms: Arc::clone(self),
@@ -72,14 +72,14 @@ impl Terms {
     }
 }
 
-impl Terms {
+impl AuthState {
     /// The private kinds, ascending.
     pub(crate) fn private_kinds(&self) -> &[u32] {
         &self.strangers.kinds
     }
 }
 
-impl Caller {
+impl ClientIdentity {
     /// The challenge that the client is to sign.
     pub(super) fn challenge(&self) -> &str {
         str::from_utf8(&self.challenge).unwrap_or_default()
@@ -149,7 +149,7 @@ mod tests {
     fn a_name_is_taken_on_trust_only_where_none_is_configured() {
         let terms = |url: Option<&str>| {
             let own = OwnUrls::new(url.map(str::to_owned));
-            Arc::new(Terms::new(own, url.is_some(), Vec::new()).unwrap())
+            Arc::new(AuthState::new(own, url.is_some(), Vec::new()).unwrap())
         };
         let open = terms(None).caller(Some("Here.example:443"));
         for url in ["wss://here.example/", "ws://HERE.example", "wss://here.example/path"] {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn keys_are_kept_in_order_up_to_the_bound_and_challenges_differ() {
-        let terms = Arc::new(Terms::new(OwnUrls::default(), true, vec![9, 4]).unwrap());
+        let terms = Arc::new(AuthState::new(OwnUrls::default(), true, vec![9, 4]).unwrap());
         let caller = terms.caller(None);
         assert_ne!(caller.challenge(), terms.caller(None).challenge());
         for key in [[7; 32], [1; 32], [7; 32]] {

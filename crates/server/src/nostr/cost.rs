@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hark_archive::{Progress, Query, Record, Search, SearchError, Store};
+use hark_archive::{Query, Record, Search, SearchError, SearchProgress, Store};
 
-use super::metrics::Metrics;
-use crate::metrics::Plan;
-use crate::rate::Visitor;
-use crate::slow::Spent;
+use super::metrics::RelayMetrics;
+use crate::metrics::SearchDriver;
+use crate::rate::RatedConnection;
+use crate::slow::SearchCost;
 
 /// Rows that a sent record counts as: it is copied, framed and sent.
 const TOLD_ROWS: u64 = 10;
@@ -20,36 +20,36 @@ const VALUE_ROWS: u64 = 4;
 const ROW_NS: u64 = 100;
 
 /// The cost of one REQ or COUNT so far.
-pub(super) struct Cost {
-    metrics: Arc<Metrics>,
-    visitor: Visitor,
+pub(super) struct QuestionCost {
+    metrics: Arc<RelayMetrics>,
+    visitor: RatedConnection,
     asked_at: Instant,
     waited: Option<Duration>,
     /// Time spent on its searches, and on the slowest of them.
     spent: Duration,
-    slowest: (Duration, Plan),
+    slowest: (Duration, SearchDriver),
     /// Rows visited.
     pub(super) visited: u64,
 }
 
 /// A search under way, and the time it has taken.
-pub(super) struct Searching {
+pub(super) struct TimedSearch {
     search: Box<dyn Search>,
     /// Rows of the search that are charged already.
     counted: u64,
     spent: Duration,
-    metrics: Arc<Metrics>,
+    metrics: Arc<RelayMetrics>,
 }
 
-impl Cost {
-    pub(super) fn new(metrics: &Arc<Metrics>, visitor: Visitor) -> Self {
+impl QuestionCost {
+    pub(super) fn new(metrics: &Arc<RelayMetrics>, visitor: RatedConnection) -> Self {
         Self {
             metrics: Arc::clone(metrics),
             visitor,
             asked_at: Instant::now(),
             waited: None,
             spent: Duration::ZERO,
-            slowest: (Duration::ZERO, Plan::Nothing),
+            slowest: (Duration::ZERO, SearchDriver::Nothing),
             visited: 0,
         }
     }
@@ -70,30 +70,30 @@ impl Cost {
         store: &dyn Store,
         query: &Query,
         work: &mut u64,
-    ) -> Result<Searching, SearchError> {
+    ) -> Result<TimedSearch, SearchError> {
         let started = Instant::now();
         let search = store.search(query)?;
         let rows = query.values() as u64 * VALUE_ROWS;
         self.visitor.visited(rows);
         *work = work.saturating_sub(rows);
         let (spent, metrics) = (started.elapsed(), Arc::clone(&self.metrics));
-        Ok(Searching { search, counted: 0, spent, metrics })
+        Ok(TimedSearch { search, counted: 0, spent, metrics })
     }
 
     /// Runs [`Search::slice`]. Returns its progress and what is left of `work`, at least 1.
     pub(super) fn slice(
         &mut self,
-        search: &mut Searching,
+        search: &mut TimedSearch,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<(Progress, u64), SearchError> {
+    ) -> Result<(SearchProgress, u64), SearchError> {
         let started = Instant::now();
         let progress = search.search.slice(work, sink);
         let visited = search.search.visited().saturating_sub(search.counted);
         search.counted += visited;
         let spent = started.elapsed();
         search.spent += spent;
-        self.note(spent, search.spent, Plan::from(search.search.driver()));
+        self.note(spent, search.spent, SearchDriver::from(search.search.driver()));
         self.visited += visited;
         self.metrics.rows_visited.add(visited);
         self.visitor.visited(visited);
@@ -110,13 +110,13 @@ impl Cost {
         let started = Instant::now();
         let counted = count();
         let spent = started.elapsed();
-        self.metrics.search.of(Plan::Count).note(spent);
+        self.metrics.search.of(SearchDriver::Count).note(spent);
         self.visitor.visited(spent.as_nanos() as u64 / ROW_NS);
-        self.note(spent, spent, Plan::Count);
+        self.note(spent, spent, SearchDriver::Count);
         counted
     }
 
-    fn note(&mut self, spent: Duration, of_search: Duration, plan: Plan) {
+    fn note(&mut self, spent: Duration, of_search: Duration, plan: SearchDriver) {
         self.spent += spent;
         if of_search >= self.slowest.0 {
             self.slowest = (of_search, plan);
@@ -124,8 +124,8 @@ impl Cost {
     }
 
     /// The whole cost so far.
-    pub(super) fn spent(&self) -> Spent {
-        Spent {
+    pub(super) fn spent(&self) -> SearchCost {
+        SearchCost {
             time: self.spent,
             waited: self.waited.unwrap_or_default(),
             rows: self.visited,
@@ -134,16 +134,16 @@ impl Cost {
     }
 }
 
-impl Searching {
+impl TimedSearch {
     /// See [`Search::seq`].
     pub(super) fn seq(&self) -> u64 {
         self.search.seq()
     }
 }
 
-impl Drop for Searching {
+impl Drop for TimedSearch {
     fn drop(&mut self) {
         // Noted here, so that a search that was given up counts as well.
-        self.metrics.search.of(Plan::from(self.search.driver())).note(self.spent);
+        self.metrics.search.of(SearchDriver::from(self.search.driver())).note(self.spent);
     }
 }

@@ -8,41 +8,41 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::{Progress, Query, Record};
+use hark_archive::{Query, Record, SearchProgress};
 use hark_codec::nostr::reply;
 
 use super::Relay;
-use super::cost::{Cost, Searching};
-use super::hll::Hll;
-use super::line::{Line, Ticket};
+use super::cost::{QuestionCost, TimedSearch};
+use super::hll::HyperLogLog;
 use super::metrics::Verb;
+use super::outbox::{Outbox, RequestPermit};
 use super::page::{BUG, TOO_MUCH};
-use super::readers::{Job, Turn};
-use crate::budget::Share;
+use super::readers::{ReaderJob, SliceResult};
+use crate::budget::BudgetShare;
 
-pub(super) struct Counting {
+pub(super) struct CountJob {
     relay: Arc<Relay>,
-    line: Arc<Line>,
+    outbox: Arc<Outbox>,
     id: Box<str>,
     /// Normalised and without limits.
     queries: Vec<Query>,
     at: usize,
-    search: Option<Searching>,
-    cost: Cost,
+    search: Option<TimedSearch>,
+    cost: QuestionCost,
     count: u64,
-    hll: Option<Hll>,
-    _held: (Ticket, Share),
+    hll: Option<HyperLogLog>,
+    _held: (RequestPermit, BudgetShare),
 }
 
-impl Counting {
+impl CountJob {
     pub(super) fn new(
         relay: Arc<Relay>,
-        line: Arc<Line>,
+        outbox: Arc<Outbox>,
         id: &str,
         mut queries: Vec<Query>,
-        hll: Option<Hll>,
-        cost: Cost,
-        held: (Ticket, Share),
+        hll: Option<HyperLogLog>,
+        cost: QuestionCost,
+        held: (RequestPermit, BudgetShare),
     ) -> Self {
         for query in &mut queries {
             query.limit = usize::MAX;
@@ -50,7 +50,7 @@ impl Counting {
         Self {
             cost,
             relay,
-            line,
+            outbox,
             id: id.into(),
             queries,
             at: 0,
@@ -72,16 +72,16 @@ impl Counting {
         Ok(())
     }
 
-    fn work(&mut self) -> Result<Turn, String> {
+    fn work(&mut self) -> Result<SliceResult, String> {
         let mut work = self.relay.settings().limits.slice_rows;
         if self.at == 0 && self.search.is_none() && self.hll.is_none() {
             self.count_first(work)?;
         }
         let Some(query) = self.queries.get(self.at) else {
             self.relay.metrics.answered(Verb::Count, "");
-            let registers = self.hll.as_ref().map(Hll::registers);
-            self.line.say(|out| reply::write_count(out, &self.id, self.count, false, registers));
-            return Ok(Turn::Done);
+            let registers = self.hll.as_ref().map(HyperLogLog::registers);
+            self.outbox.say(|out| reply::write_count(out, &self.id, self.count, false, registers));
+            return Ok(SliceResult::Done);
         };
         let mut search = if let Some(search) = self.search.take() {
             search
@@ -103,35 +103,35 @@ impl Counting {
             ControlFlow::Continue(())
         });
         match progress.map_err(|error| error.to_string())?.0 {
-            Progress::Paused => self.search = Some(search),
-            Progress::Done { .. } => self.at += 1,
-            Progress::Exhausted => return Err(TOO_MUCH.into()),
+            SearchProgress::Paused => self.search = Some(search),
+            SearchProgress::Done { .. } => self.at += 1,
+            SearchProgress::Exhausted => return Err(TOO_MUCH.into()),
         }
-        Ok(Turn::More)
+        Ok(SliceResult::More)
     }
 
     fn refuse(&self, reason: &str) {
         self.relay.metrics.answered(Verb::Count, reason);
-        self.line.say(|out| reply::write_closed(out, &self.id, reason));
+        self.outbox.say(|out| reply::write_closed(out, &self.id, reason));
     }
 }
 
-impl Drop for Counting {
+impl Drop for CountJob {
     fn drop(&mut self) {
         let asked = self.queries.iter().map(|query| (query, query.limit));
         self.relay.slow.note("COUNT", &self.cost.spent(), asked);
     }
 }
 
-impl Job for Counting {
-    fn turn(&mut self) -> Turn {
-        if self.line.is_gone() {
-            return Turn::Done;
+impl ReaderJob for CountJob {
+    fn turn(&mut self) -> SliceResult {
+        if self.outbox.is_gone() {
+            return SliceResult::Done;
         }
         self.cost.begin();
         self.work().unwrap_or_else(|reason| {
             self.refuse(&format!("error: {reason}"));
-            Turn::Done
+            SliceResult::Done
         })
     }
 
@@ -139,7 +139,7 @@ impl Job for Counting {
         self.refuse(BUG);
     }
 
-    fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.line)
+    fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.outbox)
     }
 }

@@ -7,39 +7,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hark_archive::Query;
-use hark_codec::nostr::{About, ClientMessage, Filter, Inbox, MessageError, reply};
+use hark_codec::nostr::{
+    ClientMessage, Filter, MessageBuffers, MessageError, RefusalSubject, reply,
+};
 use hark_codec::record::Id;
 use hark_networks::nostr::query;
 
 use super::Relay;
-use super::auth::Caller;
-use super::cost::Cost;
-use super::count::Counting;
-use super::hll::Hll;
-use super::line::{Line, What};
+use super::auth::ClientIdentity;
+use super::cost::QuestionCost;
+use super::count::CountJob;
+use super::hll::HyperLogLog;
 use super::metrics::Verb;
-use super::page::{Answer, Sub};
-use crate::address::Address;
-use crate::budget::Share;
-use crate::rate::{TooFast, Visitor};
+use super::outbox::{Outbox, RequestKind};
+use super::page::{SessionSubscription, StoredAnswer};
+use crate::address::ClientAddress;
+use crate::budget::BudgetShare;
+use crate::rate::{RateExceeded, RatedConnection};
 
 thread_local! {
     /// Buffers for the current message. One set per thread is enough, as nothing here waits.
-    static INBOX: RefCell<Option<(usize, Inbox)>> = const { RefCell::new(None) };
+    static INBOX: RefCell<Option<(usize, MessageBuffers)>> = const { RefCell::new(None) };
 }
 
 /// The message handler of one session, with its subscriptions.
-pub(crate) struct Door {
+pub(crate) struct MessageHandler {
     relay: Arc<Relay>,
-    line: Arc<Line>,
-    caller: Arc<Caller>,
-    visitor: Visitor,
+    outbox: Arc<Outbox>,
+    caller: Arc<ClientIdentity>,
+    visitor: RatedConnection,
     /// The address that the memory of this session's questions is charged to.
-    address: Option<Address>,
-    subs: HashMap<Box<str>, Arc<Sub>>,
+    address: Option<ClientAddress>,
+    subs: HashMap<Box<str>, Arc<SessionSubscription>>,
 }
 
-impl Drop for Door {
+impl Drop for MessageHandler {
     fn drop(&mut self) {
         self.end_all();
     }
@@ -47,25 +49,25 @@ impl Drop for Door {
 
 /// Tells whether a message is for the intake, as an EVENT or an AUTH: neither may be parsed on the
 /// runtime's threads.
-pub(crate) fn brings(text: &[u8]) -> Option<What> {
+pub(crate) fn brings(text: &[u8]) -> Option<RequestKind> {
     let rest = text.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
     if rest.starts_with(b"\"EVENT\"") {
-        return Some(What::Event);
+        return Some(RequestKind::Event);
     }
-    rest.starts_with(b"\"AUTH\"").then_some(What::Proof)
+    rest.starts_with(b"\"AUTH\"").then_some(RequestKind::Proof)
 }
 
-impl Door {
+impl MessageHandler {
     /// Opens the door, and sends the client its challenge.
     pub(crate) fn new(
         relay: Arc<Relay>,
-        line: Arc<Line>,
-        caller: Arc<Caller>,
-        visitor: Visitor,
-        address: Option<Address>,
+        outbox: Arc<Outbox>,
+        caller: Arc<ClientIdentity>,
+        visitor: RatedConnection,
+        address: Option<ClientAddress>,
     ) -> Self {
-        line.say(|out| reply::write_auth(out, caller.challenge()));
-        Self { relay, line, caller, visitor, address, subs: HashMap::new() }
+        outbox.say(|out| reply::write_auth(out, caller.challenge()));
+        Self { relay, outbox, caller, visitor, address, subs: HashMap::new() }
     }
 
     /// Ends every subscription.
@@ -83,7 +85,8 @@ impl Door {
             if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
                 *inbox = None;
             }
-            let (_, inbox) = inbox.get_or_insert_with(|| (filters_max, Inbox::new(filters_max)));
+            let (_, inbox) =
+                inbox.get_or_insert_with(|| (filters_max, MessageBuffers::new(filters_max)));
             let message = ClientMessage::parse(text, inbox);
             // A CLOSE saves work, so it has no rate limit.
             let free = matches!(message, Ok(ClientMessage::Close { .. }));
@@ -114,7 +117,7 @@ impl Door {
         &mut self,
         message: &ClientMessage<'_>,
         bytes: usize,
-        mut too_fast: Option<TooFast>,
+        mut too_fast: Option<RateExceeded>,
     ) -> Option<Duration> {
         let asks = matches!(message, ClientMessage::Req { .. } | ClientMessage::Count { .. });
         if too_fast.is_none() && asks {
@@ -156,13 +159,13 @@ impl Door {
 
     fn refuse(&mut self, error: &MessageError<'_>, reason: &str) {
         match error.about {
-            About::Nothing => self.notice(reason),
-            About::Event(id) => self.refuse_event(&id, reason),
-            About::Sub(sub) => {
+            RefusalSubject::Nothing => self.notice(reason),
+            RefusalSubject::Event(id) => self.refuse_event(&id, reason),
+            RefusalSubject::Sub(sub) => {
                 self.end(sub);
                 self.closed(Verb::Req, sub, reason);
             }
-            About::Neg(sub) => self.neg_err(sub, reason),
+            RefusalSubject::Neg(sub) => self.neg_err(sub, reason),
         }
     }
 
@@ -181,12 +184,18 @@ impl Door {
             return Err(format!("blocked: subscriptions of more than {bound} bytes; close some"));
         }
         let memory = self.memory(bytes, filters.len())?;
-        let sub = Sub::start(id, (bytes, memory), &self.line, &self.relay, queries.clone());
+        let sub = SessionSubscription::start(
+            id,
+            (bytes, memory),
+            &self.outbox,
+            &self.relay,
+            queries.clone(),
+        );
         self.subs.insert(id.into(), Arc::clone(&sub));
-        let ticket = self.line.ticket(What::Search);
+        let permit = self.outbox.permit(RequestKind::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, limits));
-        let cost = Cost::new(&self.relay.metrics, self.visitor.clone());
-        let answer = Answer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, ticket);
+        let cost = QuestionCost::new(&self.relay.metrics, self.visitor.clone());
+        let answer = StoredAnswer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, permit);
         self.relay.readers.push(Box::new(answer));
         Ok(())
     }
@@ -194,11 +203,12 @@ impl Door {
     fn count(&self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), String> {
         let queries = self.queries(id, filters)?;
         let memory = self.memory(bytes, filters.len())?;
-        let ticket = self.line.ticket(What::Search);
-        let (relay, line) = (Arc::clone(&self.relay), Arc::clone(&self.line));
-        let cost = Cost::new(&relay.metrics, self.visitor.clone());
-        let held = (ticket, memory);
-        let counting = Counting::new(relay, line, id, queries, Hll::of(filters), cost, held);
+        let permit = self.outbox.permit(RequestKind::Search);
+        let (relay, outbox) = (Arc::clone(&self.relay), Arc::clone(&self.outbox));
+        let cost = QuestionCost::new(&relay.metrics, self.visitor.clone());
+        let held = (permit, memory);
+        let counting =
+            CountJob::new(relay, outbox, id, queries, HyperLogLog::of(filters), cost, held);
         self.relay.readers.push(Box::new(counting));
         Ok(())
     }
@@ -206,7 +216,7 @@ impl Door {
     /// Reserves memory for a question of the given bytes and filters, or returns why it is refused.
     /// A filter of few values takes far more memory than its text, a filter of many about as much.
     /// The search and the entry in the live index need memory as well.
-    fn memory(&self, bytes: usize, filters: usize) -> Result<Share, String> {
+    fn memory(&self, bytes: usize, filters: usize) -> Result<BudgetShare, String> {
         let mut memory = self.relay.questions.share(self.address);
         let max = self.relay.settings().limits.questions_bytes_max;
         if memory.resize(1024 + 4 * bytes + 512 * filters, max) {
@@ -246,22 +256,22 @@ impl Door {
 
     fn refuse_event(&self, id: &Id, reason: &str) {
         self.relay.metrics.answered(Verb::Event, reason);
-        self.line.say(|out| reply::write_ok(out, id, false, reason));
+        self.outbox.say(|out| reply::write_ok(out, id, false, reason));
     }
 
     fn closed(&self, verb: Verb, sub: &str, reason: &str) {
         self.relay.metrics.answered(verb, reason);
-        self.line.say(|out| reply::write_closed(out, sub, reason));
+        self.outbox.say(|out| reply::write_closed(out, sub, reason));
     }
 
     fn notice(&self, text: &str) {
         self.relay.metrics.answered(Verb::Unknown, text);
-        self.line.say(|out| reply::write_notice(out, text));
+        self.outbox.say(|out| reply::write_notice(out, text));
     }
 
     fn neg_err(&self, sub: &str, reason: &str) {
         self.relay.metrics.answered(Verb::Neg, reason);
-        self.line.say(|out| reply::write_neg_err(out, sub, reason));
+        self.outbox.say(|out| reply::write_neg_err(out, sub, reason));
     }
 }
 
@@ -272,9 +282,9 @@ mod tests {
     #[test]
     fn events_are_told_apart_by_their_first_bytes() {
         for text in [r#"["EVENT",{}]"#, " [ \"EVENT\" , {}]", "\n[\"EVENT\""] {
-            assert!(matches!(brings(text.as_bytes()), Some(What::Event)), "{text}");
+            assert!(matches!(brings(text.as_bytes()), Some(RequestKind::Event)), "{text}");
         }
-        assert!(matches!(brings(br#"[ "AUTH",{}]"#), Some(What::Proof)));
+        assert!(matches!(brings(br#"[ "AUTH",{}]"#), Some(RequestKind::Proof)));
         for text in [r#"["REQ","EVENT"]"#, r#"["EVENTS"]"#, r#"["AUTHOR"]"#, "[", "", r#"{"EVENT""#]
         {
             assert!(brings(text.as_bytes()).is_none(), "{text}");

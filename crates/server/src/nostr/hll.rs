@@ -10,13 +10,13 @@ use hark_codec::nostr::Filter;
 const SHAPES: [(u8, &[u16]); 6] =
     [(b'e', &[7]), (b'e', &[6]), (b'e', &[1]), (b'q', &[1, 1111]), (b'E', &[1111]), (b'p', &[3])];
 
-pub(super) struct Hll {
+pub(super) struct HyperLogLog {
     /// The index of the byte of a key that is the number of its register.
     offset: usize,
     registers: Box<[u8; 256]>,
 }
 
-impl Hll {
+impl HyperLogLog {
     /// The estimate for a question of one of [`SHAPES`]. `None` for other questions, for which the
     /// NIP does not define it.
     pub(super) fn of(filters: &[Filter]) -> Option<Self> {
@@ -65,10 +65,10 @@ fn offset(value: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn hll(json: &str) -> Option<Hll> {
+    fn hll(json: &str) -> Option<HyperLogLog> {
         let mut filter = Filter::default();
         filter.parse(json.as_bytes()).unwrap();
-        Hll::of(&[filter])
+        HyperLogLog::of(&[filter])
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_register_keeps_the_longest_run_of_zeros_and_one() {
-        let mut hll = Hll { offset: 8, registers: Box::new([0; 256]) };
+        let mut hll = HyperLogLog { offset: 8, registers: Box::new([0; 256]) };
         let key = |register: u8, rest: [u8; 3]| {
             let mut key = [0xff; 32];
             (key[8], key[9], key[10], key[11]) = (register, rest[0], rest[1], rest[2]);

@@ -12,21 +12,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hark_archive::writer::Busy;
+use hark_archive::writer::WriterBusy;
 use hark_archive::{Record, Write, vital};
-use hark_codec::crypto::{Signature, Signed, Verifier};
-use hark_codec::nostr::{About, Arena, ClientMessage, Encoder, Event, Inbox, reply};
+use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
+use hark_codec::nostr::{
+    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject, reply,
+};
 use hark_codec::record::{Id, Key};
-use hark_networks::nostr::admit::{self, OwnUrls, Private};
+use hark_networks::nostr::admit::{self, OwnUrls, PrivateLabels};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::auth::Caller;
-use super::line::{self, Line, Ticket, What};
-use super::metrics::{Metrics, Verb};
+use super::auth::ClientIdentity;
+use super::metrics::{RelayMetrics, Verb};
+use super::outbox::{self, Outbox, RequestKind, RequestPermit};
 use super::policy;
-use crate::rate::{Meter, Rates};
-use crate::settings::Shared;
+use crate::rate::{RateLimiter, RateSubject};
+use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 
 /// The most events that a thread takes from the queue at a time.
@@ -40,65 +42,65 @@ const KEYS_CACHED: usize = 4096;
 pub(crate) type EventPermit = OwnedSemaphorePermit;
 
 /// What the intake's threads share.
-pub(crate) struct Parts {
+pub(crate) struct IntakeContext {
     pub(crate) shelf: Arc<Shelf>,
-    pub(crate) settings: Shared,
-    pub(crate) policy: policy::Shared,
-    pub(crate) rates: Rates,
+    pub(crate) settings: SharedSettings,
+    pub(crate) policy: policy::SharedPolicy,
+    pub(crate) rates: RateLimiter,
     pub(crate) own_urls: OwnUrls,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<RelayMetrics>,
 }
 
 /// The queue in front of the threads.
 pub(crate) struct Intake {
     room: Arc<Semaphore>,
-    queue: Mutex<Queue>,
+    queue: Mutex<EventQueue>,
     /// Notified of each arrival, which costs no system call while all threads are at work.
     work: Condvar,
     threads: usize,
 }
 
 #[derive(Default)]
-struct Queue {
-    arrivals: VecDeque<Arrival>,
+struct EventQueue {
+    arrivals: VecDeque<QueuedEvent>,
     closed: bool,
 }
 
 /// An EVENT or AUTH message, as received.
-pub(crate) struct Brought {
-    pub(crate) what: What,
+pub(crate) struct ReceivedEvent {
+    pub(crate) what: RequestKind,
     pub(crate) text: Box<[u8]>,
     /// Why the message is refused, whatever its content.
     pub(crate) refusal: Option<String>,
 }
 
 /// An EVENT or AUTH message in the queue.
-struct Arrival {
+struct QueuedEvent {
     text: Box<[u8]>,
     refusal: Option<String>,
-    from: Sender,
+    from: ReplyHandle,
 }
 
 /// The session to answer, and the ticket and permit held until the answer.
-struct Sender {
-    ticket: Ticket,
-    caller: Arc<Caller>,
+struct ReplyHandle {
+    permit: RequestPermit,
+    caller: Arc<ClientIdentity>,
     verb: Verb,
     _permit: EventPermit,
 }
 
 /// An event that passed every check but that of its signature.
-struct Staged {
+struct CheckedEvent {
     id: Id,
     kind: u16,
     key: Key,
     signature: Signature,
-    purpose: Purpose,
-    from: Sender,
+    purpose: EventPurpose,
+    from: ReplyHandle,
 }
 
 /// What happens to an event once verified. `Keep` and `PassOn` hold its record.
-enum Purpose {
+enum EventPurpose {
     Keep(Vec<u8>),
     PassOn(Vec<u8>),
     Prove,
@@ -108,7 +110,7 @@ impl Intake {
     /// Starts the threads; they end after [`Intake::close`], once the queue is empty.
     pub(crate) fn start(
         threads: usize,
-        parts: Parts,
+        parts: IntakeContext,
     ) -> std::io::Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
         let threads = threads.max(1);
         let intake = Arc::new(Self {
@@ -121,7 +123,7 @@ impl Intake {
         let spawn = |n| {
             let (intake, parts) = (Arc::clone(&intake), Arc::clone(&parts));
             let name = format!("hark-verify-{n}");
-            vital::spawn(&name, move || Worker::new(&parts).run(&intake))
+            vital::spawn(&name, move || VerifyWorker::new(&parts).run(&intake))
         };
         let handles = (0..threads).map(spawn).collect::<Result<_, _>>()?;
         Ok((intake, handles))
@@ -144,23 +146,23 @@ impl Intake {
     /// Queues an EVENT or AUTH message.
     pub(crate) fn push(
         &self,
-        brought: Brought,
-        line: &Arc<Line>,
-        caller: &Arc<Caller>,
+        brought: ReceivedEvent,
+        outbox: &Arc<Outbox>,
+        caller: &Arc<ClientIdentity>,
         permit: EventPermit,
     ) {
-        let from = Sender {
-            ticket: line.ticket(brought.what),
+        let from = ReplyHandle {
+            permit: outbox.permit(brought.what),
             caller: Arc::clone(caller),
-            verb: if brought.what == What::Proof { Verb::Auth } else { Verb::Event },
+            verb: if brought.what == RequestKind::Proof { Verb::Auth } else { Verb::Event },
             _permit: permit,
         };
         let mut queue = self.queue.lock();
         if queue.closed {
             return;
         }
-        let Brought { text, refusal, .. } = brought;
-        queue.arrivals.push_back(Arrival { text, refusal, from });
+        let ReceivedEvent { text, refusal, .. } = brought;
+        queue.arrivals.push_back(QueuedEvent { text, refusal, from });
         drop(queue);
         self.work.notify_one();
     }
@@ -174,7 +176,7 @@ impl Intake {
 
     /// Takes this thread's share of the queue, waiting while it is empty. False once the queue is
     /// closed and empty.
-    fn take(&self, batch: &mut Vec<Arrival>) -> bool {
+    fn take(&self, batch: &mut Vec<QueuedEvent>) -> bool {
         let mut queue = self.queue.lock();
         while queue.arrivals.is_empty() {
             if queue.closed {
@@ -192,23 +194,23 @@ impl Intake {
     }
 }
 
-struct Worker<'a> {
-    parts: &'a Parts,
-    inbox: Inbox,
+struct VerifyWorker<'a> {
+    parts: &'a IntakeContext,
+    inbox: MessageBuffers,
     /// For events within events.
-    arena: Arena,
-    encoder: Encoder,
-    verifier: Verifier,
+    arena: EventArena,
+    encoder: EventEncoder,
+    verifier: SignatureVerifier,
 }
 
-impl<'a> Worker<'a> {
-    fn new(parts: &'a Parts) -> Self {
+impl<'a> VerifyWorker<'a> {
+    fn new(parts: &'a IntakeContext) -> Self {
         Self {
             parts,
-            inbox: Inbox::new(1),
-            arena: Arena::new(),
-            encoder: Encoder::default(),
-            verifier: Verifier::new(KEYS_CACHED),
+            inbox: MessageBuffers::new(1),
+            arena: EventArena::new(),
+            encoder: EventEncoder::default(),
+            verifier: SignatureVerifier::new(KEYS_CACHED),
         }
     }
 
@@ -220,7 +222,7 @@ impl<'a> Worker<'a> {
             // other clients need, survives.
             let work = AssertUnwindSafe(|| {
                 // Answers to several events of one client are sent in one write.
-                let staged: Vec<Staged> = line::together(|| {
+                let staged: Vec<CheckedEvent> = outbox::together(|| {
                     batch.drain(..).filter_map(|arrival| self.stage(arrival, now_s)).collect()
                 });
                 self.verify(staged);
@@ -234,8 +236,8 @@ impl<'a> Worker<'a> {
 
     /// Checks everything but the signature. Returns None for a message that fails, or whose event
     /// is known; such a message is answered here.
-    fn stage(&mut self, arrival: Arrival, now_s: u64) -> Option<Staged> {
-        let Arrival { text, refusal, from } = arrival;
+    fn stage(&mut self, arrival: QueuedEvent, now_s: u64) -> Option<CheckedEvent> {
+        let QueuedEvent { text, refusal, from } = arrival;
         let event = match ClientMessage::parse(&text, &mut self.inbox) {
             Ok(ClientMessage::Event(event) | ClientMessage::Auth(event)) if refusal.is_some() => {
                 from.ok(event.id(), false, &refusal.unwrap_or_default());
@@ -247,7 +249,7 @@ impl<'a> Worker<'a> {
             Err(error) => {
                 let reason = refusal.unwrap_or_else(|| error.reason.to_string());
                 match error.about {
-                    About::Event(id) => from.ok(&id, false, &reason),
+                    RefusalSubject::Event(id) => from.ok(&id, false, &reason),
                     _ => from.notice(&reason),
                 }
                 return None;
@@ -256,32 +258,36 @@ impl<'a> Worker<'a> {
         let bytes = text.len().saturating_sub(FRAME_BYTES);
         let gate = from.caller.gate();
         match check(self.parts, &event, bytes, now_s, &gate.readers, &mut self.arena) {
-            Check::Pass => {}
-            Check::Known => {
+            PolicyVerdict::Pass => {}
+            PolicyVerdict::Known => {
                 from.ok(event.id(), true, admit::DUPLICATE);
                 return None;
             }
-            Check::Refuse(reason) => {
+            PolicyVerdict::Refuse(reason) => {
                 from.ok(event.id(), false, &reason);
                 return None;
             }
         }
         let mut record = Vec::with_capacity(text.len() + 128);
-        let private = Private::of(&event, &self.parts.own_urls);
+        let private = PrivateLabels::of(&event, &self.parts.own_urls);
         self.encoder.encode(&event, private.labels(), &mut record);
         let purpose = if admit::is_ephemeral(&event) {
-            Purpose::PassOn(record)
+            EventPurpose::PassOn(record)
         } else {
-            Purpose::Keep(record)
+            EventPurpose::Keep(record)
         };
-        Some(Staged::new(&event, purpose, from))
+        Some(CheckedEvent::new(&event, purpose, from))
     }
 
-    fn verify(&mut self, staged: Vec<Staged>) {
+    fn verify(&mut self, staged: Vec<CheckedEvent>) {
         let started = Instant::now();
-        let signed: Vec<Signed<'_>> = staged
+        let signed: Vec<UnverifiedSignature<'_>> = staged
             .iter()
-            .map(|event| Signed { id: &event.id, key: &event.key, signature: &event.signature })
+            .map(|event| UnverifiedSignature {
+                id: &event.id,
+                key: &event.key,
+                signature: &event.signature,
+            })
             .collect();
         let mut results = Vec::with_capacity(signed.len());
         self.verifier.verify_many(&signed, &mut results);
@@ -291,26 +297,26 @@ impl<'a> Worker<'a> {
             self.parts.metrics.verified.add(staged.len() as u64);
         }
         for (event, result) in staged.into_iter().zip(results) {
-            let Staged { id, kind, key, purpose, from, .. } = event;
+            let CheckedEvent { id, kind, key, purpose, from, .. } = event;
             if let Err(error) = result {
                 from.ok(&id, false, &error.to_string());
                 continue;
             }
-            if !matches!(purpose, Purpose::Prove)
-                && let Err(too_fast) = self.parts.rates.take(Meter::EventsOf(key))
+            if !matches!(purpose, EventPurpose::Prove)
+                && let Err(too_fast) = self.parts.rates.take(RateSubject::EventsOf(key))
             {
                 from.ok(&id, false, &too_fast.reason);
                 continue;
             }
             match purpose {
-                Purpose::Keep(record) => self.submit(id, kind, record, from),
-                Purpose::PassOn(record) => {
+                EventPurpose::Keep(record) => self.submit(id, kind, record, from),
+                EventPurpose::PassOn(record) => {
                     if let Ok(record) = Record::new(&record) {
                         self.parts.shelf.pass_on(&record);
                     }
                     from.taken(&id, kind);
                 }
-                Purpose::Prove => {
+                EventPurpose::Prove => {
                     let keys_max = self.parts.settings.load().limits.auth_keys_max;
                     let proven = from.caller.prove(&key, keys_max);
                     from.ok(&id, proven.is_ok(), &proven.err().unwrap_or_default());
@@ -321,8 +327,8 @@ impl<'a> Worker<'a> {
 
     /// Hands an event to the writer, and blocks while the writer's queue is full. That is safe:
     /// this thread has no other work, and the intake's queue behind it is bounded.
-    fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: Sender) {
-        let line = Arc::clone(from.line());
+    fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: ReplyHandle) {
+        let outbox = Arc::clone(from.outbox());
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
             Ok(outcome) => {
                 let (accepted, reason) = admit::answer(outcome);
@@ -334,18 +340,18 @@ impl<'a> Worker<'a> {
             }
             Err(error) => from.ok(&id, false, &format!("error: event was not kept: {error}")),
         };
-        if let Err(Busy(_)) =
+        if let Err(WriterBusy(_)) =
             self.parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
         {
             let reason = "error: the archive takes no more writes";
             self.parts.metrics.answered(Verb::Event, reason);
-            line.say(|out| reply::write_ok(out, &id, false, reason));
+            outbox.say(|out| reply::write_ok(out, &id, false, reason));
         }
     }
 }
 
-impl Staged {
-    fn new(event: &Event<'_>, purpose: Purpose, from: Sender) -> Self {
+impl CheckedEvent {
+    fn new(event: &Event<'_>, purpose: EventPurpose, from: ReplyHandle) -> Self {
         Self {
             id: *event.id(),
             kind: event.kind(),
@@ -358,33 +364,38 @@ impl Staged {
 }
 
 /// Checks everything of an AUTH but the signature. An AUTH that fails is answered here.
-fn stage_proof(parts: &Parts, event: &Event<'_>, from: Sender, now_s: u64) -> Option<Staged> {
+fn stage_proof(
+    parts: &IntakeContext,
+    event: &Event<'_>,
+    from: ReplyHandle,
+    now_s: u64,
+) -> Option<CheckedEvent> {
     let settings = parts.settings.load();
     let refusal = from.caller.refusal(event, &settings.limits, now_s);
     if let Some(reason) = refusal.or_else(|| wrong_id(event)) {
         from.ok(event.id(), false, &reason);
         return None;
     }
-    Some(Staged::new(event, Purpose::Prove, from))
+    Some(CheckedEvent::new(event, EventPurpose::Prove, from))
 }
 
-enum Check {
+enum PolicyVerdict {
     Pass,
     Known,
     Refuse(String),
 }
 
 fn check(
-    parts: &Parts,
+    parts: &IntakeContext,
     event: &Event<'_>,
     bytes: usize,
     now_s: u64,
     proven: &[Key],
-    arena: &mut Arena,
-) -> Check {
+    arena: &mut EventArena,
+) -> PolicyVerdict {
     let known = match parts.shelf.store().knows(event.id()) {
         Ok(known) => known,
-        Err(error) => return Check::Refuse(format!("error: {error}")),
+        Err(error) => return PolicyVerdict::Refuse(format!("error: {error}")),
     };
     let settings = parts.settings.load();
     let refusal = (!known)
@@ -393,15 +404,17 @@ fn check(
                 .or_else(|| parts.policy.load().refusal(event))
                 // The author's rate is charged only once the signature is verified: otherwise
                 // anybody could use up the rate of another author.
-                .or_else(|| Some(parts.rates.look(Meter::EventsOf(*event.pubkey())).err()?.reason))
+                .or_else(|| {
+                    Some(parts.rates.look(RateSubject::EventsOf(*event.pubkey())).err()?.reason)
+                })
         })
         .flatten();
     // A known event is hashed as well: otherwise a client that has only the id of a private event
     // could find out here whether that event is stored.
     match refusal.or_else(|| wrong_id(event)) {
-        Some(reason) => Check::Refuse(reason),
-        None if known => Check::Known,
-        None => Check::Pass,
+        Some(reason) => PolicyVerdict::Refuse(reason),
+        None if known => PolicyVerdict::Known,
+        None => PolicyVerdict::Pass,
     }
 }
 
@@ -409,24 +422,24 @@ fn wrong_id(event: &Event<'_>) -> Option<String> {
     (!event.has_valid_id()).then(|| "invalid: id is not the hash of the event".into())
 }
 
-impl Sender {
-    fn line(&self) -> &Arc<Line> {
-        self.ticket.line()
+impl ReplyHandle {
+    fn outbox(&self) -> &Arc<Outbox> {
+        self.permit.outbox()
     }
 
     /// Counts an event that was stored or passed on, and answers it with OK.
     fn taken(&self, id: &Id, kind: u16) {
-        self.line().metrics().events.add(kind);
+        self.outbox().metrics().events.add(kind);
         self.ok(id, true, "");
     }
 
     fn notice(&self, text: &str) {
-        self.line().metrics().answered(self.verb, text);
-        self.line().say(|out| reply::write_notice(out, text));
+        self.outbox().metrics().answered(self.verb, text);
+        self.outbox().say(|out| reply::write_notice(out, text));
     }
 
     fn ok(&self, id: &Id, accepted: bool, reason: &str) {
-        self.line().metrics().answered(self.verb, reason);
-        self.line().say(|out| reply::write_ok(out, id, accepted, reason));
+        self.outbox().metrics().answered(self.verb, reason);
+        self.outbox().say(|out| reply::write_ok(out, id, accepted, reason));
     }
 }

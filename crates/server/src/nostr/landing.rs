@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hark_archive::limits::{Limits, Rate};
-use hark_archive::retention::{Policy, Rule};
+use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
@@ -22,15 +22,15 @@ pub(crate) const SECURITY: &str = "default-src 'none'; script-src 'self'; connec
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Names of counts, and their values as text.
-type Counts = Vec<(&'static str, String)>;
+type LandingCounts = Vec<(&'static str, String)>;
 
 /// The source of the page, with its cached counts.
-pub(crate) struct Landing {
+pub(crate) struct LandingPage {
     relay: Arc<Relay>,
-    counted: Mutex<Option<(Instant, Arc<Counts>)>>,
+    counted: Mutex<Option<(Instant, Arc<LandingCounts>)>>,
 }
 
-impl Landing {
+impl LandingPage {
     pub(crate) fn new(relay: Arc<Relay>) -> Self {
         Self { relay, counted: Mutex::default() }
     }
@@ -68,7 +68,7 @@ impl Landing {
         Value::Object(fields.collect::<Map<_, _>>()).to_string()
     }
 
-    fn counts(&self) -> Arc<Counts> {
+    fn counts(&self) -> Arc<LandingCounts> {
         let mut counted = self.counted.lock();
         if let Some((_, counts)) = counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Arc::clone(counts);
@@ -104,12 +104,12 @@ impl Landing {
 }
 
 /// What is kept and what is removed, as list items.
-fn kept(policy: &Policy, private_kinds: &[u32]) -> String {
+fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
     let mut items: Vec<String> = policy.rules.iter().map(goes).collect();
     if let Some(bound) = policy.bytes_max {
         items.push(format!("Above {} on disk the oldest go first.", bytes(bound)));
     }
-    let narrow = |rule: &Rule| rule.kinds.is_some() || rule.authors.is_some();
+    let narrow = |rule: &RetentionRule| rule.kinds.is_some() || rule.authors.is_some();
     if items.is_empty() {
         items.push("Everything stays, with no end in sight.".into());
     } else if policy.bytes_max.is_none() && policy.rules.iter().all(narrow) {
@@ -133,7 +133,7 @@ fn kept(policy: &Policy, private_kinds: &[u32]) -> String {
 }
 
 /// A rule in words.
-fn goes(rule: &Rule) -> String {
+fn goes(rule: &RetentionRule) -> String {
     let of = match (&rule.kinds, rule.not_kinds.is_empty()) {
         (Some(some), _) => kinds(some),
         (None, true) => "Events".into(),
@@ -159,7 +159,7 @@ fn list(kinds: &[u32]) -> String {
 }
 
 /// The bounds that clients meet, as rows.
-fn bounds(limits: &Limits, policy: &policy::Policy) -> String {
+fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
     let count = |value: usize| number(value as u64);
     let size = |value: usize| bytes(value as u64);
     let answer = format!("{}, {} if asked", count(limits.limit_default), count(limits.limit_max));
@@ -224,12 +224,20 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_said_as_the_policy_means_it() {
-        let policy = Policy::default();
+        let policy = RetentionPolicy::default();
         assert!(kept(&policy, &[]).starts_with("<li>Everything stays"));
-        let policy = Policy {
+        let policy = RetentionPolicy {
             rules: vec![
-                Rule { kinds: Some(vec![7]), older_than_s: 90 * 86_400, ..Rule::default() },
-                Rule { not_kinds: vec![0, 3], older_than_s: 5_400, ..Rule::default() },
+                RetentionRule {
+                    kinds: Some(vec![7]),
+                    older_than_s: 90 * 86_400,
+                    ..RetentionRule::default()
+                },
+                RetentionRule {
+                    not_kinds: vec![0, 3],
+                    older_than_s: 5_400,
+                    ..RetentionRule::default()
+                },
             ],
             bytes_max: Some(5 << 30),
             ..policy
@@ -249,7 +257,7 @@ mod tests {
 
     #[test]
     fn bounds_are_those_in_force() {
-        let (mut limits, mut policy) = (Limits::default(), policy::Policy::default());
+        let (mut limits, mut policy) = (Limits::default(), policy::EventPolicy::default());
         let said = bounds(&limits, &policy);
         assert!(said.contains("<dt>Filters in a question</dt><dd>20</dd>"), "{said}");
         assert!(!said.contains("Who may publish") && !said.contains("NIP-13"), "{said}");

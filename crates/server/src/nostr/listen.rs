@@ -17,45 +17,45 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Relay;
 use super::metrics::{Verb, Verdict};
-use super::open::Threads;
-use super::report::Report;
-use super::web::{self, Place, Slot, Web};
+use super::open::RelayThreads;
+use super::report::LoggedCounts;
+use super::web::{self, ConnectionContext, CountedConnection, WebState};
 use crate::admin::http::Operators;
-use crate::door::{self, Door, Reached, Row};
+use crate::door::{self, Door, DoorAddress, StatusRow};
 use crate::listener::{Listener, accept};
-use crate::metrics::Page;
-use crate::patience::Patient;
-use crate::stop::Stop;
+use crate::metrics::MetricsPage;
+use crate::patience::TimedStream;
+use crate::stop::StopSignal;
 use crate::words::{bytes, number};
 
 /// The relay and where it listens.
 pub(super) struct RelayDoor {
     relay: Arc<Relay>,
     listener: Listener,
-    threads: Threads,
-    report: Mutex<Report>,
+    threads: RelayThreads,
+    report: Mutex<LoggedCounts>,
 }
 
 impl RelayDoor {
-    pub(super) fn new(relay: Arc<Relay>, listener: Listener, threads: Threads) -> Self {
+    pub(super) fn new(relay: Arc<Relay>, listener: Listener, threads: RelayThreads) -> Self {
         Self { relay, listener, threads, report: Mutex::default() }
     }
 }
 
 impl Door for RelayDoor {
-    fn addresses(&self) -> Vec<Reached> {
-        vec![Reached { what: "listening on", at: format!("ws://{}", self.listener.addr()) }]
+    fn addresses(&self) -> Vec<DoorAddress> {
+        vec![DoorAddress { what: "listening on", at: format!("ws://{}", self.listener.addr()) }]
     }
 
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.listener.sockets()
     }
 
-    fn metrics(&self, page: &mut Page) {
+    fn metrics(&self, page: &mut MetricsPage) {
         super::prometheus::write(page, &self.relay);
     }
 
-    fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
+    fn stats(&self) -> (Map<String, Value>, Vec<StatusRow>) {
         let relay = &self.relay;
         // How many messages of these verbs were done as requested, and how many were refused.
         let answered = |what, verbs: &[Verb]| {
@@ -86,7 +86,7 @@ impl Door for RelayDoor {
         self.report.lock().look(&self.relay.metrics);
     }
 
-    fn serve(self: Arc<Self>, operators: Operators, stop: Stop) -> door::Serving {
+    fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
             if let Some(listener) = self.listener.take() {
                 serve_all(listener, &self.relay, operators, stop).await;
@@ -104,20 +104,25 @@ impl Door for RelayDoor {
 }
 
 /// Serves connections until `stop`, and returns when the last one has ended.
-async fn serve_all(listener: TcpListener, relay: &Arc<Relay>, operators: Operators, stop: Stop) {
-    let web = Web::new(Arc::clone(relay), operators, stop.clone());
+async fn serve_all(
+    listener: TcpListener,
+    relay: &Arc<Relay>,
+    operators: Operators,
+    stop: StopSignal,
+) {
+    let web = WebState::new(Arc::clone(relay), operators, stop.clone());
     let enter = |peer| {
-        let slot = Slot::take(relay, peer);
+        let slot = CountedConnection::take(relay, peer);
         slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
     accept(listener, stop, enter, |stream, peer, (slot, alive)| {
-        serve(stream, web.clone(), Place { _alive: alive, slot: Arc::new(slot), peer })
+        serve(stream, web.clone(), ConnectionContext { _alive: alive, slot: Arc::new(slot), peer })
     })
     .await;
 }
 
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `place`.
-async fn serve(stream: TcpStream, web: Web, place: Place) {
+async fn serve(stream: TcpStream, web: WebState, place: ConnectionContext) {
     // Answers are written whole, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     let mut stop = web.stop.clone();
@@ -126,7 +131,7 @@ async fn serve(stream: TcpStream, web: Web, place: Place) {
         (limits.handshake_timeout_ms, limits.idle_timeout_s)
     };
     let head_timeout = Duration::from_millis(head_timeout);
-    let stream = Patient::new(stream, Duration::from_secs(take_max));
+    let stream = TimedStream::new(stream, Duration::from_secs(take_max));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let answer = web::answer(web.clone(), place.clone(), request.map(Body::new));
         async { Ok::<_, Infallible>(answer.await) }

@@ -1,9 +1,11 @@
 //! Counts of what the relay has done since its start. A refusal is counted where it is sent, by its
-//! verb and by the standard prefix of its reason: [`Metrics::answered`].
+//! verb and by the standard prefix of its reason: [`RelayMetrics::answered`].
 
-use hark_networks::nostr::rules::{Class, class};
+use hark_networks::nostr::rules::{KindClass, class};
 
-use crate::metrics::{By, Count, Histogram, Label, Plan, TurnedAway, labels};
+use crate::metrics::{
+    ByLabel, ConnectionRefusal, Counter, Histogram, MetricLabel, SearchDriver, labels,
+};
 
 labels! {
     /// What a client's message wants.
@@ -55,7 +57,7 @@ labels! {
     }
 
     /// Why a connection ended.
-    Ended {
+    ConnectionEnd {
         /// The client left, or the connection broke.
         Gone = "gone",
         /// The server shut down.
@@ -96,22 +98,22 @@ const CLASSES: [&str; 4] =
 
 /// Events by kind.
 #[derive(Debug, Default)]
-pub struct ByKind {
-    kinds: [Count; KINDS.len()],
-    classes: [Count; CLASSES.len()],
+pub struct EventsByKind {
+    kinds: [Counter; KINDS.len()],
+    classes: [Counter; CLASSES.len()],
 }
 
-impl ByKind {
+impl EventsByKind {
     /// Counts an event of `kind`.
     pub fn add(&self, kind: u16) {
         if let Ok(at) = KINDS.binary_search(&kind) {
             return self.kinds[at].add(1);
         }
         let class = match class(u32::from(kind)) {
-            Class::Regular => 0,
-            Class::Replaceable => 1,
-            Class::Ephemeral => 2,
-            Class::Addressable => 3,
+            KindClass::Regular => 0,
+            KindClass::Replaceable => 1,
+            KindClass::Ephemeral => 2,
+            KindClass::Addressable => 3,
         };
         self.classes[class].add(1);
     }
@@ -126,46 +128,46 @@ impl ByKind {
 
 /// All metrics of the relay.
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub struct RelayMetrics {
     /// Connections that were made.
-    pub connections: Count,
+    pub connections: Counter,
     /// Connections that are open.
-    pub connections_open: Count,
+    pub connections_open: Counter,
     /// Connections that were refused at once.
-    pub turned_away: By<TurnedAway>,
+    pub turned_away: ByLabel<ConnectionRefusal>,
     /// WebSockets that ended.
-    pub ended: By<Ended>,
+    pub ended: ByLabel<ConnectionEnd>,
     /// Messages received.
-    pub messages_in: Count,
+    pub messages_in: Counter,
     /// Bytes of messages received.
-    pub bytes_in: Count,
+    pub bytes_in: Counter,
     /// Messages sent.
-    pub messages_out: Count,
+    pub messages_out: Counter,
     /// Bytes of messages sent.
-    pub bytes_out: Count,
+    pub bytes_out: Counter,
     /// Bytes that wait for clients to read them, without the shared bytes of live records.
-    pub outbox_bytes: Count,
+    pub outbox_bytes: Counter,
     /// Messages by verb and verdict.
-    answers: By<Verb, By<Verdict>>,
+    answers: ByLabel<Verb, ByLabel<Verdict>>,
     /// Events that were kept, or passed on if ephemeral.
-    pub events: ByKind,
+    pub events: EventsByKind,
     /// Time to verify the signatures of one batch of events.
     pub verify: Histogram,
     /// Events in these batches.
-    pub verified: Count,
+    pub verified: Counter,
     /// Time that a REQ or COUNT waited until its search began.
     pub search_wait: Histogram,
     /// Time spent on the searches of REQs and COUNTs.
-    pub search: By<Plan, Histogram>,
+    pub search: ByLabel<SearchDriver, Histogram>,
     /// Rows visited by these searches.
-    pub rows_visited: Count,
+    pub rows_visited: Counter,
     /// Stored records sent.
-    pub records_told: Count,
+    pub records_told: Counter,
     /// Live records sent, counted once for each subscriber.
-    pub live_told: Count,
+    pub live_told: Counter,
 }
 
-impl Metrics {
+impl RelayMetrics {
     /// Counts a message by its verb and by the `reason` sent in OK, CLOSED or NOTICE. The reason is
     /// empty if the message was done as requested.
     pub fn answered(&self, verb: Verb, reason: &str) {
@@ -173,7 +175,7 @@ impl Metrics {
     }
 
     /// Messages by verb and verdict.
-    pub fn answers(&self) -> &By<Verb, By<Verdict>> {
+    pub fn answers(&self) -> &ByLabel<Verb, ByLabel<Verdict>> {
         &self.answers
     }
 }
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_counted_by_the_prefix_of_its_reason() {
-        let metrics = Metrics::default();
+        let metrics = RelayMetrics::default();
         for reason in ["", "blocked: no", "rate-limited: slow down", "what?", "ok: no prefix"] {
             metrics.answered(Verb::Event, reason);
         }
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn kinds_are_counted_one_by_one_or_by_class() {
         assert!(KINDS.is_sorted());
-        let kinds = ByKind::default();
+        let kinds = EventsByKind::default();
         for kind in [1, 1, 2, 45_678, 20_777, 10_001, 30_001, 65_535] {
             kinds.add(kind);
         }

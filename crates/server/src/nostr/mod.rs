@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use hark_archive::live::Live;
+use hark_archive::live::LiveIndex;
 
 use crate::budget::Budget;
 use crate::connections::Connections;
-use crate::rate::Rates;
-use crate::settings::{Settings, Shared};
+use crate::rate::RateLimiter;
+use crate::settings::{Settings, SharedSettings};
 use crate::shelf::{self, Shelf};
 use crate::slow::SlowLog;
-use crate::websocket::Deflate;
-use metrics::Metrics;
+use crate::websocket::DeflateOptions;
+use metrics::RelayMetrics;
 use outboxes::Outboxes;
 use readers::Readers;
 
@@ -29,11 +29,11 @@ mod door;
 mod hll;
 mod intake;
 mod landing;
-mod line;
 mod listen;
 pub mod metrics;
 mod nip11;
 mod open;
+mod outbox;
 mod outboxes;
 mod page;
 pub mod policy;
@@ -52,22 +52,22 @@ pub const PRIVATE_KINDS: [u32; 3] = [4, 1059, 21_059];
 pub const DEFLATE_FROM_BYTES: usize = 1_024;
 
 /// A relay that is to be served.
-pub struct Serving {
+pub struct RelayService {
     /// How the relay is served.
-    pub config: Config,
+    pub config: RelayConfig,
     /// The shelf of its events.
-    pub shelf: shelf::Options,
+    pub shelf: shelf::ShelfOptions,
 }
 
 /// How a relay is served.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RelayConfig {
     /// Where to listen. Port 0 takes any that is free.
     pub listen: SocketAddr,
     /// Messages of at least this many bytes are compressed if the client offers it. 0 disables it.
     pub deflate_from_bytes: usize,
     /// What may be published. Can change while the server runs.
-    pub policy: policy::Shared,
+    pub policy: policy::SharedPolicy,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
     /// Kinds that only their author and their recipients get.
@@ -75,20 +75,20 @@ pub struct Config {
     /// What the relay says about itself.
     pub info: RelayInfo,
     /// Numbers of threads for work that must not run on the runtime's threads.
-    pub threads: Threads,
+    pub threads: ThreadCounts,
 }
 
-impl Config {
+impl RelayConfig {
     /// The default configuration, listening on `listen`.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
             deflate_from_bytes: DEFLATE_FROM_BYTES,
-            policy: policy::Shared::default(),
+            policy: policy::SharedPolicy::default(),
             slow_question: Some(Duration::from_secs(1)),
             private_kinds: PRIVATE_KINDS.to_vec(),
             info: RelayInfo::default(),
-            threads: Threads::default(),
+            threads: ThreadCounts::default(),
         }
     }
 }
@@ -126,7 +126,7 @@ impl RelayInfo {
 
 /// Numbers of threads for work that must not run on the runtime's threads. 0 means one per core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Threads {
+pub struct ThreadCounts {
     /// Parse, hash and verify events.
     pub verify: usize,
     /// Answer questions.
@@ -136,14 +136,14 @@ pub struct Threads {
 /// What all sessions share.
 pub(crate) struct Relay {
     pub(crate) shelf: Arc<Shelf>,
-    pub(crate) live: Arc<Live>,
+    pub(crate) live: Arc<LiveIndex>,
     pub(crate) readers: Arc<Readers>,
-    pub(crate) auth: Arc<auth::Terms>,
+    pub(crate) auth: Arc<auth::AuthState>,
     pub(crate) intake: Arc<intake::Intake>,
-    pub(crate) settings: Shared,
-    pub(crate) policy: policy::Shared,
-    pub(crate) rates: Rates,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) settings: SharedSettings,
+    pub(crate) policy: policy::SharedPolicy,
+    pub(crate) rates: RateLimiter,
+    pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,
     pub(crate) info: RelayInfo,
     pub(crate) connections: Arc<Connections>,
@@ -152,7 +152,7 @@ pub(crate) struct Relay {
     pub(crate) questions: Arc<Budget>,
     /// Memory of messages that are incomplete, or wait for a permit of the intake.
     pub(crate) inbound: Arc<Budget>,
-    pub(crate) deflate: Deflate,
+    pub(crate) deflate: DeflateOptions,
     /// Rate limits are off.
     pub(crate) unlimited: bool,
 }

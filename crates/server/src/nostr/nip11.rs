@@ -5,7 +5,7 @@ use hark_archive::limits::Limits;
 use serde_json::{Map, Value, json};
 
 use super::RelayInfo;
-use super::policy::Policy;
+use super::policy::EventPolicy;
 
 /// NIPs that are offered, whatever the configuration.
 const NIPS: [u16; 11] = [1, 9, 11, 13, 40, 42, 45, 62, 65, 67, 70];
@@ -23,7 +23,7 @@ pub(crate) fn nips(private_kinds: &[u32]) -> Vec<u16> {
 pub(crate) fn document(
     info: &RelayInfo,
     limits: &Limits,
-    policy: &Policy,
+    policy: &EventPolicy,
     private_kinds: &[u32],
 ) -> String {
     let mut document = Map::new();
@@ -88,7 +88,7 @@ mod tests {
     fn the_document_follows_the_limits() {
         let limits = Limits { limit_max: 77, ..Limits::default() };
         let info = RelayInfo { name: "<b>{url}".into(), ..RelayInfo::default() };
-        let document = document(&info, &limits, &Policy::default(), &[4]);
+        let document = document(&info, &limits, &EventPolicy::default(), &[4]);
         let document: Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");

@@ -3,29 +3,29 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use hark_archive::live::Live;
+use hark_archive::live::LiveIndex;
 use hark_archive::{Query, Record};
 use hark_networks::nostr::admit::OwnUrls;
 use parking_lot::Mutex;
 
-use super::intake::{Intake, Parts};
+use super::intake::{Intake, IntakeContext};
 use super::listen::RelayDoor;
-use super::metrics::Metrics;
+use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
 use super::readers::Readers;
-use super::{Relay, Serving, auth, line};
+use super::{Relay, RelayService, auth, outbox};
 use crate::ServeError;
-use crate::door::{Host, Opened, Opening, Serve};
-use crate::rate::Rates;
+use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
+use crate::rate::RateLimiter;
 use crate::shelf::{Shelf, Subscribers};
 use crate::slow::SlowLog;
-use crate::websocket::Deflate;
+use crate::websocket::DeflateOptions;
 
 /// The threads of a relay, until they are joined.
 #[derive(Default)]
-pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>);
+pub(super) struct RelayThreads(Mutex<Vec<JoinHandle<()>>>);
 
-impl Threads {
+impl RelayThreads {
     /// Waits for all threads.
     pub(super) fn join(&self) {
         let threads = std::mem::take(&mut *self.0.lock());
@@ -37,36 +37,36 @@ impl Threads {
 }
 
 /// Notifies subscriptions through the live index.
-struct Notified(Arc<Live>);
+struct LiveNotifier(Arc<LiveIndex>);
 
-impl Subscribers for Notified {
+impl Subscribers for LiveNotifier {
     fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         self.0.publish(seq, record);
     }
 
     fn together(&self, publish: &mut dyn FnMut()) {
-        line::together(publish);
+        outbox::together(publish);
     }
 }
 
-impl Serve for Serving {
-    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
+impl ServableNetwork for RelayService {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move { self.open_in(host) })
     }
 }
 
-impl Serving {
-    fn open_in(self, host: &mut Host<'_>) -> Result<Opened, ServeError> {
+impl RelayService {
+    fn open_in(self, host: &mut Host<'_>) -> Result<OpenNetwork, ServeError> {
         let Self { config, shelf } = self;
         let listener = host.listen(config.listen, "--listen")?;
         let addr = listener.addr();
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(RelayMetrics::default());
         // If the store cannot give its sequence number now, the live index begins at 0. Its first
         // subscriptions then keep for longer how far their answers reached.
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
-        let live = Arc::new(Live::since(seq));
-        let shelf = Shelf::open(shelf, Arc::new(Notified(Arc::clone(&live))));
+        let live = Arc::new(LiveIndex::since(seq));
+        let shelf = Shelf::open(shelf, Arc::new(LiveNotifier(Arc::clone(&live))));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let own_urls = OwnUrls::new(config.info.urls().chain([format!("ws://{addr}")]));
@@ -77,11 +77,11 @@ impl Serving {
                  and AUTH trusts the name in the client's request"
             );
         }
-        let auth = auth::Terms::new(own_urls.clone(), knows_url, config.private_kinds)
+        let auth = auth::AuthState::new(own_urls.clone(), knows_url, config.private_kinds)
             .map_err(ServeError::Random)?;
         let (settings, rates) =
-            (Arc::clone(&host.settings), Rates::new(Arc::clone(&host.settings)));
-        let parts = Parts {
+            (Arc::clone(&host.settings), RateLimiter::new(Arc::clone(&host.settings)));
+        let parts = IntakeContext {
             shelf: Arc::clone(&shelf),
             settings: Arc::clone(&settings),
             policy: Arc::clone(&config.policy),
@@ -111,10 +111,10 @@ impl Serving {
             metrics,
             info: config.info,
             connections: Arc::clone(listener.connections()),
-            deflate: Deflate::new(config.deflate_from_bytes),
+            deflate: DeflateOptions::new(config.deflate_from_bytes),
             unlimited: host.unlimited,
         });
-        let door = RelayDoor::new(relay, listener, Threads(Mutex::new(joined)));
-        Ok(Opened { shelf, door: Arc::new(door) })
+        let door = RelayDoor::new(relay, listener, RelayThreads(Mutex::new(joined)));
+        Ok(OpenNetwork { shelf, door: Arc::new(door) })
     }
 }

@@ -1,6 +1,6 @@
 //! The bytes that wait for clients to read them, of all connections together and of each address.
 //!
-//! The bytes of a connection are counted by its [`Line`](super::line::Line), against bounds of its
+//! The bytes of a connection are counted by its [`Outbox`](super::outbox::Outbox), against bounds of its
 //! own. They count here as well, so that all connections together stay within a bound. What happens
 //! at the bounds of this module depends on the kind of message:
 //!
@@ -18,41 +18,45 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hark_archive::limits::Limits;
-use hark_archive::live::Live;
+use hark_archive::live::LiveIndex;
 use parking_lot::Mutex;
 
-use super::metrics::Metrics;
-use super::readers::{Job, Readers};
-use crate::address::Address;
+use super::metrics::RelayMetrics;
+use super::readers::{ReaderJob, Readers};
+use crate::address::ClientAddress;
 
 /// The bytes of all outboxes.
 pub(crate) struct Outboxes {
-    metrics: Arc<Metrics>,
-    live: Arc<Live>,
+    metrics: Arc<RelayMetrics>,
+    live: Arc<LiveIndex>,
     readers: Arc<Readers>,
-    of: Mutex<HashMap<Address, Arc<OfAddress>>>,
+    of: Mutex<HashMap<ClientAddress, Arc<AddressUse>>>,
     /// Questions that wait while the bound of all is exceeded, though their clients read.
-    waiting: Mutex<Vec<Box<dyn Job>>>,
+    waiting: Mutex<Vec<Box<dyn ReaderJob>>>,
     waiting_len: AtomicUsize,
 }
 
 /// The bytes and connections of one address.
 #[derive(Default)]
-struct OfAddress {
+struct AddressUse {
     bytes: AtomicUsize,
     connections: AtomicUsize,
 }
 
 /// One connection's access to the bounds of all connections and of its address.
-pub(crate) struct Account {
+pub(crate) struct OutboxAccount {
     outboxes: Arc<Outboxes>,
-    of: Option<(Address, Arc<OfAddress>)>,
+    of: Option<(ClientAddress, Arc<AddressUse>)>,
     all_max: usize,
     of_address_max: usize,
 }
 
 impl Outboxes {
-    pub(crate) fn new(metrics: Arc<Metrics>, live: Arc<Live>, readers: Arc<Readers>) -> Arc<Self> {
+    pub(crate) fn new(
+        metrics: Arc<RelayMetrics>,
+        live: Arc<LiveIndex>,
+        readers: Arc<Readers>,
+    ) -> Arc<Self> {
         let (of, waiting, waiting_len) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
         Arc::new(Self { metrics, live, readers, of, waiting, waiting_len })
     }
@@ -63,14 +67,18 @@ impl Outboxes {
     }
 
     /// Opens an account for a connection of `address`, with the bounds in force now.
-    pub(crate) fn open(self: &Arc<Self>, address: Option<Address>, limits: &Limits) -> Account {
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        address: Option<ClientAddress>,
+        limits: &Limits,
+    ) -> OutboxAccount {
         let of = address.map(|address| {
             let mut open = self.of.lock();
             let of = open.entry(address).or_default();
             of.connections.fetch_add(1, Ordering::Relaxed);
             (address, Arc::clone(of))
         });
-        Account {
+        OutboxAccount {
             outboxes: Arc::clone(self),
             of,
             all_max: limits.outboxes_bytes_max,
@@ -85,9 +93,9 @@ impl Outboxes {
     }
 }
 
-impl Account {
+impl OutboxAccount {
     /// The address whose bound applies. `None` if connections of an address are not bounded.
-    pub(crate) fn address(&self) -> Option<Address> {
+    pub(crate) fn address(&self) -> Option<ClientAddress> {
         self.of.as_ref().map(|(address, _)| *address)
     }
 
@@ -123,7 +131,7 @@ impl Account {
     }
 
     /// Parks a question while the bound of all is exceeded. Returns it if the bound is kept.
-    pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+    pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         if self.outboxes.bytes() <= self.all_max {
             return Some(job);
         }
@@ -160,16 +168,16 @@ impl Account {
     }
 
     /// Reserves the bytes of an HTTP answer until the result is dropped. None above a bound.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<HeldBytes> {
         if self.is_above_of_address() || self.outboxes.bytes() > self.all_max {
             return None;
         }
         self.add(bytes);
-        Some(Held { account: Arc::clone(self), bytes })
+        Some(HeldBytes { account: Arc::clone(self), bytes })
     }
 }
 
-impl Drop for Account {
+impl Drop for OutboxAccount {
     fn drop(&mut self) {
         let Some((address, of)) = &self.of else { return };
         let mut open = self.outboxes.of.lock();
@@ -180,12 +188,12 @@ impl Drop for Account {
 }
 
 /// Bytes that are counted until this value is dropped.
-pub(crate) struct Held {
-    account: Arc<Account>,
+pub(crate) struct HeldBytes {
+    account: Arc<OutboxAccount>,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.account.sub(self.bytes);
     }
@@ -195,61 +203,62 @@ impl Drop for Held {
 mod tests {
     use std::net::IpAddr;
 
-    use hark_archive::live::{News, Sink};
+    use hark_archive::live::{NewRecord, SubscriptionSink};
     use hark_archive::{Query, Record};
     use hark_testkit::events::Events;
 
     use super::*;
-    use crate::nostr::line::{Line, Over, Part};
-    use crate::nostr::readers::Turn;
+    use crate::nostr::outbox::{EndFlag, Outbox, OutboxItem};
+    use crate::nostr::readers::SliceResult;
 
     /// Outboxes, and connections with the same bounds.
-    struct House(Arc<Outboxes>, Limits);
+    struct BoundedOutboxes(Arc<Outboxes>, Limits);
 
-    impl House {
+    impl BoundedOutboxes {
         fn new(limits: Limits) -> Self {
             let outboxes = Outboxes::new(Arc::default(), Arc::default(), Arc::default());
             Self(outboxes, limits)
         }
 
-        fn connect(&self, address: Option<&str>) -> Arc<Line> {
+        fn connect(&self, address: Option<&str>) -> Arc<Outbox> {
             self.0.metrics.connections_open.add(1);
-            let address = address.map(|address| Address::from(address.parse::<IpAddr>().unwrap()));
+            let address =
+                address.map(|address| ClientAddress::from(address.parse::<IpAddr>().unwrap()));
             let account = Arc::new(self.0.open(address, &self.1));
-            Arc::new(Line::new(&self.1, account, Arc::clone(&self.0.metrics)))
+            Arc::new(Outbox::new(&self.1, account, Arc::clone(&self.0.metrics)))
         }
     }
 
-    struct Asked(Arc<Line>);
+    struct ParkedQuestion(Arc<Outbox>);
 
-    impl Job for Asked {
-        fn turn(&mut self) -> Turn {
-            Turn::Done
+    impl ReaderJob for ParkedQuestion {
+        fn turn(&mut self) -> SliceResult {
+            SliceResult::Done
         }
 
         fn fail(&mut self) {}
 
-        fn line(&self) -> Arc<Line> {
+        fn outbox(&self) -> Arc<Outbox> {
             Arc::clone(&self.0)
         }
     }
 
-    fn page(line: &Line, bytes: usize) {
-        line.put(Part::Page(vec![0; bytes], vec![bytes as u32]));
+    fn page(outbox: &Outbox, bytes: usize) {
+        outbox.put(OutboxItem::Page(vec![0; bytes], vec![bytes as u32]));
     }
 
-    fn may_ask(line: &Arc<Line>) -> bool {
-        line.park(Box::new(Asked(Arc::clone(line)))).is_some()
+    fn may_ask(outbox: &Arc<Outbox>) -> bool {
+        outbox.park(Box::new(ParkedQuestion(Arc::clone(outbox)))).is_some()
     }
 
-    fn is_open(line: &Line) -> bool {
-        line.take(&mut std::collections::VecDeque::new())
+    fn is_open(outbox: &Outbox) -> bool {
+        outbox.take(&mut std::collections::VecDeque::new())
     }
 
     #[test]
     fn questions_wait_by_how_full_it_is_and_by_who_takes_what_there_is() {
         let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };
-        let house = House::new(limits);
+        let house = BoundedOutboxes::new(limits);
         let [one, two, three] = [(); 3].map(|()| house.connect(None));
         page(&one, 100_000);
         assert!(may_ask(&one) && may_ask(&two), "there is room for all");
@@ -269,17 +278,17 @@ mod tests {
     #[test]
     fn an_address_has_a_bound_of_its_own() {
         let limits = Limits { outboxes_per_address_bytes_max: 200_000, ..Limits::default() };
-        let house = House::new(limits);
+        let house = BoundedOutboxes::new(limits);
         let [one, two] = [(); 2].map(|()| house.connect(Some("192.0.2.1")));
         let other = house.connect(Some("192.0.2.2"));
-        for line in [&one, &two, &other] {
-            page(line, 150_000);
+        for outbox in [&one, &two, &other] {
+            page(outbox, 150_000);
         }
         assert!(!may_ask(&one) && !may_ask(&two) && may_ask(&other));
         assert!(one.account().hold(1).is_none(), "nor is there room for an answer over HTTP");
         let held = other.account().hold(1_000).unwrap();
-        for line in [&one, &two, &other] {
-            line.hang_up();
+        for outbox in [&one, &two, &other] {
+            outbox.hang_up();
         }
         drop((one, two, other, held));
         assert!(house.0.bytes() == 0 && house.0.of.lock().is_empty());
@@ -289,21 +298,21 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_ends_those_who_have_more_than_their_share() {
         let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };
-        let house = House::new(limits);
+        let house = BoundedOutboxes::new(limits);
         let [greedy, modest] = [(); 2].map(|()| house.connect(None));
         page(&greedy, 900_000);
         page(&modest, 200_000);
-        modest.put(Part::One(vec![0; 10]));
+        modest.put(OutboxItem::One(vec![0; 10]));
         assert!(is_open(&modest), "it has less than half");
-        greedy.put(Part::One(vec![0; 10]));
+        greedy.put(OutboxItem::One(vec![0; 10]));
         assert!(!is_open(&greedy));
     }
 
-    struct Ear(Arc<Line>);
+    struct CountingSink(Arc<Outbox>);
 
-    impl Sink for Ear {
-        fn deliver(&self, news: News) {
-            self.0.lay(&Over::default(), Part::Live(Arc::from(&b"open"[..]), news));
+    impl SubscriptionSink for CountingSink {
+        fn deliver(&self, news: NewRecord) {
+            self.0.lay(&EndFlag::default(), OutboxItem::Live(Arc::from(&b"open"[..]), news));
         }
 
         fn wake(&self) {}
@@ -313,24 +322,24 @@ mod tests {
 
     #[test]
     fn what_many_hear_of_counts_once() {
-        let house = House::new(Limits::default());
-        let lines: Vec<Arc<Line>> = (0..100).map(|_| house.connect(None)).collect();
-        let subscribe = |line: &Arc<Line>| {
-            let ear = Box::new(Ear(Arc::clone(line)));
-            let handle = house.0.live.subscribe(vec![Query::default()], ear, 1 << 20);
+        let house = BoundedOutboxes::new(Limits::default());
+        let outboxes: Vec<Arc<Outbox>> = (0..100).map(|_| house.connect(None)).collect();
+        let subscribe = |outbox: &Arc<Outbox>| {
+            let sink = Box::new(CountingSink(Arc::clone(outbox)));
+            let handle = house.0.live.subscribe(vec![Query::default()], sink, 1 << 20);
             while !handle.enter() {}
             handle.opened(0, 0);
             handle.release(Vec::new());
             handle
         };
-        let handles: Vec<_> = lines.iter().map(subscribe).collect();
+        let handles: Vec<_> = outboxes.iter().map(subscribe).collect();
         let mut bytes = Vec::new();
         Events::new(1).record(&mut bytes);
         house.0.live.publish(Some(1), &Record::new(&bytes).unwrap());
-        let parts = lines.len() * size_of::<Part>();
+        let parts = outboxes.len() * size_of::<OutboxItem>();
         assert_eq!(house.0.bytes(), bytes.len() + parts);
-        for line in &lines {
-            line.hang_up();
+        for outbox in &outboxes {
+            outbox.hang_up();
         }
         assert_eq!(house.0.bytes(), 0);
         drop(handles);

@@ -10,96 +10,97 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::live::{self, Handle, News, Reach};
-use hark_archive::{Position, Progress, Query, Record};
+use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
+use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::{self, EoseHint};
 use parking_lot::Mutex;
 
 use super::Relay;
-use super::cost::{Cost, Searching};
-use super::line::{Line, Over, Part, Ticket};
-use super::metrics::{Metrics, Verb};
-use super::readers::{Job, Readers, Turn};
-use crate::budget::Share;
+use super::cost::{QuestionCost, TimedSearch};
+use super::metrics::{RelayMetrics, Verb};
+use super::outbox::{EndFlag, Outbox, OutboxItem, RequestPermit};
+use super::readers::{ReaderJob, Readers, SliceResult};
+use crate::budget::BudgetShare;
 
 /// A page of at least this many bytes is put on the line.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// A subscription of a session.
-pub(super) struct Sub {
+pub(super) struct SessionSubscription {
     id: Box<str>,
     /// Bytes of the REQ message that opened it.
     bytes: usize,
-    _memory: Share,
+    _memory: BudgetShare,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
-    over: Over,
-    line: Arc<Line>,
-    handle: Mutex<Option<Handle>>,
+    over: EndFlag,
+    outbox: Arc<Outbox>,
+    handle: Mutex<Option<SubscriptionHandle>>,
 }
 
 /// The sink of a subscription's live events.
-struct Ear {
+struct LiveSink {
     open: Arc<[u8]>,
-    over: Over,
-    line: Arc<Line>,
-    metrics: Arc<Metrics>,
+    over: EndFlag,
+    outbox: Arc<Outbox>,
+    metrics: Arc<RelayMetrics>,
 }
 
-impl live::Sink for Ear {
-    fn deliver(&self, news: News) {
-        if self.line.lay(&self.over, Part::Live(Arc::clone(&self.open), news)) {
+impl live::SubscriptionSink for LiveSink {
+    fn deliver(&self, news: NewRecord) {
+        if self.outbox.lay(&self.over, OutboxItem::Live(Arc::clone(&self.open), news)) {
             self.metrics.live_told.add(1);
         }
     }
 
     fn wake(&self) {
-        self.line.wake();
+        self.outbox.wake();
     }
 
     fn overflow(&self) {
-        self.line.give_up();
+        self.outbox.give_up();
     }
 }
 
-impl Sub {
+impl SessionSubscription {
     /// Subscribes to live events that match `queries`.
     pub(super) fn start(
         id: &str,
-        (bytes, memory): (usize, Share),
-        line: &Arc<Line>,
+        (bytes, memory): (usize, BudgetShare),
+        outbox: &Arc<Outbox>,
         relay: &Relay,
         queries: Vec<Query>,
     ) -> Arc<Self> {
         let mut open = Vec::new();
         reply::write_event_open(&mut open, id);
-        let (open, over): (Arc<[u8]>, _) = (open.into(), Over::default());
-        let ear = Ear {
+        let (open, over): (Arc<[u8]>, _) = (open.into(), EndFlag::default());
+        let sink = LiveSink {
             open: Arc::clone(&open),
             over: over.clone(),
-            line: Arc::clone(line),
+            outbox: Arc::clone(outbox),
             metrics: Arc::clone(&relay.metrics),
         };
         let held_bytes_max = relay.settings().limits.held_bytes_max;
-        let handle = relay.live.subscribe(queries, Box::new(ear), held_bytes_max);
+        let handle = relay.live.subscribe(queries, Box::new(sink), held_bytes_max);
         Arc::new(Self {
             id: id.into(),
             bytes,
             _memory: memory,
             open,
             over,
-            line: Arc::clone(line),
+            outbox: Arc::clone(outbox),
             handle: Mutex::new(Some(handle)),
         })
     }
 
     /// Ends the subscription: nothing more is sent for it, and its search stops.
     pub(super) fn end(&self, readers: &Readers) {
-        self.line.end(&self.over);
+        self.outbox.end(&self.over);
         let handle = self.handle.lock().take();
         // Not under the lock, as `leave` may wait for the index.
         if let Some(handle) = handle.filter(|handle| !handle.leave()) {
-            readers.push(Box::new(Leaving { handle, line: Arc::clone(&self.line) }));
+            readers
+                .push(Box::new(SubscriptionRemoval { handle, outbox: Arc::clone(&self.outbox) }));
         }
     }
 
@@ -107,7 +108,7 @@ impl Sub {
     fn refuse(&self, reason: &str, readers: &Readers) {
         let mut out = Vec::new();
         reply::write_closed(&mut out, &self.id, reason);
-        self.line.put_for(&self.over, Part::One(out));
+        self.outbox.put_for(&self.over, OutboxItem::One(out));
         self.end(readers);
     }
 
@@ -119,27 +120,27 @@ impl Sub {
         self.over.is()
     }
 
-    fn handle(&self) -> Option<Handle> {
+    fn handle(&self) -> Option<SubscriptionHandle> {
         self.handle.lock().clone()
     }
 }
 
 /// The removal of a large subscription from the live index after its end. It runs in slices on the
 /// reader threads, as the session's thread serves other sessions too.
-struct Leaving {
-    handle: Handle,
-    line: Arc<Line>,
+struct SubscriptionRemoval {
+    handle: SubscriptionHandle,
+    outbox: Arc<Outbox>,
 }
 
-impl Job for Leaving {
-    fn turn(&mut self) -> Turn {
-        if self.handle.leave() { Turn::Done } else { Turn::More }
+impl ReaderJob for SubscriptionRemoval {
+    fn turn(&mut self) -> SliceResult {
+        if self.handle.leave() { SliceResult::Done } else { SliceResult::More }
     }
 
     fn fail(&mut self) {}
 
-    fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.line)
+    fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.outbox)
     }
 
     fn tells(&self) -> bool {
@@ -148,16 +149,16 @@ impl Job for Leaving {
 }
 
 /// The stored part of an answer.
-pub(super) struct Answer {
+pub(super) struct StoredAnswer {
     relay: Arc<Relay>,
-    sub: Arc<Sub>,
+    sub: Arc<SessionSubscription>,
     queries: Vec<Query>,
     /// For each query, the number of records it answers with before it stops at the end of the
     /// current second. The query's limit bounds the records that complete that second.
     enough: Vec<usize>,
     /// The index of the current query.
     at: usize,
-    search: Option<Searching>,
+    search: Option<TimedSearch>,
     /// Records that the current query has returned, and the position of the last one.
     handed: usize,
     last: Option<Position>,
@@ -165,22 +166,22 @@ pub(super) struct Answer {
     more: bool,
     /// Whether some query had a limit of 0, so that it is unknown whether it has records.
     unasked: bool,
-    cost: Cost,
+    cost: QuestionCost,
     /// How far the answers to the queries before the current one reached: a record that an earlier
     /// query sent is not sent again.
-    reached: Vec<Reach>,
-    _ticket: Ticket,
+    reached: Vec<AnswerReach>,
+    _permit: RequestPermit,
 }
 
-impl Answer {
+impl StoredAnswer {
     /// `rooms` gives for each query how many records beyond its limit may complete a second.
     pub(super) fn new(
         relay: Arc<Relay>,
-        sub: Arc<Sub>,
+        sub: Arc<SessionSubscription>,
         mut queries: Vec<Query>,
         rooms: impl Iterator<Item = usize>,
-        cost: Cost,
-        ticket: Ticket,
+        cost: QuestionCost,
+        permit: RequestPermit,
     ) -> Self {
         let enough = queries.iter().map(|query| query.limit).collect();
         for (query, room) in queries.iter_mut().zip(rooms) {
@@ -199,12 +200,12 @@ impl Answer {
             more: false,
             unasked: false,
             reached: Vec::new(),
-            _ticket: ticket,
+            _permit: permit,
         }
     }
 
     /// Opens the search for the current query. None if the query has no stored part.
-    fn open(&mut self, work: &mut u64) -> Result<Option<Searching>, String> {
+    fn open(&mut self, work: &mut u64) -> Result<Option<TimedSearch>, String> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {
             self.unasked |= query.limit == 0;
@@ -220,30 +221,30 @@ impl Answer {
         Ok(Some(search))
     }
 
-    fn work(&mut self) -> Result<Turn, String> {
+    fn work(&mut self) -> Result<SliceResult, String> {
         // All queries enter the live index before the first search, so that no event is missed
         // between the two.
         if self.at == 0
             && self.search.is_none()
             && self.sub.handle().is_some_and(|handle| !handle.enter())
         {
-            return Ok(Turn::More);
+            return Ok(SliceResult::More);
         }
         let open = Arc::clone(&self.sub.open);
-        let mut page = Page::new(&open);
+        let mut page = EventPage::new(&open);
         let mut work = self.relay.settings().limits.slice_rows;
         while self.at < self.queries.len() {
             let mut search = if let Some(search) = self.search.take() {
                 search
             } else {
                 let Some(search) = self.open(&mut work)? else {
-                    self.go_on(Reach::Nothing);
+                    self.go_on(AnswerReach::Nothing);
                     continue;
                 };
                 if work == 0 {
                     self.search = Some(search);
                     self.put(page);
-                    return Ok(Turn::More);
+                    return Ok(SliceResult::More);
                 }
                 search
             };
@@ -256,7 +257,7 @@ impl Answer {
                     return ControlFlow::Break(());
                 }
                 (*handed, *last) = (*handed + 1, Some(Position::of(record)));
-                if !Reach::any(reached, queries, record) {
+                if !AnswerReach::any(reached, queries, record) {
                     page.add(record.wire());
                 }
                 if page.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -265,13 +266,13 @@ impl Answer {
             work = left;
             match progress {
                 _ if ended => self.end(true),
-                Progress::Paused => {
+                SearchProgress::Paused => {
                     self.search = Some(search);
                     self.put(page);
-                    return Ok(Turn::More);
+                    return Ok(SliceResult::More);
                 }
-                Progress::Done { more } => self.end(more),
-                Progress::Exhausted => {
+                SearchProgress::Done { more } => self.end(more),
+                SearchProgress::Exhausted => {
                     self.put(page);
                     return Err(TOO_MUCH.into());
                 }
@@ -288,21 +289,21 @@ impl Answer {
             handle.release(std::mem::take(&mut self.reached));
         }
         self.relay.metrics.answered(Verb::Req, "");
-        Ok(Turn::Done)
+        Ok(SliceResult::Done)
     }
 
     /// Ends the answer to the current query. `more` says that records exist beyond its limit.
     fn end(&mut self, more: bool) {
         self.more |= more;
         self.go_on(match self.last {
-            _ if !more => Reach::All,
-            Some(last) => Reach::UpTo(last),
-            None => Reach::Nothing,
+            _ if !more => AnswerReach::All,
+            Some(last) => AnswerReach::UpTo(last),
+            None => AnswerReach::Nothing,
         });
     }
 
     /// Advances to the next query.
-    fn go_on(&mut self, reach: Reach) {
+    fn go_on(&mut self, reach: AnswerReach) {
         self.reached.push(reach);
         self.at += 1;
     }
@@ -312,11 +313,11 @@ impl Answer {
         self.sub.refuse(reason, &self.relay.readers);
     }
 
-    fn put(&self, page: Page<'_>) {
+    fn put(&self, page: EventPage<'_>) {
         self.relay.metrics.records_told.add(page.records);
         self.cost.told(page.records);
         if let Some(part) = page.part() {
-            self.sub.line.put_for(&self.sub.over, part);
+            self.sub.outbox.put_for(&self.sub.over, part);
         }
     }
 }
@@ -328,22 +329,22 @@ pub(super) const BUG: &str = "error: the relay failed at this; its log says how"
 pub(super) const TOO_MUCH: &str =
     "too much to read for one question; name authors, kinds, tags or a shorter time";
 
-impl Drop for Answer {
+impl Drop for StoredAnswer {
     fn drop(&mut self) {
         let asked = self.queries.iter().zip(self.enough.iter().copied());
         self.relay.slow.note("REQ", &self.cost.spent(), asked);
     }
 }
 
-impl Job for Answer {
-    fn turn(&mut self) -> Turn {
-        if self.sub.is_over() || self.sub.line.is_gone() {
-            return Turn::Done;
+impl ReaderJob for StoredAnswer {
+    fn turn(&mut self) -> SliceResult {
+        if self.sub.is_over() || self.sub.outbox.is_gone() {
+            return SliceResult::Done;
         }
         self.cost.begin();
         self.work().unwrap_or_else(|reason| {
             self.refuse(&format!("error: {reason}"));
-            Turn::Done
+            SliceResult::Done
         })
     }
 
@@ -351,20 +352,20 @@ impl Job for Answer {
         self.refuse(BUG);
     }
 
-    fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.sub.line)
+    fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.sub.outbox)
     }
 }
 
 /// Messages in one buffer.
-struct Page<'a> {
+struct EventPage<'a> {
     open: &'a [u8],
     bytes: Vec<u8>,
     ends: Vec<u32>,
     records: u64,
 }
 
-impl<'a> Page<'a> {
+impl<'a> EventPage<'a> {
     fn new(open: &'a [u8]) -> Self {
         Self { open, bytes: Vec::new(), ends: Vec::new(), records: 0 }
     }
@@ -386,7 +387,7 @@ impl<'a> Page<'a> {
         self.bytes.len() >= PAGE_BYTES
     }
 
-    fn part(self) -> Option<Part> {
-        (!self.ends.is_empty()).then_some(Part::Page(self.bytes, self.ends))
+    fn part(self) -> Option<OutboxItem> {
+        (!self.ends.is_empty()).then_some(OutboxItem::Page(self.bytes, self.ends))
     }
 }

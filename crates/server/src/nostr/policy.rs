@@ -11,16 +11,16 @@ use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 
 /// The policy in force. It can be replaced while the relay runs.
-pub type Shared = Arc<ArcSwap<Policy>>;
+pub type SharedPolicy = Arc<ArcSwap<EventPolicy>>;
 
 /// Creates a shared policy, which is `policy` at first.
-pub fn shared(policy: Policy) -> Shared {
+pub fn shared(policy: EventPolicy) -> SharedPolicy {
     Arc::new(ArcSwap::from_pointee(policy))
 }
 
 /// What is allowed and what is denied. A key, kind or word on both lists is denied.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub struct EventPolicy {
     /// Only events of these keys are accepted.
     pub allow_keys: HashSet<Key>,
     /// Events of these keys are refused.
@@ -30,14 +30,14 @@ pub struct Policy {
     /// Events of these kinds are refused.
     pub deny_kinds: Vec<RangeInclusive<u16>>,
     /// Only events with one of these words are accepted.
-    pub allow_words: Words,
+    pub allow_words: WordList,
     /// Events with one of these words are refused.
-    pub deny_words: Words,
+    pub deny_words: WordList,
     /// Leading zero bits that an event's id must have, and that its nonce tag must commit to.
     pub pow_bits_min: u8,
 }
 
-impl Policy {
+impl EventPolicy {
     /// Whether an ordinary event may be refused: NIP-11's `restricted_writes`.
     pub(crate) fn restricts_writes(&self) -> bool {
         let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;
@@ -109,16 +109,16 @@ fn text(event: &Event<'_>) -> String {
 /// Words to look for, ignoring case. A word stands alone unless a `*` says that
 /// more letters may follow or come before it: `*coin` is in "bitcoin", and `coin` is not.
 #[derive(Clone, Debug, Default)]
-pub struct Words(Option<Found>);
+pub struct WordList(Option<WordMatcher>);
 
 #[derive(Clone, Debug)]
-struct Found {
+struct WordMatcher {
     automaton: AhoCorasick,
     /// For each word, whether more letters may come before it, and after it.
     open: Vec<(bool, bool)>,
 }
 
-impl Words {
+impl WordList {
     /// Creates a list of words. Words that are empty without their stars are left out.
     pub fn new(words: &[impl AsRef<str>]) -> Result<Self, BuildError> {
         let mut open = Vec::new();
@@ -134,7 +134,7 @@ impl Words {
         if plain.is_empty() {
             return Ok(Self(None));
         }
-        Ok(Self(Some(Found { automaton: AhoCorasick::new(plain)?, open })))
+        Ok(Self(Some(WordMatcher { automaton: AhoCorasick::new(plain)?, open })))
     }
 
     /// Whether there are no words.
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_word_stands_alone_unless_it_has_a_star() {
         let words =
-            Words::new(&["Coin", "*cash", "ca$h*", "*скам*", "two words", "*", ""]).unwrap();
+            WordList::new(&["Coin", "*cash", "ca$h*", "*скам*", "two words", "*", ""]).unwrap();
         for text in
             ["a coin.", "COIN", "bitcash", "ca$hed", "это скамище", "say two words!", "#coin"]
         {
@@ -170,7 +170,7 @@ mod tests {
         for text in ["bitcoin", "coins", "cashed", "сам", "two  words", "*", ""] {
             assert!(!words.are_in(text), "{text}");
         }
-        assert!(Words::new(&["*", " "]).unwrap().is_empty());
+        assert!(WordList::new(&["*", " "]).unwrap().is_empty());
     }
 
     #[test]

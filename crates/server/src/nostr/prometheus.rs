@@ -1,10 +1,10 @@
 //! The relay's part of the page for Prometheus.
 
 use super::Relay;
-use crate::metrics::Page;
+use crate::metrics::MetricsPage;
 
 /// Writes the relay's metrics.
-pub(super) fn write(page: &mut Page, relay: &Relay) {
+pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
     said(page, relay);
     connections(page, relay);
     questions(page, relay);
@@ -16,7 +16,7 @@ pub(super) fn write(page: &mut Page, relay: &Relay) {
     page.counter("hark_verified_events_total", "Signatures checked.", &relay.metrics.verified);
 }
 
-fn said(page: &mut Page, relay: &Relay) {
+fn said(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.counters_nested(
         "hark_messages_total",
@@ -39,7 +39,7 @@ fn said(page: &mut Page, relay: &Relay) {
     }
 }
 
-fn connections(page: &mut Page, relay: &Relay) {
+fn connections(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.gauge("hark_connections", "Connections open now.", metrics.connections_open.get());
     page.counter("hark_connections_total", "Connections made.", &metrics.connections);
@@ -73,7 +73,7 @@ fn connections(page: &mut Page, relay: &Relay) {
     );
 }
 
-fn questions(page: &mut Page, relay: &Relay) {
+fn questions(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.head(
         "hark_query_seconds",

@@ -14,18 +14,18 @@ use std::time::Instant;
 use hark_archive::vital;
 use parking_lot::{Condvar, Mutex};
 
-use super::line::Line;
+use super::outbox::Outbox;
 
 /// A question being answered.
-pub(crate) trait Job: Send {
+pub(crate) trait ReaderJob: Send {
     /// Does a time slice of the work.
-    fn turn(&mut self) -> Turn;
+    fn turn(&mut self) -> SliceResult;
 
     /// Answers the client with an error, after a time slice that panicked.
     fn fail(&mut self);
 
     /// The line to the client that gets the answer.
-    fn line(&self) -> Arc<Line>;
+    fn outbox(&self) -> Arc<Outbox>;
 
     /// Whether the job sends anything, and so must wait while its client does not read.
     fn tells(&self) -> bool {
@@ -35,7 +35,7 @@ pub(crate) trait Job: Send {
 
 /// How a time slice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum SliceResult {
     /// There is more to do.
     More,
     /// The question is answered, or its client no longer wants the answer.
@@ -46,15 +46,15 @@ pub(crate) enum Turn {
 /// each connection may have under way.
 #[derive(Default)]
 pub(crate) struct Readers {
-    queue: Mutex<Queue>,
+    queue: Mutex<FairQueue>,
     /// Notified of each arrival, which costs no system call while all threads are at work.
     work: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct FairQueue {
     /// Jobs by their start time in the fair queue (ns), then in order of arrival.
-    waiting: BTreeMap<(u64, u64), Box<dyn Job>>,
+    waiting: BTreeMap<(u64, u64), Box<dyn ReaderJob>>,
     /// The latest start time of a job taken so far.
     reached_ns: u64,
     came: u64,
@@ -65,17 +65,17 @@ struct Queue {
 /// one connection do not all get the same start time.
 const TURN_NS: u64 = 20_000;
 
-impl Queue {
-    fn push(&mut self, job: Box<dyn Job>) {
-        let line = job.line();
+impl FairQueue {
+    fn push(&mut self, job: Box<dyn ReaderJob>) {
+        let outbox = job.outbox();
         // A connection that was quiet does not accumulate credit.
-        let starts_ns = line.had_ns().max(self.reached_ns);
-        line.has_had(starts_ns + TURN_NS);
+        let starts_ns = outbox.had_ns().max(self.reached_ns);
+        outbox.has_had(starts_ns + TURN_NS);
         self.came += 1;
         self.waiting.insert((starts_ns, self.came), job);
     }
 
-    fn next(&mut self) -> Option<Box<dyn Job>> {
+    fn next(&mut self) -> Option<Box<dyn ReaderJob>> {
         let ((starts_ns, _), job) = self.waiting.pop_first()?;
         self.reached_ns = self.reached_ns.max(starts_ns);
         Some(job)
@@ -96,7 +96,7 @@ impl Readers {
     }
 
     /// Queues a question.
-    pub(crate) fn push(&self, job: Box<dyn Job>) {
+    pub(crate) fn push(&self, job: Box<dyn ReaderJob>) {
         let mut queue = self.queue.lock();
         if !queue.closed {
             queue.push(job);
@@ -115,7 +115,7 @@ impl Readers {
         self.work.notify_all();
     }
 
-    fn next(&self) -> Option<Box<dyn Job>> {
+    fn next(&self) -> Option<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
         loop {
             if queue.closed {
@@ -135,17 +135,17 @@ impl Readers {
     }
 
     /// Runs a question for a time slice, unless its client's outbox has no capacity for the result.
-    fn work(&self, job: Box<dyn Job>) {
-        let line = job.line();
-        let Some(mut job) = line.park(job) else { return };
+    fn work(&self, job: Box<dyn ReaderJob>) {
+        let outbox = job.outbox();
+        let Some(mut job) = outbox.park(job) else { return };
         let begun = Instant::now();
         // A panic is a bug of the server. It costs one answer, but not the thread.
         let turn = catch_unwind(AssertUnwindSafe(|| job.turn()));
         let took_ns = begun.elapsed().as_nanos() as u64;
-        line.has_had(line.had_ns() + took_ns.saturating_sub(TURN_NS));
+        outbox.has_had(outbox.had_ns() + took_ns.saturating_sub(TURN_NS));
         match turn {
-            Ok(Turn::More) => self.push(job),
-            Ok(Turn::Done) => {}
+            Ok(SliceResult::More) => self.push(job),
+            Ok(SliceResult::Done) => {}
             Err(_) => job.fail(),
         }
     }
@@ -156,20 +156,20 @@ mod tests {
     use hark_archive::limits::Limits;
 
     use super::*;
-    use crate::nostr::line::Part;
+    use crate::nostr::outbox::OutboxItem;
 
     /// A question whose answer is one page.
-    struct Long(Arc<Line>);
+    struct PageQuestion(Arc<Outbox>);
 
-    impl Job for Long {
-        fn turn(&mut self) -> Turn {
-            self.0.put(Part::Page(vec![0; 64 << 10], vec![64 << 10]));
-            Turn::Done
+    impl ReaderJob for PageQuestion {
+        fn turn(&mut self) -> SliceResult {
+            self.0.put(OutboxItem::Page(vec![0; 64 << 10], vec![64 << 10]));
+            SliceResult::Done
         }
 
         fn fail(&mut self) {}
 
-        fn line(&self) -> Arc<Line> {
+        fn outbox(&self) -> Arc<Outbox> {
             Arc::clone(&self.0)
         }
     }
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn questions_wait_before_their_first_page_while_the_client_takes_nothing() {
         let limits = Limits::default();
-        let line = Arc::new(Line::alone(&limits));
+        let outbox = Arc::new(Outbox::alone(&limits));
         let readers = Readers::default();
         for _ in 0..limits.searches_per_connection_max {
-            readers.push(Box::new(Long(Arc::clone(&line))));
+            readers.push(Box::new(PageQuestion(Arc::clone(&outbox))));
         }
         let work = || {
             while let Some(job) = { readers.queue.lock().next() } {
@@ -189,18 +189,19 @@ mod tests {
             }
         };
         work();
-        let page = Part::Page(vec![0; 64 << 10], vec![64 << 10]).size();
+        let page = OutboxItem::Page(vec![0; 64 << 10], vec![64 << 10]).size();
         let (full, mut taken) = (limits.outbox_pause_bytes + page, 0);
         // All questions are answered once the client reads.
         loop {
-            assert!(line.waiting() <= full, "{} bytes wait", line.waiting());
+            assert!(outbox.waiting() <= full, "{} bytes wait", outbox.waiting());
             let mut parts = std::collections::VecDeque::new();
-            assert!(line.take(&mut parts), "it is not too slow");
+            assert!(outbox.take(&mut parts), "it is not too slow");
             if parts.is_empty() {
                 break;
             }
             taken += parts.len();
-            line.sent(parts.iter().map(Part::weight).sum(), 0)
+            outbox
+                .sent(parts.iter().map(OutboxItem::weight).sum(), 0)
                 .into_iter()
                 .for_each(|job| readers.push(job));
             work();
@@ -209,34 +210,34 @@ mod tests {
     }
 
     /// A question of the given line that takes the given number of time slices.
-    struct Asked(Arc<Line>, u32);
+    struct SlicedQuestion(Arc<Outbox>, u32);
 
-    impl Job for Asked {
-        fn turn(&mut self) -> Turn {
+    impl ReaderJob for SlicedQuestion {
+        fn turn(&mut self) -> SliceResult {
             self.1 -= 1;
-            if self.1 == 0 { Turn::Done } else { Turn::More }
+            if self.1 == 0 { SliceResult::Done } else { SliceResult::More }
         }
 
         fn fail(&mut self) {}
 
-        fn line(&self) -> Arc<Line> {
+        fn outbox(&self) -> Arc<Outbox> {
             Arc::clone(&self.0)
         }
     }
 
-    fn line() -> Arc<Line> {
-        Arc::new(Line::alone(&Limits { outbox_pause_bytes: 1, ..Limits::default() }))
+    fn outbox() -> Arc<Outbox> {
+        Arc::new(Outbox::alone(&Limits { outbox_pause_bytes: 1, ..Limits::default() }))
     }
 
     /// Returns the order in which lines are served, given the duration of each line's slices (ns).
-    fn order(queue: &mut Queue, lines: &[(Arc<Line>, u64)]) -> Vec<usize> {
+    fn order(queue: &mut FairQueue, outboxes: &[(Arc<Outbox>, u64)]) -> Vec<usize> {
         let mut order = Vec::new();
         while let Some(mut job) = queue.next() {
-            let whose = job.line();
-            let at = lines.iter().position(|(line, _)| Arc::ptr_eq(line, &whose)).unwrap();
+            let whose = job.outbox();
+            let at = outboxes.iter().position(|(outbox, _)| Arc::ptr_eq(outbox, &whose)).unwrap();
             order.push(at);
-            whose.has_had(whose.had_ns() + lines[at].1 - TURN_NS);
-            if job.turn() == Turn::More {
+            whose.has_had(whose.had_ns() + outboxes[at].1 - TURN_NS);
+            if job.turn() == SliceResult::More {
                 queue.push(job);
             }
         }
@@ -245,37 +246,37 @@ mod tests {
 
     #[test]
     fn one_question_of_a_quiet_connection_does_not_wait_for_many_of_another() {
-        let lines = [(line(), TURN_NS), (line(), TURN_NS)];
-        let mut queue = Queue::default();
+        let outboxes = [(outbox(), TURN_NS), (outbox(), TURN_NS)];
+        let mut queue = FairQueue::default();
         for _ in 0..5 {
-            queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 1)));
+            queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[0].0), 1)));
         }
-        queue.push(Box::new(Asked(Arc::clone(&lines[1].0), 1)));
-        assert_eq!(order(&mut queue, &lines), [0, 1, 0, 0, 0, 0]);
+        queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[1].0), 1)));
+        assert_eq!(order(&mut queue, &outboxes), [0, 1, 0, 0, 0, 0]);
     }
 
     #[test]
     fn what_takes_long_waits_for_what_does_not_and_gets_its_share() {
-        let lines = [(line(), 4 * TURN_NS), (line(), TURN_NS)];
-        let mut queue = Queue::default();
-        queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 3)));
+        let outboxes = [(outbox(), 4 * TURN_NS), (outbox(), TURN_NS)];
+        let mut queue = FairQueue::default();
+        queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[0].0), 3)));
         for _ in 0..9 {
-            queue.push(Box::new(Asked(Arc::clone(&lines[1].0), 1)));
+            queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[1].0), 1)));
         }
-        assert_eq!(order(&mut queue, &lines), [0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0]);
+        assert_eq!(order(&mut queue, &outboxes), [0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0]);
     }
 
     #[test]
     fn who_was_quiet_has_saved_nothing_up() {
-        let lines = [(line(), TURN_NS), (line(), TURN_NS)];
-        let mut queue = Queue::default();
-        queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 50)));
-        assert_eq!(order(&mut queue, &lines), [0; 50]);
+        let outboxes = [(outbox(), TURN_NS), (outbox(), TURN_NS)];
+        let mut queue = FairQueue::default();
+        queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[0].0), 50)));
+        assert_eq!(order(&mut queue, &outboxes), [0; 50]);
         for _ in 0..2 {
-            queue.push(Box::new(Asked(Arc::clone(&lines[1].0), 1)));
-            queue.push(Box::new(Asked(Arc::clone(&lines[0].0), 1)));
+            queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[1].0), 1)));
+            queue.push(Box::new(SlicedQuestion(Arc::clone(&outboxes[0].0), 1)));
         }
-        let order = order(&mut queue, &lines);
+        let order = order(&mut queue, &outboxes);
         assert_eq!(order.iter().filter(|at| **at == 1).count(), 2);
         assert_ne!(order[..2], [1, 1]);
     }

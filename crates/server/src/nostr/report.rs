@@ -1,21 +1,21 @@
 //! Logs bursts of events: one line at intervals instead of one line per event.
 
-use super::metrics::{Ended, Metrics};
-use crate::metrics::{By, Label, TurnedAway};
+use super::metrics::{ConnectionEnd, RelayMetrics};
+use crate::metrics::{ByLabel, ConnectionRefusal, MetricLabel};
 
 /// The counts that were logged so far.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct LoggedCounts {
     turned_away: Vec<u64>,
     slow: u64,
 }
 
-impl Report {
-    pub(super) fn look(&mut self, metrics: &Metrics) {
+impl LoggedCounts {
+    pub(super) fn look(&mut self, metrics: &RelayMetrics) {
         if let Some(by_reason) = grown(&metrics.turned_away, &mut self.turned_away) {
             tracing::warn!(by_reason, "connections were turned away");
         }
-        let slow = metrics.ended.of(Ended::Slow).get();
+        let slow = metrics.ended.of(ConnectionEnd::Slow).get();
         if slow > self.slow {
             let closed = slow - self.slow;
             tracing::info!(closed, "connections were closed, as their clients took too little");
@@ -25,8 +25,8 @@ impl Report {
 }
 
 /// The growth of each count since the last call, as text. `None` if no count has grown.
-fn grown(counts: &By<TurnedAway>, last: &mut Vec<u64>) -> Option<String> {
-    last.resize(TurnedAway::ALL.len(), 0);
+fn grown(counts: &ByLabel<ConnectionRefusal>, last: &mut Vec<u64>) -> Option<String> {
+    last.resize(ConnectionRefusal::ALL.len(), 0);
     let mut words = Vec::new();
     for ((name, count), last) in counts.all().zip(last) {
         let more = count.get().saturating_sub(*last);
@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn a_burst_is_one_line_with_its_numbers() {
-        let (metrics, mut last) = (Metrics::default(), Vec::new());
+        let (metrics, mut last) = (RelayMetrics::default(), Vec::new());
         assert_eq!(grown(&metrics.turned_away, &mut last), None);
-        metrics.turned_away.of(TurnedAway::Full).add(300);
-        metrics.turned_away.of(TurnedAway::Address).add(2);
+        metrics.turned_away.of(ConnectionRefusal::Full).add(300);
+        metrics.turned_away.of(ConnectionRefusal::Address).add(2);
         let told = grown(&metrics.turned_away, &mut last);
         assert_eq!(told.as_deref(), Some("300 full, 2 address"));
         assert_eq!(grown(&metrics.turned_away, &mut last), None);

@@ -15,16 +15,16 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::Relay;
-use super::auth::Caller;
-use super::door::{self, Door};
-use super::intake::{Brought, EventPermit};
-use super::line::{Line, Part, Weight, What};
-use super::metrics::Ended;
-use super::outboxes::Account;
-use crate::budget::Share;
-use crate::rate::Visitor;
-use crate::stop::Stop;
-use crate::websocket::{Reason, Received, Socket};
+use super::auth::ClientIdentity;
+use super::door::{self, MessageHandler};
+use super::intake::{EventPermit, ReceivedEvent};
+use super::metrics::ConnectionEnd;
+use super::outbox::{Outbox, OutboxItem, OutboxWeight, RequestKind};
+use super::outboxes::OutboxAccount;
+use crate::budget::BudgetShare;
+use crate::rate::RatedConnection;
+use crate::stop::StopSignal;
+use crate::websocket::{ClientInput, CloseReason, Socket};
 
 /// Messages, and their bytes, handled before the task yields to others of its thread. Bytes are
 /// bounded too, as one filter of thousands of values takes as long as a hundred short messages.
@@ -46,22 +46,22 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
-type Entering = Pin<Box<dyn Future<Output = Option<EventPermit>> + Send>>;
+type PendingEventPermit = Pin<Box<dyn Future<Output = Option<EventPermit>> + Send>>;
 
-struct Session {
+struct RelaySession {
     socket: Socket,
     relay: Arc<Relay>,
-    line: Arc<Line>,
-    caller: Arc<Caller>,
-    visitor: Visitor,
-    door: Door,
-    outgoing: Outgoing,
+    outbox: Arc<Outbox>,
+    caller: Arc<ClientIdentity>,
+    visitor: RatedConnection,
+    door: MessageHandler,
+    outgoing: OutgoingItems,
     /// Unsent bytes of the socket, as last reported to the line.
     unsent: usize,
     /// Memory of bytes that were received and not processed yet.
-    inbound: Share,
+    inbound: BudgetShare,
     /// An EVENT or AUTH that waits for a permit of the intake.
-    waiting: Option<(Entering, Brought)>,
+    waiting: Option<(PendingEventPermit, ReceivedEvent)>,
     /// Reading pauses until this timer ends, as the client exceeded its rate limit.
     rest: Option<Pin<Box<Sleep>>>,
     heard_at: Instant,
@@ -73,8 +73,8 @@ struct Session {
 
 /// Parts taken from the line and not yet fed to the socket.
 #[derive(Default)]
-struct Outgoing {
-    parts: VecDeque<Part>,
+struct OutgoingItems {
+    parts: VecDeque<OutboxItem>,
     /// In the first part, if it is a page: the index of the next message, and its byte offset.
     message: usize,
     start: usize,
@@ -82,54 +82,54 @@ struct Outgoing {
 
 /// What was fed to the socket in one poll.
 #[derive(Default)]
-struct Sent {
+struct SentCounts {
     messages: u64,
     text_bytes: u64,
     /// Weight of the parts that were fed completely.
-    done: Weight,
+    done: OutboxWeight,
 }
 
 /// Why a session ends.
-enum End {
+enum SessionEnd {
     /// The client closed the connection, or the connection broke.
     Gone,
     /// The client broke the protocol; a close frame with the reason is under way.
     Broken,
     /// The server closes the connection.
-    Close(Reason),
+    Close(CloseReason),
 }
 
 /// Serves a connection until it ends.
 pub(crate) fn run(
     socket: Socket,
-    caller: Caller,
-    visitor: Visitor,
-    account: Arc<Account>,
+    caller: ClientIdentity,
+    visitor: RatedConnection,
+    account: Arc<OutboxAccount>,
     relay: Arc<Relay>,
-    stop: Stop,
+    stop: StopSignal,
 ) -> impl Future<Output = ()> {
     let caller = Arc::new(caller);
     let limits = &relay.settings.load_full().limits;
     let address = account.address();
     let inbound = relay.inbound.share(address);
-    let line = Arc::new(Line::new(limits, account, Arc::clone(&relay.metrics)));
+    let outbox = Arc::new(Outbox::new(limits, account, Arc::clone(&relay.metrics)));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
     // In a box, as a future reserves memory for every value that moves through it.
-    let session = Box::new(Session {
+    let session = Box::new(RelaySession {
         socket,
-        door: Door::new(
+        door: MessageHandler::new(
             Arc::clone(&relay),
-            Arc::clone(&line),
+            Arc::clone(&outbox),
             Arc::clone(&caller),
             visitor.clone(),
             address,
         ),
         relay,
-        line,
+        outbox,
         caller,
         visitor,
-        outgoing: Outgoing::default(),
+        outgoing: OutgoingItems::default(),
         unsent: 0,
         inbound,
         waiting: None,
@@ -142,8 +142,8 @@ pub(crate) fn run(
     session.serve(stop)
 }
 
-impl Session {
-    async fn serve(mut self: Box<Self>, mut stop: Stop) {
+impl RelaySession {
+    async fn serve(mut self: Box<Self>, mut stop: StopSignal) {
         let end = loop {
             tokio::select! {
                 biased;
@@ -159,21 +159,21 @@ impl Session {
         self.door.end_all();
     }
 
-    async fn finish(mut self: Box<Self>, end: End) {
+    async fn finish(mut self: Box<Self>, end: SessionEnd) {
         self.door.end_all();
-        self.line.hang_up();
+        self.outbox.hang_up();
         let ended = match end {
-            End::Gone => Ended::Gone,
-            End::Broken => Ended::Protocol,
-            End::Close(Reason::Away) => Ended::Shutdown,
-            End::Close(Reason::Idle) => Ended::Idle,
-            End::Close(Reason::Slow) => Ended::Slow,
-            End::Close(Reason::Crowded) => Ended::Crowded,
+            SessionEnd::Gone => ConnectionEnd::Gone,
+            SessionEnd::Broken => ConnectionEnd::Protocol,
+            SessionEnd::Close(CloseReason::Away) => ConnectionEnd::Shutdown,
+            SessionEnd::Close(CloseReason::Idle) => ConnectionEnd::Idle,
+            SessionEnd::Close(CloseReason::Slow) => ConnectionEnd::Slow,
+            SessionEnd::Close(CloseReason::Crowded) => ConnectionEnd::Crowded,
         };
         self.relay.metrics.ended.of(ended).add(1);
         let (mut socket, relay) = self.into_parts();
         let closing = async {
-            if let End::Close(reason) = end {
+            if let SessionEnd::Close(reason) = end {
                 poll_fn(|cx| socket.poll_ready(cx)).await?;
                 socket.feed_close(reason);
             }
@@ -182,7 +182,10 @@ impl Session {
         // A client that does not even take a close frame is dropped.
         let told: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
         // Most clients that are closed for a fault are still sending.
-        let is_fault = matches!(end, End::Broken | End::Close(Reason::Slow | Reason::Crowded));
+        let is_fault = matches!(
+            end,
+            SessionEnd::Broken | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
+        );
         if is_fault
             && let Ok(Ok(())) = told
             && let Some(_place) = relay.connections.linger()
@@ -197,8 +200,8 @@ impl Session {
         (socket, relay)
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        self.line.listen(cx.waker());
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        self.outbox.listen(cx.waker());
         if let Poll::Ready(end) = self.poll_alarm(cx) {
             return Poll::Ready(end);
         }
@@ -207,13 +210,13 @@ impl Session {
         }
         self.socket.settle();
         if !self.count_inbound() {
-            return Poll::Ready(End::Close(Reason::Crowded));
+            return Poll::Ready(SessionEnd::Close(CloseReason::Crowded));
         }
         let written = self.poll_write(cx);
         match written {
             Poll::Ready(Err(end)) => return Poll::Ready(end),
             Poll::Ready(Ok(())) if self.leaving && self.is_through() => {
-                return Poll::Ready(End::Close(Reason::Away));
+                return Poll::Ready(SessionEnd::Close(CloseReason::Away));
             }
             _ => {}
         }
@@ -224,20 +227,20 @@ impl Session {
     /// line, so the tickets are checked before the line is read for the last time.
     fn is_through(&mut self) -> bool {
         self.waiting.is_none()
-            && self.line.under_way(What::Event) == 0
-            && self.line.under_way(What::Proof) == 0
-            && self.line.under_way(What::Search) == 0
-            && self.line.take(&mut self.outgoing.parts)
+            && self.outbox.under_way(RequestKind::Event) == 0
+            && self.outbox.under_way(RequestKind::Proof) == 0
+            && self.outbox.under_way(RequestKind::Search) == 0
+            && self.outbox.take(&mut self.outgoing.parts)
             && self.outgoing.parts.is_empty()
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         let mut bytes = 0;
         for _ in 0..TURN_MESSAGES {
             if let Some((entering, _)) = &mut self.waiting {
                 let Poll::Ready(permit) = entering.as_mut().poll(cx) else { return Poll::Pending };
                 if let (Some(permit), Some((_, brought))) = (permit, self.waiting.take()) {
-                    self.relay.intake.push(brought, &self.line, &self.caller, permit);
+                    self.relay.intake.push(brought, &self.outbox, &self.caller, permit);
                 }
             }
             if let Some(rest) = self.rest.as_mut().filter(|_| !self.leaving) {
@@ -250,10 +253,10 @@ impl Session {
             }
             match self.socket.poll_recv(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Received::End) => return Poll::Ready(End::Gone),
-                Poll::Ready(Received::Broken) => return Poll::Ready(End::Broken),
+                Poll::Ready(ClientInput::End) => return Poll::Ready(SessionEnd::Gone),
+                Poll::Ready(ClientInput::Broken) => return Poll::Ready(SessionEnd::Broken),
                 Poll::Ready(received) => {
-                    bytes += if let Received::Text(text) = &received { text.len() } else { 0 };
+                    bytes += if let ClientInput::Text(text) = &received { text.len() } else { 0 };
                     self.hear(received);
                 }
             }
@@ -283,19 +286,19 @@ impl Session {
     /// so that it applies to the messages after it.
     fn is_busy(&self) -> bool {
         let limits = &self.relay.settings().limits;
-        self.line.under_way(What::Proof) > 0
-            || self.line.under_way(What::Event) >= limits.events_per_connection_max
-            || self.line.under_way(What::Search) >= limits.searches_per_connection_max
+        self.outbox.under_way(RequestKind::Proof) > 0
+            || self.outbox.under_way(RequestKind::Event) >= limits.events_per_connection_max
+            || self.outbox.under_way(RequestKind::Search) >= limits.searches_per_connection_max
     }
 
-    fn hear(&mut self, received: Received) {
+    fn hear(&mut self, received: ClientInput) {
         self.heard_at = Instant::now();
         self.pinged = false;
         if self.leaving {
             return;
         }
         let wait = match received {
-            Received::Text(text) => {
+            ClientInput::Text(text) => {
                 self.relay.metrics.messages_in.add(1);
                 self.relay.metrics.bytes_in.add(text.len() as u64);
                 match door::brings(&text) {
@@ -303,39 +306,39 @@ impl Session {
                     None => self.door.hear(&text),
                 }
             }
-            Received::Binary => self.door.hear_binary(),
-            Received::Heard | Received::End | Received::Broken => None,
+            ClientInput::Binary => self.door.hear_binary(),
+            ClientInput::Heard | ClientInput::End | ClientInput::Broken => None,
         };
         self.rest = wait.map(|wait| Box::pin(sleep(wait.min(REST_MAX))));
     }
 
     /// Hands an EVENT or AUTH to the intake, even one above the rate limit: its OK needs the
     /// event's id, and only the intake parses events.
-    fn bring(&mut self, what: What, text: Box<[u8]>) -> Option<Duration> {
+    fn bring(&mut self, what: RequestKind, text: Box<[u8]>) -> Option<Duration> {
         let (wait, refusal) = self.visitor.publishes().err().map(|it| (it.wait, it.reason)).unzip();
         let bytes = text.len();
-        let brought = Brought { what, text, refusal };
+        let brought = ReceivedEvent { what, text, refusal };
         if let Some(permit) = self.relay.intake.try_enter(bytes) {
-            self.relay.intake.push(brought, &self.line, &self.caller, permit);
+            self.relay.intake.push(brought, &self.outbox, &self.caller, permit);
         } else {
             self.waiting = Some((Box::pin(self.relay.intake.enter(bytes)), brought));
         }
         wait
     }
 
-    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         while self.alarm.as_mut().poll(cx).is_ready() {
             let limits = &self.relay.settings().limits;
             let (ping, idle) = (limits.ping_after_s, limits.idle_timeout_s);
-            self.line.look_for_room();
+            self.outbox.look_for_room();
             let idle_max = Duration::from_secs(idle);
             let stalled = self.socket.stalled();
             if stalled.is_some_and(|since| since.elapsed() >= idle_max) {
-                return Poll::Ready(End::Close(Reason::Slow));
+                return Poll::Ready(SessionEnd::Close(CloseReason::Slow));
             }
             let silent = self.heard_at.elapsed();
             if silent >= idle_max {
-                return Poll::Ready(End::Close(Reason::Idle));
+                return Poll::Ready(SessionEnd::Close(CloseReason::Idle));
             }
             let next = if silent < Duration::from_secs(ping) {
                 ping
@@ -353,8 +356,8 @@ impl Session {
     }
 
     /// Moves the parts on the line to the socket: many frames, few writes.
-    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let mut sent = Sent::default();
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SessionEnd>> {
+        let mut sent = SentCounts::default();
         let written = self.write(cx, &mut sent);
         if sent.messages > 0 {
             self.relay.metrics.messages_out.add(sent.messages);
@@ -363,17 +366,21 @@ impl Session {
         let unsent = self.socket.unsent();
         if sent.messages > 0 || unsent != self.unsent {
             self.unsent = unsent;
-            for job in self.line.sent(sent.done, unsent) {
+            for job in self.outbox.sent(sent.done, unsent) {
                 self.relay.readers.push(job);
             }
         }
         written
     }
 
-    fn write(&mut self, cx: &mut Context<'_>, sent: &mut Sent) -> Poll<Result<(), End>> {
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        sent: &mut SentCounts,
+    ) -> Poll<Result<(), SessionEnd>> {
         loop {
-            if !self.line.take(&mut self.outgoing.parts) {
-                return Poll::Ready(Err(End::Close(Reason::Slow)));
+            if !self.outbox.take(&mut self.outgoing.parts) {
+                return Poll::Ready(Err(SessionEnd::Close(CloseReason::Slow)));
             }
             if self.outgoing.parts.is_empty() {
                 self.outgoing.parts = VecDeque::new();
@@ -382,7 +389,7 @@ impl Session {
             while !self.outgoing.parts.is_empty() {
                 match self.socket.poll_ready(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Gone)),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(SessionEnd::Gone)),
                     Poll::Ready(Ok(())) => {}
                 }
                 if sent.messages == TURN_MESSAGES_OUT {
@@ -396,17 +403,17 @@ impl Session {
         match self.socket.poll_flush(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(_)) => Poll::Ready(Err(End::Gone)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(SessionEnd::Gone)),
         }
     }
 }
 
-impl Outgoing {
+impl OutgoingItems {
     /// Puts the next message on the socket.
-    fn feed(&mut self, socket: &mut Socket, sent: &mut Sent) {
+    fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
         let Some(part) = self.parts.front() else { return };
         match part {
-            Part::Page(bytes, ends) => {
+            OutboxItem::Page(bytes, ends) => {
                 if let Some(&end) = ends.get(self.message) {
                     let text = &bytes[self.start..end as usize];
                     sent.feed(socket, &[text]);
@@ -418,15 +425,15 @@ impl Outgoing {
                 }
                 (self.message, self.start) = (0, 0);
             }
-            Part::One(text) => sent.feed(socket, &[text]),
-            Part::Live(open, news) => sent.feed(socket, &[open, news.wire(), b"]"]),
+            OutboxItem::One(text) => sent.feed(socket, &[text]),
+            OutboxItem::Live(open, news) => sent.feed(socket, &[open, news.wire(), b"]"]),
         }
         sent.done.add(part.weight());
         self.parts.pop_front();
     }
 }
 
-impl Sent {
+impl SentCounts {
     fn feed(&mut self, socket: &mut Socket, pieces: &[&[u8]]) {
         socket.feed_text(pieces);
         self.messages += 1;

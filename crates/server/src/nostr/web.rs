@@ -15,58 +15,58 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-use super::landing::{self, Landing};
-use super::outboxes::Account;
+use super::landing::{self, LandingPage};
+use super::outboxes::OutboxAccount;
 use super::session;
 use super::{Relay, nip11};
-use crate::address::{Address, Proxies};
+use crate::address::{ClientAddress, Proxies};
 use crate::admin::http::Operators;
-use crate::connections::{Entered, farewell};
+use crate::connections::{ConnectionPermit, farewell};
 use crate::http::held;
-use crate::listener::Alive;
-use crate::metrics::TurnedAway;
+use crate::listener::SessionGuard;
+use crate::metrics::ConnectionRefusal;
 use crate::permits::Permit;
-use crate::rate::Visitor;
-use crate::stop::Stop;
+use crate::rate::RatedConnection;
+use crate::stop::StopSignal;
 use crate::websocket::Handshake;
 
 /// The state of the HTTP handler.
 #[derive(Clone)]
-pub(crate) struct Web {
+pub(crate) struct WebState {
     pub(crate) relay: Arc<Relay>,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopSignal,
     operators: Operators,
     /// The path of the relay's URL, without a slash at its end.
     path: Arc<str>,
-    landing: Arc<Landing>,
+    landing: Arc<LandingPage>,
 }
 
 /// What one connection holds while it is open.
 #[derive(Clone)]
-pub(crate) struct Place {
-    pub(crate) _alive: Alive,
-    pub(crate) slot: Arc<Slot>,
+pub(crate) struct ConnectionContext {
+    pub(crate) _alive: SessionGuard,
+    pub(crate) slot: Arc<CountedConnection>,
     /// The address of the other end of the TCP connection.
     pub(crate) peer: IpAddr,
 }
 
 /// An open connection, counted.
-pub(crate) struct Slot {
+pub(crate) struct CountedConnection {
     relay: Arc<Relay>,
-    _entered: Entered,
-    account: Arc<Account>,
+    _entered: ConnectionPermit,
+    account: Arc<OutboxAccount>,
 }
 
-impl Place {
+impl ConnectionContext {
     /// The account that counts the connection's unsent bytes.
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    pub(crate) fn account(&self) -> &Arc<OutboxAccount> {
         &self.slot.account
     }
 }
 
-impl Slot {
+impl CountedConnection {
     /// Takes a slot for a connection from `peer`, or returns why the connection is turned away.
-    pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, TurnedAway> {
+    pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, ConnectionRefusal> {
         let settings = relay.settings();
         let limits = &settings.limits;
         let (max, of_address_max) = (limits.connections_max, limits.connections_per_address_max);
@@ -79,21 +79,21 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.relay.metrics.connections_open.sub(1);
     }
 }
 
 /// Opens an account for a connection. `address` is ignored where rate limits are off.
-fn account(relay: &Relay, address: Option<Address>) -> Arc<Account> {
+fn account(relay: &Relay, address: Option<ClientAddress>) -> Arc<OutboxAccount> {
     let address = address.filter(|_| !relay.unlimited);
     Arc::new(relay.outboxes.open(address, &relay.settings().limits))
 }
 
-impl Web {
-    pub(crate) fn new(relay: Arc<Relay>, operators: Operators, stop: Stop) -> Self {
-        let landing = Arc::new(Landing::new(Arc::clone(&relay)));
+impl WebState {
+    pub(crate) fn new(relay: Arc<Relay>, operators: Operators, stop: StopSignal) -> Self {
+        let landing = Arc::new(LandingPage::new(Arc::clone(&relay)));
         let path = relay.info.url.as_deref().map_or("", path).into();
         Self { relay, stop, operators, path, landing }
     }
@@ -101,14 +101,14 @@ impl Web {
 
 /// Answers a request on the connection that holds `place`, with status 503 above the bounds of the
 /// outboxes. Metrics are exempt: few ask for them, and mostly under high load.
-pub(crate) async fn answer(web: Web, place: Place, request: Request) -> Response {
+pub(crate) async fn answer(web: WebState, place: ConnectionContext, request: Request) -> Response {
     let account = Arc::clone(place.account());
     let is_metrics = request.uri().path() == "/metrics";
     let answer = respond(web, place, request).await;
     if is_metrics { answer } else { held(answer, |bytes| account.hold(bytes)) }
 }
 
-async fn respond(web: Web, place: Place, request: Request) -> Response {
+async fn respond(web: WebState, place: ConnectionContext, request: Request) -> Response {
     let headers = request.headers();
     // A proxy may pass the relay's own path on, or cut it off.
     let path = request.uri().path();
@@ -212,7 +212,7 @@ fn client(
     relay: &Relay,
     peer: IpAddr,
     headers: &HeaderMap,
-) -> Result<(Option<Address>, Option<Permit<Address>>), TurnedAway> {
+) -> Result<(Option<ClientAddress>, Option<Permit<ClientAddress>>), ConnectionRefusal> {
     if relay.connections.is_proxy(peer) {
         let Some(client) = relay.connections.named(headers) else { return Ok((None, None)) };
         let max = relay.settings().limits.connections_per_address_max;
@@ -238,7 +238,7 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-fn upgrade(web: Web, place: Place, request: Request) -> Response {
+fn upgrade(web: WebState, place: ConnectionContext, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
     let (address, permit) = match client(&web.relay, place.peer, &parts.headers) {
         Ok(client) => client,
@@ -254,7 +254,7 @@ fn upgrade(web: Web, place: Place, request: Request) -> Response {
     };
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
     let caller = web.relay.auth.caller(host);
-    let visitor = Visitor::new(&web.relay.rates, web.relay.connections.number(), address);
+    let visitor = RatedConnection::new(&web.relay.rates, web.relay.connections.number(), address);
     let account = match address {
         Some(client) if web.relay.connections.is_proxy(place.peer) => {
             account(&web.relay, Some(client))

@@ -11,39 +11,42 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
-use super::metrics::{Answered, Fate};
-use super::poll::{self, Poll};
+use super::metrics::{AnswerStatus, MessageFate};
+use super::poll::{self, PollQueues};
 use super::{
-    ANSWERS_BYTES_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, Serving, Waku, metrics, prometheus, rest,
+    ANSWERS_BYTES_MAX, INTAKE_BYTES_MAX, INTAKE_MAX, NodeService, WakuNode, metrics, prometheus,
+    rest,
 };
 #[cfg(feature = "libp2p")]
 use super::{p2p, resume};
 use crate::ServeError;
 use crate::admin::http::Operators;
-use crate::door::{self, Door, Host, Opened, Opening, Reached, Row, Serve};
+use crate::door::{
+    self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, ServableNetwork, StatusRow,
+};
 use crate::listener::Listener;
-use crate::metrics::Page;
-use crate::rate::Buckets;
+use crate::metrics::MetricsPage;
+use crate::rate::RateBuckets;
 use crate::shelf::{self, Shelf, Subscribers};
 use crate::slow::SlowLog;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use crate::vital::vital;
 use crate::words::number;
 
 /// The door of a node.
 pub(super) struct WakuDoor {
-    pub(super) waku: Arc<Waku>,
-    runtime: Runtime,
+    pub(super) waku: Arc<WakuNode>,
+    runtime: NodeRuntime,
     rest: Option<Arc<Listener>>,
     /// `None` once it is served.
     #[cfg(feature = "libp2p")]
-    network: Mutex<Option<p2p::Network>>,
+    network: Mutex<Option<p2p::NetworkTask>>,
 }
 
 /// The node's own threads: a question may wait for the disk on them without delaying other doors.
-struct Runtime(Option<tokio::runtime::Runtime>);
+struct NodeRuntime(Option<tokio::runtime::Runtime>);
 
-impl Runtime {
+impl NodeRuntime {
     fn start() -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("hark-waku")
@@ -62,7 +65,7 @@ impl Runtime {
     }
 }
 
-impl Drop for Runtime {
+impl Drop for NodeRuntime {
     fn drop(&mut self) {
         // Without waiting: this may be a thread of another runtime.
         if let Some(runtime) = self.0.take() {
@@ -72,9 +75,9 @@ impl Drop for Runtime {
 }
 
 /// Queues new messages for clients that poll.
-struct Notified(Arc<Poll>);
+struct PollNotifier(Arc<PollQueues>);
 
-impl Subscribers for Notified {
+impl Subscribers for PollNotifier {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
         let record = MessageRecord::new(*record);
         let topics = (
@@ -87,21 +90,21 @@ impl Subscribers for Notified {
     }
 }
 
-impl Serve for Serving {
-    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> Opening<'a> {
+impl ServableNetwork for NodeService {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
             let door = self.open_in(host).await?;
-            Ok(Opened { shelf: Arc::clone(&door.waku.shelf), door: Arc::new(door) })
+            Ok(OpenNetwork { shelf: Arc::clone(&door.waku.shelf), door: Arc::new(door) })
         })
     }
 }
 
-impl Serving {
+impl NodeService {
     pub(super) async fn open_in(self, host: &mut Host<'_>) -> Result<WakuDoor, ServeError> {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [waku]");
         let rest = config.rest.map(listen).transpose()?.map(Arc::new);
-        let runtime = Runtime::start()?;
+        let runtime = NodeRuntime::start()?;
         #[cfg(feature = "libp2p")]
         let (network, handle) = match config.p2p.clone() {
             None => (None, None),
@@ -109,7 +112,7 @@ impl Serving {
                 let (node, clients) = (config.clone(), host.clients.clone());
                 let at_once = !host.is_taking_over();
                 let bound = runtime
-                    .run(async move { p2p::Network::bind(p2p, &node, clients, at_once).await });
+                    .run(async move { p2p::NetworkTask::bind(p2p, &node, clients, at_once).await });
                 // Not reached: nothing ends the runtime before.
                 let gone = || io::Error::other("the Waku node's threads ended");
                 let bound = bound.await.ok_or_else(|| ServeError::Thread(gone()))?;
@@ -123,24 +126,24 @@ impl Serving {
                 "this Waku node keeps messages and passes none on ([waku] forward)"
             );
         }
-        let poll = Arc::new(Poll::default());
-        let topics = config.served().map(|shard| poll::Topic::Pubsub(shard.to_string()));
+        let poll = Arc::new(PollQueues::default());
+        let topics = config.served().map(|shard| poll::PollTopic::Pubsub(shard.to_string()));
         // As many as there are shards to configure.
         let _ = poll.subscribe(topics);
         // More than there can be messages, as retention writes too.
-        let writer = writer::Options { queue_max: INTAKE_MAX + 64, ..shelf.writer };
-        let shelf = shelf::Options { writer, ..shelf };
-        let shelf = Shelf::open(shelf, Arc::new(Notified(Arc::clone(&poll))));
-        let waku = Arc::new(Waku {
+        let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };
+        let shelf = shelf::ShelfOptions { writer, ..shelf };
+        let shelf = Shelf::open(shelf, Arc::new(PollNotifier(Arc::clone(&poll))));
+        let waku = Arc::new(WakuNode {
             slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
             shelf,
             poll,
-            metrics: metrics::Metrics::new(&config.shards),
+            metrics: metrics::NodeMetrics::new(&config.shards),
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
-            turns: super::Turns::new(config.store_at),
-            places: Arc::default(),
+            turns: super::QuestionSlots::new(config.store_at),
+            positions: Arc::default(),
             answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
-            buckets: Buckets::default(),
+            buckets: RateBuckets::default(),
             clients: host.clients.clone(),
             #[cfg(feature = "libp2p")]
             network: handle,
@@ -158,7 +161,7 @@ impl Serving {
 
 impl WakuDoor {
     /// Serves until `stop`.
-    pub(super) async fn run(&self, stop: Stop) {
+    pub(super) async fn run(&self, stop: StopSignal) {
         #[cfg(feature = "libp2p")]
         let network = self.network.lock().take();
         let serving = serve(
@@ -173,11 +176,11 @@ impl WakuDoor {
 }
 
 impl Door for WakuDoor {
-    fn addresses(&self) -> Vec<Reached> {
+    fn addresses(&self) -> Vec<DoorAddress> {
         let rest = self.rest.iter().map(|rest| format!("http://{}", rest.addr()));
-        let rest = rest.map(|at| Reached { what: "waku rest on", at });
+        let rest = rest.map(|at| DoorAddress { what: "waku rest on", at });
         let peers = self.waku.addresses();
-        let peers = peers.into_iter().map(|at| Reached { what: "waku peer on", at });
+        let peers = peers.into_iter().map(|at| DoorAddress { what: "waku peer on", at });
         rest.chain(peers).collect()
     }
 
@@ -204,15 +207,15 @@ impl Door for WakuDoor {
         }
     }
 
-    fn metrics(&self, page: &mut Page) {
+    fn metrics(&self, page: &mut MetricsPage) {
         prometheus::write(page, &self.waku);
     }
 
-    fn stats(&self) -> (Map<String, Value>, Vec<Row>) {
+    fn stats(&self) -> (Map<String, Value>, Vec<StatusRow>) {
         let metrics = &self.waku.metrics;
         let (messages, questions) = (&metrics.messages, &metrics.queries);
-        let refused = |fate| Fate::FAILED.contains(&fate);
-        let answered = |status| status == Answered::Success;
+        let refused = |fate| MessageFate::FAILED.contains(&fate);
+        let answered = |status| status == AnswerStatus::Success;
         let row = |what, done, not| (what, number(done), format!("{} refused", number(not)));
         let rows = vec![
             row("messages taken", messages.sum(|fate| !refused(fate)), messages.sum(refused)),
@@ -227,7 +230,7 @@ impl Door for WakuDoor {
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
     }
 
-    fn serve(self: Arc<Self>, _: Operators, stop: Stop) -> door::Serving {
+    fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move { self.run(stop).await })
     }
 
@@ -238,12 +241,12 @@ impl Door for WakuDoor {
 
 async fn serve(
     rest: Option<Arc<Listener>>,
-    #[cfg(feature = "libp2p")] network: Option<p2p::Network>,
-    waku: Arc<Waku>,
-    stop: Stop,
+    #[cfg(feature = "libp2p")] network: Option<p2p::NetworkTask>,
+    waku: Arc<WakuNode>,
+    stop: StopSignal,
 ) {
     #[cfg(feature = "libp2p")]
-    let resume = resume::Resume::new(&waku);
+    let resume = resume::HistoryFetch::new(&waku);
     let doors = [
         rest.map(|listener| {
             let door = rest::serve(listener, stop.clone(), Arc::clone(&waku));

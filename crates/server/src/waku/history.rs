@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use hark_archive::query::plan::Set;
-use hark_archive::{LabelSet, Order, Position, Progress, Query, Record, SearchError, Store};
+use hark_archive::{LabelSet, Order, Position, Query, Record, SearchError, SearchProgress, Store};
 use hark_codec::record::Id;
 use hark_codec::waku::store::{self, PAGE_DEFAULT, PAGE_MAX, Status};
-use hark_codec::waku::{MessageRecord, ProtobufError, Request, topic};
+use hark_codec::waku::{MessageRecord, ProtobufError, StoreRequest, topic};
 
-pub use places::Places;
+pub use positions::PositionCache;
 
-mod places;
+mod positions;
 
 /// Maximum number of content topics, and of hashes, in a request.
 pub const VALUES_MAX: usize = 1_000;
@@ -23,7 +23,7 @@ const REQUEST_ID_MAX: usize = 256;
 
 /// Why a request has no page.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum HistoryError {
     /// The request cannot be parsed.
     #[error("BAD_REQUEST: {0}")]
     Unread(#[from] ProtobufError),
@@ -56,7 +56,7 @@ pub enum Refusal {
     Archive(#[from] SearchError),
 }
 
-impl Refusal {
+impl HistoryError {
     /// The status of the answer.
     pub fn status(&self) -> Status {
         match self {
@@ -69,13 +69,13 @@ impl Refusal {
 }
 
 /// Records, as bytes.
-type Records = Vec<Box<[u8]>>;
+type RecordBytes = Vec<Box<[u8]>>;
 
 /// Messages of an answer, as their records, oldest first.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct HistoryPage {
     /// The records.
-    pub records: Records,
+    pub records: RecordBytes,
     /// The cursor of the next page, if there is one.
     pub cursor: Option<Id>,
     /// Bytes of the records if the answer includes their data, else 0.
@@ -86,7 +86,7 @@ pub struct Page {
     pub driver: Option<Set>,
 }
 
-impl Page {
+impl HistoryPage {
     /// Bytes of the page's answer, at most: in JSON, base64 takes four bytes for three.
     pub fn answer_bytes(&self) -> usize {
         self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
@@ -96,14 +96,14 @@ impl Page {
 /// Returns the page for a request, visiting at most `rows_max` rows.
 pub fn page(
     store: &dyn Store,
-    places: &Places,
-    request: &Request<'_>,
+    positions: &PositionCache,
+    request: &StoreRequest<'_>,
     rows_max: u64,
-) -> Result<Page, Refusal> {
-    let mut question = Question::new(request, rows_max)?;
+) -> Result<HistoryPage, HistoryError> {
+    let mut question = HistoryQuery::new(request, rows_max)?;
     if let Some(cursor) = cursor(request)? {
-        let at = places.get(&cursor).map_or_else(|| find(store, cursor), |at| Ok(Some(at)));
-        question.after = Some(at?.ok_or(Refusal::Cursor)?);
+        let at = positions.get(&cursor).map_or_else(|| find(store, cursor), |at| Ok(Some(at)));
+        question.after = Some(at?.ok_or(HistoryError::Cursor)?);
     }
     let (mut records, mut more) =
         if request.forward { question.forward(store)? } else { question.backward(store)? };
@@ -124,13 +124,13 @@ pub fn page(
     let last = records.last().filter(|_| more);
     let last = last.and_then(|last| Some(Position::of(&Record::new(last).ok()?)));
     let cursor = last.map(|last| {
-        places.note(last);
+        positions.note(last);
         last.id
     });
     if !request.forward {
         records.reverse();
     }
-    Ok(Page {
+    Ok(HistoryPage {
         records,
         cursor,
         bytes,
@@ -142,38 +142,38 @@ pub fn page(
 /// Like [`page`], for the bytes of a request.
 pub fn page_of(
     store: &dyn Store,
-    places: &Places,
+    positions: &PositionCache,
     request: &[u8],
     rows_max: u64,
-) -> Result<Page, Refusal> {
-    let request = Request::parse(request)?;
+) -> Result<HistoryPage, HistoryError> {
+    let request = StoreRequest::parse(request)?;
     if request.request_id.is_empty() || request.request_id.len() > REQUEST_ID_MAX {
-        return Err(Refusal::RequestId);
+        return Err(HistoryError::RequestId);
     }
-    page(store, places, &request, rows_max)
+    page(store, positions, &request, rows_max)
 }
 
 /// Returns the query of a request. `None` if the request is invalid.
 pub fn query_of(request: &[u8]) -> Option<Query> {
-    let request = Request::parse(request).ok()?;
-    let Question { query, limit, .. } = Question::new(&request, u64::MAX).ok()?;
+    let request = StoreRequest::parse(request).ok()?;
+    let HistoryQuery { query, limit, .. } = HistoryQuery::new(&request, u64::MAX).ok()?;
     Some(Query { limit, ..query })
 }
 
 /// The bytes of an answer to a request.
-pub fn answer(request: &[u8], page: Result<&Page, &Refusal>) -> Vec<u8> {
+pub fn answer(request: &[u8], page: Result<&HistoryPage, &HistoryError>) -> Vec<u8> {
     let page = match page {
         Ok(page) => page,
         Err(refusal) => {
             let mut out = Vec::new();
             // Like nwaku, which does not parse a request above the rate limit.
-            let id = if matches!(refusal, Refusal::TooMany) { "N/A" } else { "" };
+            let id = if matches!(refusal, HistoryError::TooMany) { "N/A" } else { "" };
             store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
             return out;
         }
     };
     // The request was parsed before, or there would be no page.
-    let request = Request::parse(request).unwrap_or_default();
+    let request = StoreRequest::parse(request).unwrap_or_default();
     let mut out = Vec::with_capacity(page.bytes + 4_096);
     for record in page.records.iter().filter_map(|bytes| Record::new(bytes).ok()) {
         let record = MessageRecord::new(record);
@@ -186,16 +186,16 @@ pub fn answer(request: &[u8], page: Result<&Page, &Refusal>) -> Vec<u8> {
 }
 
 /// The hash in a request's cursor.
-fn cursor(request: &Request<'_>) -> Result<Option<Id>, Refusal> {
+fn cursor(request: &StoreRequest<'_>) -> Result<Option<Id>, HistoryError> {
     let Some(cursor) = request.cursor.filter(|cursor| !cursor.is_empty()) else { return Ok(None) };
     match <Id>::try_from(cursor) {
         Ok(hash) if hash != [0; 32] => Ok(Some(hash)),
-        _ => Err(Refusal::Invalid("the cursor is no message hash".into())),
+        _ => Err(HistoryError::Invalid("the cursor is no message hash".into())),
     }
 }
 
 /// Looks up the position of a message in the archive.
-fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
+fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, HistoryError> {
     let query = Query { ids: Some(vec![hash]), limit: 1, ..Query::default() };
     let mut found = None;
     store.search(&query)?.slice(u64::MAX, &mut |record| {
@@ -206,7 +206,7 @@ fn find(store: &dyn Store, hash: Id) -> Result<Option<Position>, Refusal> {
 }
 
 /// The query of a request, without its direction.
-struct Question {
+struct HistoryQuery {
     query: Query,
     after: Option<Position>,
     /// Messages of the page, at most.
@@ -215,8 +215,8 @@ struct Question {
     driver: Option<Set>,
 }
 
-impl Question {
-    fn new(request: &Request<'_>, rows_max: u64) -> Result<Self, Refusal> {
+impl HistoryQuery {
+    fn new(request: &StoreRequest<'_>, rows_max: u64) -> Result<Self, HistoryError> {
         let limit = match request.limit.unwrap_or_default() {
             0 => PAGE_DEFAULT,
             limit => usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX),
@@ -233,7 +233,8 @@ impl Question {
         let hashes = request.message_hashes();
         if few(hashes.clone().count(), "message hashes")? {
             let hashes: Result<Vec<Id>, _> = hashes.map(Id::try_from).collect();
-            let hashes = hashes.map_err(|_| Refusal::Invalid("a message hash has 32 bytes".into()));
+            let hashes =
+                hashes.map_err(|_| HistoryError::Invalid("a message hash has 32 bytes".into()));
             query.ids = Some(hashes?);
         }
         // Nothing is older than 1970.
@@ -258,7 +259,7 @@ impl Question {
         store: &dyn Store,
         query: &Query,
         sink: &mut dyn FnMut(&Record<'_>),
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, HistoryError> {
         let mut search = store.search(&Query { budget: self.rows_left, ..query.clone() })?;
         let mut sink = |record: &Record<'_>| {
             sink(record);
@@ -267,9 +268,9 @@ impl Question {
         loop {
             let progress = search.slice(u64::MAX, &mut sink)?;
             match progress {
-                Progress::Paused => {}
-                Progress::Exhausted => return Err(Refusal::TooDear),
-                Progress::Done { more } => {
+                SearchProgress::Paused => {}
+                SearchProgress::Exhausted => return Err(HistoryError::TooDear),
+                SearchProgress::Done { more } => {
                     self.rows_left = self.rows_left.saturating_sub(search.visited());
                     self.driver = search.driver();
                     return Ok(more);
@@ -279,7 +280,7 @@ impl Question {
     }
 
     /// Returns the oldest messages after the cursor, oldest first, and whether more follow.
-    fn forward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
+    fn forward(&mut self, store: &dyn Store) -> Result<(RecordBytes, bool), HistoryError> {
         let (order, after, limit) = (Order::OldestFirst, self.after, self.limit);
         let mut query = Query { order, after, limit, ..self.query.clone() };
         let mut records = Vec::new();
@@ -302,7 +303,7 @@ impl Question {
     }
 
     /// Returns the newest messages before the cursor, newest first, and whether more follow.
-    fn backward(&mut self, store: &dyn Store) -> Result<(Records, bool), Refusal> {
+    fn backward(&mut self, store: &dyn Store) -> Result<(RecordBytes, bool), HistoryError> {
         // One more than a page tells whether there are more.
         let (order, limit) = (Order::NewestFirst, self.limit + 1);
         let mut query = Query { order, limit, ..self.query.clone() };
@@ -355,9 +356,9 @@ fn is_told(record: &Record<'_>) -> bool {
 }
 
 /// Whether `count` is above 0. An error if it is above [`VALUES_MAX`].
-fn few(count: usize, what: &str) -> Result<bool, Refusal> {
+fn few(count: usize, what: &str) -> Result<bool, HistoryError> {
     if count > VALUES_MAX {
-        return Err(Refusal::Invalid(format!("more than {VALUES_MAX} {what}")));
+        return Err(HistoryError::Invalid(format!("more than {VALUES_MAX} {what}")));
     }
     Ok(count > 0)
 }

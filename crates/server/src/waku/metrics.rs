@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hark_archive::meter::{Count, Histogram};
+use hark_archive::meter::{Counter, Histogram};
 use hark_codec::waku::store::Status;
-use hark_networks::waku::admit::Refusal;
+use hark_networks::waku::admit::MessageRefusal;
 
-use crate::metrics::{By, Label, labels};
+use crate::metrics::{ByLabel, MetricLabel, labels};
 
 labels! {
     /// Where a message came from.
-    Origin {
+    MessageOrigin {
         /// A client of the REST door.
         Rest = "rest",
         /// Peers that pass messages on.
@@ -21,14 +21,14 @@ labels! {
     }
 
     /// What was done with a message.
-    Fate {
+    MessageFate {
         /// Stored.
         Stored = "stored",
         /// Not stored again, as it was stored before.
         Duplicate = "duplicate",
         /// Passed on and not stored, as it is ephemeral.
         Ephemeral = "ephemeral",
-        /// Refused as invalid: see [`Refusal`].
+        /// Refused as invalid: see [`MessageRefusal`].
         Invalid = "invalid_message",
         /// Refused, as it is too old or has no time.
         TooOld = "invalid_message_too_old",
@@ -39,7 +39,7 @@ labels! {
     }
 
     /// Where a question for history came from.
-    Asker {
+    QuestionSource {
         /// A peer, by `/vac/waku/store-query/3.0.0`.
         Peer = "peer",
         /// A client of the REST door.
@@ -47,7 +47,7 @@ labels! {
     }
 
     /// The status of the answer to a question.
-    Answered {
+    AnswerStatus {
         /// 200.
         Success = "200",
         /// 300.
@@ -61,7 +61,7 @@ labels! {
     }
 
     /// How this node gets the messages of other stores.
-    CatchUp {
+    CatchUpMethod {
         /// It fetches the messages that were published while it was away.
         Resume = "resume",
         /// It begins a comparison.
@@ -69,7 +69,7 @@ labels! {
     }
 
     /// Whether a fetch or a comparison was completed.
-    Outcome {
+    SyncOutcome {
         /// It was completed.
         Done = "done",
         /// It failed before its end.
@@ -93,22 +93,22 @@ labels! {
     }
 }
 
-impl Fate {
+impl MessageFate {
     /// The fates of messages that were refused or could not be stored.
     pub const FAILED: [Self; 4] = [Self::Invalid, Self::TooOld, Self::TooFar, Self::Insert];
 }
 
-impl From<Refusal> for Fate {
-    fn from(refusal: Refusal) -> Self {
+impl From<MessageRefusal> for MessageFate {
+    fn from(refusal: MessageRefusal) -> Self {
         match refusal {
-            Refusal::TooOld(_) | Refusal::NoTime => Self::TooOld,
-            Refusal::TooFar(_) => Self::TooFar,
+            MessageRefusal::TooOld(_) | MessageRefusal::NoTime => Self::TooOld,
+            MessageRefusal::TooFar(_) => Self::TooFar,
             _ => Self::Invalid,
         }
     }
 }
 
-impl From<Status> for Answered {
+impl From<Status> for AnswerStatus {
     fn from(status: Status) -> Self {
         match status {
             Status::Success => Self::Success,
@@ -122,18 +122,18 @@ impl From<Status> for Answered {
 
 /// A histogram of numbers.
 #[derive(Debug)]
-pub struct Tally {
+pub struct ValueHistogram {
     /// Upper bounds of the classes, ascending.
     pub bounds: &'static [u64],
     /// A count for each bound, and a last one for numbers above all bounds.
-    classes: Box<[Count]>,
-    sum: Count,
+    classes: Box<[Counter]>,
+    sum: Counter,
 }
 
-impl Tally {
+impl ValueHistogram {
     fn new(bounds: &'static [u64]) -> Self {
-        let classes = (0..=bounds.len()).map(|_| Count::default()).collect();
-        Self { bounds, classes, sum: Count::default() }
+        let classes = (0..=bounds.len()).map(|_| Counter::default()).collect();
+        Self { bounds, classes, sum: Counter::default() }
     }
 
     /// Notes a number.
@@ -144,7 +144,7 @@ impl Tally {
 
     /// How many numbers were in each class.
     pub fn classes(&self) -> Vec<u64> {
-        self.classes.iter().map(Count::get).collect()
+        self.classes.iter().map(Counter::get).collect()
     }
 
     /// The sum of all numbers.
@@ -165,66 +165,66 @@ const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
 
 /// Comparisons with other stores, whichever side began them, and the transfers that followed.
 #[derive(Debug)]
-pub struct Sync {
+pub struct SyncMetrics {
     /// Payloads received in each comparison.
-    pub round_trips: Tally,
+    pub round_trips: ValueHistogram,
     /// Messages found in each comparison that only one side has.
-    pub differences: Tally,
+    pub differences: ValueHistogram,
     /// Bytes exchanged.
-    pub bytes: By<SyncProtocol, By<Direction>>,
+    pub bytes: ByLabel<SyncProtocol, ByLabel<Direction>>,
     /// Messages transferred.
-    pub messages: By<Direction>,
+    pub messages: ByLabel<Direction>,
 }
 
 /// All metrics of the node.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct NodeMetrics {
     /// Messages received.
-    pub messages: By<Origin, By<Fate>>,
+    pub messages: ByLabel<MessageOrigin, ByLabel<MessageFate>>,
     /// Time from the arrival of a message until it was durable.
     pub insert: Histogram,
     /// Bytes of the payloads that came by gossip or from clients.
-    pub payload_bytes: Tally,
+    pub payload_bytes: ValueHistogram,
     /// Messages stored, by the shards that are served, ascending.
-    stored: Box<[(u16, Count)]>,
+    stored: Box<[(u16, Counter)]>,
     /// Questions.
-    pub queries: By<Asker, By<Answered>>,
+    pub queries: ByLabel<QuestionSource, ByLabel<AnswerStatus>>,
     /// Time to answer a question.
     pub query: Histogram,
     /// Time to answer the last question, in nanoseconds.
     last_query_ns: AtomicU64,
     /// Messages sent in answers.
-    pub told: Count,
+    pub told: Counter,
     /// Peers that are connected.
-    pub peers: Count,
-    /// See [`CatchUp`].
-    pub caught_up: By<CatchUp, By<Outcome>>,
-    /// See [`Sync`].
-    pub sync: Sync,
+    pub peers: Counter,
+    /// See [`CatchUpMethod`].
+    pub caught_up: ByLabel<CatchUpMethod, ByLabel<SyncOutcome>>,
+    /// See [`SyncMetrics`].
+    pub sync: SyncMetrics,
 }
 
-impl Metrics {
+impl NodeMetrics {
     /// For a node that serves these shards.
     pub fn new(shards: &[u16]) -> Self {
         let mut shards = shards.to_vec();
         shards.sort_unstable();
         shards.dedup();
         Self {
-            messages: By::default(),
+            messages: ByLabel::default(),
             insert: Histogram::default(),
-            payload_bytes: Tally::new(&PAYLOAD_BYTES),
-            stored: shards.into_iter().map(|shard| (shard, Count::default())).collect(),
-            queries: By::default(),
+            payload_bytes: ValueHistogram::new(&PAYLOAD_BYTES),
+            stored: shards.into_iter().map(|shard| (shard, Counter::default())).collect(),
+            queries: ByLabel::default(),
             query: Histogram::default(),
             last_query_ns: AtomicU64::default(),
-            told: Count::default(),
-            peers: Count::default(),
-            caught_up: By::default(),
-            sync: Sync {
-                round_trips: Tally::new(&ROUND_TRIPS),
-                differences: Tally::new(&DIFFERENCES),
-                bytes: By::default(),
-                messages: By::default(),
+            told: Counter::default(),
+            peers: Counter::default(),
+            caught_up: ByLabel::default(),
+            sync: SyncMetrics {
+                round_trips: ValueHistogram::new(&ROUND_TRIPS),
+                differences: ValueHistogram::new(&DIFFERENCES),
+                bytes: ByLabel::default(),
+                messages: ByLabel::default(),
             },
         }
     }
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_number_is_counted_in_the_first_class_that_holds_it() {
-        let tally = Tally::new(&[0, 10, 20]);
+        let tally = ValueHistogram::new(&[0, 10, 20]);
         for number in [0, 1, 10, 11, 20, 21, 1_000] {
             tally.note(number);
         }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn shards_are_counted_once_each_and_no_others_are() {
-        let metrics = Metrics::new(&[7, 2, 7]);
+        let metrics = NodeMetrics::new(&[7, 2, 7]);
         for shard in [2, 7, 7, 3, 0] {
             metrics.stored(shard);
         }

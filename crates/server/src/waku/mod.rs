@@ -2,7 +2,7 @@
 //! `/vac/waku/store-query/3.0.0`.
 //!
 //! `hark_networks::waku::admit` decides which messages are accepted, [`history`] evaluates queries.
-//! `rest` is the HTTP interface, `p2p` the libp2p interface. Both pass messages to `Waku::take`.
+//! `rest` is the HTTP interface, `p2p` the libp2p interface. Both pass messages to `WakuNode::take`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, Guard};
 use hark_archive::limits::Rate;
 use hark_archive::{CommitError, Outcome, Record, Store, Write, writer};
-use hark_codec::waku::{Encoder, Message, ProtectedShard, Shard, signed};
+use hark_codec::waku::{Message, MessageEncoder, ProtectedShard, Shard, signed};
 use hark_networks::waku::admit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::Clients;
-use crate::metrics::Plan;
-use crate::rate::{Buckets, Meter, Source};
+use crate::metrics::SearchDriver;
+use crate::rate::{RateBuckets, RateSource, RateSubject};
 use crate::shelf::{self, Shelf};
-use crate::slow::{SlowLog, Spent};
-use history::{Page, Places, Refusal};
-use metrics::{Fate, Metrics, Origin};
-use poll::Poll;
-pub use rest::Access;
-pub use turns::StoreAt;
-use turns::Turns;
+use crate::slow::{SearchCost, SlowLog};
+use history::{HistoryError, HistoryPage, PositionCache};
+use metrics::{MessageFate, MessageOrigin, NodeMetrics};
+use poll::PollQueues;
+pub use rest::RestAccess;
+use turns::QuestionSlots;
+pub use turns::StoreLocation;
 
 mod door;
 pub mod history;
@@ -55,16 +55,16 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 const ROWS_AT_ONCE: u64 = 20_000;
 
 /// A Waku node to be served.
-pub struct Serving {
+pub struct NodeService {
     /// The node's configuration.
-    pub config: Config,
+    pub config: NodeConfig,
     /// The options of its store.
-    pub shelf: shelf::Options,
+    pub shelf: shelf::ShelfOptions,
 }
 
 /// What can change while a node runs.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct NodeSettings {
     /// How far a message's time may be from now, in nanoseconds, if that is bounded.
     pub window_ns: Option<u64>,
     /// Shards on which only signed messages are accepted.
@@ -75,10 +75,10 @@ pub struct Settings {
     pub query_rows_max: u64,
 }
 
-impl Default for Settings {
+impl Default for NodeSettings {
     fn default() -> Self {
         Self {
-            window_ns: admit::Bounds::default().window_ns,
+            window_ns: admit::MessageBounds::default().window_ns,
             protected_shards: Vec::new(),
             queries: None,
             query_rows_max: 5_000_000,
@@ -87,23 +87,23 @@ impl Default for Settings {
 }
 
 /// The current settings. Any holder of this handle can replace them while the node runs.
-pub type Shared = Arc<ArcSwap<Settings>>;
+pub type SharedNodeSettings = Arc<ArcSwap<NodeSettings>>;
 
 /// Makes a shared handle that holds these settings.
-pub fn shared(settings: Settings) -> Shared {
+pub fn shared(settings: NodeSettings) -> SharedNodeSettings {
     Arc::new(ArcSwap::from_pointee(settings))
 }
 
 /// How a node is served.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct NodeConfig {
     /// Address of the REST API. `None` disables it.
     pub rest: Option<SocketAddr>,
     /// Which web pages may use the REST API, and which of its functions are allowed.
-    pub access: Access,
+    pub access: RestAccess,
     /// Configuration of the libp2p interface. `None` disables it.
     #[cfg(feature = "libp2p")]
-    pub p2p: Option<p2p::Config>,
+    pub p2p: Option<p2p::P2pConfig>,
     /// The cluster whose messages are kept.
     pub cluster: u16,
     /// How many shards the cluster has, for messages that name only their content topic.
@@ -116,29 +116,29 @@ pub struct Config {
     /// Bytes of a message, at most.
     pub message_bytes_max: usize,
     /// What can change while the node runs.
-    pub settings: Shared,
+    pub settings: SharedNodeSettings,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
     /// Where the store does its work.
-    pub store_at: StoreAt,
+    pub store_at: StoreLocation,
 }
 
-impl Default for Config {
+impl Default for NodeConfig {
     /// The Waku Network (RFC 64/WAKU2-NETWORK), without REST and libp2p.
     fn default() -> Self {
         Self {
             rest: None,
-            access: Access::default(),
+            access: RestAccess::default(),
             #[cfg(feature = "libp2p")]
             p2p: None,
             cluster: 1,
             shards_in_cluster: 8,
             shards: (0..8).collect(),
             forward: can_forward(1),
-            message_bytes_max: admit::Bounds::default().message_bytes_max,
-            settings: Shared::default(),
+            message_bytes_max: admit::MessageBounds::default().message_bytes_max,
+            settings: SharedNodeSettings::default(),
             slow_question: Some(Duration::from_secs(1)),
-            store_at: StoreAt::Process,
+            store_at: StoreLocation::Process,
         }
     }
 }
@@ -149,7 +149,7 @@ pub fn can_forward(cluster: u16) -> bool {
     cluster != 1
 }
 
-impl Config {
+impl NodeConfig {
     /// The shards that are served.
     fn served(&self) -> impl Iterator<Item = Shard> {
         self.shards.iter().map(|&index| Shard { cluster: self.cluster, index })
@@ -157,33 +157,33 @@ impl Config {
 }
 
 /// The state that the REST and libp2p interfaces share.
-pub(crate) struct Waku {
+pub(crate) struct WakuNode {
     shelf: Arc<Shelf>,
-    poll: Arc<Poll>,
-    pub(crate) metrics: Metrics,
+    poll: Arc<PollQueues>,
+    pub(crate) metrics: NodeMetrics,
     slow: SlowLog,
     /// Permits, in bytes, for messages that wait to be durable.
     room: Arc<Semaphore>,
-    turns: Turns,
-    places: Arc<Places>,
+    turns: QuestionSlots,
+    positions: Arc<PositionCache>,
     /// Permits, in bytes, for answers that are being sent.
     answers: Arc<Semaphore>,
-    buckets: Buckets,
+    buckets: RateBuckets,
     clients: Clients,
     #[cfg(feature = "libp2p")]
-    network: Option<p2p::Handle>,
-    config: Config,
+    network: Option<p2p::NetworkHandle>,
+    config: NodeConfig,
 }
 
 /// A page, and the memory permit for its answer.
-struct Told {
-    page: Page,
+struct PermittedPage {
+    page: HistoryPage,
     room: OwnedSemaphorePermit,
 }
 
 /// The result for a message that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum AcceptResult {
     /// Durable.
     Stored,
     /// The message was stored before.
@@ -194,10 +194,10 @@ pub(crate) enum Taken {
 
 /// Why a message was not accepted or not stored.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum NotTaken {
+pub(crate) enum MessageRejection {
     /// The message is not admissible.
     #[error(transparent)]
-    Refused(#[from] admit::Refusal),
+    Refused(#[from] admit::MessageRefusal),
     /// The archive failed to commit it.
     #[error("the message was not stored: {0}")]
     Store(Arc<CommitError>),
@@ -206,9 +206,9 @@ pub(crate) enum NotTaken {
     Down,
 }
 
-impl Waku {
+impl WakuNode {
     /// The settings in force now.
-    fn settings(&self) -> Guard<Arc<Settings>> {
+    fn settings(&self) -> Guard<Arc<NodeSettings>> {
         self.config.settings.load()
     }
 
@@ -227,14 +227,14 @@ impl Waku {
         self.config.served().any(|served| served == shard)
     }
 
-    /// Checks a message and stores it: see [`Waku::admit`] and [`Waku::keep`].
+    /// Checks a message and stores it: see [`WakuNode::admit`] and [`WakuNode::keep`].
     pub(crate) async fn take(
         &self,
-        origin: Origin,
+        origin: MessageOrigin,
         message: &Message<'_>,
         bytes: usize,
         pubsub_topic: &str,
-    ) -> Result<Taken, NotTaken> {
+    ) -> Result<AcceptResult, MessageRejection> {
         self.admit(origin, message, bytes, pubsub_topic)?;
         self.keep(origin, message, pubsub_topic).await
     }
@@ -242,19 +242,19 @@ impl Waku {
     /// Checks whether a message of `bytes` bytes is admissible. Refused messages are counted.
     fn admit(
         &self,
-        origin: Origin,
+        origin: MessageOrigin,
         message: &Message<'_>,
         bytes: usize,
         pubsub_topic: &str,
-    ) -> Result<(), admit::Refusal> {
+    ) -> Result<(), admit::MessageRefusal> {
         let settings = self.settings();
-        let bounds = admit::Bounds {
+        let bounds = admit::MessageBounds {
             message_bytes_max: self.config.message_bytes_max,
             window_ns: settings.window_ns,
         };
         let admitted = match origin {
-            Origin::Rest if !self.config.forward => Err(admit::Refusal::Listener),
-            Origin::Store => bounds.admit_old(message, bytes).map(drop),
+            MessageOrigin::Rest if !self.config.forward => Err(admit::MessageRefusal::Listener),
+            MessageOrigin::Store => bounds.admit_old(message, bytes).map(drop),
             _ => bounds.admit(message, bytes, self.now_ns()),
         };
         let admitted = admitted.and_then(|()| self.admit_signed(origin, message, pubsub_topic));
@@ -265,98 +265,103 @@ impl Waku {
     /// a signature too, but may be of any age.
     fn admit_signed(
         &self,
-        origin: Origin,
+        origin: MessageOrigin,
         message: &Message<'_>,
         pubsub_topic: &str,
-    ) -> Result<(), admit::Refusal> {
+    ) -> Result<(), admit::MessageRefusal> {
         let settings = self.settings();
         let protected = &settings.protected_shards;
         let shard = if protected.is_empty() { None } else { pubsub_topic.parse::<Shard>().ok() };
         let on = |shard: Shard| protected.iter().find(|protected| protected.shard == shard.index);
         let Some(protected) = shard.and_then(on) else { return Ok(()) };
         let time = message.timestamp.unwrap_or_default().cast_unsigned();
-        let in_time = origin == Origin::Store || self.now_ns().abs_diff(time) < signed::WINDOW_NS;
+        let in_time =
+            origin == MessageOrigin::Store || self.now_ns().abs_diff(time) < signed::WINDOW_NS;
         if in_time && protected.key.has_signed(message, pubsub_topic) {
             Ok(())
         } else {
-            Err(admit::Refusal::Unsigned)
+            Err(admit::MessageRefusal::Unsigned)
         }
     }
 
     /// Stores an admitted message. On return it is durable, unless it is ephemeral.
     async fn keep(
         &self,
-        origin: Origin,
+        origin: MessageOrigin,
         message: &Message<'_>,
         pubsub_topic: &str,
-    ) -> Result<Taken, NotTaken> {
-        if origin != Origin::Store {
+    ) -> Result<AcceptResult, MessageRejection> {
+        if origin != MessageOrigin::Store {
             self.metrics.payload_bytes.note(message.payload.len() as u64);
         }
         let began = Instant::now();
         let taken = self.store(message, pubsub_topic).await;
         let fate = match &taken {
-            Ok(Taken::Stored) => {
+            Ok(AcceptResult::Stored) => {
                 self.metrics.insert.note(began.elapsed());
                 if let Ok(shard) = pubsub_topic.parse::<Shard>() {
                     self.metrics.stored(shard.index);
                 }
-                Fate::Stored
+                MessageFate::Stored
             }
-            Ok(Taken::Duplicate) => Fate::Duplicate,
-            Ok(Taken::Ephemeral) => Fate::Ephemeral,
-            Err(_) => Fate::Insert,
+            Ok(AcceptResult::Duplicate) => MessageFate::Duplicate,
+            Ok(AcceptResult::Ephemeral) => MessageFate::Ephemeral,
+            Err(_) => MessageFate::Insert,
         };
         self.count(origin, fate);
         taken
     }
 
-    fn count(&self, origin: Origin, fate: Fate) {
+    fn count(&self, origin: MessageOrigin, fate: MessageFate) {
         self.metrics.messages.of(origin).of(fate).add(1);
     }
 
-    async fn store(&self, message: &Message<'_>, pubsub_topic: &str) -> Result<Taken, NotTaken> {
+    async fn store(
+        &self,
+        message: &Message<'_>,
+        pubsub_topic: &str,
+    ) -> Result<AcceptResult, MessageRejection> {
         if message.ephemeral == Some(true) {
             // Ephemeral messages are not written, so nothing waits for the disk.
             let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
-            Encoder::default().encode(message, pubsub_topic, &hash, &mut record);
+            MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
             let _proof = self.poll.expect(hash, message.proof.unwrap_or_default());
             if let Ok(record) = Record::new(&record) {
                 self.shelf.pass_on(&record);
             }
-            return Ok(Taken::Ephemeral);
+            return Ok(AcceptResult::Ephemeral);
         }
         let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
-        Encoder::default().encode(message, pubsub_topic, &hash, &mut record);
+        MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
         let share = record.len().clamp(INTAKE_BYTES_MIN, INTAKE_BYTES_MAX) as u32;
         let room = Arc::clone(&self.room).acquire_many_owned(share).await;
-        let room = room.map_err(|_| NotTaken::Down)?;
+        let room = room.map_err(|_| MessageRejection::Down)?;
         let (tell, told) = oneshot::channel();
-        let done: writer::Done = Box::new(move |outcome| {
+        let done: writer::WriteCallback = Box::new(move |outcome| {
             drop(room);
             // The receiver may be dropped.
             let _ = tell.send(outcome);
         });
         let put = Write::Put(record.into());
         let proof = self.poll.expect(hash, message.proof.unwrap_or_default());
-        self.shelf.writer().try_submit(put, done).map_err(|_| NotTaken::Down)?;
+        self.shelf.writer().try_submit(put, done).map_err(|_| MessageRejection::Down)?;
         let told = told.await;
         drop(proof);
         match told {
-            Ok(Ok(Outcome::Duplicate)) => Ok(Taken::Duplicate),
-            Ok(Ok(_)) => Ok(Taken::Stored),
-            Ok(Err(error)) => Err(NotTaken::Store(error)),
-            Err(_) => Err(NotTaken::Down),
+            Ok(Ok(Outcome::Duplicate)) => Ok(AcceptResult::Duplicate),
+            Ok(Ok(_)) => Ok(AcceptResult::Stored),
+            Ok(Err(error)) => Err(MessageRejection::Store(error)),
+            Err(_) => Err(MessageRejection::Down),
         }
     }
 
     /// Returns the page of history for a request, and records the time it took.
-    async fn page(&self, from: Source, request: &[u8]) -> Result<Told, Refusal> {
+    async fn page(&self, from: RateSource, request: &[u8]) -> Result<PermittedPage, HistoryError> {
         let began = Instant::now();
         if let Some(rate) = self.settings().queries
-            && self.buckets.take(Meter::Questions(from), rate).is_err()
+            && self.buckets.take(RateSubject::Questions(from), rate).is_err()
         {
-            return Err(Refusal::TooMany);
+            return Err(HistoryError::TooMany);
         }
         let page = self.find(request).await;
         let time = began.elapsed();
@@ -367,36 +372,36 @@ impl Waku {
         let page = page?;
         let bytes = u32::try_from(page.answer_bytes()).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
-        let room = room.map_err(|_| Refusal::Busy)?;
+        let room = room.map_err(|_| HistoryError::Busy)?;
         self.metrics.told.add(page.records.len() as u64);
-        Ok(Told { page, room })
+        Ok(PermittedPage { page, room })
     }
 
-    fn note_slow(&self, request: &[u8], time: Duration, page: Option<&Page>) {
+    fn note_slow(&self, request: &[u8], time: Duration, page: Option<&HistoryPage>) {
         let Some(query) = history::query_of(request) else { return };
         let (rows, plan) = match page {
-            Some(page) => (page.rows, Plan::from(page.driver)),
+            Some(page) => (page.rows, SearchDriver::from(page.driver)),
             // The search ended at the bound of rows.
-            None => (self.settings().query_rows_max, Plan::from(None)),
+            None => (self.settings().query_rows_max, SearchDriver::from(None)),
         };
-        let spent = Spent { time, waited: Duration::ZERO, rows, plan };
+        let spent = SearchCost { time, waited: Duration::ZERO, rows, plan };
         self.slow.note("STORE", &spent, std::iter::once((&query, query.limit)));
     }
 
-    async fn find(&self, request: &[u8]) -> Result<Page, Refusal> {
+    async fn find(&self, request: &[u8]) -> Result<HistoryPage, HistoryError> {
         let rows_max = self.settings().query_rows_max;
-        if self.config.store_at == StoreAt::Process {
+        if self.config.store_at == StoreLocation::Process {
             // Switching threads would take longer than nearly every query.
             let few = rows_max.min(ROWS_AT_ONCE);
-            let page = history::page_of(&**self.shelf.store(), &self.places, request, few);
-            if few == rows_max || !matches!(page, Err(Refusal::TooDear)) {
+            let page = history::page_of(&**self.shelf.store(), &self.positions, request, few);
+            if few == rows_max || !matches!(page, Err(HistoryError::TooDear)) {
                 return page;
             }
         }
-        let (request, places) = (request.to_vec(), Arc::clone(&self.places));
+        let (request, positions) = (request.to_vec(), Arc::clone(&self.positions));
         let asked =
-            self.ask(move |store| history::page_of(store, &places, &request, rows_max)).await;
-        asked.unwrap_or(Err(Refusal::Down))
+            self.ask(move |store| history::page_of(store, &positions, &request, rows_max)).await;
+        asked.unwrap_or(Err(HistoryError::Down))
     }
 
     /// Runs a query on a thread that may block on the disk or the database, once a permit is free.

@@ -1,7 +1,7 @@
 //! What the REST door needs of the node's peers, even if the node has none or is built without
 //! libp2p.
 
-use super::Waku;
+use super::WakuNode;
 #[cfg(feature = "libp2p")]
 use super::p2p;
 
@@ -10,13 +10,13 @@ pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
 /// A peer that is connected, or that this node tries to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(super) struct PeerStatus {
     pub(super) id: String,
     /// The peer's address, with its id at the end.
     pub(super) addr: String,
     pub(super) protocols: Vec<String>,
     pub(super) agent: String,
-    pub(super) standing: Standing,
+    pub(super) standing: PeerConnectivity,
     /// Whether the configuration names the peer.
     pub(super) is_configured: bool,
     /// Shards that the peer subscribes to.
@@ -27,7 +27,7 @@ pub(super) struct Peer {
 
 /// Whether a peer is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum PeerConnectivity {
     Connected,
     NotConnected,
     /// The last try to connect failed.
@@ -37,7 +37,7 @@ pub(super) enum Standing {
 /// Why a peer gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "libp2p"), expect(dead_code, reason = "there are no peers"))]
-pub(super) enum Unanswered {
+pub(super) enum NoPeerAnswer {
     /// This node knows no peers.
     NoPeers,
     /// The text is no address of a peer.
@@ -52,26 +52,30 @@ pub(super) enum Unanswered {
 }
 
 #[cfg(feature = "libp2p")]
-impl Waku {
+impl WakuNode {
     /// The addresses at which peers reach this node.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        self.network.as_ref().map(p2p::Handle::addresses).unwrap_or_default()
+        self.network.as_ref().map(p2p::NetworkHandle::addresses).unwrap_or_default()
     }
 
     /// Sends a request to the store of a peer. Returns the bytes of the answer.
-    pub(super) async fn ask_peer(&self, addr: &str, request: &[u8]) -> Result<Vec<u8>, Unanswered> {
-        let network = self.network.as_ref().ok_or(Unanswered::NoPeers)?;
+    pub(super) async fn ask_peer(
+        &self,
+        addr: &str,
+        request: &[u8],
+    ) -> Result<Vec<u8>, NoPeerAnswer> {
+        let network = self.network.as_ref().ok_or(NoPeerAnswer::NoPeers)?;
         network.ask_for_client(addr, self.config.access.any_peer, request).await
     }
 
     /// Connects to a peer.
-    pub(super) async fn connect(&self, addr: &str) -> Result<(), Unanswered> {
-        let network = self.network.as_ref().ok_or(Unanswered::NoPeers)?;
+    pub(super) async fn connect(&self, addr: &str) -> Result<(), NoPeerAnswer> {
+        let network = self.network.as_ref().ok_or(NoPeerAnswer::NoPeers)?;
         network.reach(addr, true).await.map(drop)
     }
 
     /// All peers, sorted by id. `None` if this node is configured without peers.
-    pub(super) async fn peers(&self) -> Option<Vec<Peer>> {
+    pub(super) async fn peers(&self) -> Option<Vec<PeerStatus>> {
         match &self.network {
             Some(network) => Some(network.peers().await),
             None => None,
@@ -95,20 +99,20 @@ impl Waku {
 
 #[cfg(not(feature = "libp2p"))]
 #[expect(clippy::unused_self, clippy::unused_async, reason = "as with peers")]
-impl Waku {
+impl WakuNode {
     pub(crate) fn addresses(&self) -> Vec<String> {
         Vec::new()
     }
 
-    pub(super) async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, Unanswered> {
-        Err(Unanswered::NoPeers)
+    pub(super) async fn ask_peer(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, NoPeerAnswer> {
+        Err(NoPeerAnswer::NoPeers)
     }
 
-    pub(super) async fn connect(&self, _: &str) -> Result<(), Unanswered> {
-        Err(Unanswered::NoPeers)
+    pub(super) async fn connect(&self, _: &str) -> Result<(), NoPeerAnswer> {
+        Err(NoPeerAnswer::NoPeers)
     }
 
-    pub(super) async fn peers(&self) -> Option<Vec<Peer>> {
+    pub(super) async fn peers(&self) -> Option<Vec<PeerStatus>> {
         None
     }
 

@@ -18,7 +18,7 @@ const PROOF_BYTES_MAX: usize = 1_024;
 
 /// What a subscription names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Topic {
+pub(super) enum PollTopic {
     Pubsub(String),
     Content(String),
 }
@@ -26,36 +26,36 @@ pub(super) enum Topic {
 /// The error if too many topics would be subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are {TOPICS_MAX} subscriptions already, and no room for more")]
-pub(super) struct Full;
+pub(super) struct TooManyTopics;
 
 /// The queues of all topics.
 #[derive(Debug, Default)]
-pub(super) struct Poll(Mutex<Inner>);
+pub(super) struct PollQueues(Mutex<PollState>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    topics: HashMap<Topic, Waiting>,
+struct PollState {
+    topics: HashMap<PollTopic, TopicQueue>,
     /// Proofs of messages that are on their way to the disk, by message hash, as the archive keeps
     /// no proofs.
     proofs: HashMap<Id, Box<[u8]>>,
 }
 
 /// Keeps the proof of a message in memory until it is dropped.
-pub(super) struct Expected<'a>(&'a Poll, Id);
+pub(super) struct ProofGuard<'a>(&'a PollQueues, Id);
 
-impl Drop for Expected<'_> {
+impl Drop for ProofGuard<'_> {
     fn drop(&mut self) {
         self.0.0.lock().proofs.remove(&self.1);
     }
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct TopicQueue {
     messages: VecDeque<Arc<[u8]>>,
     bytes: usize,
 }
 
-impl Waiting {
+impl TopicQueue {
     fn add(&mut self, message: &Arc<[u8]>) {
         self.bytes += message.len();
         self.messages.push_back(Arc::clone(message));
@@ -67,29 +67,32 @@ impl Waiting {
     }
 }
 
-impl Poll {
+impl PollQueues {
     /// Remembers the proof of a message that will be durable soon, if it has one.
-    pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<Expected<'_>> {
+    pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<ProofGuard<'_>> {
         if proof.is_empty() || proof.len() > PROOF_BYTES_MAX {
             return None;
         }
         self.0.lock().proofs.insert(hash, proof.into());
-        Some(Expected(self, hash))
+        Some(ProofGuard(self, hash))
     }
 
     /// Subscribes to topics, whose messages are queued from now on: to all of them, or to none.
-    pub(super) fn subscribe(&self, topics: impl Iterator<Item = Topic>) -> Result<(), Full> {
+    pub(super) fn subscribe(
+        &self,
+        topics: impl Iterator<Item = PollTopic>,
+    ) -> Result<(), TooManyTopics> {
         let waiting = &mut self.0.lock().topics;
         let new: Vec<_> = topics.filter(|topic| !waiting.contains_key(topic)).collect();
         if waiting.len() + new.len() > TOPICS_MAX {
-            return Err(Full);
+            return Err(TooManyTopics);
         }
-        waiting.extend(new.into_iter().map(|topic| (topic, Waiting::default())));
+        waiting.extend(new.into_iter().map(|topic| (topic, TopicQueue::default())));
         Ok(())
     }
 
     /// Ends the subscriptions to topics, and drops their queues.
-    pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = Topic>) {
+    pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = PollTopic>) {
         let waiting = &mut self.0.lock().topics;
         for topic in topics {
             waiting.remove(&topic);
@@ -108,8 +111,10 @@ impl Poll {
         if inner.topics.is_empty() {
             return;
         }
-        let topics =
-            [Topic::Pubsub(pubsub_topic.to_owned()), Topic::Content(content_topic.to_owned())];
+        let topics = [
+            PollTopic::Pubsub(pubsub_topic.to_owned()),
+            PollTopic::Content(content_topic.to_owned()),
+        ];
         let mut shared = None;
         for topic in topics {
             if let Some(waiting) = inner.topics.get_mut(&topic) {
@@ -119,17 +124,17 @@ impl Poll {
         }
     }
 
-    /// The queues for a process that takes over: a part for each topic, read by [`Poll::restore`].
+    /// The queues for a process that takes over: a part for each topic, read by [`PollQueues::restore`].
     ///
     /// ```text
     /// 1  0 for a pubsub topic, 1 for a content topic
     /// .  the topic, then each message: 4 bytes of its length, little endian, and its bytes
     /// ```
     pub(super) fn state(&self) -> Vec<Vec<u8>> {
-        let part = |(topic, waiting): (&Topic, &Waiting)| {
+        let part = |(topic, waiting): (&PollTopic, &TopicQueue)| {
             let (kind, name) = match topic {
-                Topic::Pubsub(name) => (0, name),
-                Topic::Content(name) => (1, name),
+                PollTopic::Pubsub(name) => (0, name),
+                PollTopic::Content(name) => (1, name),
             };
             let mut part = vec![kind];
             for bytes in [name.as_bytes()].into_iter().chain(waiting.messages.iter().map(|m| &**m))
@@ -153,7 +158,7 @@ impl Poll {
             Some(one)
         };
         let name = std::str::from_utf8(next()?).ok()?.to_owned();
-        let topic = if *kind == 0 { Topic::Pubsub(name) } else { Topic::Content(name) };
+        let topic = if *kind == 0 { PollTopic::Pubsub(name) } else { PollTopic::Content(name) };
         self.subscribe(std::iter::once(topic.clone())).ok()?;
         let mut inner = self.0.lock();
         let waiting = inner.topics.get_mut(&topic)?;
@@ -164,7 +169,7 @@ impl Poll {
     }
 
     /// Takes the queued messages of a topic. `None` if there is no subscription to the topic.
-    pub(super) fn take(&self, topic: &Topic) -> Option<VecDeque<Arc<[u8]>>> {
+    pub(super) fn take(&self, topic: &PollTopic) -> Option<VecDeque<Arc<[u8]>>> {
         self.0.lock().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }
 }
@@ -183,8 +188,8 @@ mod tests {
 
     #[test]
     fn what_waits_is_given_once_and_bounded() {
-        let (pubsub, content) = (Topic::Pubsub("p".into()), Topic::Content("c".into()));
-        let poll = Poll::default();
+        let (pubsub, content) = (PollTopic::Pubsub("p".into()), PollTopic::Content("c".into()));
+        let poll = PollQueues::default();
         poll.add("p", "c", b"before", None);
         poll.subscribe([pubsub.clone(), content.clone()].into_iter()).unwrap();
         poll.add("p", "c", b"1", None);
@@ -208,8 +213,8 @@ mod tests {
 
     #[test]
     fn what_waits_goes_on_waiting_in_another_process() {
-        let (pubsub, content) = (Topic::Pubsub("p".into()), Topic::Content("c".into()));
-        let (one, other) = (Poll::default(), Poll::default());
+        let (pubsub, content) = (PollTopic::Pubsub("p".into()), PollTopic::Content("c".into()));
+        let (one, other) = (PollQueues::default(), PollQueues::default());
         one.subscribe([pubsub.clone(), content.clone()].into_iter()).unwrap();
         one.add("p", "c", b"1", None);
         one.add("p", "d", b"", None);
@@ -231,8 +236,8 @@ mod tests {
 
     #[test]
     fn a_message_waits_with_its_proof() {
-        let poll = Poll::default();
-        poll.subscribe([Topic::Pubsub("p".into())].into_iter()).unwrap();
+        let poll = PollQueues::default();
+        poll.subscribe([PollTopic::Pubsub("p".into())].into_iter()).unwrap();
         let message = Message { payload: b"m", content_topic: "c", ..Message::default() };
         let (hash, mut wire) = (message.hash("p"), Vec::new());
         message.write(&mut wire);
@@ -240,7 +245,7 @@ mod tests {
         poll.add("p", "c", &wire, Some(&hash));
         drop(expected);
         poll.add("p", "c", &wire, Some(&hash));
-        let told = poll.take(&Topic::Pubsub("p".into())).unwrap();
+        let told = poll.take(&PollTopic::Pubsub("p".into())).unwrap();
         let proofs = told.iter().map(|bytes| Message::parse(bytes).unwrap().proof);
         assert_eq!(proofs.collect::<Vec<_>>(), [Some(&b"proof"[..]), None]);
         assert!(poll.expect(hash, b"").is_none() && poll.0.lock().proofs.is_empty());
@@ -248,10 +253,11 @@ mod tests {
 
     #[test]
     fn topics_are_bounded() {
-        let poll = Poll::default();
-        let topics = |range: std::ops::Range<usize>| range.map(|n| Topic::Content(n.to_string()));
+        let poll = PollQueues::default();
+        let topics =
+            |range: std::ops::Range<usize>| range.map(|n| PollTopic::Content(n.to_string()));
         assert_eq!(poll.subscribe(topics(0..TOPICS_MAX)), Ok(()));
         assert_eq!(poll.subscribe(topics(0..TOPICS_MAX)), Ok(()));
-        assert_eq!(poll.subscribe(topics(TOPICS_MAX..TOPICS_MAX + 1)), Err(Full));
+        assert_eq!(poll.subscribe(topics(TOPICS_MAX..TOPICS_MAX + 1)), Err(TooManyTopics));
     }
 }

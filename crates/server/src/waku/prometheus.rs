@@ -1,11 +1,11 @@
 //! The Waku node's part of the page for Prometheus, under nwaku's names.
 
-use super::Waku;
-use super::metrics::{Answered, Fate, Metrics, Tally};
-use crate::metrics::{Label as _, Page};
+use super::WakuNode;
+use super::metrics::{AnswerStatus, MessageFate, NodeMetrics, ValueHistogram};
+use crate::metrics::{MetricLabel as _, MetricsPage};
 
 /// Writes the node's metrics.
-pub(crate) fn write(page: &mut Page, waku: &Waku) {
+pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
     page.head("waku_version", "gauge", "Version of this server.");
     let version = concat!("version=\"hark-v", env!("CARGO_PKG_VERSION"), "\"");
     page.line("waku_version", version, 1);
@@ -15,7 +15,7 @@ pub(crate) fn write(page: &mut Page, waku: &Waku) {
     page.gauge("waku_connected_peers", "Peers connected now.", waku.metrics.peers.get());
 }
 
-fn messages(page: &mut Page, waku: &Waku) {
+fn messages(page: &mut MetricsPage, waku: &WakuNode) {
     let (metrics, stats) = (&waku.metrics, waku.shelf.store().stats());
     page.head("waku_archive_messages", "gauge", "Messages kept.");
     page.line("waku_archive_messages", "type=\"stored\"", stats.records);
@@ -46,7 +46,7 @@ fn messages(page: &mut Page, waku: &Waku) {
         1e3,
     );
     page.head("waku_archive_errors_total", "counter", "Messages that were not kept, by why.");
-    for fate in Fate::FAILED {
+    for fate in MessageFate::FAILED {
         let labels = format!("type=\"{}\"", fate.name());
         page.line("waku_archive_errors_total", &labels, metrics.messages.sum(|it| it == fate));
     }
@@ -57,7 +57,7 @@ fn messages(page: &mut Page, waku: &Waku) {
     );
 }
 
-fn questions(page: &mut Page, metrics: &Metrics) {
+fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.histogram(
         "waku_archive_query_duration_seconds",
         "Time to answer a question, with waiting for its turn.",
@@ -67,12 +67,12 @@ fn questions(page: &mut Page, metrics: &Metrics) {
     let last_s = metrics.last_query().as_secs_f64();
     page.line("waku_store_time_seconds", "phase=\"query-db-time\"", last_s);
     let asked = metrics.queries.sum(|_| true);
-    let refused = [Answered::TooManyRequests, Answered::Unavailable];
+    let refused = [AnswerStatus::TooManyRequests, AnswerStatus::Unavailable];
     let refused = metrics.queries.sum(|status| refused.contains(&status));
     page.head("waku_store_queries_total", "counter", "Questions.");
     page.line("waku_store_queries_total", "", asked);
     page.head("waku_store_errors_total", "counter", "Questions that could not be read.");
-    let unread = metrics.queries.sum(|status| status == Answered::BadRequest);
+    let unread = metrics.queries.sum(|status| status == AnswerStatus::BadRequest);
     page.line("waku_store_errors_total", "type=\"decode_rpc_failure\"", unread);
     page.head(
         "waku_service_requests_total",
@@ -93,7 +93,7 @@ fn questions(page: &mut Page, metrics: &Metrics) {
 }
 
 /// Writes what is exchanged with other stores. nwaku's names of these metrics have no prefix.
-fn sync(page: &mut Page, metrics: &Metrics) {
+fn sync(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.counters_nested(
         "waku_catch_ups_total",
         "Fetches after an absence (resume) and comparisons (sync) that this node began, by whether they \
@@ -131,7 +131,7 @@ fn sync(page: &mut Page, metrics: &Metrics) {
 }
 
 /// Writes a histogram of numbers, which are divided by `unit`.
-fn tally(page: &mut Page, name: &str, help: &str, tally: &Tally, unit: f64) {
+fn tally(page: &mut MetricsPage, name: &str, help: &str, tally: &ValueHistogram, unit: f64) {
     page.head(name, "histogram", help);
     page.buckets(name, "", tally.bounds, &tally.classes(), tally.sum(), unit);
 }

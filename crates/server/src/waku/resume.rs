@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use hark_codec::record::Id;
 use hark_codec::waku::store::PAGE_MAX;
-use hark_codec::waku::{Message, Request, Response};
+use hark_codec::waku::{Message, StoreRequest, StoreResponse};
 use hark_networks::waku::NS_PER_S;
 use libp2p::Multiaddr;
 
-use super::metrics::{CatchUp, Origin, Outcome};
-use super::{NotTaken, Taken, Waku};
-use crate::stop::Stop;
+use super::metrics::{CatchUpMethod, MessageOrigin, SyncOutcome};
+use super::{AcceptResult, MessageRejection, WakuNode};
+use crate::stop::StopSignal;
 
 /// Interval between two checks for connected peers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ const OVERLAP_NS: u64 = 60 * NS_PER_S;
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The stores to fetch from, how far back, and the file.
-pub(super) struct Resume {
+pub(super) struct HistoryFetch {
     stores: Vec<Multiaddr>,
     max_ns: u64,
     file: PathBuf,
@@ -39,16 +39,16 @@ pub(super) struct Resume {
 
 /// The result of fetching from a store.
 #[derive(Debug, Default)]
-struct Fetched {
+struct FetchTotals {
     pages: u64,
     messages: u64,
     stored: u64,
     refused: u64,
 }
 
-impl Resume {
+impl HistoryFetch {
     /// `None` if the configuration names no stores.
-    pub(super) fn new(waku: &Waku) -> Option<Self> {
+    pub(super) fn new(waku: &WakuNode) -> Option<Self> {
         let config = waku.config.p2p.as_ref().filter(|config| !config.stores.is_empty())?;
         Some(Self {
             stores: config.stores.clone(),
@@ -58,14 +58,14 @@ impl Resume {
     }
 
     /// Fetches whenever messages may have been missed, until `stop`.
-    pub(super) async fn run(self, waku: Arc<Waku>, mut stop: Stop) {
+    pub(super) async fn run(self, waku: Arc<WakuNode>, mut stop: StopSignal) {
         tokio::select! {
             () = stop.accepting() => {}
             () = self.keep_up(&waku) => {}
         }
     }
 
-    async fn keep_up(&self, waku: &Waku) {
+    async fn keep_up(&self, waku: &WakuNode) {
         let (mut complete, mut noted) = (false, Instant::now());
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -104,14 +104,14 @@ impl Resume {
     }
 
     /// Fetches from the first store that sends all its messages. Returns false if no store does.
-    async fn fetch(&self, waku: &Waku, until: u64) -> bool {
+    async fn fetch(&self, waku: &WakuNode, until: u64) -> bool {
         let earliest = until.saturating_sub(self.max_ns);
         let from = self.online().unwrap_or(0).saturating_sub(OVERLAP_NS).max(earliest);
-        let count = waku.metrics.caught_up.of(CatchUp::Resume);
+        let count = waku.metrics.caught_up.of(CatchUpMethod::Resume);
         for store in &self.stores {
             match pages(waku, store, from, until).await {
                 Ok(fetched) => {
-                    count.of(Outcome::Done).add(1);
+                    count.of(SyncOutcome::Done).add(1);
                     tracing::info!(
                         %store,
                         back_s = (until - from) / NS_PER_S,
@@ -124,7 +124,7 @@ impl Resume {
                     return true;
                 }
                 Err(why) => {
-                    count.of(Outcome::Failed).add(1);
+                    count.of(SyncOutcome::Failed).add(1);
                     tracing::warn!(%store, why, "history could not be fetched");
                 }
             }
@@ -134,12 +134,17 @@ impl Resume {
 }
 
 /// Fetches all messages of a time span from a store.
-async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<Fetched, String> {
+async fn pages(
+    waku: &WakuNode,
+    store: &Multiaddr,
+    from: u64,
+    until: u64,
+) -> Result<FetchTotals, String> {
     let network = waku.network.as_ref().ok_or(super::neighbours::NO_PEERS)?;
-    let mut fetched = Fetched::default();
+    let mut fetched = FetchTotals::default();
     let mut cursor: Option<Id> = None;
     loop {
-        let request = Request {
+        let request = StoreRequest {
             request_id: "resume",
             include_data: true,
             time_start: i64::try_from(from).ok(),
@@ -147,12 +152,12 @@ async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<
             cursor: cursor.as_ref().map(|cursor| &cursor[..]),
             forward: true,
             limit: Some(PAGE_MAX as u64),
-            ..Request::default()
+            ..StoreRequest::default()
         };
         let mut bytes = Vec::new();
         request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
         let answer = network.ask(store.clone(), &bytes).await?;
-        let answer = Response::parse(&answer).map_err(|error| error.to_string())?;
+        let answer = StoreResponse::parse(&answer).map_err(|error| error.to_string())?;
         if answer.status_code != Some(200) {
             let words = answer.status_desc.unwrap_or_default();
             return Err(format!("{} {words}", answer.status_code.unwrap_or_default()));
@@ -165,14 +170,14 @@ async fn pages(waku: &Waku, store: &Multiaddr, from: u64, until: u64) -> Result<
             if !waku.serves(topic) || message.hash(topic)[..] != *one.message_hash {
                 return None;
             }
-            Some(waku.take(Origin::Store, &message, bytes.len(), topic).await)
+            Some(waku.take(MessageOrigin::Store, &message, bytes.len(), topic).await)
         }));
         for taken in taken.await {
             fetched.messages += 1;
             match taken {
-                Some(Ok(Taken::Stored)) => fetched.stored += 1,
+                Some(Ok(AcceptResult::Stored)) => fetched.stored += 1,
                 Some(Ok(_)) => {}
-                None | Some(Err(NotTaken::Refused(_))) => fetched.refused += 1,
+                None | Some(Err(MessageRejection::Refused(_))) => fetched.refused += 1,
                 Some(Err(error)) => return Err(error.to_string()),
             }
         }

@@ -11,7 +11,7 @@ const QUICK: Duration = Duration::from_millis(10);
 
 /// Where the store does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreAt {
+pub enum StoreLocation {
     /// In this process. Queries rarely wait for the store.
     Process,
     /// In a database on this machine, over a given number of connections.
@@ -20,24 +20,24 @@ pub enum StoreAt {
     Elsewhere(usize),
 }
 
-pub(crate) struct Turns {
+pub(crate) struct QuestionSlots {
     /// Permits of running queries.
     all: Arc<Semaphore>,
     /// Permits of queries that have run for less than [`QUICK`].
     quick: Semaphore,
 }
 
-impl Turns {
+impl QuestionSlots {
     /// With a database on this machine, a query runs either in the database or in this process. One
     /// concurrent query more than there are cores keeps all cores busy. Further ones only cause
     /// context switches: throughput falls, and the slowest queries take twice as long. A query
     /// above [`QUICK`] waits for the disk or reads much; it no longer counts against this limit.
-    pub(crate) fn new(at: StoreAt) -> Self {
+    pub(crate) fn new(at: StoreLocation) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let (all, quick) = match at {
-            StoreAt::Process => (cores, cores),
-            StoreAt::Machine(connections) => (connections, cores + 1),
-            StoreAt::Elsewhere(connections) => (connections, connections),
+            StoreLocation::Process => (cores, cores),
+            StoreLocation::Machine(connections) => (connections, cores + 1),
+            StoreLocation::Elsewhere(connections) => (connections, connections),
         };
         Self::of(all, quick)
     }
@@ -75,7 +75,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_takes_long_leaves_its_turn_to_others() {
-        let turns = Turns::of(2, 1);
+        let turns = QuestionSlots::of(2, 1);
         let (go, wait) = channel();
         let long = turns.run(move || wait.recv().unwrap());
         let short = async {
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_run_than_there_are_connections() {
-        let turns = Turns::of(1, 1);
+        let turns = QuestionSlots::of(1, 1);
         let (go, wait) = channel();
         let long = turns.run(move || wait.recv().unwrap());
         let waiting = async {

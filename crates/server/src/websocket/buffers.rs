@@ -23,14 +23,14 @@ thread_local! {
 
 /// Bytes that were read from the connection and not taken yet.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
     /// The range of `bytes` that is not taken yet.
     from: usize,
     to: usize,
 }
 
-impl Inbox {
+impl ReadBuffer {
     /// An inbox that holds the bytes read `before`.
     pub(super) fn new(before: &[u8]) -> Self {
         Self { bytes: before.to_vec(), from: 0, to: before.len() }
@@ -107,14 +107,14 @@ impl Inbox {
 
 /// Bytes that are buffered and not sent yet.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct WriteBuffer {
     bytes: Vec<u8>,
     sent: usize,
     /// The time since which the connection accepts no bytes.
     stalled: Option<Instant>,
 }
 
-impl Outbox {
+impl WriteBuffer {
     /// Bytes not sent yet.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent

@@ -10,7 +10,7 @@ use axum::http::header::SEC_WEBSOCKET_EXTENSIONS;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use parking_lot::Mutex;
 
-use super::frame::Fault;
+use super::frame::CloseFault;
 
 /// The extension header of a handshake's answer that accepts compression.
 pub(super) const TERMS: &str =
@@ -23,7 +23,7 @@ const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// Whether and how messages are compressed.
 #[derive(Debug, Default)]
-pub struct Deflate(Option<Arc<Compressors>>);
+pub struct DeflateOptions(Option<Arc<Compressors>>);
 
 /// Compressors and decompressors that all connections with compression share.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Compressors {
     back: Mutex<Vec<Decompress>>,
 }
 
-impl Deflate {
+impl DeflateOptions {
     /// Compresses messages of `from_bytes` and more for clients that offer it. 0 disables it.
     pub fn new(from_bytes: usize) -> Self {
         let (out, back) = (Mutex::default(), Mutex::default());
@@ -106,7 +106,7 @@ impl Compressors {
     }
 
     /// Decompresses a message, which may be up to `len_max` bytes long.
-    pub(super) fn decompress(&self, payload: &[u8], len_max: usize) -> Result<Vec<u8>, Fault> {
+    pub(super) fn decompress(&self, payload: &[u8], len_max: usize) -> Result<Vec<u8>, CloseFault> {
         let mut decompress = take(&self.back, || Decompress::new(false));
         let mut out = Vec::new();
         'all: for piece in [payload, &TAIL] {
@@ -117,15 +117,15 @@ impl Compressors {
                 out.reserve_exact(room.min(len_max + 1 - had));
                 let status = decompress.decompress_vec(rest, &mut out, FlushDecompress::Sync);
                 if out.len() > len_max {
-                    return Err(Fault::LENGTH);
+                    return Err(CloseFault::LENGTH);
                 }
-                match status.map_err(|_| Fault::DEFLATE)? {
+                match status.map_err(|_| CloseFault::DEFLATE)? {
                     // A final block ends the message as well.
                     Status::StreamEnd => break 'all,
                     Status::Ok | Status::BufError => {}
                 }
                 let taken = (decompress.total_in() - before) as usize;
-                let left = piece.get(taken..).ok_or(Fault::DEFLATE)?;
+                let left = piece.get(taken..).ok_or(CloseFault::DEFLATE)?;
                 // There was capacity, so a decompressor that neither consumes nor produces bytes is
                 // done with its input. It may produce without consuming: output that it held back
                 // from a call whose buffer was full.
@@ -133,7 +133,7 @@ impl Compressors {
                     if left.is_empty() {
                         break;
                     }
-                    return Err(Fault::DEFLATE);
+                    return Err(CloseFault::DEFLATE);
                 }
                 rest = left;
             }
@@ -155,7 +155,7 @@ mod tests {
     /// produce much.
     #[test]
     fn what_clients_compress_comes_back_whatever_it_is_and_however_it_was_compressed() {
-        let shared = Deflate::new(1).0.unwrap();
+        let shared = DeflateOptions::new(1).0.unwrap();
         let mut random = Random::new(11);
         let mut refused = Vec::new();
         for (level, bits) in LEVELS.flat_map(|level| WINDOW_BITS.map(move |bits| (level, bits))) {
@@ -165,7 +165,7 @@ mod tests {
                 let payload = zlib::deflate(&message, level, bits);
                 let is_whole = shared.decompress(&payload, message.len()).as_ref() == Ok(&message);
                 let is_bounded =
-                    shared.decompress(&payload, message.len() - 1) == Err(Fault::LENGTH);
+                    shared.decompress(&payload, message.len() - 1) == Err(CloseFault::LENGTH);
                 if !is_whole || !is_bounded {
                     refused.push((content, message.len(), payload.len(), level, bits));
                 }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_compressed_comes_back_however_it_is_cut() {
-        let shared = Deflate::new(1).0.unwrap();
+        let shared = DeflateOptions::new(1).0.unwrap();
         let mut random = Random::new(7);
         for len in [1, 10, 300, 70_000, 200_000] {
             let noise = random.below(256) + 1;
@@ -186,14 +186,14 @@ mod tests {
             shared.compress(&[one, rest, b"]"], &mut out).unwrap();
             let back = shared.decompress(&out[6..], len + 1).unwrap();
             assert_eq!(back, [&message[..], b"]"].concat());
-            assert_eq!(shared.decompress(&out[6..], len), Err(Fault::LENGTH));
+            assert_eq!(shared.decompress(&out[6..], len), Err(CloseFault::LENGTH));
         }
     }
 
     #[test]
     fn what_is_not_compressed_is_refused_and_costs_no_compressor() {
-        let shared = Deflate::new(1).0.unwrap();
-        assert_eq!(shared.decompress(&[0xff; 100], 1_000), Err(Fault::DEFLATE));
+        let shared = DeflateOptions::new(1).0.unwrap();
+        assert_eq!(shared.decompress(&[0xff; 100], 1_000), Err(CloseFault::DEFLATE));
         let mut out = Vec::new();
         shared.compress(&[b"hark"], &mut out).unwrap();
         assert_eq!(shared.decompress(&out, 1_000).unwrap(), b"hark");

@@ -19,9 +19,9 @@ impl Opcode {
 
 /// Why a connection is closed: the code and the words of the close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fault(pub(super) u16, pub(super) &'static str);
+pub(super) struct CloseFault(pub(super) u16, pub(super) &'static str);
 
-impl Fault {
+impl CloseFault {
     pub(super) const LENGTH: Self = Self(1009, "a message is longer than it may be");
     pub(super) const DEFLATE: Self = Self(1007, "a message is not compressed as agreed");
 
@@ -32,7 +32,7 @@ impl Fault {
 
 /// The beginning of a client's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHeader {
     /// The frame is the last of its message.
     pub(super) fin: bool,
     /// RSV1: the message is compressed.
@@ -44,9 +44,9 @@ pub(super) struct Head {
     pub(super) len: usize,
 }
 
-impl Head {
+impl FrameHeader {
     /// Reads a head from the front of `bytes`. None if more bytes are needed.
-    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Fault> {
+    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, CloseFault> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let opcode = match first & 0xf {
             0 => Opcode::Continuation,
@@ -55,17 +55,17 @@ impl Head {
             8 => Opcode::Close,
             9 => Opcode::Ping,
             10 => Opcode::Pong,
-            _ => return Err(Fault::protocol("no such opcode")),
+            _ => return Err(CloseFault::protocol("no such opcode")),
         };
         let (fin, short) = (first & 0x80 != 0, second & 0x7f);
         if first & 0x30 != 0 {
-            return Err(Fault::protocol("reserved bits are set"));
+            return Err(CloseFault::protocol("reserved bits are set"));
         }
         if second & 0x80 == 0 {
-            return Err(Fault::protocol("a client's frame is not masked"));
+            return Err(CloseFault::protocol("a client's frame is not masked"));
         }
         if opcode.is_control() && (!fin || short > 125) {
-            return Err(Fault::protocol("a control frame is fragmented or too long"));
+            return Err(CloseFault::protocol("a control frame is fragmented or too long"));
         }
         let (len, rest) = match short {
             126 => {
@@ -79,7 +79,7 @@ impl Head {
             short => (u64::from(short), rest),
         };
         let Some((mask, rest)) = rest.split_first_chunk() else { return Ok(None) };
-        let len = usize::try_from(len).map_err(|_| Fault::LENGTH)?;
+        let len = usize::try_from(len).map_err(|_| CloseFault::LENGTH)?;
         let size = bytes.len() - rest.len();
         Ok(Some(Self { fin, compressed: first & 0x40 != 0, opcode, mask: *mask, size, len }))
     }
@@ -115,20 +115,20 @@ pub(super) fn write_head(out: &mut Vec<u8>, opcode: Opcode, compressed: bool, le
 }
 
 /// Returns the code that answers a client's close frame: its own. Fails if the frame is malformed.
-pub(super) fn closing(payload: &[u8]) -> Result<Option<u16>, Fault> {
+pub(super) fn closing(payload: &[u8]) -> Result<Option<u16>, CloseFault> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return if payload.is_empty() {
             Ok(None)
         } else {
-            Err(Fault::protocol("a close frame holds half a code"))
+            Err(CloseFault::protocol("a close frame holds half a code"))
         };
     };
     let code = u16::from_be_bytes(*code);
     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
-        return Err(Fault::protocol("no such close code"));
+        return Err(CloseFault::protocol("no such close code"));
     }
     if str::from_utf8(reason).is_err() {
-        return Err(Fault(1007, "a reason is not UTF-8"));
+        return Err(CloseFault(1007, "a reason is not UTF-8"));
     }
     Ok(Some(code))
 }
@@ -145,13 +145,13 @@ mod tests {
             bytes[1] |= 0x80;
             bytes.extend_from_slice(&[1, 2, 3, 4]);
             for cut in 0..bytes.len() {
-                assert_eq!(Head::read(&bytes[..cut]), Ok(None), "{len} {cut}");
+                assert_eq!(FrameHeader::read(&bytes[..cut]), Ok(None), "{len} {cut}");
             }
             let size = bytes.len();
             bytes.extend_from_slice(b"more");
             let (opcode, mask) = (Opcode::Text, [1, 2, 3, 4]);
-            let expected = Head { fin: true, compressed: true, opcode, mask, size, len };
-            assert_eq!(Head::read(&bytes), Ok(Some(expected)));
+            let expected = FrameHeader { fin: true, compressed: true, opcode, mask, size, len };
+            assert_eq!(FrameHeader::read(&bytes), Ok(Some(expected)));
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
             ([0x09, 0x80], "a ping in pieces"),
             ([0x89, 0xfe], "a long ping"),
         ] {
-            assert!(matches!(Head::read(&bytes), Err(Fault(1002, _))), "{what}");
+            assert!(matches!(FrameHeader::read(&bytes), Err(CloseFault(1002, _))), "{what}");
         }
     }
 

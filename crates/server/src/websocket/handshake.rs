@@ -14,8 +14,8 @@ use hyper_util::rt::TokioIo;
 use sha1::{Digest as _, Sha1};
 use tokio::net::TcpStream;
 
-use super::{Compressors, Deflate, Socket, deflate};
-use crate::patience::Patient;
+use super::{Compressors, DeflateOptions, Socket, deflate};
+use crate::patience::TimedStream;
 
 /// A connection that becomes a WebSocket once the answer to its request is sent.
 pub(crate) struct Handshake {
@@ -29,7 +29,7 @@ impl Handshake {
     /// no handshake.
     pub(crate) fn new(
         parts: &mut Parts,
-        deflate: &Deflate,
+        deflate: &DeflateOptions,
         message_bytes_max: usize,
     ) -> Option<(Self, Response<Body>)> {
         let key = parts.headers.get(SEC_WEBSOCKET_KEY)?;
@@ -54,7 +54,7 @@ impl Handshake {
     /// Waits until the answer is sent. `None` if the connection has ended before.
     pub(crate) async fn finish(self) -> Option<Socket> {
         let upgraded = self.upgrade.await.ok()?;
-        let parts = upgraded.downcast::<TokioIo<Patient<TcpStream>>>().ok()?;
+        let parts = upgraded.downcast::<TokioIo<TimedStream<TcpStream>>>().ok()?;
         let stream = parts.io.into_inner().into_inner();
         Some(Socket::new(stream, &parts.read_buf, self.deflate, self.message_bytes_max))
     }

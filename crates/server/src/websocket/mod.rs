@@ -12,9 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use buffers::{Inbox, Outbox};
-pub use deflate::{Compressors, Deflate};
-use frame::{Fault, Head, Opcode};
+use buffers::{ReadBuffer, WriteBuffer};
+pub use deflate::{Compressors, DeflateOptions};
+use frame::{CloseFault, FrameHeader, Opcode};
 pub(crate) use handshake::Handshake;
 
 mod buffers;
@@ -32,7 +32,7 @@ const PONGS_WAITING_MAX: u32 = 256;
 
 /// What is received from a client.
 #[derive(Debug)]
-pub enum Received {
+pub enum ClientInput {
     /// A text message. It is not checked to be UTF-8.
     Text(Box<[u8]>),
     /// A binary message, which no network here uses.
@@ -47,7 +47,7 @@ pub enum Received {
 
 /// Why the server closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CloseReason {
     /// The server shuts down.
     Away,
     /// Nothing was received from the client for too long.
@@ -61,17 +61,17 @@ pub enum Reason {
 /// A connection after its handshake.
 pub struct Socket<S = TcpStream> {
     stream: S,
-    inbox: Inbox,
-    outbox: Outbox,
+    inbox: ReadBuffer,
+    outbox: WriteBuffer,
     deflate: Option<Arc<Compressors>>,
     message_bytes_max: usize,
     /// The fragmented message that is being received.
-    begun: Option<Box<Begun>>,
+    begun: Option<Box<PartialMessage>>,
     pongs_waiting: u32,
 }
 
 /// A message whose last fragment has not been received.
-struct Begun {
+struct PartialMessage {
     opcode: Opcode,
     compressed: bool,
     bytes: Vec<u8>,
@@ -88,8 +88,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     ) -> Self {
         Self {
             stream,
-            inbox: Inbox::new(read_before),
-            outbox: Outbox::default(),
+            inbox: ReadBuffer::new(read_before),
+            outbox: WriteBuffer::default(),
             deflate,
             message_bytes_max,
             begun: None,
@@ -97,21 +97,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
     }
 
-    /// Returns the next message. On [`Received::Broken`], a close frame with the reason is already
+    /// Returns the next message. On [`ClientInput::Broken`], a close frame with the reason is already
     /// buffered.
-    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Received> {
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<ClientInput> {
         for _ in 0..READS_AT_ONCE {
             match self.next() {
                 Ok(Some(received)) => return Poll::Ready(received),
                 Ok(None) => {}
                 Err(fault) => {
                     self.close_frame(Some(fault));
-                    return Poll::Ready(Received::Broken);
+                    return Poll::Ready(ClientInput::Broken);
                 }
             }
             match ready!(self.inbox.poll_fill(&mut self.stream, cx)) {
                 Ok(false) => {}
-                Ok(true) | Err(_) => return Poll::Ready(Received::End),
+                Ok(true) | Err(_) => return Poll::Ready(ClientInput::End),
             }
         }
         cx.waker().wake_by_ref();
@@ -129,23 +129,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     /// Takes the next message from the buffered frames. None if it needs more bytes.
-    fn next(&mut self) -> Result<Option<Received>, Fault> {
-        while let Some(head) = Head::read(self.inbox.rest())? {
+    fn next(&mut self) -> Result<Option<ClientInput>, CloseFault> {
+        while let Some(head) = FrameHeader::read(self.inbox.rest())? {
             let begun = self.begun.as_ref().map_or(0, |begun| begun.bytes.len());
             if head.len.saturating_add(begun) > self.message_bytes_max {
-                return Err(Fault::LENGTH);
+                return Err(CloseFault::LENGTH);
             }
             let Some(payload) = self.inbox.take(head.size, head.len) else { return Ok(None) };
             frame::unmask(payload, head.mask);
             if head.compressed
                 && (self.deflate.is_none() || !matches!(head.opcode, Opcode::Text | Opcode::Binary))
             {
-                return Err(Fault::protocol("RSV1 is set where nothing is compressed"));
+                return Err(CloseFault::protocol("RSV1 is set where nothing is compressed"));
             }
             let payload = &*payload;
             let received = match head.opcode {
                 Opcode::Text | Opcode::Binary if self.begun.is_some() => {
-                    return Err(Fault::protocol("a message begins within another"));
+                    return Err(CloseFault::protocol("a message begins within another"));
                 }
                 Opcode::Text | Opcode::Binary if head.fin => {
                     let bytes = match &self.deflate {
@@ -157,18 +157,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     message(head.opcode, bytes)
                 }
                 Opcode::Text | Opcode::Binary => {
-                    let Head { opcode, compressed, .. } = head;
+                    let FrameHeader { opcode, compressed, .. } = head;
                     let bytes = payload.to_vec();
-                    self.begun = Some(Box::new(Begun { opcode, compressed, bytes }));
+                    self.begun = Some(Box::new(PartialMessage { opcode, compressed, bytes }));
                     continue;
                 }
                 Opcode::Continuation => {
                     let Some(begun) = &mut self.begun else {
-                        return Err(Fault::protocol("a message goes on that has not begun"));
+                        return Err(CloseFault::protocol("a message goes on that has not begun"));
                     };
                     begun.bytes.extend_from_slice(payload);
                     let Some(begun) = self.begun.take_if(|_| head.fin) else { continue };
-                    let Begun { opcode, compressed, mut bytes } = *begun;
+                    let PartialMessage { opcode, compressed, mut bytes } = *begun;
                     if let Some(deflate) = self.deflate.as_ref().filter(|_| compressed) {
                         bytes = deflate.decompress(&bytes, self.message_bytes_max)?;
                     }
@@ -179,13 +179,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     self.outbox.end().extend_from_slice(payload);
                     self.pongs_waiting += 1;
                     let too_many = self.pongs_waiting > PONGS_WAITING_MAX;
-                    if too_many { Received::End } else { Received::Heard }
+                    if too_many { ClientInput::End } else { ClientInput::Heard }
                 }
-                Opcode::Pong => Received::Heard,
+                Opcode::Pong => ClientInput::Heard,
                 Opcode::Close => {
                     let code = frame::closing(payload)?;
-                    self.close_frame(code.map(|code| Fault(code, "")));
-                    Received::End
+                    self.close_frame(code.map(|code| CloseFault(code, "")));
+                    ClientInput::End
                 }
             };
             return Ok(Some(received));
@@ -222,19 +222,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     /// Buffers the close frame.
-    pub(crate) fn feed_close(&mut self, reason: Reason) {
+    pub(crate) fn feed_close(&mut self, reason: CloseReason) {
         let (code, text) = match reason {
-            Reason::Away => (1001, "the server is going down"),
-            Reason::Idle => (1001, "nothing was heard for too long"),
-            Reason::Slow => (1008, "too slow: too much is waiting to be read"),
-            Reason::Crowded => (1013, "too many messages are under way; try again later"),
+            CloseReason::Away => (1001, "the server is going down"),
+            CloseReason::Idle => (1001, "nothing was heard for too long"),
+            CloseReason::Slow => (1008, "too slow: too much is waiting to be read"),
+            CloseReason::Crowded => (1013, "too many messages are under way; try again later"),
         };
-        self.close_frame(Some(Fault(code, text)));
+        self.close_frame(Some(CloseFault(code, text)));
     }
 
-    fn close_frame(&mut self, why: Option<Fault>) {
+    fn close_frame(&mut self, why: Option<CloseFault>) {
         let out = self.outbox.end();
-        let Some(Fault(code, text)) = why else {
+        let Some(CloseFault(code, text)) = why else {
             return frame::write_head(out, Opcode::Close, false, 0);
         };
         frame::write_head(out, Opcode::Close, false, 2 + text.len());
@@ -297,6 +297,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 }
 
-fn message(opcode: Opcode, bytes: Box<[u8]>) -> Received {
-    if opcode == Opcode::Text { Received::Text(bytes) } else { Received::Binary }
+fn message(opcode: Opcode, bytes: Box<[u8]>) -> ClientInput {
+    if opcode == Opcode::Text { ClientInput::Text(bytes) } else { ClientInput::Binary }
 }

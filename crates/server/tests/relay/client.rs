@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use hark_codec::crypto::Keys;
+use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
-use hark_codec::nostr::Draft;
+use hark_codec::nostr::EventDraft;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -150,8 +150,8 @@ impl Client {
 }
 
 /// The keys of a person, who is named by a number.
-pub(crate) fn keys(who: u8) -> Keys {
-    Keys::from_secret([who; 32]).unwrap()
+pub(crate) fn keys(who: u8) -> KeyPair {
+    KeyPair::from_secret([who; 32]).unwrap()
 }
 
 pub(crate) fn pubkey(who: u8) -> String {
@@ -161,7 +161,7 @@ pub(crate) fn pubkey(who: u8) -> String {
 /// An event that is signed with the keys of `who`.
 pub(crate) fn event(who: u8, created_at: u64, kind: u16, tags: &[&[&str]], content: &str) -> Value {
     let mut json = Vec::new();
-    Draft { created_at, kind, tags, content }.sign(&keys(who), &mut json);
+    EventDraft { created_at, kind, tags, content }.sign(&keys(who), &mut json);
     serde_json::from_slice(&json).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Compressed messages (permessage-deflate, RFC 7692), as browsers send them.
 
-use hark_archive::limits::Rates;
+use hark_archive::limits::RateLimits;
 use hark_testkit::deflate::{Content, deflate, inflate};
 use hark_testkit::random::Random;
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ async fn a_compressed_conversation_says_the_same() {
 /// Sends several kinds of content, short and long, in one frame and in several.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_client_compresses_is_understood() {
-    let relay = Relay::start(|config| config.limits.rates = Rates::none()).await;
+    let relay = Relay::start(|config| config.limits.rates = RateLimits::none()).await;
     let mut random = Random::new(2);
     let (mut refused, mut first) = (0, String::new());
     for (content, len) in [Content::Letter, Content::Events, Content::Words, Content::Hex]

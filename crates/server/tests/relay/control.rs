@@ -3,28 +3,28 @@
 use std::os::unix::fs::PermissionsExt;
 
 use hark_archive::{Outcome, Record};
-use hark_codec::nostr::{Arena, Encoder, Event};
-use hark_networks::nostr::admit::{OwnUrls, Private};
-use hark_server::control::{Client, ControlError};
+use hark_codec::nostr::{Event, EventArena, EventEncoder};
+use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
+use hark_server::control::{ControlClient, ControlError};
 use serde_json::json;
 
 use crate::kit::{Relay, note};
 
 fn record(n: u64) -> Vec<u8> {
-    let (json, mut arena, mut bytes) = (note(1, n, "x").to_string(), Arena::new(), Vec::new());
+    let (json, mut arena, mut bytes) = (note(1, n, "x").to_string(), EventArena::new(), Vec::new());
     let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
-    let private = Private::of(&event, &OwnUrls::default());
-    Encoder::default().encode(&event, private.labels(), &mut bytes);
+    let private = PrivateLabels::of(&event, &OwnUrls::default());
+    EventEncoder::default().encode(&event, private.labels(), &mut bytes);
     bytes
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_writes_through_the_server() {
     let path = std::env::temp_dir().join(format!("hark-control-{}.sock", std::process::id()));
-    assert!(matches!(Client::connect(&path, "nostr"), Err(ControlError::Absent)));
+    assert!(matches!(ControlClient::connect(&path, "nostr"), Err(ControlError::Absent)));
     // A socket that a dead server left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    assert!(matches!(Client::connect(&path, "nostr"), Err(ControlError::Absent)));
+    assert!(matches!(ControlClient::connect(&path, "nostr"), Err(ControlError::Absent)));
     let relay = Relay::start(|config| config.control = Some(path.clone())).await;
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let mut subscriber = relay.client().await;
@@ -32,7 +32,7 @@ async fn another_process_writes_through_the_server() {
 
     let socket = path.clone();
     let driving = tokio::task::spawn_blocking(move || {
-        let mut client = Client::connect(&socket, "nostr").unwrap();
+        let mut client = ControlClient::connect(&socket, "nostr").unwrap();
         let records: Vec<_> = (0..2_000).map(record).collect();
         let answers = client.put_many(&records).unwrap();
         assert_eq!(answers.len(), 2_000);
@@ -46,7 +46,7 @@ async fn another_process_writes_through_the_server() {
         assert_eq!(client.erase(&ids[..4]).unwrap(), 4);
         assert_eq!(client.erase(&ids[..1_300]).unwrap(), 1_296);
         assert_eq!(client.stats().unwrap()["records"], 700);
-        let mut other = Client::connect(&socket, "other").unwrap();
+        let mut other = ControlClient::connect(&socket, "other").unwrap();
         let refused = other.erase(&ids).unwrap_err();
         let said = "this server does not serve other; it serves nostr";
         assert!(matches!(&refused, ControlError::Refused(why) if why == said), "{refused}");
@@ -59,7 +59,7 @@ async fn another_process_writes_through_the_server() {
         assert_eq!(subscriber.hear().await[2]["created_at"], n);
     }
     driving.await.unwrap();
-    let client = Client::connect(&path, "nostr").unwrap();
+    let client = ControlClient::connect(&path, "nostr").unwrap();
     relay.stop().await;
     assert!(!path.exists());
     drop(client);

@@ -1,7 +1,7 @@
 //! Events that only their author and recipients may see: direct messages and gift wraps (NIP-04,
 //! NIP-17, NIP-59).
 
-use hark_archive::limits::{Rate, Rates};
+use hark_archive::limits::{Rate, RateLimits};
 use serde_json::{Value, json};
 
 use crate::kit::{Client, NOW_S, Relay, contents, event, note, pubkey};
@@ -155,7 +155,7 @@ async fn private_events_cost_those_nothing_who_may_not_see_them() {
     let mut answered = Vec::new();
     for wraps in [0, 60] {
         let rows = Rate { per_minute: 1, at_once: 1_000 };
-        let rates = Rates { rows_per_connection: Some(rows), ..Rates::none() };
+        let rates = RateLimits { rows_per_connection: Some(rows), ..RateLimits::none() };
         let relay = Relay::start(|config| config.limits.rates = rates).await;
         let (mut sender, two) = (relay.client().await, pubkey(2));
         for n in 0..10 + wraps {

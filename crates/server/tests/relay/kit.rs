@@ -5,14 +5,14 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use hark_archive::clock::Clock;
-use hark_archive::retention::Policy;
+use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
 use hark_server::nostr::{self, policy};
 use hark_server::ranges::LOOPBACK;
-use hark_server::{Reload, Server, shelf};
+use hark_server::{Server, SettingsHandle, shelf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -29,21 +29,21 @@ pub(crate) struct Relay {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
-    pub(crate) reload: Reload,
-    pub(crate) policy: policy::Shared,
+    pub(crate) reload: SettingsHandle,
+    pub(crate) policy: policy::SharedPolicy,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
 
 /// The configuration of a relay.
 pub(crate) struct Config {
-    pub(crate) server: hark_server::Config,
-    pub(crate) relay: nostr::Config,
-    pub(crate) policy: policy::Policy,
+    pub(crate) server: hark_server::ServerConfig,
+    pub(crate) relay: nostr::RelayConfig,
+    pub(crate) policy: policy::EventPolicy,
 }
 
 impl Deref for Config {
-    type Target = hark_server::Config;
+    type Target = hark_server::ServerConfig;
 
     fn deref(&self) -> &Self::Target {
         &self.server
@@ -64,9 +64,9 @@ impl Relay {
     pub(crate) async fn on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let clock = Clock::fake(NOW_S);
         let mut config = Config {
-            server: hark_server::Config::default(),
-            relay: nostr::Config::new("127.0.0.1:0".parse().unwrap()),
-            policy: policy::Policy::default(),
+            server: hark_server::ServerConfig::default(),
+            relay: nostr::RelayConfig::new("127.0.0.1:0".parse().unwrap()),
+            policy: policy::EventPolicy::default(),
         };
         // Bounds apply to each connection of a test, and not to the address that they share.
         config.proxies.trusted = LOOPBACK.to_vec();
@@ -74,19 +74,19 @@ impl Relay {
         let Config { server, mut relay, policy } = config;
         relay.policy = policy::shared(policy);
         let policy = Arc::clone(&relay.policy);
-        let shelf = shelf::Options {
+        let shelf = shelf::ShelfOptions {
             network: &Nostr,
             store: Arc::clone(&store),
-            writer: writer::Options::default(),
+            writer: writer::WriterOptions::default(),
             clock: clock.clone(),
-            retention: Policy::default(),
+            retention: RetentionPolicy::default(),
             compact: Some(Arc::new(|say| {
                 say("half");
                 Ok("small now".into())
             })),
             handover: None,
         };
-        let serving = nostr::Serving { config: relay, shelf };
+        let serving = nostr::RelayService { config: relay, shelf };
         let server = Server::bind(server, vec![Box::new(serving)]).await.unwrap();
         let url = server.addresses()[0].at.clone();
         let (metrics, reload) = (server.metrics_addr(), server.reload());

@@ -1,6 +1,6 @@
 //! The limits that the relay reports are true; rate limits hold; and both can change while it runs.
 
-use hark_archive::limits::{Limits, Rate, Rates};
+use hark_archive::limits::{Limits, Rate, RateLimits};
 use hark_server::Settings;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -124,7 +124,8 @@ fn at_once(at_once: u64) -> Rate {
 async fn events_come_as_fast_as_an_address_may() {
     let relay = Relay::start(|config| {
         config.proxies.trusted.clear();
-        config.limits.rates = Rates { events_per_address: Some(at_once(5)), ..Rates::none() };
+        config.limits.rates =
+            RateLimits { events_per_address: Some(at_once(5)), ..RateLimits::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -147,7 +148,7 @@ async fn events_come_as_fast_as_an_address_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_come_as_fast_as_a_key_may_and_nobody_else_uses_that_up() {
     let relay = Relay::start(|config| {
-        config.limits.rates = Rates { events_per_key: Some(at_once(2)), ..Rates::none() };
+        config.limits.rates = RateLimits { events_per_key: Some(at_once(2)), ..RateLimits::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -173,7 +174,8 @@ async fn events_come_as_fast_as_a_key_may_and_nobody_else_uses_that_up() {
 async fn questions_come_as_fast_as_an_address_may() {
     let relay = Relay::start(|config| {
         config.proxies.trusted.clear();
-        config.limits.rates = Rates { questions_per_address: Some(at_once(4)), ..Rates::none() };
+        config.limits.rates =
+            RateLimits { questions_per_address: Some(at_once(4)), ..RateLimits::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -200,7 +202,8 @@ async fn questions_come_as_fast_as_an_address_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proved_key_asks_as_fast_as_it_may_on_all_connections_together() {
     let relay = Relay::start(|config| {
-        config.limits.rates = Rates { questions_per_key: Some(at_once(2)), ..Rates::none() };
+        config.limits.rates =
+            RateLimits { questions_per_key: Some(at_once(2)), ..RateLimits::none() };
     })
     .await;
     let (mut one, mut two) = (relay.client().await, relay.client().await);
@@ -218,7 +221,8 @@ async fn a_proved_key_asks_as_fast_as_it_may_on_all_connections_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rows_that_questions_visit_are_counted() {
     let relay = Relay::start(|config| {
-        config.limits.rates = Rates { rows_per_connection: Some(at_once(120)), ..Rates::none() };
+        config.limits.rates =
+            RateLimits { rows_per_connection: Some(at_once(120)), ..RateLimits::none() };
     })
     .await;
     let mut client = relay.client().await;
@@ -255,7 +259,7 @@ async fn unlimited_means_no_rates() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_change_while_connections_are_open() {
-    let relay = Relay::start(|config| config.limits.rates = Rates::none()).await;
+    let relay = Relay::start(|config| config.limits.rates = RateLimits::none()).await;
     let mut client = relay.client().await;
     for n in 0..5 {
         assert_eq!(client.publish(&note(1, NOW_S - n, "x")).await.1, "");
@@ -264,18 +268,20 @@ async fn limits_change_while_connections_are_open() {
         limits: Limits { limit_max, limit_default: 2, rates, ..Limits::default() },
         ..Settings::default()
     };
-    relay.reload.set(settings(3, Rates::none())).unwrap();
+    relay.reload.set(settings(3, RateLimits::none())).unwrap();
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
     assert_eq!(limitation(&relay).await["max_limit"], 3);
     // Limits that contradict each other are refused, and the previous ones stay.
-    assert!(relay.reload.set(settings(1, Rates::none())).unwrap_err().contains("limit_default"));
+    assert!(
+        relay.reload.set(settings(1, RateLimits::none())).unwrap_err().contains("limit_default")
+    );
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
     client.say(json!(["CLOSE", "s"])).await;
     let events_per_address = Some(at_once(1));
-    relay.reload.set(settings(3, Rates { events_per_address, ..Rates::none() })).unwrap();
+    relay.reload.set(settings(3, RateLimits { events_per_address, ..RateLimits::none() })).unwrap();
     assert_eq!(client.publish(&note(1, NOW_S, "y")).await.1, "");
     assert!(client.publish(&note(1, NOW_S, "z")).await.1.starts_with("rate-limited: "));
-    relay.reload.set(settings(3, Rates::none())).unwrap();
+    relay.reload.set(settings(3, RateLimits::none())).unwrap();
     assert_eq!(client.publish(&note(1, NOW_S, "z")).await.1, "");
     relay.stop().await;
 }

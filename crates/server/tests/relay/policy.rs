@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hark_codec::hex;
-use hark_server::nostr::policy::{Policy, Words};
-use hark_server::{Addresses, Settings};
+use hark_server::nostr::policy::{EventPolicy, WordList};
+use hark_server::{AddressLists, Settings};
 use serde_json::{Value, json};
 
 use crate::client::keys;
@@ -61,7 +61,7 @@ async fn denied_keys_kinds_and_words_are_blocked_with_a_reason() {
     let relay = Relay::start(|config| {
         config.policy.deny_keys.insert(*keys(1).public());
         config.policy.deny_kinds = vec![7..=7, 30_000..=39_999];
-        config.policy.deny_words = Words::new(&["casino", "*coin"]).unwrap();
+        config.policy.deny_words = WordList::new(&["casino", "*coin"]).unwrap();
     })
     .await;
     let mut client = relay.client().await;
@@ -100,7 +100,7 @@ async fn where_some_are_allowed_the_others_are_not() {
         config.policy.allow_keys.extend([*keys(1).public(), *keys(2).public()]);
         config.policy.deny_keys.insert(*keys(2).public());
         config.policy.allow_kinds = vec![0..=1];
-        config.policy.allow_words = Words::new(&["gm"]).unwrap();
+        config.policy.allow_words = WordList::new(&["gm"]).unwrap();
     })
     .await;
     let mut client = relay.client().await;
@@ -131,7 +131,7 @@ async fn work_is_asked_for_and_must_be_committed_to() {
         refused(&mut client, &lucky, "pow: the nonce tag must commit to a difficulty of 6").await;
     }
     // A new policy applies from the next event on.
-    relay.policy.store(Arc::new(Policy::default()));
+    relay.policy.store(Arc::new(EventPolicy::default()));
     taken(&mut client, &made(8, None)).await;
     relay.stop().await;
 }
@@ -152,7 +152,7 @@ async fn a_denied_address_gets_a_403_also_behind_a_proxy() {
     assert!(status == 403 && answer.starts_with("blocked: "), "{status}: {answer}");
     let mut client = relay.client().await;
     let deny = vec!["127.0.0.0/8".parse().unwrap()];
-    let addresses = Addresses { deny, ..Addresses::default() };
+    let addresses = AddressLists { deny, ..AddressLists::default() };
     relay.reload.set(Settings { addresses, ..Settings::default() }).unwrap();
     // The lists of clients do not apply to a trusted proxy.
     assert_eq!(client.count(&[json!({})]).await, 0);

@@ -66,7 +66,7 @@ async fn a_program_on_this_machine_is_believed_only_if_the_operator_names_it() {
 }
 
 fn named_loopback() -> Proxies {
-    Proxies { trusted: vec!["127.0.0.1".parse().unwrap()], ..Proxies::default() }
+    Proxies { trusted: vec!["127.0.0.1/32".parse().unwrap()], ..Proxies::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use hark_archive::query::explain::Explanation;
 use hark_archive::query::plan::Set;
-use hark_archive::store::Stats;
+use hark_archive::store::StoreStats;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{
-    CommitError, Committed, Id, Progress, Query, Record, Search, SearchError, Store, Write,
+    CommitError, CommitResult, Id, Query, Record, Search, SearchError, SearchProgress, Store, Write,
 };
 use hark_networks::nostr::rules::NostrRules;
 use serde_json::json;
@@ -31,8 +31,8 @@ impl Search for Tired {
         &mut self,
         _: u64,
         _: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, SearchError> {
-        Ok(Progress::Exhausted)
+    ) -> Result<SearchProgress, SearchError> {
+        Ok(SearchProgress::Exhausted)
     }
 
     fn seq(&self) -> u64 {
@@ -53,7 +53,7 @@ fn asks_for(query: &Query, kind: u32) -> bool {
 }
 
 impl Store for Trouble {
-    fn commit(&self, writes: &[Write]) -> Result<Committed, CommitError> {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let bad = |write: &Write| {
             matches!(write, Write::Put(bytes)
                 if Record::new(bytes).is_ok_and(|record| record.kind() == UNWRITABLE))
@@ -92,7 +92,7 @@ impl Store for Trouble {
         self.0.explain(query)
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> StoreStats {
         self.0.stats()
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Items per chunk, chunks per directory, and directories: together more items than fit in a log.
 const ITEMS: usize = 1024;
 
-type Chunk<T> = OnceLock<Box<[T]>>;
-type Directory<T> = OnceLock<Box<[Chunk<T>]>>;
+type ArenaChunk<T> = OnceLock<Box<[T]>>;
+type Directory<T> = OnceLock<Box<[ArenaChunk<T>]>>;
 
 /// Items that never move. One thread adds items, any number of threads read them. An item's content
 /// must be synchronised by the item itself (atomics).

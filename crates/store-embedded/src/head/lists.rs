@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 
 use super::ROWS_MAX;
 use super::arena::Arena;
-use super::long::{Long, Rows};
-use super::table::Table;
+use super::long::{LongList, SharedRows};
+use super::table::RowTable;
 
 /// Most rows that an entry itself holds.
 const INLINE: usize = 7;
@@ -24,7 +24,7 @@ const TABLES: usize = 12;
 /// The posting list of a term and kind. Numbers of other entries are stored plus one; 0 is none.
 #[derive(Default)]
 #[repr(align(64))]
-struct Entry {
+struct ListEntry {
     term: AtomicU64,
     /// Time of its newest row.
     newest: AtomicU64,
@@ -52,7 +52,7 @@ const LONG_BYTES: u64 = 200;
 /// Approximate bytes of memory of a row in a long list.
 pub(super) const POSTING_BYTES: u64 = 4;
 
-impl Entry {
+impl ListEntry {
     fn is(&self, term: u64) -> bool {
         self.term.load(Ordering::Relaxed) == term
     }
@@ -71,14 +71,14 @@ fn bit(kind: u32) -> u16 {
 }
 
 /// The posting lists of a head; see the module.
-pub(super) struct Lists {
-    entries: Arena<Entry>,
-    long: Arena<Long>,
+pub(super) struct PostingLists {
+    entries: Arena<ListEntry>,
+    long: Arena<LongList>,
     /// Number of chains of the first table, a power of two.
     chains: usize,
     tables: [OnceLock<Box<[AtomicU32]>>; TABLES],
     /// The list of all rows.
-    every: Entry,
+    every: ListEntry,
 }
 
 /// The hash that gives the chain of a term and kind, if the term has many kinds.
@@ -86,7 +86,7 @@ fn far(term: u64, kind: u32) -> u64 {
     term ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-impl Lists {
+impl PostingLists {
     /// Makes empty lists, sized for about `rows` rows; they can grow.
     pub(super) fn new(rows: u32) -> Self {
         let chains = (rows.clamp(512, ROWS_MAX as u32) * 4).next_power_of_two() as usize;
@@ -95,7 +95,7 @@ impl Lists {
             long: Arena::new(),
             chains,
             tables: [const { OnceLock::new() }; TABLES],
-            every: Entry::default(),
+            every: ListEntry::default(),
         }
     }
 
@@ -109,11 +109,11 @@ impl Lists {
         self.chains as u64 * 4
     }
 
-    fn entry(&self, link: &AtomicU32) -> Option<&Entry> {
+    fn entry(&self, link: &AtomicU32) -> Option<&ListEntry> {
         self.entries.get(link.load(Ordering::Acquire).checked_sub(1)?)
     }
 
-    fn find(&self, hash: u64, is_it: impl Fn(&Entry) -> bool) -> Option<&Entry> {
+    fn find(&self, hash: u64, is_it: impl Fn(&ListEntry) -> bool) -> Option<&ListEntry> {
         let tables = self.tables.iter().map_while(OnceLock::get);
         let mut chains = tables.map(|chains| &chains[hash as usize & (chains.len() - 1)]);
         chains.find_map(|chain| {
@@ -129,17 +129,17 @@ impl Lists {
     }
 
     /// Returns the first entry that was made for a term.
-    fn find_first(&self, term: u64) -> Option<&Entry> {
+    fn find_first(&self, term: u64) -> Option<&ListEntry> {
         self.find(term, |entry| entry.is(term) && !entry.is_far())
     }
 
-    fn find_far(&self, term: u64, kind: u32) -> Option<&Entry> {
-        let is_it = |entry: &Entry| entry.is(term) && entry.kind() == kind && entry.is_far();
+    fn find_far(&self, term: u64, kind: u32) -> Option<&ListEntry> {
+        let is_it = |entry: &ListEntry| entry.is(term) && entry.kind() == kind && entry.is_far();
         self.find(far(term, kind), is_it)
     }
 
     /// Makes an entry whose next entry of the term is `sibling`. Readers do not find it yet.
-    fn make(&self, term: u64, kind: u32, sibling: u32) -> (u32, &Entry) {
+    fn make(&self, term: u64, kind: u32, sibling: u32) -> (u32, &ListEntry) {
         let (number, entry) = self.entries.add();
         entry.term.store(term, Ordering::Relaxed);
         entry.kind.store(kind, Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Lists {
     }
 
     /// Puts an entry into a chain.
-    fn link(&self, hash: u64, number: u32, entry: &Entry) {
+    fn link(&self, hash: u64, number: u32, entry: &ListEntry) {
         // All tables up to `at` have `chains * (4^(at + 1) - 1) / 3` chains together.
         let full = |at: usize| number as usize >= ((self.chains << (2 * at + 2)) - self.chains) / 3;
         let at = (0..TABLES - 1).take_while(|&at| full(at)).count();
@@ -159,7 +159,7 @@ impl Lists {
         chain.store(number + 1, Ordering::Release);
     }
 
-    fn make_far(&self, term: u64, kind: u32, sibling: u32) -> (u32, &Entry) {
+    fn make_far(&self, term: u64, kind: u32, sibling: u32) -> (u32, &ListEntry) {
         let (number, entry) = self.make(term, kind, sibling);
         entry.is_far.store(true, Ordering::Relaxed);
         self.link(far(term, kind), number, entry);
@@ -167,7 +167,7 @@ impl Lists {
     }
 
     /// Returns the list of a term and kind, and makes it if there is none.
-    fn list(&self, term: u64, kind: u32) -> &Entry {
+    fn list(&self, term: u64, kind: u32) -> &ListEntry {
         let Some(first) = self.find_first(term) else {
             let (number, entry) = self.make(term, kind, 0);
             entry.kinds.store(bit(kind), Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl Lists {
     }
 
     /// Inserts a row into the list of a term and its kind.
-    pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &Table) {
+    pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &RowTable) {
         self.grow(self.list(term, kind), row, time, table);
     }
 
@@ -223,7 +223,7 @@ impl Lists {
         every: u64,
         row: u32,
         (kind, time): (u32, u64),
-        table: &Table,
+        table: &RowTable,
     ) {
         self.grow(&self.every, row, time, table);
         let known = self.find_far(every, kind);
@@ -231,7 +231,7 @@ impl Lists {
         self.grow(list, row, time, table);
     }
 
-    fn grow(&self, entry: &Entry, row: u32, time: u64, table: &Table) {
+    fn grow(&self, entry: &ListEntry, row: u32, time: u64, table: &RowTable) {
         let (len, newest) =
             (entry.len.load(Ordering::Relaxed), entry.newest.load(Ordering::Relaxed));
         let is_newest = len == 0 || time > newest;
@@ -253,23 +253,28 @@ impl Lists {
         entry.long.store(number + 1, Ordering::Release);
     }
 
-    fn long(&self, entry: &Entry) -> Option<&Long> {
+    fn long(&self, entry: &ListEntry) -> Option<&LongList> {
         self.long.get(entry.long.load(Ordering::Acquire).checked_sub(1)?)
     }
 
-    fn runs_of(&self, entry: &Entry, each: &mut impl FnMut(Run)) {
+    fn postings_of(&self, entry: &ListEntry, each: &mut impl FnMut(HeadPostings)) {
         if let Some(long) = self.long(entry) {
-            return long.runs(|rows| each(Run::Many(rows)));
+            return long.postings(|rows| each(HeadPostings::Many(rows)));
         }
         let (rows, len) = few(entry);
         if len > 0 {
-            each(Run::Few(rows, len));
+            each(HeadPostings::Few(rows, len));
         }
     }
 
     /// Passes the lists of a term, of these kinds or of all, to `each` until it returns true.
     /// Returns whether it did.
-    fn any(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(&Entry) -> bool) -> bool {
+    fn any(
+        &self,
+        term: u64,
+        kinds: Option<&[u32]>,
+        each: &mut impl FnMut(&ListEntry) -> bool,
+    ) -> bool {
         let mut at = self.find_first(term);
         if let (Some(first), Some(kinds)) = (at, kinds) {
             let bits = first.kinds.load(Ordering::Relaxed);
@@ -305,9 +310,14 @@ impl Lists {
     }
 
     /// Passes the lists of a term, of these kinds or of all, to `each`.
-    pub(super) fn runs(&self, term: u64, kinds: Option<&[u32]>, each: &mut impl FnMut(Run)) {
+    pub(super) fn postings(
+        &self,
+        term: u64,
+        kinds: Option<&[u32]>,
+        each: &mut impl FnMut(HeadPostings),
+    ) {
         self.any(term, kinds, &mut |entry| {
-            self.runs_of(entry, each);
+            self.postings_of(entry, each);
             false
         });
     }
@@ -318,15 +328,15 @@ impl Lists {
     }
 
     /// Passes the list of a kind to `each`.
-    pub(super) fn kind(&self, every: u64, kind: u32, each: &mut impl FnMut(Run)) {
+    pub(super) fn kind(&self, every: u64, kind: u32, each: &mut impl FnMut(HeadPostings)) {
         if let Some(list) = self.find_far(every, kind) {
-            self.runs_of(list, each);
+            self.postings_of(list, each);
         }
     }
 
     /// Passes the list of all rows to `each`.
-    pub(super) fn every(&self, each: &mut impl FnMut(Run)) {
-        self.runs_of(&self.every, each);
+    pub(super) fn every(&self, each: &mut impl FnMut(HeadPostings)) {
+        self.postings_of(&self.every, each);
     }
 
     /// The term, kind and number of every list except that of all rows.
@@ -338,29 +348,29 @@ impl Lists {
     }
 
     /// Passes the rows of the list with this number to `each`.
-    pub(super) fn nth(&self, number: u32, each: &mut impl FnMut(Run)) {
+    pub(super) fn nth(&self, number: u32, each: &mut impl FnMut(HeadPostings)) {
         if let Some(entry) = self.entries.get(number) {
-            self.runs_of(entry, each);
+            self.postings_of(entry, each);
         }
     }
 }
 
 /// Returns the rows that an entry itself holds, and their number.
-fn few(entry: &Entry) -> ([u32; INLINE], u8) {
+fn few(entry: &ListEntry) -> ([u32; INLINE], u8) {
     let len = entry.len.load(Ordering::Acquire);
     (std::array::from_fn(|at| entry.rows[at].load(Ordering::Relaxed)), len)
 }
 
 /// A posting list of a head, or a part of one, oldest row first.
 #[derive(Clone)]
-pub enum Run {
+pub enum HeadPostings {
     /// A short list, and the number of its rows.
     Few([u32; INLINE], u8),
     /// A part of a longer list.
-    Many(Rows),
+    Many(SharedRows),
 }
 
-impl Run {
+impl HeadPostings {
     #[inline]
     pub(super) fn len(&self) -> usize {
         match self {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use arc_swap::ArcSwapOption;
 
-use super::table::Table;
+use super::table::RowTable;
 use crate::segment::file::partition;
 
 /// Most rows of the tail, in which rows are inserted in place.
@@ -14,22 +14,22 @@ const TAIL: usize = 28;
 const MIDDLE: usize = 1024;
 
 /// Immutable rows in order, oldest first.
-pub type Rows = Arc<[u32]>;
+pub type SharedRows = Arc<[u32]>;
 
 /// A long posting list. One thread inserts; readers copy the tail, and copy it again if its rows
 /// moved meanwhile.
 #[derive(Default)]
-pub(super) struct Long {
+pub(super) struct LongList {
     /// Odd while rows of the tail move.
     turn: AtomicU32,
     len: AtomicU32,
     tail: [AtomicU32; TAIL],
     /// The middle, into which the tail is merged, and the rest.
-    older: ArcSwapOption<[Rows; 2]>,
+    older: ArcSwapOption<[SharedRows; 2]>,
 }
 
 /// Returns a row's position among `len` others. Usually the row is the newest or nearly so.
-fn place_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &Table) -> usize {
+fn place_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) -> usize {
     let place = table.place(row);
     let is_newer = |index: usize| table.place(nth(index)) < place;
     let mut ahead = 1;
@@ -40,7 +40,7 @@ fn place_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &Table) -> 
     near + partition((len - near) as u32, |i| !is_newer(near + i as usize)) as usize
 }
 
-fn merge(newer: &[u32], older: &[u32], table: &Table) -> Rows {
+fn merge(newer: &[u32], older: &[u32], table: &RowTable) -> SharedRows {
     let mut out = Vec::with_capacity(newer.len() + older.len());
     let mut older = older;
     for &row in newer {
@@ -54,13 +54,13 @@ fn merge(newer: &[u32], older: &[u32], table: &Table) -> Rows {
     out.into()
 }
 
-impl Long {
+impl LongList {
     fn tail(&self, len: usize) -> impl Iterator<Item = u32> + '_ {
         self.tail[..len].iter().map(|row| row.load(Ordering::Relaxed))
     }
 
     /// Inserts a row; with `is_newest` it is known to belong behind all others.
-    pub(super) fn insert(&self, row: u32, is_newest: bool, table: &Table) {
+    pub(super) fn insert(&self, row: u32, is_newest: bool, table: &RowTable) {
         let mut len = self.len.load(Ordering::Relaxed) as usize;
         if len == TAIL {
             self.pass_on(table);
@@ -83,14 +83,14 @@ impl Long {
     }
 
     /// Merges the tail, which is full, into the older rows.
-    fn pass_on(&self, table: &Table) {
+    fn pass_on(&self, table: &RowTable) {
         let [mut middle, mut rest] =
             self.older.load_full().map_or_else(Default::default, |older| (*older).clone());
         let tail: Vec<u32> = self.tail(TAIL).collect();
         middle = merge(&tail, &middle, table);
         if middle.len() >= MIDDLE {
             rest = merge(&middle, &rest, table);
-            middle = Rows::default();
+            middle = SharedRows::default();
         }
         let older = Some(Arc::new([middle, rest]));
         self.moving(|| {
@@ -109,13 +109,13 @@ impl Long {
     }
 
     /// Passes all rows to `each`, in up to three sorted parts.
-    pub(super) fn runs(&self, mut each: impl FnMut(Rows)) {
+    pub(super) fn postings(&self, mut each: impl FnMut(SharedRows)) {
         let (tail, older) = loop {
             let turn = self.turn.load(Ordering::Acquire);
             if turn.is_multiple_of(2) {
                 let older = self.older.load();
                 let len = self.len.load(Ordering::Acquire) as usize;
-                let tail: Rows = self.tail(len).collect();
+                let tail: SharedRows = self.tail(len).collect();
                 fence(Ordering::Acquire);
                 if self.turn.load(Ordering::Relaxed) == turn {
                     break (tail, older);

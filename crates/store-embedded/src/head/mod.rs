@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hark_archive::Record;
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 use parking_lot::Mutex;
 
 use self::ids::Ids;
-use self::lists::Lists;
-use self::table::{CHUNK, Chunk, Table};
-pub use self::table::{Row, id_prefix};
+use self::lists::PostingLists;
+use self::table::{CHUNK, RowTable, TableChunk};
+pub use self::table::{HeadRow, id_prefix};
 pub use self::view::HeadView;
 use crate::bits::DeadRows;
 use crate::log::Log;
-use crate::term::Terms;
+use crate::term::TermHasher;
 
 mod arena;
 mod ids;
@@ -51,11 +51,11 @@ pub struct Head {
     pub log: Arc<Log>,
     /// Number of rows put since the shelf was opened and before this head began.
     pub base: u64,
-    terms: Terms,
-    table: Table,
+    terms: TermHasher,
+    table: RowTable,
     /// The term that all rows have.
     every: u64,
-    lists: Lists,
+    lists: PostingLists,
     ids: Ids,
     inserted: AtomicU32,
     published: AtomicU32,
@@ -73,14 +73,14 @@ pub struct Head {
 impl Head {
     /// Makes an empty head for `log`. Its tables hold about `rows` rows before they grow, which
     /// delays the inserting thread.
-    pub fn new(log: Arc<Log>, terms: Terms, base: u64, rows: u32) -> Self {
+    pub fn new(log: Arc<Log>, terms: TermHasher, base: u64, rows: u32) -> Self {
         Self {
             log,
             base,
             terms,
-            table: Table::new(),
+            table: RowTable::new(),
             every: terms.every(),
-            lists: Lists::new(rows),
+            lists: PostingLists::new(rows),
             ids: Ids::new(rows),
             inserted: AtomicU32::new(0),
             published: AtomicU32::new(0),
@@ -128,7 +128,7 @@ impl Head {
         let row = self.inserted();
         let (time, kind, id) = (record.time(), record.kind(), record.id());
         let hash = self.terms.id(id);
-        self.table.set(row, Row { time, id: id_prefix(id), hash, offset, kind });
+        self.table.set(row, HeadRow { time, id: id_prefix(id), hash, offset, kind });
         self.oldest.fetch_min(time, Ordering::AcqRel);
         self.newest.fetch_max(time, Ordering::AcqRel);
         if let Some(at) = record.expires() {
@@ -148,7 +148,7 @@ impl Head {
     }
 
     /// A row of the table.
-    pub fn row(&self, row: u32) -> Option<&Row> {
+    pub fn row(&self, row: u32) -> Option<&HeadRow> {
         self.table.get(row)
     }
 
@@ -180,7 +180,7 @@ impl Head {
 
     /// Adds the rows of a posting list to `rows`, in no order.
     pub fn rows_of_list(&self, number: u32, rows: &mut Vec<u32>) {
-        self.lists.nth(number, &mut |run| rows.extend((0..run.len()).map(|at| run.row(at))));
+        self.lists.nth(number, &mut |list| rows.extend((0..list.len()).map(|at| list.row(at))));
     }
 
     /// Expiry times and their rows, ascending by time.
@@ -209,7 +209,7 @@ impl Head {
         self.chunk(row).is_some_and(|chunk| chunk.dead.get(row % CHUNK as u32))
     }
 
-    fn chunk(&self, row: u32) -> Option<&Chunk> {
+    fn chunk(&self, row: u32) -> Option<&TableChunk> {
         self.table.chunk(row)
     }
 }

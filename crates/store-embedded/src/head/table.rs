@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use hark_archive::Id;
 
 use super::ROWS_MAX;
-use crate::bits::Bits;
+use crate::bits::AtomicBits;
 
 /// Rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
@@ -20,7 +20,7 @@ pub fn id_prefix(id: &Id) -> [u64; 2] {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct HeadRow {
     /// The record's time.
     pub time: u64,
     /// The first bytes of its id.
@@ -33,38 +33,38 @@ pub struct Row {
     pub kind: u32,
 }
 
-pub(super) struct Chunk {
-    pub(super) rows: Box<[OnceLock<Row>]>,
+pub(super) struct TableChunk {
+    pub(super) rows: Box<[OnceLock<HeadRow>]>,
     /// Deleted, durably.
-    pub(super) dead: Bits,
+    pub(super) dead: AtomicBits,
     /// Deleted by a batch that is not synced yet; a superset of `dead`.
-    pub(super) doomed: Bits,
+    pub(super) doomed: AtomicBits,
 }
 
 /// All rows, in the order of arrival.
-pub(super) struct Table(Box<[OnceLock<Chunk>]>);
+pub(super) struct RowTable(Box<[OnceLock<TableChunk>]>);
 
-impl Table {
+impl RowTable {
     pub(super) fn new() -> Self {
         Self((0..ROWS_MAX / CHUNK).map(|_| OnceLock::new()).collect())
     }
 
-    pub(super) fn set(&self, at: u32, row: Row) {
-        let chunk = self.0[at as usize / CHUNK].get_or_init(|| Chunk {
+    pub(super) fn set(&self, at: u32, row: HeadRow) {
+        let chunk = self.0[at as usize / CHUNK].get_or_init(|| TableChunk {
             rows: (0..CHUNK).map(|_| OnceLock::new()).collect(),
-            dead: Bits::new(CHUNK),
-            doomed: Bits::new(CHUNK),
+            dead: AtomicBits::new(CHUNK),
+            doomed: AtomicBits::new(CHUNK),
         });
         chunk.rows[at as usize % CHUNK].get_or_init(|| row);
     }
 
     #[inline]
-    pub(super) fn chunk(&self, row: u32) -> Option<&Chunk> {
+    pub(super) fn chunk(&self, row: u32) -> Option<&TableChunk> {
         self.0.get(row as usize / CHUNK)?.get()
     }
 
     #[inline]
-    pub(super) fn get(&self, row: u32) -> Option<&Row> {
+    pub(super) fn get(&self, row: u32) -> Option<&HeadRow> {
         self.chunk(row)?.rows[row as usize % CHUNK].get()
     }
 

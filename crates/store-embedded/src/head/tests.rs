@@ -1,9 +1,9 @@
 //! Compares a head and its posting lists with a model, while rows are inserted.
 
 use hark_archive::Id;
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
-use hark_codec::record::{self, Place};
+use hark_codec::record::{self, LabelPosition};
 use hark_testkit::random::Random;
 
 use super::*;
@@ -18,7 +18,7 @@ fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
         let mut id: Id = random.bytes();
         id[..7].fill(0);
         let late = if random.once_in(3) { random.below(400) } else { 0 };
-        let head = record::Head {
+        let head = record::RecordHeader {
             id,
             time: 10_000 + (at / 4) as u64 - late as u64,
             author: Some([random.below(3) as u8; 32]),
@@ -27,7 +27,7 @@ fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
         };
         let value = [b'a' + random.below(5) as u8];
         let mut out = Vec::new();
-        record::write(&mut out, &head, b"", [(b't', Place::Bytes(&value))].into_iter());
+        record::write(&mut out, &head, b"", [(b't', LabelPosition::Bytes(&value))].into_iter());
         out
     };
     (0..count).map(one).collect()
@@ -36,17 +36,17 @@ fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
 /// Collects the rows of all posting lists of these terms, and checks the order of each list.
 fn gather(view: &HeadView, terms: &[u64], kinds: Option<&[u32]>) -> Vec<u32> {
     let mut rows = Vec::new();
-    view.terms(terms, kinds, &mut |_, run| {
-        let of_run: Vec<u32> = (0..run.len()).map(|index| run.row(index)).collect();
-        assert!(of_run.is_sorted_by_key(|&row| view.head().table.place(row)), "newest first");
-        rows.extend(of_run);
+    view.terms(terms, kinds, &mut |_, list| {
+        let of_list: Vec<u32> = (0..list.len()).map(|index| list.row(index)).collect();
+        assert!(of_list.is_sorted_by_key(|&row| view.head().table.place(row)), "newest first");
+        rows.extend(of_list);
     });
     rows.retain(|&row| row < view.rows);
     rows.sort_unstable();
     rows
 }
 
-fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &Terms, random: &mut Random) -> usize {
+fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &TermHasher, random: &mut Random) -> usize {
     let view = HeadView::published(head);
     let seen = view.rows as usize;
     let author = [random.below(3) as u8; 32];
@@ -62,7 +62,7 @@ fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &Terms, random: &mut Rando
     let has = |record: &Record<'_>| record.labels().any(|label| label == (b't', &value[..]));
     assert_eq!(labelled, expected(&|record| record.kind() == kind && has(record)));
     let mut every = 0;
-    view.every(&mut |run| every += (0..run.len()).filter(|&at| run.row(at) < view.rows).count());
+    view.every(&mut |list| every += (0..list.len()).filter(|&at| list.row(at) < view.rows).count());
     assert_eq!(every, seen);
     for (row, bytes) in records[..seen].iter().enumerate().rev().take(50) {
         let id = Record::new(bytes).expect("sound").id();
@@ -74,7 +74,7 @@ fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &Terms, random: &mut Rando
 #[test]
 fn readers_find_every_published_row_in_order_while_rows_are_inserted() {
     let records = records(6_000, 3);
-    let terms = Terms::new(&SECRET, &[]);
+    let terms = TermHasher::new(&SECRET, &[]);
     // Capacity for fewer rows, so that tables grow.
     let head = Arc::new(Head::new(Arc::new(Log::empty()), terms, 0, 500));
     std::thread::scope(|threads| {

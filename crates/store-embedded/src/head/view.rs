@@ -8,7 +8,7 @@ use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 
 use super::Head;
-use super::lists::Run;
+use super::lists::HeadPostings;
 use super::table::{CHUNK, Rank, id_prefix};
 use crate::segment::file::partition;
 
@@ -39,13 +39,13 @@ impl HeadView {
 }
 
 /// The part of a query's window that a head needs.
-pub struct Window {
+pub struct HeadWindow {
     from: u64,
     /// Rows up to this rank, newest first, lie before the window.
     before: Rank,
 }
 
-impl Window {
+impl HeadWindow {
     fn is_before(&self, rank: Rank) -> bool {
         rank <= self.before
     }
@@ -60,10 +60,10 @@ pub type HeadKey = (u64, [u64; 2], u32);
 
 impl Source for HeadView {
     type Key = HeadKey;
-    type Run = Run;
-    type Window = Window;
+    type PostingList = HeadPostings;
+    type Window = HeadWindow;
     /// An offset in the log.
-    type Place = u32;
+    type RecordLocation = u32;
 
     fn name(&self) -> String {
         format!("head of log {}", self.head.log.number)
@@ -78,11 +78,11 @@ impl Source for HeadView {
         (self.rows() > 0).then(|| (oldest, self.head.newest.load(Ordering::Acquire)))
     }
 
-    fn every(&self, each: &mut impl FnMut(Run)) {
+    fn every(&self, each: &mut impl FnMut(HeadPostings)) {
         self.head.lists.every(each);
     }
 
-    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Run)) {
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(HeadPostings)) {
         for &kind in kinds {
             self.head.lists.kind(self.head.every, kind, each);
         }
@@ -97,20 +97,25 @@ impl Source for HeadView {
         kinds.iter().any(|&kind| self.head.lists.has_kind(self.head.every, kind))
     }
 
-    fn run_kind(&self, run: &Run) -> Option<u32> {
-        self.head.row(run.row(0)).map(|row| row.kind)
+    fn list_kind(&self, list: &HeadPostings) -> Option<u32> {
+        self.head.row(list.row(0)).map(|row| row.kind)
     }
 
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool {
         self.head.lists.has(term, kinds)
     }
 
-    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
+    fn terms(
+        &self,
+        terms: &[u64],
+        kinds: Option<&[u32]>,
+        each: &mut impl FnMut(u32, HeadPostings),
+    ) {
         let mut at = 0;
         for terms in terms.chunks(32) {
             self.head.lists.warm(terms);
             for &term in terms {
-                self.head.lists.runs(term, kinds, &mut |run| each(at, run));
+                self.head.lists.postings(term, kinds, &mut |list| each(at, list));
                 at += 1;
             }
         }
@@ -129,40 +134,40 @@ impl Source for HeadView {
         rows.find(|&row| !self.is_dead(row)).or(Some(first))
     }
 
-    fn window(&self, query: &Query) -> Window {
+    fn window(&self, query: &Query) -> HeadWindow {
         // The last rank before all rows of time `to`: newer by one, with the highest id.
         let newer = query.to.checked_add(1).map_or((0, [0; 2]), |time| (!time, [u64::MAX; 2]));
         match (query.after, query.order) {
             (Some(after), Order::NewestFirst) => {
                 let before = newer.max((!after.time, id_prefix(&after.id)));
-                Window { from: query.from, before }
+                HeadWindow { from: query.from, before }
             }
             (Some(after), Order::OldestFirst) => {
-                Window { from: query.from.max(after.time), before: newer }
+                HeadWindow { from: query.from.max(after.time), before: newer }
             }
-            (None, _) => Window { from: query.from, before: newer },
+            (None, _) => HeadWindow { from: query.from, before: newer },
         }
     }
 
-    fn clip(&self, run: &Run, window: &Window) -> Range<usize> {
-        let len = run.len();
+    fn clip(&self, list: &HeadPostings, window: &HeadWindow) -> Range<usize> {
+        let len = list.len();
         if window.is_everything() {
             return 0..len;
         }
-        let rank = |index: u32| self.head.table.rank(run.row(index as usize));
+        let rank = |index: u32| self.head.table.rank(list.row(index as usize));
         let start = partition(len as u32, |index| window.is_before(rank(index)));
         let end = partition(len as u32, |index| !rank(index).0 >= window.from);
         start as usize..end.max(start) as usize
     }
 
-    fn within(&self, row: u32, window: &Window) -> bool {
+    fn within(&self, row: u32, window: &HeadWindow) -> bool {
         let rank = self.head.table.rank(row);
         !rank.0 >= window.from && !window.is_before(rank)
     }
 
     #[inline]
-    fn key(&self, run: &Run, index: usize, order: Order) -> HeadKey {
-        self.key_of(run.row(index), order)
+    fn key(&self, list: &HeadPostings, index: usize, order: Order) -> HeadKey {
+        self.key_of(list.row(index), order)
     }
 
     #[inline]
@@ -177,18 +182,18 @@ impl Source for HeadView {
     }
 
     #[inline]
-    fn row_at(&self, run: &Run, index: usize) -> u32 {
-        run.row(index)
+    fn row_at(&self, list: &HeadPostings, index: usize) -> u32 {
+        list.row(index)
     }
 
-    fn run_time(&self, run: &Run, index: usize) -> u64 {
-        self.head.row(run.row(index)).map_or(0, |row| row.time)
+    fn list_time(&self, list: &HeadPostings, index: usize) -> u64 {
+        self.head.row(list.row(index)).map_or(0, |row| row.time)
     }
 
-    fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
+    fn seek(&self, list: &HeadPostings, range: Range<usize>, row: u32) -> usize {
         let table = &self.head.table;
         let place = table.place(row);
-        let before = |at: u32| table.place(run.row(range.start + at as usize)) < place;
+        let before = |at: u32| table.place(list.row(range.start + at as usize)) < place;
         range.start + partition(range.len() as u32, before) as usize
     }
 

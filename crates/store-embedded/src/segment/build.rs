@@ -5,14 +5,14 @@ use std::path::Path;
 
 use super::spool::Spool;
 use super::values::{self, Value};
-use super::{MAGIC, SECTIONS, Section, filter, path};
+use super::{MAGIC, SECTIONS, SegmentSection, filter, path};
 use crate::disk::{Disk, DiskFile};
 
 /// Bytes gathered before they are handed to the disk.
 const BUFFER: usize = 256 << 10;
 
 /// A segment file being written.
-pub struct Builder {
+pub struct SegmentBuilder {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
     /// Bytes handed to the file so far.
@@ -25,7 +25,7 @@ pub struct Builder {
     newest: u64,
 }
 
-impl Builder {
+impl SegmentBuilder {
     /// Starts the file of segment `number`.
     pub fn new(disk: &dyn Disk, shelf: &Path, number: u32) -> io::Result<Self> {
         let mut builder = Self {
@@ -55,9 +55,9 @@ impl Builder {
         self.oldest = times.clone().next_back().unwrap_or(0);
         let oldest = self.oldest;
         if u32::try_from(self.newest - oldest).is_ok() {
-            self.u32s(Section::Times, times.map(|time| (time - oldest) as u32))
+            self.u32s(SegmentSection::Times, times.map(|time| (time - oldest) as u32))
         } else {
-            self.u64s(Section::Times, times.map(|time| time - oldest))
+            self.u64s(SegmentSection::Times, times.map(|time| time - oldest))
         }
     }
 
@@ -66,7 +66,7 @@ impl Builder {
         let mut rows = Vec::with_capacity(self.rows as usize);
         let mut filter = vec![0; filter::words(self.rows)];
         self.u64s(
-            Section::IdHashes,
+            SegmentSection::IdHashes,
             ids.map(|(hash, row)| {
                 rows.push(row);
                 let (at, bits) = filter::place(hash, filter.len());
@@ -74,8 +74,8 @@ impl Builder {
                 hash
             }),
         )?;
-        self.u32s(Section::IdRows, rows.into_iter())?;
-        self.u64s(Section::IdFilter, filter.into_iter())
+        self.u32s(SegmentSection::IdRows, rows.into_iter())?;
+        self.u64s(SegmentSection::IdFilter, filter.into_iter())
     }
 
     /// Writes the posting lists and their dictionary. `next` adds the rows of the next list and
@@ -99,24 +99,24 @@ impl Builder {
             }
             entries.push((term, kind, end))?;
         }
-        self.end(Section::Postings)?;
+        self.end(SegmentSection::Postings)?;
         self.begin();
         entries.for_each(|(term, ..)| self.put(&term.to_le_bytes()))?;
-        self.end(Section::Terms)?;
+        self.end(SegmentSection::Terms)?;
         self.begin();
         entries.for_each(|(_, kind, _)| self.put(&kind.to_le_bytes()))?;
-        self.end(Section::Kinds)?;
+        self.end(SegmentSection::Kinds)?;
         self.begin();
         self.put(&0u32.to_le_bytes())?;
         entries.for_each(|(.., end)| self.put(&end.to_le_bytes()))?;
-        self.end(Section::Starts)?;
+        self.end(SegmentSection::Starts)?;
         entries.remove()
     }
 
     /// Writes the expiry times and their rows, ascending.
     pub fn expiries(&mut self, expiries: &[(u64, u32)]) -> io::Result<()> {
-        self.u64s(Section::ExpiryTimes, expiries.iter().map(|(time, _)| *time))?;
-        self.u32s(Section::ExpiryRows, expiries.iter().map(|(_, row)| *row))
+        self.u64s(SegmentSection::ExpiryTimes, expiries.iter().map(|(time, _)| *time))?;
+        self.u32s(SegmentSection::ExpiryRows, expiries.iter().map(|(_, row)| *row))
     }
 
     /// Writes which labels are listed, and their values, which are ascending and deduplicated.
@@ -131,7 +131,7 @@ impl Builder {
             self.put(&values::entry(value))?;
             self.put(value.1)?;
         }
-        self.end(Section::Values)
+        self.end(SegmentSection::Values)
     }
 
     /// Writes the trailer and returns the file's size. The file is durable then, its name is not.
@@ -154,7 +154,11 @@ impl Builder {
         Ok(self.written)
     }
 
-    fn u64s(&mut self, section: Section, values: impl Iterator<Item = u64>) -> io::Result<()> {
+    fn u64s(
+        &mut self,
+        section: SegmentSection,
+        values: impl Iterator<Item = u64>,
+    ) -> io::Result<()> {
         self.begin();
         for value in values {
             self.put(&value.to_le_bytes())?;
@@ -162,7 +166,11 @@ impl Builder {
         self.end(section)
     }
 
-    fn u32s(&mut self, section: Section, values: impl Iterator<Item = u32>) -> io::Result<()> {
+    fn u32s(
+        &mut self,
+        section: SegmentSection,
+        values: impl Iterator<Item = u32>,
+    ) -> io::Result<()> {
         self.begin();
         for value in values {
             self.put(&value.to_le_bytes())?;
@@ -187,7 +195,7 @@ impl Builder {
         self.section_start = self.written;
     }
 
-    fn end(&mut self, section: Section) -> io::Result<()> {
+    fn end(&mut self, section: SegmentSection) -> io::Result<()> {
         let start = self.section_start;
         self.flush()?;
         let len = self.written - start;

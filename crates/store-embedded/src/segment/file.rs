@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::values::{self, Values};
-use super::{MAGIC, MAGIC_1, SECTIONS, Section, filter, path};
+use super::{MAGIC, MAGIC_1, SECTIONS, SegmentSection, filter, path};
 use crate::disk::Disk;
 use crate::map::Map;
 
@@ -79,25 +79,25 @@ impl SegmentFile {
 
     fn lengths_agree(&self) -> bool {
         let rows = self.rows as usize;
-        let len = |section: Section| self.sections[section as usize].len();
-        len(Section::Times) == rows * if self.wide { 8 } else { 4 }
-            && len(Section::IdHashes) == rows * 8
-            && len(Section::IdRows) == rows * 4
-            && len(Section::IdFilter) == filter::words(self.rows) * 8
-            && len(Section::Kinds) * 2 == len(Section::Terms)
-            && len(Section::Starts) == len(Section::Kinds) + 4
-            && len(Section::ExpiryRows) * 2 == len(Section::ExpiryTimes)
+        let len = |section: SegmentSection| self.sections[section as usize].len();
+        len(SegmentSection::Times) == rows * if self.wide { 8 } else { 4 }
+            && len(SegmentSection::IdHashes) == rows * 8
+            && len(SegmentSection::IdRows) == rows * 4
+            && len(SegmentSection::IdFilter) == filter::words(self.rows) * 8
+            && len(SegmentSection::Kinds) * 2 == len(SegmentSection::Terms)
+            && len(SegmentSection::Starts) == len(SegmentSection::Kinds) + 4
+            && len(SegmentSection::ExpiryRows) * 2 == len(SegmentSection::ExpiryTimes)
     }
 
-    fn section(&self, section: Section) -> &[u8] {
+    fn section(&self, section: SegmentSection) -> &[u8] {
         &self.map[self.sections[section as usize].clone()]
     }
 
-    fn u32(&self, section: Section, index: usize) -> Option<u32> {
+    fn u32(&self, section: SegmentSection, index: usize) -> Option<u32> {
         self.section(section).get(index * 4..)?.first_chunk().map(|four| u32::from_le_bytes(*four))
     }
 
-    fn u64(&self, section: Section, index: usize) -> Option<u64> {
+    fn u64(&self, section: SegmentSection, index: usize) -> Option<u64> {
         self.section(section)
             .get(index * 8..)?
             .first_chunk()
@@ -115,8 +115,8 @@ impl SegmentFile {
     }
 
     /// The sections whose checksum is wrong.
-    pub fn damaged_sections(&self) -> Vec<Section> {
-        let damaged = |section: &Section| {
+    pub fn damaged_sections(&self) -> Vec<SegmentSection> {
+        let damaged = |section: &SegmentSection| {
             crc32c::crc32c(self.section(*section)) != self.sums[*section as usize]
         };
         SECTIONS.into_iter().filter(damaged).collect()
@@ -126,9 +126,9 @@ impl SegmentFile {
     #[inline]
     pub fn time(&self, row: u32) -> u64 {
         let above = if self.wide {
-            self.u64(Section::Times, row as usize)
+            self.u64(SegmentSection::Times, row as usize)
         } else {
-            self.u32(Section::Times, row as usize).map(u64::from)
+            self.u32(SegmentSection::Times, row as usize).map(u64::from)
         };
         above.map_or(0, |above| self.oldest.wrapping_add(above))
     }
@@ -145,90 +145,94 @@ impl SegmentFile {
     /// Rows whose id has this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let (at, bits) = filter::place(hash, filter::words(self.rows));
-        let may_be_there = self.u64(Section::IdFilter, at).is_some_and(|word| word & bits == bits);
+        let may_be_there =
+            self.u64(SegmentSection::IdFilter, at).is_some_and(|word| word & bits == bits);
         let rows = if may_be_there { self.rows as usize } else { 0 };
-        let found = self.equal(Section::IdHashes, rows, hash);
-        found.filter_map(|at| self.u32(Section::IdRows, at))
+        let found = self.equal(SegmentSection::IdHashes, rows, hash);
+        found.filter_map(|at| self.u32(SegmentSection::IdRows, at))
     }
 
     /// The id index's `at`th entry.
     pub fn id_entry(&self, at: usize) -> Option<(u64, u32)> {
-        Some((self.u64(Section::IdHashes, at)?, self.u32(Section::IdRows, at)?))
+        Some((self.u64(SegmentSection::IdHashes, at)?, self.u32(SegmentSection::IdRows, at)?))
     }
 
     /// Has the system read the kinds of the whole dictionary from the disk.
     pub fn read_ahead_kinds(&self) {
-        self.map.read_ahead(self.sections[Section::Kinds as usize].clone());
+        self.map.read_ahead(self.sections[SegmentSection::Kinds as usize].clone());
     }
 
     /// Number of entries of the dictionary.
     pub fn entries(&self) -> usize {
-        self.sections[Section::Kinds as usize].len() / 4
+        self.sections[SegmentSection::Kinds as usize].len() / 4
     }
 
     /// The dictionary entries of a term, one per kind.
     pub fn term(&self, term: u64) -> Range<usize> {
-        self.equal(Section::Terms, self.entries(), term)
+        self.equal(SegmentSection::Terms, self.entries(), term)
     }
 
     /// Number of rows in all posting lists together.
     pub fn posting_count(&self) -> usize {
-        self.sections[Section::Postings as usize].len() / 4
+        self.sections[SegmentSection::Postings as usize].len() / 4
     }
 
     /// An entry's term.
     pub fn entry_term(&self, entry: usize) -> u64 {
-        self.u64(Section::Terms, entry).unwrap_or(u64::MAX)
+        self.u64(SegmentSection::Terms, entry).unwrap_or(u64::MAX)
     }
 
     /// An entry's kind.
     pub fn kind(&self, entry: usize) -> u32 {
-        self.u32(Section::Kinds, entry).unwrap_or(u32::MAX)
+        self.u32(SegmentSection::Kinds, entry).unwrap_or(u32::MAX)
     }
 
     /// The position of an entry's list in the postings.
     pub fn list(&self, entry: usize) -> Range<u32> {
-        let start = self.u32(Section::Starts, entry).unwrap_or(0);
-        let end = self.u32(Section::Starts, entry + 1).unwrap_or(0);
-        let all = (self.sections[Section::Postings as usize].len() / 4) as u32;
+        let start = self.u32(SegmentSection::Starts, entry).unwrap_or(0);
+        let end = self.u32(SegmentSection::Starts, entry + 1).unwrap_or(0);
+        let all = (self.sections[SegmentSection::Postings as usize].len() / 4) as u32;
         start.min(all)..end.min(all).max(start.min(all))
     }
 
     /// The row at a position in the postings.
     #[inline]
     pub fn posting(&self, at: u32) -> u32 {
-        self.u32(Section::Postings, at as usize).unwrap_or(u32::MAX)
+        self.u32(SegmentSection::Postings, at as usize).unwrap_or(u32::MAX)
     }
 
     /// The rows in a part of the postings.
     pub fn postings(&self, range: Range<u32>) -> impl Iterator<Item = u32> + '_ {
-        let bytes = self.section(Section::Postings);
+        let bytes = self.section(SegmentSection::Postings);
         let bytes = bytes.get(range.start as usize * 4..range.end as usize * 4).unwrap_or_default();
         bytes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four))
     }
 
     /// (time, row) of all rows that expire, ascending.
     pub fn expiries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let count = self.sections[Section::ExpiryRows as usize].len() / 4;
+        let count = self.sections[SegmentSection::ExpiryRows as usize].len() / 4;
         (0..count).filter_map(|at| {
-            Some((self.u64(Section::ExpiryTimes, at)?, self.u32(Section::ExpiryRows, at)?))
+            Some((
+                self.u64(SegmentSection::ExpiryTimes, at)?,
+                self.u32(SegmentSection::ExpiryRows, at)?,
+            ))
         })
     }
 
     /// The names of the labels that the segment lists. None in a file of the version before.
     pub fn listed(&self) -> &[u8] {
-        values::open(self.section(Section::Values)).0
+        values::open(self.section(SegmentSection::Values)).0
     }
 
     /// The values of the listed labels that rows had when the segment was written, ascending by
     /// name and value.
     pub fn values(&self) -> Values<'_> {
-        values::open(self.section(Section::Values)).1
+        values::open(self.section(SegmentSection::Values)).1
     }
 
     /// Returns the indices at which an ascending array of hashes equals `value`. Since hashes are
     /// spread evenly, they are found by interpolation and a short walk.
-    fn equal(&self, section: Section, len: usize, value: u64) -> Range<usize> {
+    fn equal(&self, section: SegmentSection, len: usize, value: u64) -> Range<usize> {
         let at = |index: usize| self.u64(section, index).unwrap_or(u64::MAX);
         let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
         let guess = share(value);

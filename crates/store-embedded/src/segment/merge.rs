@@ -7,19 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::Id;
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 
-use super::build::Builder;
+use super::build::SegmentBuilder;
 use super::seal::DROPPED;
-use super::sidecar::Kind;
+use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::Value;
 use super::view::Segment;
 use crate::disk::Disk;
-use crate::term::Terms;
+use crate::term::TermHasher;
 
 /// What a merge has written.
-pub struct Written {
+pub struct MergedSegment {
     /// For each segment and old row, the new one or [`DROPPED`].
     pub rows: Vec<Vec<u32>>,
     /// Rows in the new segment.
@@ -46,15 +46,15 @@ pub fn merge(
     shelf: &Path,
     number: u32,
     segments: &[Arc<Segment>],
-    terms: &Terms,
-) -> io::Result<Written> {
+    terms: &TermHasher,
+) -> io::Result<MergedSegment> {
     let order = interleave(segments);
     let mut rows: Vec<Vec<u32>> =
         segments.iter().map(|segment| vec![DROPPED; segment.file.rows as usize]).collect();
     for (new, &(segment, old)) in order.iter().enumerate() {
         rows[segment as usize][old as usize] = new as u32;
     }
-    let mut builder = Builder::new(disk, shelf, number)?;
+    let mut builder = SegmentBuilder::new(disk, shelf, number)?;
     let time = |&(segment, row): &(u32, u32)| segments[segment as usize].file.time(row);
     builder.times(order.iter().map(time))?;
     builder.ids(ids(segments, &rows))?;
@@ -70,8 +70,8 @@ pub fn merge(
     let mut bytes = builder.finish()?;
     let addresses =
         order.iter().map(|&(segment, row)| segments[segment as usize].address(row).pack());
-    bytes += Kind::Addresses.write(disk, shelf, (number, 0), addresses)?;
-    Ok(Written { rows, count: order.len() as u32, bytes })
+    bytes += SidecarKind::Addresses.write(disk, shelf, (number, 0), addresses)?;
+    Ok(MergedSegment { rows, count: order.len() as u32, bytes })
 }
 
 fn kept(map: &[u32], row: u32) -> Option<u32> {
@@ -133,7 +133,7 @@ fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u6
 fn values<'a>(
     segments: &'a [Arc<Segment>],
     rows: &'a [Vec<u32>],
-    terms: &'a Terms,
+    terms: &'a TermHasher,
 ) -> impl Iterator<Item = Value<'a>> {
     let is_kept = move |(name, value): Value<'_>| {
         let term = terms.label(name, value);
@@ -159,7 +159,7 @@ fn values<'a>(
 
 /// Merges the dictionaries and their posting lists.
 fn lists(
-    builder: &mut Builder,
+    builder: &mut SegmentBuilder,
     aside: Spool<'_>,
     segments: &[Arc<Segment>],
     rows: &[Vec<u32>],
@@ -172,7 +172,7 @@ fn lists(
     let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
     builder.lists(aside, |list| {
         let Reverse((term, kind, ..)) = *heap.peek()?;
-        let mut runs = 0;
+        let mut lists = 0;
         while let Some(&Reverse((t, k, at, entry))) = heap.peek() {
             if (t, k) != (term, kind) {
                 break;
@@ -181,9 +181,9 @@ fn lists(
             heap.extend(next(at, entry + 1));
             let file = &segments[at].file;
             list.extend(file.list(entry).filter_map(|i| kept(&rows[at], file.posting(i))));
-            runs += 1;
+            lists += 1;
         }
-        if runs > 1 {
+        if lists > 1 {
             list.sort_unstable();
         }
         Some((term, kind))

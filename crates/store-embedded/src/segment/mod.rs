@@ -15,12 +15,12 @@ pub mod view;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg2";
-/// The same of the version before, which has no section [`Section::Values`].
+/// The same of the version before, which has no section [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
 
 /// The sections of a segment file, in the order of the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Section {
+pub enum SegmentSection {
     /// Times of the rows less the segment's oldest time: u32 or u64 per row.
     Times,
     /// Keyed hashes of the ids, u64, ascending.
@@ -46,18 +46,18 @@ pub enum Section {
 }
 
 /// All sections in their order.
-pub const SECTIONS: [Section; 11] = [
-    Section::Times,
-    Section::IdHashes,
-    Section::IdRows,
-    Section::IdFilter,
-    Section::Postings,
-    Section::Terms,
-    Section::Kinds,
-    Section::Starts,
-    Section::ExpiryTimes,
-    Section::ExpiryRows,
-    Section::Values,
+pub const SECTIONS: [SegmentSection; 11] = [
+    SegmentSection::Times,
+    SegmentSection::IdHashes,
+    SegmentSection::IdRows,
+    SegmentSection::IdFilter,
+    SegmentSection::Postings,
+    SegmentSection::Terms,
+    SegmentSection::Kinds,
+    SegmentSection::Starts,
+    SegmentSection::ExpiryTimes,
+    SegmentSection::ExpiryRows,
+    SegmentSection::Values,
 ];
 
 /// The path of a segment file of a shelf.
@@ -66,16 +66,16 @@ pub fn path(shelf: &Path, number: u32) -> PathBuf {
 }
 
 /// The address of a row's record: the log's number and the frame's offset in it. Rows whose record
-/// was removed have [`Address::GONE`].
+/// was removed have [`RecordAddress::GONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct RecordAddress {
     /// The log's number.
     pub log: u32,
     /// The frame's offset.
     pub offset: u32,
 }
 
-impl Address {
+impl RecordAddress {
     /// The address of a record that was removed.
     pub const GONE: Self = Self { log: 0, offset: 0 };
 

@@ -4,22 +4,22 @@ use std::io;
 use std::path::Path;
 
 use hark_archive::Record;
-use hark_archive::query::prepared::Terms as _;
+use hark_archive::query::prepared::TermMap as _;
 
-use super::Address;
-use super::build::Builder;
-use super::sidecar::Kind;
+use super::RecordAddress;
+use super::build::SegmentBuilder;
+use super::sidecar::SidecarKind;
 use super::spool::{self, Spool};
 use super::values::{self, Value};
 use crate::disk::Disk;
-use crate::head::{Head, Row, id_prefix};
-use crate::term::Terms;
+use crate::head::{Head, HeadRow, id_prefix};
+use crate::term::TermHasher;
 
 /// The new row of an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment that has been written.
-pub struct Written {
+pub struct SealedSegment {
     /// For each old row, the new one or [`DROPPED`].
     pub rows: Vec<u32>,
     /// Rows in the new segment.
@@ -29,7 +29,7 @@ pub struct Written {
 }
 
 /// A record that goes into a segment.
-pub struct Item {
+pub struct SegmentRow {
     /// The old row of the record.
     pub row: u32,
     /// Its time.
@@ -39,11 +39,11 @@ pub struct Item {
     /// Its id's hash.
     pub hash: u64,
     /// Its address.
-    pub address: Address,
+    pub address: RecordAddress,
 }
 
 /// Returns the values of listed labels that live rows of a head have.
-pub fn values<'a>(head: &'a Head, terms: &Terms) -> Vec<Value<'a>> {
+pub fn values<'a>(head: &'a Head, terms: &TermHasher) -> Vec<Value<'a>> {
     let live = (0..head.inserted()).filter(|&row| !head.is_dead(row));
     values::of(live.filter_map(|row| head.record(row)), terms)
 }
@@ -51,7 +51,7 @@ pub fn values<'a>(head: &'a Head, terms: &Terms) -> Vec<Value<'a>> {
 /// Most bytes that sealing a head with these `values` writes: its rows, each with time, id, filter,
 /// address and expiry; the rows of its posting lists; their entries, spilled and in the dictionary;
 /// and the values.
-pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &Terms) -> u64 {
+pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
         head.rows_of_list(number, &mut rows);
@@ -72,14 +72,20 @@ pub fn seal(
     shelf: &Path,
     number: u32,
     head: &Head,
-    (terms, values): (&Terms, &[Value<'_>]),
-) -> io::Result<Written> {
+    (terms, values): (&TermHasher, &[Value<'_>]),
+) -> io::Result<SealedSegment> {
     let item = |row| {
-        let &Row { time, id, hash, offset, .. } = head.row(row)?;
-        Some(Item { row, time, id, hash, address: Address { log: head.log.number, offset } })
+        let &HeadRow { time, id, hash, offset, .. } = head.row(row)?;
+        Some(SegmentRow {
+            row,
+            time,
+            id,
+            hash,
+            address: RecordAddress { log: head.log.number, offset },
+        })
     };
     let items = (0..head.inserted()).filter(|&row| !head.is_dead(row)).filter_map(item).collect();
-    let sorted = Sorted::new(items, head.inserted());
+    let sorted = SortedRows::new(items, head.inserted());
     let mut lists: Vec<(u64, u32, u32)> = head.lists().collect();
     lists.sort_unstable();
     let mut lists = lists.into_iter();
@@ -103,15 +109,15 @@ pub fn write(
     disk: &dyn Disk,
     shelf: &Path,
     number: u32,
-    records: &[(u32, Address, Record<'_>)],
+    records: &[(u32, RecordAddress, Record<'_>)],
     old_rows: u32,
-    terms: &Terms,
-) -> io::Result<Written> {
-    let item = |&(row, address, ref record): &(u32, Address, Record<'_>)| {
+    terms: &TermHasher,
+) -> io::Result<SealedSegment> {
+    let item = |&(row, address, ref record): &(u32, RecordAddress, Record<'_>)| {
         let (time, id) = (record.time(), record.id());
-        Item { row, time, id: id_prefix(id), hash: terms.id(id), address }
+        SegmentRow { row, time, id: id_prefix(id), hash: terms.id(id), address }
     };
-    let sorted = Sorted::new(records.iter().map(item).collect(), old_rows);
+    let sorted = SortedRows::new(records.iter().map(item).collect(), old_rows);
     let mut postings = Vec::with_capacity(records.len() * 8);
     let mut of_record = Vec::new();
     let mut expiries = Vec::new();
@@ -137,14 +143,14 @@ pub fn write(
 }
 
 /// Records in the order of a segment.
-struct Sorted {
-    items: Vec<Item>,
+struct SortedRows {
+    items: Vec<SegmentRow>,
     /// For each old row, the new one or [`DROPPED`].
     rows: Vec<u32>,
 }
 
-impl Sorted {
-    fn new(mut items: Vec<Item>, old_rows: u32) -> Self {
+impl SortedRows {
+    fn new(mut items: Vec<SegmentRow>, old_rows: u32) -> Self {
         items.sort_unstable_by_key(|item| (!item.time, item.id, item.row));
         let mut rows = vec![DROPPED; old_rows as usize];
         for (new, item) in (0..).zip(&items) {
@@ -154,7 +160,7 @@ impl Sorted {
     }
 
     /// Writes the segment and its addresses, and returns their bytes. `next` is as for
-    /// [`Builder::lists`]; `expiries` has old rows; `listed` has the names of listed labels and their
+    /// [`SegmentBuilder::lists`]; `expiries` has old rows; `listed` has the names of listed labels and their
     /// values.
     fn write(
         &self,
@@ -172,17 +178,17 @@ impl Sorted {
         }
         expiries.retain(|(_, row)| *row != DROPPED);
         expiries.sort_unstable();
-        let mut builder = Builder::new(disk, shelf, number)?;
+        let mut builder = SegmentBuilder::new(disk, shelf, number)?;
         builder.times(self.items.iter().map(|item| item.time))?;
         builder.ids(ids.into_iter())?;
         builder.lists(Spool::new(disk, shelf, number)?, next)?;
         builder.expiries(&expiries)?;
         builder.values(listed.0, listed.1.iter().copied())?;
         let addresses = self.items.iter().map(|item| item.address.pack());
-        Ok(builder.finish()? + Kind::Addresses.write(disk, shelf, (number, 0), addresses)?)
+        Ok(builder.finish()? + SidecarKind::Addresses.write(disk, shelf, (number, 0), addresses)?)
     }
 
-    fn written(self, bytes: u64) -> Written {
-        Written { count: self.items.len() as u32, rows: self.rows, bytes }
+    fn written(self, bytes: u64) -> SealedSegment {
+        SealedSegment { count: self.items.len() as u32, rows: self.rows, bytes }
     }
 }

@@ -12,14 +12,14 @@ const BUFFER: usize = 256 << 10;
 
 /// The content of a sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A packed [`super::Address`] per row.
+pub enum SidecarKind {
+    /// A packed [`super::RecordAddress`] per row.
     Addresses,
     /// One bit per row, 64 per word.
     Dead,
 }
 
-impl Kind {
+impl SidecarKind {
     fn magic(self) -> &'static [u8; 8] {
         match self {
             Self::Addresses => b"HARKadr1",
@@ -74,7 +74,7 @@ impl Kind {
         shelf: &Path,
         (segment, generation): (u32, u32),
         len: usize,
-    ) -> io::Result<Words> {
+    ) -> io::Result<SidecarWords> {
         let map = disk.map(&self.path(shelf, segment, generation), None)?;
         map.read_ahead(0..map.len());
         let sound = map.len() as u64 == self.bytes(len)
@@ -85,14 +85,14 @@ impl Kind {
         if !sound {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"));
         }
-        Ok(Words(map))
+        Ok(SidecarWords(map))
     }
 }
 
 /// The words of a sidecar.
-pub struct Words(Map);
+pub struct SidecarWords(Map);
 
-impl Words {
+impl SidecarWords {
     /// The word at `index`.
     #[inline]
     pub fn get(&self, index: usize) -> Option<u64> {

@@ -11,7 +11,7 @@ use crate::disk::{Disk, DiskFile};
 const BUFFER: usize = 64 << 10;
 
 /// A term, its kind, and the end of its list in the postings.
-pub type Entry = (u64, u32, u32);
+pub type SpoolEntry = (u64, u32, u32);
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u64 = 16;
@@ -34,7 +34,7 @@ impl<'a> Spool<'a> {
     }
 
     /// Adds an entry.
-    pub fn push(&mut self, (term, kind, end): Entry) -> io::Result<()> {
+    pub fn push(&mut self, (term, kind, end): SpoolEntry) -> io::Result<()> {
         if self.buffer.len() == BUFFER {
             self.flush()?;
         }
@@ -44,7 +44,10 @@ impl<'a> Spool<'a> {
     }
 
     /// Passes all entries to `give`, in their order; an error if the file has changed.
-    pub fn for_each(&mut self, mut give: impl FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
+    pub fn for_each(
+        &mut self,
+        mut give: impl FnMut(SpoolEntry) -> io::Result<()>,
+    ) -> io::Result<()> {
         self.flush()?;
         let mut file = self.disk.read(&self.path)?;
         let (mut sum, mut piece) = (0, Vec::with_capacity(BUFFER));
@@ -91,7 +94,7 @@ mod tests {
         fs::create_dir_all(dir.join("seg")).unwrap();
         let mut spool = Spool::new(&RealDisk, &dir, 7).unwrap();
         // More than one piece, and not a whole number of them.
-        let entries: Vec<Entry> =
+        let entries: Vec<SpoolEntry> =
             (0..10_000).map(|n| (u64::MAX - n, n as u32 * 3, u32::MAX - n as u32)).collect();
         for &entry in &entries {
             spool.push(entry).unwrap();

@@ -3,7 +3,7 @@
 
 use hark_archive::Record;
 
-use crate::term::Terms;
+use crate::term::TermHasher;
 
 /// A label's name and a value.
 pub type Value<'a> = (u8, &'a [u8]);
@@ -29,7 +29,7 @@ pub fn bytes(names: &[u8], values: &[Value<'_>]) -> u64 {
 }
 
 /// Returns the values of listed labels in these records, ascending, deduplicated.
-pub fn of<'a>(records: impl Iterator<Item = Record<'a>>, terms: &Terms) -> Vec<Value<'a>> {
+pub fn of<'a>(records: impl Iterator<Item = Record<'a>>, terms: &TermHasher) -> Vec<Value<'a>> {
     if terms.listed().is_empty() {
         return Vec::new();
     }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hark_archive::query::source::Source;
 use hark_archive::{Id, Order, Query, Record};
 
-use super::Address;
+use super::RecordAddress;
 use super::file::{SegmentFile, partition, partition_near};
-use super::sidecar::Words;
-use crate::bits::{Bits, DeadRows};
+use super::sidecar::SidecarWords;
+use crate::bits::{AtomicBits, DeadRows};
 use crate::log::Log;
 use crate::manifest::{LogEntry, SegmentEntry};
-use crate::term::Terms;
+use crate::term::TermHasher;
 
 /// An open segment.
 pub struct Segment {
@@ -22,11 +22,11 @@ pub struct Segment {
     /// Its index.
     pub file: Arc<SegmentFile>,
     /// The addresses of its records.
-    pub addresses: Arc<Words>,
+    pub addresses: Arc<SidecarWords>,
     /// The logs from the first to the last that the segment covers; `None` where a log was removed.
     pub logs: Vec<Option<Arc<Log>>>,
     /// Its dead rows.
-    pub dead: Arc<Dead>,
+    pub dead: Arc<RowMarks>,
     /// Kinds, ascending, and the positions of their lists in the postings.
     kinds: Arc<[(u32, Range<u32>)]>,
     /// The terms of its rare kinds, ascending. With every put, rules look for records of such a
@@ -36,31 +36,32 @@ pub struct Segment {
 
 /// The dead rows of a segment, and the rows that have been verified. They stay the same when the
 /// segment's addresses are replaced.
-pub struct Dead {
+pub struct RowMarks {
     /// Rows that are durably deleted.
-    pub dead: Bits,
+    pub dead: AtomicBits,
     /// Rows deleted by a batch that is not synced yet; a superset of `dead`.
-    pub doomed: Bits,
+    pub doomed: AtomicBits,
     /// The number of dead rows, and the dead rows by kind.
     pub rows: DeadRows,
     /// Rows whose record's checksum was verified.
-    pub verified: Bits,
+    pub verified: AtomicBits,
     /// Number of records found damaged.
     pub damaged: AtomicU64,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
 }
 
-impl Dead {
+impl RowMarks {
     /// Makes the dead rows from the words of a `.dead` file; without them all rows are alive.
-    pub fn new(rows: u32, words: Option<&Words>) -> Self {
-        let dead = Bits::from_words(rows as usize, words.into_iter().flat_map(Words::iter));
+    pub fn new(rows: u32, words: Option<&SidecarWords>) -> Self {
+        let dead =
+            AtomicBits::from_words(rows as usize, words.into_iter().flat_map(SidecarWords::iter));
         let all = dead.words().map(u64::count_ones).sum();
         Self {
-            doomed: Bits::from_words(rows as usize, dead.words()),
+            doomed: AtomicBits::from_words(rows as usize, dead.words()),
             dead,
             rows: DeadRows::new(all),
-            verified: Bits::new(rows as usize),
+            verified: AtomicBits::new(rows as usize),
             damaged: AtomicU64::new(0),
             saved: AtomicU32::new(all),
         }
@@ -91,11 +92,11 @@ fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box
     let mut by_rows: Vec<(usize, u32)> = kinds.iter().map(|(k, list)| (list.len(), *k)).collect();
     by_rows.sort_unstable();
     let mut room = (file.rows / RARE_SHARE) as usize;
-    let mut rare: Vec<Rare> = by_rows
+    let mut rare: Vec<RareKind> = by_rows
         .into_iter()
         .map_while(|(rows, kind)| {
             room = room.checked_sub(rows)?;
-            Some(Rare { kind, terms: Some(Vec::new()), terms_max: rows * RARE_TERMS })
+            Some(RareKind { kind, terms: Some(Vec::new()), terms_max: rows * RARE_TERMS })
         })
         .collect();
     rare.sort_unstable_by_key(|rare| rare.kind);
@@ -109,14 +110,14 @@ fn rare_terms(file: &SegmentFile, kinds: &[(u32, Range<u32>)]) -> Arc<[(u32, Box
 }
 
 /// A kind that may be rare: its terms are still being counted.
-struct Rare {
+struct RareKind {
     kind: u32,
     /// `None` if the kind has too many terms to be rare.
     terms: Option<Vec<u64>>,
     terms_max: usize,
 }
 
-impl Rare {
+impl RareKind {
     fn add(&mut self, term: impl FnOnce() -> u64) {
         match &mut self.terms {
             Some(terms) if terms.len() < self.terms_max => terms.push(term()),
@@ -126,7 +127,7 @@ impl Rare {
 }
 
 /// Entries of the dictionary, and postings, that weigh as much as a row. A segment within
-/// [`crate::Options::segment_records_max`] has no more of either than fit.
+/// [`crate::EmbeddedOptions::segment_records_max`] has no more of either than fit.
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
 /// Most weight of a segment, whatever is set: with more, its postings could not be counted.
@@ -171,10 +172,10 @@ impl Segment {
     pub fn new(
         entry: SegmentEntry,
         file: Arc<SegmentFile>,
-        addresses: Words,
+        addresses: SidecarWords,
         logs: Vec<Option<Arc<Log>>>,
-        dead: Arc<Dead>,
-        terms: Terms,
+        dead: Arc<RowMarks>,
+        terms: TermHasher,
     ) -> Self {
         let every = file.term(terms.every());
         let kinds: Arc<[_]> = every.map(|entry| (file.kind(entry), file.list(entry))).collect();
@@ -233,11 +234,11 @@ impl Segment {
     }
 
     /// The address of a row's record.
-    pub fn address(&self, row: u32) -> Address {
-        Address::unpack(self.addresses.get(row as usize).unwrap_or(0))
+    pub fn address(&self, row: u32) -> RecordAddress {
+        RecordAddress::unpack(self.addresses.get(row as usize).unwrap_or(0))
     }
 
-    fn log(&self, address: Address) -> Option<&Arc<Log>> {
+    fn log(&self, address: RecordAddress) -> Option<&Arc<Log>> {
         let at = address.log.checked_sub(self.entry.first_log)?;
         self.logs.get(at as usize)?.as_ref()
     }
@@ -247,7 +248,7 @@ impl Segment {
         self.record_at(row, self.address(row))
     }
 
-    fn record_at(&self, row: u32, address: Address) -> Option<Record<'_>> {
+    fn record_at(&self, row: u32, address: RecordAddress) -> Option<Record<'_>> {
         let log = self.log(address);
         let verified = self.dead.verified.get(row);
         if verified && log.is_some_and(|log| !log.is_unreadable()) {
@@ -305,7 +306,7 @@ impl Segment {
 
     /// Does the same as [`Segment::record`], but a removed record of a dead row is no damage.
     fn record_of_any(&self, row: u32) -> Option<Record<'_>> {
-        if self.address(row) == Address::GONE { None } else { self.record(row) }
+        if self.address(row) == RecordAddress::GONE { None } else { self.record(row) }
     }
 }
 
@@ -319,7 +320,7 @@ pub struct SegmentView {
 
 /// A posting list of a segment.
 #[derive(Clone)]
-pub enum Run {
+pub enum SegmentPostings {
     /// All rows.
     Every,
     /// The kind of a list, and its position in the postings.
@@ -332,10 +333,10 @@ impl SegmentView {
     }
 
     #[inline]
-    fn at(&self, run: &Run, index: usize) -> u32 {
-        match run {
-            Run::Every => index as u32,
-            Run::List(_, list) => self.file().posting(list.start + index as u32),
+    fn at(&self, posting_list: &SegmentPostings, index: usize) -> u32 {
+        match posting_list {
+            SegmentPostings::Every => index as u32,
+            SegmentPostings::List(_, list) => self.file().posting(list.start + index as u32),
         }
     }
 
@@ -357,9 +358,9 @@ impl SegmentView {
 impl Source for SegmentView {
     /// (time where it is needed, row), ascending in the query's order.
     type Key = (u64, u32);
-    type Run = Run;
+    type PostingList = SegmentPostings;
     type Window = Range<u32>;
-    type Place = Address;
+    type RecordLocation = RecordAddress;
 
     fn name(&self) -> String {
         format!("segment {}", self.segment.entry.number)
@@ -377,15 +378,15 @@ impl Source for SegmentView {
         (self.file().rows > 0).then(|| (self.file().oldest, self.file().newest))
     }
 
-    fn every(&self, each: &mut impl FnMut(Run)) {
-        each(Run::Every);
+    fn every(&self, each: &mut impl FnMut(SegmentPostings)) {
+        each(SegmentPostings::Every);
     }
 
-    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Run)) {
+    fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(SegmentPostings)) {
         let known = &self.segment.kinds;
         for kind in kinds {
             if let Ok(at) = known.binary_search_by_key(kind, |(kind, _)| *kind) {
-                each(Run::List(*kind, known[at].1.clone()));
+                each(SegmentPostings::List(*kind, known[at].1.clone()));
             }
         }
     }
@@ -395,10 +396,10 @@ impl Source for SegmentView {
         kinds.iter().any(|kind| known.binary_search_by_key(kind, |(kind, _)| *kind).is_ok())
     }
 
-    fn run_kind(&self, run: &Run) -> Option<u32> {
-        match run {
-            Run::Every => None,
-            Run::List(kind, _) => Some(*kind),
+    fn list_kind(&self, posting_list: &SegmentPostings) -> Option<u32> {
+        match posting_list {
+            SegmentPostings::Every => None,
+            SegmentPostings::List(kind, _) => Some(*kind),
         }
     }
 
@@ -407,7 +408,12 @@ impl Source for SegmentView {
         self.segment.may_have(term, kinds) && self.file().term(term).any(wanted)
     }
 
-    fn terms(&self, terms: &[u64], kinds: Option<&[u32]>, each: &mut impl FnMut(u32, Run)) {
+    fn terms(
+        &self,
+        terms: &[u64],
+        kinds: Option<&[u32]>,
+        each: &mut impl FnMut(u32, SegmentPostings),
+    ) {
         let wanted = |kind: u32| kinds.is_none_or(|kinds| kinds.binary_search(&kind).is_ok());
         let rare = self.segment.rare_only(kinds);
         for (at, &term) in (0..).zip(terms) {
@@ -420,7 +426,7 @@ impl Source for SegmentView {
             for entry in self.file().term(term) {
                 let kind = self.file().kind(entry);
                 if wanted(kind) {
-                    each(at, Run::List(kind, self.file().list(entry)));
+                    each(at, SegmentPostings::List(kind, self.file().list(entry)));
                 }
             }
         }
@@ -453,10 +459,10 @@ impl Source for SegmentView {
         start..end.max(start)
     }
 
-    fn clip(&self, run: &Run, window: &Range<u32>) -> Range<usize> {
-        match run {
-            Run::Every => window.start as usize..window.end as usize,
-            Run::List(_, list) => {
+    fn clip(&self, posting_list: &SegmentPostings, window: &Range<u32>) -> Range<usize> {
+        match posting_list {
+            SegmentPostings::Every => window.start as usize..window.end as usize,
+            SegmentPostings::List(_, list) => {
                 let len = list.end - list.start;
                 if window.start == 0 && window.end == self.file().rows {
                     return 0..len as usize;
@@ -479,8 +485,8 @@ impl Source for SegmentView {
     }
 
     #[inline]
-    fn key(&self, run: &Run, index: usize, order: Order) -> (u64, u32) {
-        self.key_of(self.at(run, index), order)
+    fn key(&self, posting_list: &SegmentPostings, index: usize, order: Order) -> (u64, u32) {
+        self.key_of(self.at(posting_list, index), order)
     }
 
     #[inline]
@@ -496,17 +502,17 @@ impl Source for SegmentView {
     }
 
     #[inline]
-    fn row_at(&self, run: &Run, index: usize) -> u32 {
-        self.at(run, index)
+    fn row_at(&self, posting_list: &SegmentPostings, index: usize) -> u32 {
+        self.at(posting_list, index)
     }
 
-    fn run_time(&self, run: &Run, index: usize) -> u64 {
-        self.file().time(self.at(run, index))
+    fn list_time(&self, posting_list: &SegmentPostings, index: usize) -> u64 {
+        self.file().time(self.at(posting_list, index))
     }
 
-    fn seek(&self, run: &Run, range: Range<usize>, row: u32) -> usize {
+    fn seek(&self, posting_list: &SegmentPostings, range: Range<usize>, row: u32) -> usize {
         let len = range.len();
-        let before = |at: usize| self.at(run, range.start + at) < row;
+        let before = |at: usize| self.at(posting_list, range.start + at) < row;
         let (mut low, mut reach) = (0, 1);
         while low + reach < len && before(low + reach) {
             low += reach;
@@ -516,8 +522,15 @@ impl Source for SegmentView {
         range.start + low + partition((high - low) as u32, |at| before(low + at as usize)) as usize
     }
 
-    fn alike(&self, all: (&Run, Range<usize>), some: (&Run, Range<usize>)) -> usize {
-        let ((Run::Every, all), (Run::List(_, list), some)) = (all, some) else { return 0 };
+    fn alike(
+        &self,
+        all: (&SegmentPostings, Range<usize>),
+        some: (&SegmentPostings, Range<usize>),
+    ) -> usize {
+        let ((SegmentPostings::Every, all), (SegmentPostings::List(_, list), some)) = (all, some)
+        else {
+            return 0;
+        };
         let len = all.len().min(some.len()) as u32;
         // Rows of a list ascend, so the rows that are the same in both are a prefix.
         let same = |at: u32| {
@@ -531,12 +544,12 @@ impl Source for SegmentView {
         if self.writing { dead.doomed.get(row) } else { dead.dead.get(row) }
     }
 
-    fn count_dead(&self, run: &Run, range: Range<usize>) -> u64 {
+    fn count_dead(&self, posting_list: &SegmentPostings, range: Range<usize>) -> u64 {
         let dead = &self.segment.dead;
         let bits = if self.writing { &dead.doomed } else { &dead.dead };
-        let count = match run {
-            Run::Every => range.filter(|&row| bits.get(row as u32)).count(),
-            Run::List(_, list) => {
+        let count = match posting_list {
+            SegmentPostings::Every => range.filter(|&row| bits.get(row as u32)).count(),
+            SegmentPostings::List(_, list) => {
                 let rows = self.file().postings(list.clone()).skip(range.start).take(range.len());
                 rows.filter(|&row| bits.get(row)).count()
             }
@@ -556,23 +569,23 @@ impl Source for SegmentView {
         }
     }
 
-    fn locate(&self, row: u32) -> Address {
+    fn locate(&self, row: u32) -> RecordAddress {
         self.segment.address(row)
     }
 
-    fn prefetch(&self, address: Address) {
+    fn prefetch(&self, address: RecordAddress) {
         if let Some(log) = self.segment.log(address) {
             log.prefetch(address.offset);
         }
     }
 
-    fn read_ahead(&self, address: Address) {
+    fn read_ahead(&self, address: RecordAddress) {
         if let Some(log) = self.segment.log(address) {
             log.read_ahead(address.offset);
         }
     }
 
-    fn read(&self, row: u32, address: Address) -> Option<Record<'_>> {
+    fn read(&self, row: u32, address: RecordAddress) -> Option<Record<'_>> {
         self.segment.record_at(row, address)
     }
 

@@ -26,7 +26,7 @@ fn first(fixture: &Fixture, folder: &str) -> PathBuf {
 
 #[test]
 fn a_damaged_segment_is_made_anew_before_it_is_merged() {
-    let fixture = Fixture::with_all_upkeep_due(7);
+    let fixture = Fixture::with_all_maintenance_due(7);
     flip(&first(&fixture, "seg"), IN_TIMES);
     let store = fixture.open(fixture.options());
     store.settle().expect("settles");
@@ -40,7 +40,7 @@ fn a_damaged_segment_is_made_anew_before_it_is_merged() {
 
 #[test]
 fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
-    let fixture = Fixture::with_all_upkeep_due(7);
+    let fixture = Fixture::with_all_maintenance_due(7);
     let (segment, log) = (first(&fixture, "seg"), first(&fixture, "log"));
     let store = fixture.open(fixture.options());
     flip(&segment, IN_TIMES);
@@ -50,12 +50,12 @@ fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
     store.settle().expect("the others are merged");
     let stats = store.stats();
     assert!(stats.segments < 6, "{} segments", stats.segments);
-    assert!(stats.upkeep.rewriting.bytes > 0, "logs of the others are rewritten");
+    assert!(stats.maintenance.rewriting.bytes > 0, "logs of the others are rewritten");
     let named = [segment.display().to_string()];
     assert_eq!(stats.damaged_files, named);
-    let jobs = store.stats().upkeep;
+    let jobs = store.stats().maintenance;
     store.settle().expect("it is left alone");
-    assert_eq!(store.stats().upkeep, jobs);
+    assert_eq!(store.stats().maintenance, jobs);
     let told = store.compact(&mut |_| {}).expect_err("whoever asks hears of it").to_string();
     assert!(told.contains("damaged") && told.contains(&named[0]), "{told}");
 }

@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Head, LabelSet, Query, Store, Write};
-use hark_store_embedded::{Embedded, Options, check, rebuild};
+use hark_archive::{LabelSet, Query, RecordHeader, Store, Write};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::compare_values;
 use hark_testkit::disk::scratch;
 use hark_testkit::random::encode;
@@ -26,7 +26,7 @@ fn model() -> MemoryStore {
 }
 
 fn record(number: u8) -> Write {
-    let head = Head {
+    let head = RecordHeader {
         id: [number; 32],
         time: 1_000 + u64::from(number % 40),
         author: Some([number % 3; 32]),
@@ -62,7 +62,7 @@ fn shelf(name: &str) -> PathBuf {
     dir
 }
 
-fn assert_same(store: &Embedded, listed: &[u8], context: &str) {
+fn assert_same(store: &EmbeddedStore, listed: &[u8], context: &str) {
     let model = model();
     assert_eq!(store.stats().records, model.stats().records, "{context}");
     compare_values(store, &model, listed, context);
@@ -78,11 +78,12 @@ fn assert_same(store: &Embedded, listed: &[u8], context: &str) {
 fn segments_of_the_format_before_are_read_and_made_again_where_labels_are_listed() {
     let dir = shelf("format-listed");
     assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
-    let options = Options { background: false, listed_labels: b"pt", ..Options::default() };
-    let reader = Embedded::open_read_only(&dir, options.clone()).expect("opens");
+    let options =
+        EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
+    let reader = EmbeddedStore::open_read_only(&dir, options.clone()).expect("opens");
     assert_same(&reader, b"pt", "read only");
     assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
-    let store = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     assert_same(&store, b"pt", "before maintenance");
     store.settle().expect("settles");
     assert_same(&store, b"pt", "after maintenance");
@@ -91,7 +92,7 @@ fn segments_of_the_format_before_are_read_and_made_again_where_labels_are_listed
     assert!(manifest.starts_with("hark-shelf 2\n"), "{manifest}");
     drop(store);
     assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
-    let store = Embedded::open(&dir, Box::new(KeepAll), options).expect("opens");
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
     assert_same(&store, b"pt", "opened again");
     fs::remove_dir_all(dir).expect("is removed");
 }
@@ -99,8 +100,8 @@ fn segments_of_the_format_before_are_read_and_made_again_where_labels_are_listed
 #[test]
 fn segments_of_the_format_before_stay_where_no_labels_are_listed() {
     let dir = shelf("format-plain");
-    let options = Options { background: false, ..Options::default() };
-    let store = Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     store.settle().expect("settles");
     assert_same(&store, b"", "without listed labels");
     assert_eq!(magics(&dir), [b"HARKseg1"; 2]);
@@ -117,8 +118,9 @@ fn segments_of_the_format_before_stay_where_no_labels_are_listed() {
 #[test]
 fn a_damaged_list_of_values_is_found_and_mended() {
     let dir = shelf("format-damaged");
-    let options = Options { background: false, listed_labels: b"pt", ..Options::default() };
-    let open = || Embedded::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
+    let options =
+        EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
+    let open = || EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     open().settle().expect("settles");
     // The values stand in the section alone: a dictionary has hashes.
     let listed = b"t\x07\0\0\0topic 5";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use hark_archive::{Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_embedded::{Embedded, Lock, Options};
+use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::scratch;
 use hark_testkit::random::{Flavour, World};
 
@@ -21,15 +21,16 @@ fn all(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn all_that_is_made_in_a_data_directory_is_for_its_owner_alone() {
     let data = scratch("private-shelf");
-    let lock = Lock::acquire(&data).expect("is locked");
-    let options = Options {
+    let lock = DirectoryLock::acquire(&data).expect("is locked");
+    let options = EmbeddedOptions {
         seal_records: 20,
         merge_fan_in: 3,
         rewrite_dead_share: 0.02,
         background: false,
-        ..Options::default()
+        ..EmbeddedOptions::default()
     };
-    let store = Embedded::open(&data.join("nostr"), Box::new(NostrRules), options).expect("opens");
+    let store =
+        EmbeddedStore::open(&data.join("nostr"), Box::new(NostrRules), options).expect("opens");
     let mut world = World::new(1, Flavour::Nostr);
     for _ in 0..20 {
         let batch: Vec<Write> = (0..10).map(|_| Write::Put(world.record())).collect();

@@ -8,7 +8,7 @@ use crate::support::Fixture;
 
 #[test]
 fn upkeep_that_fails_leaves_only_what_manifest_names() {
-    let due = Fixture::with_all_upkeep_due(1);
+    let due = Fixture::with_all_maintenance_due(1);
     let store = due.open(due.options());
     let before = due.disk.operations();
     store.settle().expect("settles");
@@ -19,7 +19,7 @@ fn upkeep_that_fails_leaves_only_what_manifest_names() {
     let mut left = Vec::new();
     for trouble in [Trouble::Full, Trouble::Once] {
         for after in (0..operations).step_by(if trouble == Trouble::Full { 1 } else { 3 }) {
-            let fixture = Fixture::with_all_upkeep_due(1);
+            let fixture = Fixture::with_all_maintenance_due(1);
             let store = fixture.open(fixture.options());
             let when = format!("{trouble:?} in {after} operations");
             fixture.disk.arm(trouble, after);
@@ -48,7 +48,7 @@ fn upkeep_that_fails_leaves_only_what_manifest_names() {
 
 #[test]
 fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
-    let mut fixture = Fixture::with_all_upkeep_due(2);
+    let mut fixture = Fixture::with_all_maintenance_due(2);
     let store = fixture.open(fixture.options());
     // Enough for sealing, and to spare for the writer, but not for a merge beside it.
     fixture.disk.give_room(Some(fixture.disk.used() + (16 << 20)));
@@ -57,7 +57,7 @@ fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
     assert!(refused.contains("16.0 MiB are free"), "{refused}");
     let stats = store.stats();
     assert_eq!((stats.heads_waiting, stats.segments), (0, 7), "heads are sealed none the less");
-    assert!(stats.upkeep.rewriting.bytes > 0, "logs are rewritten none the less");
+    assert!(stats.maintenance.rewriting.bytes > 0, "logs are rewritten none the less");
     assert_eq!(fixture.unnamed(), Vec::<String>::new());
     fixture.write(&store, 5);
     fixture.disk.give_room(None);
@@ -93,7 +93,7 @@ fn without_room_for_sealing_the_writer_waits_and_goes_on_by_itself() {
 
 #[test]
 fn a_file_of_the_manifest_that_was_begun_in_vain_is_taken_away_and_its_number_is_free() {
-    let fixture = Fixture::with_all_upkeep_due(6);
+    let fixture = Fixture::with_all_maintenance_due(6);
     let store = fixture.open(fixture.options());
     let before = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
     fixture.disk.arm(Trouble::Full, 5);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Query, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_embedded::{Embedded, Options, check};
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 use hark_testkit::disk::FaultyDisk;
 use hark_testkit::random::{Flavour, World};
 
@@ -43,16 +43,16 @@ impl Fixture {
 
     /// A shelf with three heads to seal, four segments to merge and dead records in its logs, of which
     /// nothing has been done yet.
-    pub(crate) fn with_all_upkeep_due(seed: u64) -> Self {
+    pub(crate) fn with_all_maintenance_due(seed: u64) -> Self {
         let mut fixture = Self::new(seed);
         let nothing_due =
-            Options { merge_fan_in: 1_000, rewrite_dead_share: 2.0, ..fixture.options() };
+            EmbeddedOptions { merge_fan_in: 1_000, rewrite_dead_share: 2.0, ..fixture.options() };
         let store = fixture.open(nothing_due.clone());
         while store.stats().segments < 4 {
             fixture.write(&store, 10);
         }
         drop(store);
-        let store = fixture.open(Options { background: true, ..nothing_due });
+        let store = fixture.open(EmbeddedOptions { background: true, ..nothing_due });
         store.rest(true);
         while store.stats().heads_waiting < 3 {
             fixture.write(&store, 10);
@@ -65,28 +65,28 @@ impl Fixture {
         self.disk.root().join("nostr")
     }
 
-    pub(crate) fn options(&self) -> Options {
-        Options {
+    pub(crate) fn options(&self) -> EmbeddedOptions {
+        EmbeddedOptions {
             seal_records: 30,
             merge_fan_in: 3,
             rewrite_dead_share: 0.02,
             background: false,
             disk: Arc::new(self.disk.clone()),
-            ..Options::default()
+            ..EmbeddedOptions::default()
         }
     }
 
-    pub(crate) fn open(&self, options: Options) -> Embedded {
-        Embedded::open(&self.dir(), Box::new(NostrRules), options).expect("opens")
+    pub(crate) fn open(&self, options: EmbeddedOptions) -> EmbeddedStore {
+        EmbeddedStore::open(&self.dir(), Box::new(NostrRules), options).expect("opens")
     }
 
-    pub(crate) fn write(&mut self, store: &Embedded, count: usize) {
+    pub(crate) fn write(&mut self, store: &EmbeddedStore, count: usize) {
         let batch: Vec<Write> = (0..count).map(|_| Write::Put(self.world.record())).collect();
         store.commit(&batch).expect("commits");
         self.model.commit(&batch).expect("commits");
     }
 
-    pub(crate) fn same_as_model(&self, store: &Embedded, when: &str) {
+    pub(crate) fn same_as_model(&self, store: &EmbeddedStore, when: &str) {
         assert!(everything(store) == everything(&self.model), "{when}");
     }
 

@@ -39,7 +39,7 @@ fn ask(store: &dyn Store) -> Result<usize, SearchError> {
 #[test]
 fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
     for ending in ["seg", "addr"] {
-        let mut fixture = Fixture::with_all_upkeep_due(3);
+        let mut fixture = Fixture::with_all_maintenance_due(3);
         let store = fixture.open(fixture.options());
         store.settle().expect("settles");
         let expected = everything(&store);
@@ -75,7 +75,7 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
 
 #[test]
 fn records_whose_log_loses_its_pages_are_left_out_and_the_log_is_named() {
-    let mut fixture = Fixture::with_all_upkeep_due(4);
+    let mut fixture = Fixture::with_all_maintenance_due(4);
     let store = fixture.open(fixture.options());
     store.settle().expect("settles");
     let all = ask(&store).expect("answers");

@@ -6,9 +6,9 @@ const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// PostgreSQL's OID of the type bigint, which an array of bigint contains.
 const INT8_OID: u32 = 20;
 
-pub(super) struct Rows(BytesMut);
+pub(super) struct CopyRows(BytesMut);
 
-impl Rows {
+impl CopyRows {
     pub(super) fn new(bytes: usize) -> Self {
         let mut rows = BytesMut::with_capacity(bytes + 64);
         rows.put_slice(HEADER);

@@ -6,25 +6,25 @@ use hark_archive::{Query, Record};
 use hark_codec::record::{Key as Author, PRIVATE_LABELS};
 use tokio_postgres::types::ToSql;
 
-use super::Put;
-use crate::Inner;
-use crate::layout::Form;
-use crate::session::{Fault, Session};
-use crate::terms::Terms;
-use crate::time::Key;
+use super::PreparedPut;
+use crate::PostgresState;
+use crate::layout::StatementForm;
+use crate::session::{DatabaseSession, StatementError};
+use crate::terms::DatabaseTermHasher;
+use crate::time::IndexKey;
 
 /// The conditions of a slot's query, if an index has them: an author, a kind, and optionally a
 /// label that is private to the author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Slot {
+pub(super) struct SlotQuery {
     author: Author,
     kind: i32,
     term: Option<i64>,
 }
 
-impl Slot {
+impl SlotQuery {
     /// Returns the slot of a query. `None` if the query has other conditions.
-    pub(super) fn of(query: &Query, terms: &Terms) -> Option<Self> {
+    pub(super) fn of(query: &Query, terms: &DatabaseTermHasher) -> Option<Self> {
         let ([author], [kind]) = (query.authors.as_deref()?, query.kinds.as_deref()?) else {
             return None;
         };
@@ -41,7 +41,7 @@ impl Slot {
 }
 
 #[derive(Default)]
-pub(super) struct Fetched {
+pub(super) struct FetchedState {
     /// The number of the newest put.
     pub(super) seq: i64,
     /// The number of stored records.
@@ -55,16 +55,16 @@ pub(super) struct Fetched {
     /// The newest forbidding record of each key that has one.
     pub(super) forbids: HashMap<i64, Vec<u8>>,
     /// The keys of the records in each slot.
-    pub(super) slots: HashMap<Slot, Vec<Key>>,
+    pub(super) slots: HashMap<SlotQuery, Vec<IndexKey>>,
 }
 
-impl Fetched {
+impl FetchedState {
     /// Begins the transaction, locks the shelf, and fetches the records.
     pub(super) fn get(
-        inner: &Inner,
-        session: &mut Session,
-        puts: &[Option<Put<'_>>],
-    ) -> Result<Self, Fault> {
+        inner: &PostgresState,
+        session: &mut DatabaseSession,
+        puts: &[Option<PreparedPut<'_>>],
+    ) -> Result<Self, StatementError> {
         let terms = &inner.terms;
         let puts = || puts.iter().flatten();
         let times: Vec<i64> = puts().map(|put| put.key.time).collect();
@@ -73,12 +73,14 @@ impl Fetched {
         let mut keys: Vec<i64> = forbidding.map(|there_is| terms.forbidding(&there_is)).collect();
         keys.sort_unstable();
         keys.dedup();
-        let wanted: HashSet<Slot> = puts()
+        let wanted: HashSet<SlotQuery> = puts()
             .flat_map(|put| put.effects.slot.iter().chain(&put.effects.erases))
-            .filter_map(|query| Slot::of(query, terms))
+            .filter_map(|query| SlotQuery::of(query, terms))
             .collect();
-        let plain: Vec<Slot> = wanted.iter().filter(|slot| slot.term.is_none()).copied().collect();
-        let termed: Vec<Slot> = wanted.iter().filter(|slot| slot.term.is_some()).copied().collect();
+        let plain: Vec<SlotQuery> =
+            wanted.iter().filter(|slot| slot.term.is_none()).copied().collect();
+        let termed: Vec<SlotQuery> =
+            wanted.iter().filter(|slot| slot.term.is_some()).copied().collect();
         let authors: Vec<&[u8]> = plain.iter().map(|slot| &slot.author[..]).collect();
         let kinds: Vec<i32> = plain.iter().map(|slot| slot.kind).collect();
         let slot_terms: Vec<i64> = termed.iter().filter_map(|slot| slot.term).collect();
@@ -88,17 +90,17 @@ impl Fetched {
         let forbids: [&(dyn ToSql + Sync); 1] = [&keys];
         let slots: [&(dyn ToSql + Sync); 2] = [&authors, &kinds];
         let term_slots: [&(dyn ToSql + Sync); 2] = [&slot_terms, &term_kinds];
-        let mut calls: Vec<(Form, &[&(dyn ToSql + Sync)])> = vec![
-            (Form::Begin, &[]),
-            (Form::Lock, &[]),
-            (Form::Known, &known),
-            (Form::Forbids, &forbids),
+        let mut calls: Vec<(StatementForm, &[&(dyn ToSql + Sync)])> = vec![
+            (StatementForm::Begin, &[]),
+            (StatementForm::Lock, &[]),
+            (StatementForm::Known, &known),
+            (StatementForm::Forbids, &forbids),
         ];
         if !plain.is_empty() {
-            calls.push((Form::Slots, &slots));
+            calls.push((StatementForm::Slots, &slots));
         }
         if !termed.is_empty() {
-            calls.push((Form::TermSlots, &term_slots));
+            calls.push((StatementForm::TermSlots, &term_slots));
         }
         let mut answers = session.pipeline(&calls)?.into_iter().skip(1);
         let mut next = || answers.next().unwrap_or_default();
@@ -118,7 +120,7 @@ impl Fetched {
         if !plain.is_empty() {
             for row in next() {
                 let slot = &plain[row.get::<_, i64>(0) as usize - 1];
-                let key = Key { time: row.get(1), id: id(row.get(2)) };
+                let key = IndexKey { time: row.get(1), id: id(row.get(2)) };
                 fetched.slots.entry(*slot).or_default().push(key);
             }
         }
@@ -132,7 +134,7 @@ impl Fetched {
                         && terms.of(&record).binary_search(&slot.term.unwrap_or(0)).is_ok()
                 });
                 if theirs {
-                    let key = Key { time: row.get(1), id: id(row.get(2)) };
+                    let key = IndexKey { time: row.get(1), id: id(row.get(2)) };
                     fetched.slots.entry(*slot).or_default().push(key);
                 }
             }

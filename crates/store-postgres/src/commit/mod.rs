@@ -12,22 +12,22 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use hark_archive::admission::Effects;
-use hark_archive::store::Numbered;
-use hark_archive::{CommitError, Committed, Outcome, Record, Write};
+use hark_archive::effects::Effects;
+use hark_archive::store::NumberedRecord;
+use hark_archive::{CommitError, CommitResult, Outcome, Record, Write};
 use tokio_postgres::types::ToSql;
 
 use crate::label_values::Tally;
-use crate::layout::Form;
-use crate::line::Place;
+use crate::layout::StatementForm;
+use crate::line::TimelinePosition;
 use crate::parts::Parts;
 use crate::pool::Backoff;
-use crate::session::{Fault, Session};
-use crate::time::{Key, from_db, to_db};
-use crate::{Inner, line, listen};
-use copy::Rows;
-use fetch::Fetched;
-use play::Play;
+use crate::session::{DatabaseSession, StatementError};
+use crate::time::{IndexKey, from_db, to_db};
+use crate::{PostgresState, line, listen};
+use copy::CopyRows;
+use fetch::FetchedState;
+use play::BatchReplay;
 
 mod copy;
 mod fetch;
@@ -39,42 +39,42 @@ const NEWS_MAX: i64 = 20_000;
 const PIECE_BYTES: usize = 128 << 10;
 
 /// A record and the effects that its rules require.
-struct Put<'a> {
+struct PreparedPut<'a> {
     record: Record<'a>,
-    key: Key,
+    key: IndexKey,
     effects: Effects,
 }
 
 /// The state of the thread that commits.
 #[derive(Default)]
-pub(crate) struct Writing {
-    session: Option<Session>,
+pub(crate) struct CommitterState {
+    session: Option<DatabaseSession>,
     backoff: Backoff,
 }
 
 /// A batch that was made durable, and the puts of other processes before it.
-pub(crate) struct Carried {
-    pub(crate) committed: Committed,
+pub(crate) struct CommittedBatch {
+    pub(crate) committed: CommitResult,
     /// The line and the number of the batch's last put.
     pub(crate) line: i64,
     pub(crate) seq: i64,
     /// Keys of the records that the batch stored.
-    pub(crate) kept: Vec<Key>,
+    pub(crate) kept: Vec<IndexKey>,
     /// Keys of the records that the batch deleted.
-    pub(crate) deleted: Vec<Key>,
+    pub(crate) deleted: Vec<IndexKey>,
 }
 
-impl Writing {
+impl CommitterState {
     /// Commits a batch. Reconnects if the connection was lost while idle.
     pub(crate) fn commit(
         &mut self,
-        inner: &Inner,
+        inner: &PostgresState,
         writes: &[Write],
-    ) -> Result<Carried, CommitError> {
+    ) -> Result<CommittedBatch, CommitError> {
         let puts = read(inner, writes)?;
         let mut fresh = false;
         loop {
-            if self.session.as_ref().is_none_or(Session::is_closed) {
+            if self.session.as_ref().is_none_or(DatabaseSession::is_closed) {
                 let opened = self.backoff.open(inner.pool.door());
                 let mut session = opened.map_err(|fault| away(&fault))?;
                 let rows = session.query_once("SELECT pg_backend_pid()", &[]);
@@ -93,7 +93,9 @@ impl Writing {
                 Ok(None) if !fresh => self.session = None,
                 Ok(None) => {
                     self.session = None;
-                    return Err(away(&Fault::Away("it is behind what was seen of it".into())));
+                    return Err(away(&StatementError::Away(
+                        "it is behind what was seen of it".into(),
+                    )));
                 }
                 Err(fault) => {
                     if fault.is_away() {
@@ -112,12 +114,15 @@ impl Writing {
     }
 }
 
-fn away(fault: &Fault) -> CommitError {
+fn away(fault: &StatementError) -> CommitError {
     CommitError::Unavailable(fault.to_string())
 }
 
 /// Reads the records of puts, and determines the effects that their rules require.
-fn read<'a>(inner: &Inner, writes: &'a [Write]) -> Result<Vec<Option<Put<'a>>>, CommitError> {
+fn read<'a>(
+    inner: &PostgresState,
+    writes: &'a [Write],
+) -> Result<Vec<Option<PreparedPut<'a>>>, CommitError> {
     let put = |(index, write): (usize, &'a Write)| {
         let Write::Put(bytes) = write else { return Ok(None) };
         let record = Record::new(bytes)
@@ -126,37 +131,40 @@ fn read<'a>(inner: &Inner, writes: &'a [Write]) -> Result<Vec<Option<Put<'a>>>, 
         let mut effects = Effects::default();
         inner.rules.effects(&record, &mut effects);
         effects.normalise();
-        let key = Key { time: to_db(record.time()), id: *record.id() };
-        Ok(Some(Put { record, key, effects }))
+        let key = IndexKey { time: to_db(record.time()), id: *record.id() };
+        Ok(Some(PreparedPut { record, key, effects }))
     };
     writes.iter().enumerate().map(put).collect()
 }
 
 fn attempt(
-    inner: &Inner,
-    session: &mut Session,
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
     writes: &[Write],
-    puts: &[Option<Put<'_>>],
+    puts: &[Option<PreparedPut<'_>>],
     begun: &mut bool,
-) -> Result<Option<Carried>, Fault> {
-    let fetched = Fetched::get(inner, session, puts)?;
+) -> Result<Option<CommittedBatch>, StatementError> {
+    let fetched = FetchedState::get(inner, session, puts)?;
     *begun = true;
     let (seq, records) = (fetched.seq, fetched.records);
-    if fetched.line != inner.places.now().line {
+    if fetched.line != inner.current.now().line {
         line::follow(inner, session)?;
     }
-    let place = inner.places.now();
-    if fetched.line != place.line || seq < place.seen {
+    let position = inner.current.now();
+    if fetched.line != position.line || seq < position.seen {
         return Ok(None);
     }
     let mut parts = inner.parts();
     if parts.version != fetched.parts {
         parts = inner.set_parts(Parts::read(session, fetched.parts)?);
     }
-    let before = news(place, session, seq)?;
-    let mut play = Play::new(inner, session, fetched, place);
-    let mut committed =
-        Committed { outcomes: Vec::with_capacity(writes.len()), before, ..Committed::default() };
+    let before = news(position, session, seq)?;
+    let mut play = BatchReplay::new(inner, session, fetched, position);
+    let mut committed = CommitResult {
+        outcomes: Vec::with_capacity(writes.len()),
+        before,
+        ..CommitResult::default()
+    };
     for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
         committed.outcomes.push(match (write, put) {
             (Write::Erase(query), _) => Outcome::Erased(play.erase(query)?),
@@ -172,7 +180,13 @@ fn attempt(
     let (kept, deleted, last) = play.end();
     if kept.is_empty() && deleted.is_empty() {
         session.batch("COMMIT")?;
-        return Ok(Some(Carried { committed, line: place.line, seq, kept: Vec::new(), deleted }));
+        return Ok(Some(CommittedBatch {
+            committed,
+            line: position.line,
+            seq,
+            kept: Vec::new(),
+            deleted,
+        }));
     }
     let times = kept.iter().map(|(_, put)| put.record.time());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -187,43 +201,56 @@ fn attempt(
     let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
     let said = i32::from(!deleted.is_empty());
     let advance: [&(dyn ToSql + Sync); 3] = [&last, &records, &said];
-    session.query(Form::Advance, &advance)?;
+    session.query(StatementForm::Advance, &advance)?;
     session.batch("COMMIT")?;
     let kept = kept.iter().map(|(_, put)| put.key).collect();
-    Ok(Some(Carried { committed, line: place.line, seq: last, kept, deleted }))
+    Ok(Some(CommittedBatch { committed, line: position.line, seq: last, kept, deleted }))
 }
 
 /// Reads the puts up to number `seq` that this process has not delivered yet.
-fn news(place: Place, session: &mut Session, seq: i64) -> Result<Vec<Numbered>, Fault> {
-    let seen = place.seen;
+fn news(
+    position: TimelinePosition,
+    session: &mut DatabaseSession,
+    seq: i64,
+) -> Result<Vec<NumberedRecord>, StatementError> {
+    let seen = position.seen;
     if seen >= seq {
         return Ok(Vec::new());
     }
     if seq - seen > NEWS_MAX {
         let words = "too much was written by others meanwhile; it is told first";
-        return Err(Fault::Refused(words.into()));
+        return Err(StatementError::Refused(words.into()));
     }
-    let rows = session.query(Form::News, &[&seen, &seq, &NEWS_MAX])?;
-    Ok(listen::records(&rows, place).collect())
+    let rows = session.query(StatementForm::News, &[&seen, &seq, &NEWS_MAX])?;
+    Ok(listen::records(&rows, position).collect())
 }
 
-fn delete(inner: &Inner, session: &mut Session, deleted: &[Key]) -> Result<i64, Fault> {
+fn delete(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    deleted: &[IndexKey],
+) -> Result<i64, StatementError> {
     if deleted.is_empty() {
         return Ok(0);
     }
     let times: Vec<i64> = deleted.iter().map(|key| key.time).collect();
     let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
     let lists = !inner.nature.listed_labels.is_empty();
-    let delete = if lists { Form::DeleteListed } else { Form::Delete };
-    let answers = session.pipeline(&[(delete, &[&times, &ids]), (Form::DeleteForbids, &[&ids])])?;
+    let delete = if lists { StatementForm::DeleteListed } else { StatementForm::Delete };
+    let answers =
+        session.pipeline(&[(delete, &[&times, &ids]), (StatementForm::DeleteForbids, &[&ids])])?;
     Ok(answers[0].first().map_or(0, |row| row.get(0)))
 }
 
-fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Result<u64, Fault> {
+fn insert(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<u64, StatementError> {
     if kept.is_empty() {
         return Ok(0);
     }
-    let mut making = Making::new(inner, kept);
+    let mut making = RowEncoder::new(inner, kept);
     let mut tags = None;
     let records = std::iter::from_fn(|| {
         let piece = making.piece();
@@ -233,25 +260,25 @@ fn insert(inner: &Inner, session: &mut Session, kept: &[(i64, &Put<'_>)]) -> Res
         }
         piece
     });
-    session.copy(Form::CopyRecords, records)?;
+    session.copy(StatementForm::CopyRecords, records)?;
     if let Some(tags) = tags {
-        session.copy(Form::CopyTags, std::iter::once(tags))?;
+        session.copy(StatementForm::CopyTags, std::iter::once(tags))?;
     }
     making.values.write(session)?;
-    let Forbidding { keys, times, ids } = &making.forbidding;
+    let ForbidColumns { keys, times, ids } = &making.forbidding;
     if !keys.is_empty() {
-        session.query(Form::AddForbids, &[keys, times, ids])?;
+        session.query(StatementForm::AddForbids, &[keys, times, ids])?;
     }
     Ok(making.bytes as u64)
 }
 
 /// Encodes the rows of records, of their tags, and of what the records forbid.
-struct Making<'a> {
-    inner: &'a Inner,
-    kept: std::slice::Iter<'a, (i64, &'a Put<'a>)>,
-    records: Rows,
-    tags: Vec<(i64, i32, &'a Key)>,
-    forbidding: Forbidding<'a>,
+struct RowEncoder<'a> {
+    inner: &'a PostgresState,
+    kept: std::slice::Iter<'a, (i64, &'a PreparedPut<'a>)>,
+    records: CopyRows,
+    tags: Vec<(i64, i32, &'a IndexKey)>,
+    forbidding: ForbidColumns<'a>,
     values: Tally,
     ended: bool,
     /// Bytes encoded so far.
@@ -260,20 +287,20 @@ struct Making<'a> {
 
 /// The columns of the table `forbid`.
 #[derive(Default)]
-struct Forbidding<'a> {
+struct ForbidColumns<'a> {
     keys: Vec<i64>,
     times: Vec<i64>,
     ids: Vec<&'a [u8]>,
 }
 
-impl<'a> Making<'a> {
-    fn new(inner: &'a Inner, kept: &'a [(i64, &'a Put<'a>)]) -> Self {
+impl<'a> RowEncoder<'a> {
+    fn new(inner: &'a PostgresState, kept: &'a [(i64, &'a PreparedPut<'a>)]) -> Self {
         Self {
             inner,
             kept: kept.iter(),
-            records: Rows::new(PIECE_BYTES),
+            records: CopyRows::new(PIECE_BYTES),
             tags: Vec::with_capacity(kept.len() * 4),
-            forbidding: Forbidding::default(),
+            forbidding: ForbidColumns::default(),
             values: Tally::default(),
             ended: false,
             bytes: 0,
@@ -298,8 +325,8 @@ impl<'a> Making<'a> {
         Some(piece)
     }
 
-    fn record(&mut self, seq: i64, put: &'a Put<'a>) {
-        let (Put { record, key, .. }, rows) = (put, &mut self.records);
+    fn record(&mut self, seq: i64, put: &'a PreparedPut<'a>) {
+        let (PreparedPut { record, key, .. }, rows) = (put, &mut self.records);
         let terms = self.inner.terms.of(record);
         let kind = record.kind().cast_signed();
         rows.row(8);
@@ -334,7 +361,7 @@ impl<'a> Making<'a> {
             return None;
         }
         self.tags.sort_unstable_by_key(|(term, kind, _)| (*term, *kind));
-        let mut rows = Rows::new(self.tags.len() * 74);
+        let mut rows = CopyRows::new(self.tags.len() * 74);
         for (term, kind, key) in &self.tags {
             rows.row(4);
             rows.bigint(*term);
@@ -350,6 +377,6 @@ impl<'a> Making<'a> {
 }
 
 /// Returns a key's time in the network's units.
-fn time(key: &Key) -> u64 {
+fn time(key: &IndexKey) -> u64 {
     from_db(key.time)
 }

@@ -3,41 +3,41 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use hark_archive::admission::Forbidding;
+use hark_archive::effects::Prohibition;
 use hark_archive::limits::ERASE_STEP;
-use hark_archive::{Id, Order, Outcome, Position, Progress, Query, Record};
+use hark_archive::{Id, Order, Outcome, Position, Query, Record, SearchProgress};
 use hark_codec::record::Key as Author;
 
-use super::fetch::{Fetched, Slot};
-use super::{Put, time};
-use crate::Inner;
-use crate::line::Place;
-use crate::search::{Asked, Finders};
-use crate::session::{Fault, Session};
-use crate::time::{Key, to_db};
+use super::fetch::{FetchedState, SlotQuery};
+use super::{PreparedPut, time};
+use crate::PostgresState;
+use crate::line::TimelinePosition;
+use crate::search::{Finders, SqlQuery};
+use crate::session::{DatabaseSession, StatementError};
+use crate::time::{IndexKey, to_db};
 
-pub(super) struct Play<'a, 'p> {
-    inner: &'a Inner,
-    session: &'a mut Session,
-    fetched: Fetched,
-    place: Place,
+pub(super) struct BatchReplay<'a, 'p> {
+    inner: &'a PostgresState,
+    session: &'a mut DatabaseSession,
+    fetched: FetchedState,
+    position: TimelinePosition,
     /// The number of the newest put.
     seq: i64,
     /// Puts of this batch, in order, with their numbers. `None` for puts that were deleted again.
-    puts: Vec<Option<(i64, &'p Put<'p>)>>,
+    puts: Vec<Option<(i64, &'p PreparedPut<'p>)>>,
     /// The position in `puts` of each id.
     ids: HashMap<[u8; 32], usize>,
     by_author: HashMap<Author, Vec<usize>>,
     by_forbidding: HashMap<i64, Vec<usize>>,
     /// Keys of the records to delete that were stored before this batch.
-    deleted: Vec<Key>,
+    deleted: Vec<IndexKey>,
     deleted_ids: HashSet<[u8; 32]>,
-    step: Step,
+    step: EraseLimits,
 }
 
 /// The deletions that a commit may still make, and those of the current write. They are limited in
 /// bytes as well, as tag rows take as long to delete as records.
-struct Step {
+struct EraseLimits {
     left: usize,
     bytes_left: usize,
     /// Whether more records must be deleted than the commit may delete.
@@ -49,16 +49,16 @@ struct Step {
 /// Approximate limit of the bytes of records that one commit deletes.
 const STEP_BYTES: usize = 1 << 20;
 
-impl<'a, 'p> Play<'a, 'p> {
+impl<'a, 'p> BatchReplay<'a, 'p> {
     pub(super) fn new(
-        inner: &'a Inner,
-        session: &'a mut Session,
-        fetched: Fetched,
-        place: Place,
+        inner: &'a PostgresState,
+        session: &'a mut DatabaseSession,
+        fetched: FetchedState,
+        position: TimelinePosition,
     ) -> Self {
         Self {
             inner,
-            place,
+            position,
             session,
             seq: fetched.seq,
             fetched,
@@ -68,7 +68,7 @@ impl<'a, 'p> Play<'a, 'p> {
             by_forbidding: HashMap::new(),
             deleted: Vec::new(),
             deleted_ids: HashSet::new(),
-            step: Step {
+            step: EraseLimits {
                 left: ERASE_STEP,
                 bytes_left: STEP_BYTES,
                 unfinished: false,
@@ -88,11 +88,11 @@ impl<'a, 'p> Play<'a, 'p> {
     }
 
     /// Returns the puts to store, the keys to delete, and the number of the last put.
-    pub(super) fn end(self) -> (Vec<(i64, &'p Put<'p>)>, Vec<Key>, i64) {
+    pub(super) fn end(self) -> (Vec<(i64, &'p PreparedPut<'p>)>, Vec<IndexKey>, i64) {
         (self.puts.into_iter().flatten().collect(), self.deleted, self.seq)
     }
 
-    pub(super) fn put(&mut self, put: &'p Put<'p>) -> Result<Outcome, Fault> {
+    pub(super) fn put(&mut self, put: &'p PreparedPut<'p>) -> Result<Outcome, StatementError> {
         let id = put.record.id();
         let kept = self.fetched.known.contains(id) && !self.deleted_ids.contains(id);
         if kept || self.ids.contains_key(id) {
@@ -107,7 +107,7 @@ impl<'a, 'p> Play<'a, 'p> {
         if let Some(slot) = &put.effects.slot {
             holders = self.find(slot)?;
             let here = put.key.position();
-            let newer = |key: &Key| Order::NewestFirst.compare(&key.position(), &here).is_lt();
+            let newer = |key: &IndexKey| Order::NewestFirst.compare(&key.position(), &here).is_lt();
             if holders.iter().any(newer) {
                 return Ok(Outcome::Superseded);
             }
@@ -132,17 +132,17 @@ impl<'a, 'p> Play<'a, 'p> {
                 self.by_forbidding.entry(key).or_default().push(at);
             }
         }
-        Ok(Outcome::Stored { seq: self.place.own(self.seq) })
+        Ok(Outcome::Stored { seq: self.position.own(self.seq) })
     }
 
-    pub(super) fn erase(&mut self, query: &Query) -> Result<u64, Fault> {
+    pub(super) fn erase(&mut self, query: &Query) -> Result<u64, StatementError> {
         let mut query = query.clone();
         query.normalise();
         self.erase_step(&query)
     }
 
     /// Deletes the matching records, up to the commit's limit.
-    fn erase_step(&mut self, query: &Query) -> Result<u64, Fault> {
+    fn erase_step(&mut self, query: &Query) -> Result<u64, StatementError> {
         // One record more than may be deleted shows whether more exist.
         let limit = query.limit.min(self.step.left + 1);
         let (mut found, cut) =
@@ -156,7 +156,7 @@ impl<'a, 'p> Play<'a, 'p> {
     }
 
     /// Whether a forbidding record is stored, or was put by this batch.
-    fn is_there(&mut self, there_is: &Forbidding<'_>) -> Result<bool, Fault> {
+    fn is_there(&mut self, there_is: &Prohibition<'_>) -> Result<bool, StatementError> {
         let key = self.inner.terms.forbidding(there_is);
         let query = there_is.query();
         let own = self.by_forbidding.get(&key).into_iter().flatten();
@@ -177,16 +177,20 @@ impl<'a, 'p> Play<'a, 'p> {
 
     /// Returns the keys of matching records, stored or put by this batch, in the query's order. At
     /// least as many as the limit, if that many match.
-    fn find(&mut self, query: &Query) -> Result<Vec<Key>, Fault> {
+    fn find(&mut self, query: &Query) -> Result<Vec<IndexKey>, StatementError> {
         self.find_some(query, usize::MAX).map(|(found, _)| found)
     }
 
     /// As `find`, but stops at about `bytes_max` stored bytes. Also returns whether it did.
-    fn find_some(&mut self, query: &Query, bytes_max: usize) -> Result<(Vec<Key>, bool), Fault> {
-        let (mut found, cut) = match Slot::of(query, &self.inner.terms) {
+    fn find_some(
+        &mut self,
+        query: &Query,
+        bytes_max: usize,
+    ) -> Result<(Vec<IndexKey>, bool), StatementError> {
+        let (mut found, cut) = match SlotQuery::of(query, &self.inner.terms) {
             Some(slot) if self.fetched.slots.contains_key(&slot) => {
                 let held = self.fetched.slots.get(&slot).into_iter().flatten();
-                let within = |key: &&Key| (query.from..=query.to).contains(&time(key));
+                let within = |key: &&IndexKey| (query.from..=query.to).contains(&time(key));
                 (held.filter(within).copied().collect(), false)
             }
             _ => self.search(query, bytes_max)?,
@@ -194,7 +198,7 @@ impl<'a, 'p> Play<'a, 'p> {
         found.retain(|key| !self.deleted_ids.contains(&key.id));
         let behind =
             |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());
-        let matching = |put: &&Put<'_>| {
+        let matching = |put: &&PreparedPut<'_>| {
             query.from <= query.to && behind(&put.key.position()) && query.matches(&put.record)
         };
         if let Some([author]) = query.authors.as_deref() {
@@ -210,22 +214,26 @@ impl<'a, 'p> Play<'a, 'p> {
     }
 
     /// Returns the keys of matching stored records, and whether `bytes_max` ended the search.
-    fn search(&mut self, query: &Query, bytes_max: usize) -> Result<(Vec<Key>, bool), Fault> {
+    fn search(
+        &mut self,
+        query: &Query,
+        bytes_max: usize,
+    ) -> Result<(Vec<IndexKey>, bool), StatementError> {
         // The search also finds records that this batch deletes.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
-        let asked = Asked::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
+        let asked = SqlQuery::opened(&query, &self.inner.terms, self.inner.nature, i64::MAX);
         let mut finder = Finders::new(asked);
         let (mut found, mut bytes) = (Vec::new(), 0);
         let progress = finder.slice(self.inner, u64::MAX, self.session, &mut |record| {
-            found.push(Key { time: to_db(record.time()), id: *record.id() });
+            found.push(IndexKey { time: to_db(record.time()), id: *record.id() });
             bytes += record.bytes().len();
             if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok((found, progress == Progress::Paused))
+        Ok((found, progress == SearchProgress::Paused))
     }
 
-    fn delete(&mut self, keys: &[Key]) {
+    fn delete(&mut self, keys: &[IndexKey]) {
         for key in keys {
             if let Some(at) = self.ids.remove(&key.id) {
                 self.puts[at] = None;

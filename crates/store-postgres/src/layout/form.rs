@@ -4,7 +4,7 @@ use hark_archive::Order;
 
 /// A statement, prepared once a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Form {
+pub(crate) enum StatementForm {
     /// Keys of index ranges of (term, kind), each range behind its own position.
     TermKeys(Order),
     /// Keys of index ranges of (author, kind).
@@ -87,7 +87,7 @@ pub(crate) enum Form {
     Parts,
 }
 
-impl Form {
+impl StatementForm {
     /// Returns the statement's name in metrics and logs.
     pub(crate) fn name(self) -> &'static str {
         match self {

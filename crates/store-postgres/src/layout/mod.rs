@@ -1,8 +1,8 @@
 //! The tables of a shelf's records, and their SQL. The rest of the crate knows forms of
 //! statements and parts of a shelf, and gets their SQL from the layout.
 
-pub(crate) use form::Form;
-pub(crate) use plain::Plain;
+pub(crate) use form::StatementForm;
+pub(crate) use plain::PlainLayout;
 
 mod form;
 mod plain;
@@ -13,7 +13,7 @@ pub(crate) type MigrationText = (i32, &'static str, &'static str);
 /// A layout. Names of tables are found through the session's search path.
 pub(crate) trait Layout: Send + Sync {
     /// The text of a statement, which a session prepares once.
-    fn text(&self, form: Form) -> String;
+    fn text(&self, form: StatementForm) -> String;
 
     /// Settings of every session, by name.
     fn settings(&self) -> &'static [(&'static str, &'static str)];
@@ -93,60 +93,60 @@ mod tests {
         out
     }
 
-    fn forms() -> Vec<Form> {
+    fn forms() -> Vec<StatementForm> {
         let mut forms = Vec::new();
         for order in [Order::NewestFirst, Order::OldestFirst] {
             forms.extend([
-                Form::TermKeys(order),
-                Form::AuthorKeys(order),
-                Form::KindKeys(order),
-                Form::TimeKeys(order),
-                Form::TimeKeysBut(order),
-                Form::TimePage(order),
-                Form::TimePageBut(order),
+                StatementForm::TermKeys(order),
+                StatementForm::AuthorKeys(order),
+                StatementForm::KindKeys(order),
+                StatementForm::TimeKeys(order),
+                StatementForm::TimeKeysBut(order),
+                StatementForm::TimePage(order),
+                StatementForm::TimePageBut(order),
             ]);
-            for runs in [1, 3] {
+            for ranges in [1, 3] {
                 forms.extend([
-                    Form::TermPage(order, runs, None),
-                    Form::TermPage(order, runs, Some(7)),
-                    Form::AuthorPage(order, runs),
-                    Form::KindPage(order, runs),
+                    StatementForm::TermPage(order, ranges, None),
+                    StatementForm::TermPage(order, ranges, Some(7)),
+                    StatementForm::AuthorPage(order, ranges),
+                    StatementForm::KindPage(order, ranges),
                 ]);
             }
         }
         forms.extend([
-            Form::Ids { whole: false },
-            Form::Ids { whole: true },
-            Form::TermFew,
-            Form::AuthorFew,
-            Form::TermFewBut,
-            Form::AuthorFewBut,
-            Form::TermKinds,
-            Form::AuthorKinds,
-            Form::TermSize,
-            Form::AuthorSize,
-            Form::TermSizeBut,
-            Form::AuthorSizeBut,
-            Form::Bodies(None),
-            Form::Bodies(Some(7)),
-            Form::Begin,
-            Form::Lock,
-            Form::Known,
-            Form::Forbids,
-            Form::Slots,
-            Form::TermSlots,
-            Form::Delete,
-            Form::DeleteListed,
-            Form::DeleteForbids,
-            Form::CopyRecords,
-            Form::CopyTags,
-            Form::AddForbids,
-            Form::AddValues,
-            Form::Values,
-            Form::Advance,
-            Form::News,
-            Form::Expired,
-            Form::Parts,
+            StatementForm::Ids { whole: false },
+            StatementForm::Ids { whole: true },
+            StatementForm::TermFew,
+            StatementForm::AuthorFew,
+            StatementForm::TermFewBut,
+            StatementForm::AuthorFewBut,
+            StatementForm::TermKinds,
+            StatementForm::AuthorKinds,
+            StatementForm::TermSize,
+            StatementForm::AuthorSize,
+            StatementForm::TermSizeBut,
+            StatementForm::AuthorSizeBut,
+            StatementForm::Bodies(None),
+            StatementForm::Bodies(Some(7)),
+            StatementForm::Begin,
+            StatementForm::Lock,
+            StatementForm::Known,
+            StatementForm::Forbids,
+            StatementForm::Slots,
+            StatementForm::TermSlots,
+            StatementForm::Delete,
+            StatementForm::DeleteListed,
+            StatementForm::DeleteForbids,
+            StatementForm::CopyRecords,
+            StatementForm::CopyTags,
+            StatementForm::AddForbids,
+            StatementForm::AddValues,
+            StatementForm::Values,
+            StatementForm::Advance,
+            StatementForm::News,
+            StatementForm::Expired,
+            StatementForm::Parts,
         ]);
         forms
     }
@@ -155,7 +155,7 @@ mod tests {
     /// copy this test's output over the snapshot.
     #[test]
     fn no_text_has_changed_since_it_was_last_looked_at() {
-        let texts = texts(&Plain);
+        let texts = texts(&PlainLayout);
         if texts != include_str!("plain.snapshot.sql") {
             let now = std::env::temp_dir().join("plain.snapshot.sql");
             std::fs::write(&now, texts).unwrap();

@@ -5,12 +5,12 @@
 
 use hark_archive::Order;
 
-use super::{Form, Layout, MigrationText};
+use super::{Layout, MigrationText, StatementForm};
 
 /// The tables as `migrations/` makes them.
-pub(crate) struct Plain;
+pub(crate) struct PlainLayout;
 
-/// The end of [`Form::Delete`].
+/// The end of [`StatementForm::Delete`].
 const COUNT_GONE: &str = " SELECT count(*) FROM gone";
 /// Lowers the numbers of records of values by those in `lost`. Values of no records are deleted.
 const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
@@ -21,53 +21,53 @@ const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
 /// How long retiring a part may wait for its lock, as queries wait behind it.
 const LOCK_TIMEOUT_MS: u32 = 50;
 
-impl Layout for Plain {
-    fn text(&self, form: Form) -> String {
+impl Layout for PlainLayout {
+    fn text(&self, form: StatementForm) -> String {
         match form {
-            Form::TermKeys(order) => keys("term bigint", "tag", "", order),
-            Form::AuthorKeys(order) => keys("author bytea", "record", "", order),
-            Form::KindKeys(order) => keys("", "record", ", r.author", order),
-            Form::TimeKeys(order) => time_keys(order, ""),
-            Form::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
-            Form::TermPage(order, runs, part) => {
+            StatementForm::TermKeys(order) => keys("term bigint", "tag", "", order),
+            StatementForm::AuthorKeys(order) => keys("author bytea", "record", "", order),
+            StatementForm::KindKeys(order) => keys("", "record", ", r.author", order),
+            StatementForm::TimeKeys(order) => time_keys(order, ""),
+            StatementForm::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
+            StatementForm::TermPage(order, ranges, part) => {
                 let (term, tag) = (Some(("term", "bigint")), of_part("tag", part));
                 let (keys, record) =
-                    (page(term, runs, order, &tag, "r.time, r.id", ""), of_part("record", part));
+                    (page(term, ranges, order, &tag, "r.time, r.id", ""), of_part("record", part));
                 format!(
                     "SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM ({keys}) t \
                      LEFT JOIN LATERAL (SELECT r.id, r.body FROM {record} r WHERE r.time = t.time \
                      AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
                 )
             }
-            Form::AuthorPage(order, runs) => {
-                page(Some(("author", "bytea")), runs, order, "record", RECORD, SEEN)
+            StatementForm::AuthorPage(order, ranges) => {
+                page(Some(("author", "bytea")), ranges, order, "record", RECORD, SEEN)
             }
-            Form::KindPage(order, runs) => page(None, runs, order, "record", RECORD, SEEN),
-            Form::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
-            Form::TimePageBut(order) => {
+            StatementForm::KindPage(order, ranges) => page(None, ranges, order, "record", RECORD, SEEN),
+            StatementForm::TimePage(order) => page(None, 0, order, "record", RECORD, SEEN),
+            StatementForm::TimePageBut(order) => {
                 let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
                 page(None, 0, order, "record", RECORD, &more)
             }
-            Form::Ids { whole } => {
+            StatementForm::Ids { whole } => {
                 let columns = if whole { RECORD } else { "r.time, r.id" };
                 format!(
                     "SELECT {columns} FROM unnest($1::bytea[]) AS v(id) CROSS JOIN LATERAL \
                      (SELECT {columns} FROM record r WHERE r.id = v.id AND r.seq <= $2 OFFSET 0) r"
                 )
             }
-            Form::TermFew => few("term bigint", "tag"),
-            Form::AuthorFew => few("author bytea", "record"),
-            Form::TermFewBut => few_but("term bigint", "tag"),
-            Form::AuthorFewBut => few_but("author bytea", "record"),
-            Form::TermKinds => kinds("term bigint", "tag"),
-            Form::AuthorKinds => kinds("author bytea", "record"),
-            Form::TermSize => size("term bigint", "tag", false),
-            Form::AuthorSize => size("author bytea", "record", false),
-            Form::TermSizeBut => size("term bigint", "tag", true),
-            Form::AuthorSizeBut => size("author bytea", "record", true),
+            StatementForm::TermFew => few("term bigint", "tag"),
+            StatementForm::AuthorFew => few("author bytea", "record"),
+            StatementForm::TermFewBut => few_but("term bigint", "tag"),
+            StatementForm::AuthorFewBut => few_but("author bytea", "record"),
+            StatementForm::TermKinds => kinds("term bigint", "tag"),
+            StatementForm::AuthorKinds => kinds("author bytea", "record"),
+            StatementForm::TermSize => size("term bigint", "tag", false),
+            StatementForm::AuthorSize => size("author bytea", "record", false),
+            StatementForm::TermSizeBut => size("term bigint", "tag", true),
+            StatementForm::AuthorSizeBut => size("author bytea", "record", true),
             // Records are found by time, not by id: the records of an answer lie close together in
             // time. Going through all parts' tables takes as long again as finding the record.
-            Form::Bodies(part) => {
+            StatementForm::Bodies(part) => {
                 let record = of_part("record", part);
                 format!(
                     "SELECT v.n, b.body FROM unnest($1::bigint[], $2::bytea[]) \
@@ -77,37 +77,37 @@ impl Layout for Plain {
                      WHERE b.id = v.id AND b.seq <= $3 AND ($4::bigint[] IS NULL OR b.terms && $4)"
                 )
             }
-            Form::Begin => "BEGIN".into(),
-            Form::Lock => "SELECT seq, records, parts, line FROM state FOR UPDATE".into(),
-            Form::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
+            StatementForm::Begin => "BEGIN".into(),
+            StatementForm::Lock => "SELECT seq, records, parts, line FROM state FOR UPDATE".into(),
+            StatementForm::Known => "SELECT v.n FROM unnest($1::bigint[], $2::bytea[]) \
                 WITH ORDINALITY AS v(time, id, n) CROSS JOIN LATERAL (SELECT r.id FROM record r \
                 WHERE r.time = v.time AND r.id >= v.id ORDER BY r.time DESC, r.id LIMIT 1) b \
                 WHERE b.id = v.id"
                 .into(),
-            Form::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
+            StatementForm::Forbids => "SELECT f.key, r.body FROM unnest($1::bigint[]) AS v(key) \
                 CROSS JOIN LATERAL (SELECT f.key, f.time, f.id FROM forbid f WHERE f.key = v.key \
                 ORDER BY f.time DESC, f.id LIMIT 1) f CROSS JOIN LATERAL (SELECT r.body \
                 FROM record r WHERE r.time = f.time AND r.id = f.id LIMIT 1) r"
                 .into(),
-            Form::Slots => "SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) \
+            StatementForm::Slots => "SELECT v.n, r.time, r.id FROM unnest($1::bytea[], $2::int[]) \
                 WITH ORDINALITY AS v(author, kind, n) CROSS JOIN LATERAL (SELECT r.time, r.id \
                 FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
                 .into(),
-            Form::TermSlots => "SELECT v.n, t.time, t.id, r.body \
+            StatementForm::TermSlots => "SELECT v.n, t.time, t.id, r.body \
                 FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS v(term, kind, n) \
                 CROSS JOIN LATERAL (SELECT t.time, t.id FROM tag t WHERE t.term = v.term \
                 AND t.kind = v.kind OFFSET 0) t CROSS JOIN LATERAL (SELECT r.body FROM record r \
                 WHERE r.time = t.time AND r.id = t.id LIMIT 1) r"
                 .into(),
-            Form::Delete => "WITH gone AS (DELETE FROM record r USING \
+            StatementForm::Delete => "WITH gone AS (DELETE FROM record r USING \
                 unnest($1::bigint[], $2::bytea[]) AS v(time, id) WHERE r.time = v.time AND r.id = v.id \
                 RETURNING r.time, r.id, r.kind, r.terms), tags AS (DELETE FROM tag t USING \
                 (SELECT g.time, g.id, g.kind, unnest(g.terms) AS term FROM gone g) g \
                 WHERE t.term = g.term AND t.kind = g.kind AND t.time = g.time AND t.id = g.id) \
                 SELECT count(*) FROM gone"
                 .into(),
-            Form::DeleteListed => {
-                let delete = self.text(Form::Delete);
+            StatementForm::DeleteListed => {
+                let delete = self.text(StatementForm::Delete);
                 let (delete, count) = delete.split_at(delete.len() - COUNT_GONE.len());
                 debug_assert_eq!(count, COUNT_GONE);
                 format!(
@@ -116,33 +116,33 @@ impl Layout for Plain {
                      {LOWER_VALUES}{count}"
                 )
             }
-            Form::DeleteForbids => "DELETE FROM forbid WHERE id = ANY($1::bytea[])".into(),
-            Form::CopyRecords => {
+            StatementForm::DeleteForbids => "DELETE FROM forbid WHERE id = ANY($1::bytea[])".into(),
+            StatementForm::CopyRecords => {
                 "COPY record (seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY"
                     .into()
             }
-            Form::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
-            Form::AddForbids => "INSERT INTO forbid SELECT * FROM \
+            StatementForm::CopyTags => "COPY tag (term, time, kind, id) FROM STDIN BINARY".into(),
+            StatementForm::AddForbids => "INSERT INTO forbid SELECT * FROM \
                 unnest($1::bigint[], $2::bigint[], $3::bytea[])"
                 .into(),
-            Form::AddValues => "INSERT INTO label_value SELECT * FROM \
+            StatementForm::AddValues => "INSERT INTO label_value SELECT * FROM \
                 unnest($1::bigint[], $2::smallint[], $3::bytea[], $4::bigint[]) \
                 ON CONFLICT (term) DO UPDATE SET records = label_value.records + excluded.records"
                 .into(),
-            Form::Values => "SELECT term, value, records FROM label_value \
+            StatementForm::Values => "SELECT term, value, records FROM label_value \
                 WHERE name = $1 AND term > $2 ORDER BY term LIMIT $3"
                 .into(),
-            Form::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
+            StatementForm::Advance => "WITH s AS (UPDATE state SET seq = $1, records = $2 \
                 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
                 seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
                 .into(),
             // Without records, one row is still returned, for the line and its number.
-            Form::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
+            StatementForm::News => "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
                 (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
                 ORDER BY r.seq LIMIT $3) r ON true"
                 .into(),
-            Form::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
-            Form::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
+            StatementForm::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
+            StatementForm::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
         }
     }
 
@@ -289,12 +289,12 @@ const RECORD: &str = "r.time, r.id, r.body";
 /// The condition that excludes records stored after the query began.
 const SEEN: &str = " AND r.seq <= $6";
 
-/// Returns a statement for the next rows of `runs` index ranges together, in order. Each range is
+/// Returns a statement for the next rows of `ranges` index ranges together, in order. Each range is
 /// an arm of a union, read no further than the page needs. The rows have times from $1 to $2, lie
 /// behind ($3, $4), and number at most $5. The arrays $7 and $8 have each range's kind and value.
 fn page(
     value: Option<(&str, &str)>,
-    runs: usize,
+    ranges: usize,
     order: Order,
     table: &str,
     columns: &str,
@@ -302,17 +302,19 @@ fn page(
 ) -> String {
     let (behind, sorted) = behind(order);
     let behind = behind.replace("v.time", "$3::bigint").replace("v.id", "$4::bytea");
-    let arm = |run: usize| {
-        let value = value
-            .map_or(String::new(), |(column, of)| format!("r.{column} = ($8::{of}[])[{run}] AND "));
+    let arm = |range: usize| {
+        let value = value.map_or(String::new(), |(column, of)| {
+            format!("r.{column} = ($8::{of}[])[{range}] AND ")
+        });
         let kind =
-            if run == 0 { String::new() } else { format!("r.kind = ($7::int[])[{run}] AND ") };
+            if range == 0 { String::new() } else { format!("r.kind = ($7::int[])[{range}] AND ") };
         format!(
             "(SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2 \
              AND {behind}{more} ORDER BY {sorted} LIMIT $5)"
         )
     };
-    let arms: Vec<String> = if runs == 0 { vec![arm(0)] } else { (1..=runs).map(arm).collect() };
+    let arms: Vec<String> =
+        if ranges == 0 { vec![arm(0)] } else { (1..=ranges).map(arm).collect() };
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 

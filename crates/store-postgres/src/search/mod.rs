@@ -7,22 +7,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::query::Open;
+use hark_archive::query::UngatedQuery;
 use hark_archive::query::plan::Set;
-use hark_archive::{Order, Progress, Query, Record, Search, SearchError};
+use hark_archive::{Order, Query, Record, Search, SearchError, SearchProgress};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::layout::Form;
-use crate::line::Place;
-use crate::replica::Reading;
-use crate::session::{Fault, Session};
-use crate::terms::Terms;
-use crate::time::Key;
-use crate::{Inner, Nature};
-use walk::{Gathered, Pages, Walk};
+use crate::layout::StatementForm;
+use crate::line::TimelinePosition;
+use crate::replica::QuerySessions;
+use crate::session::{DatabaseSession, StatementError};
+use crate::terms::DatabaseTermHasher;
+use crate::time::IndexKey;
+use crate::{PostgresState, ShelfProperties};
+use walk::{GatherResult, IndexWalk, PageWalk};
 
 pub(crate) use several::Finders;
 
@@ -38,7 +38,7 @@ const FETCH_PARTS_MAX: usize = 4;
 const FETCH_MIN: usize = 16;
 /// Bytes of records that every search may keep between slices. Other records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
-/// Bytes of records that a search keeps if it gets a permit from `Inner::room`.
+/// Bytes of records that a search keeps if it gets a permit from `PostgresState::room`.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of these permits, for all searches together.
 pub(crate) const KEPT_ALL_BYTES: usize = 64 << 20;
@@ -46,7 +46,7 @@ pub(crate) const KEPT_ALL_BYTES: usize = 64 << 20;
 const CUT_VALUES_MAX: usize = 64;
 
 /// A query, and what is derived from it before it is run.
-pub(crate) struct Asked {
+pub(crate) struct SqlQuery {
     pub(crate) query: Query,
     /// The terms of each label condition's values. `None` if no index has these terms.
     pub(crate) terms: Vec<Option<Vec<i64>>>,
@@ -58,17 +58,29 @@ pub(crate) struct Asked {
     pub(crate) driver: Option<Set>,
 }
 
-impl Asked {
+impl SqlQuery {
     /// Returns the queries that replace a query which may have a gate.
-    pub(crate) fn opened(query: &Query, terms: &Terms, nature: Nature, seq: i64) -> Vec<Self> {
+    pub(crate) fn opened(
+        query: &Query,
+        terms: &DatabaseTermHasher,
+        nature: ShelfProperties,
+        seq: i64,
+    ) -> Vec<Self> {
         let mut query = query.clone();
         query.normalise();
-        let asked =
-            |Open { query, driver }| Self { driver, ..Self::new(&query, terms, nature, seq) };
+        let asked = |UngatedQuery { query, driver }| Self {
+            driver,
+            ..Self::new(&query, terms, nature, seq)
+        };
         query.opened().into_iter().map(asked).collect()
     }
 
-    pub(crate) fn new(query: &Query, terms: &Terms, nature: Nature, seq: i64) -> Self {
+    pub(crate) fn new(
+        query: &Query,
+        terms: &DatabaseTermHasher,
+        nature: ShelfProperties,
+        seq: i64,
+    ) -> Self {
         let mut query = query.clone();
         if nature.one_kind {
             query.kinds.get_or_insert_with(|| vec![0]);
@@ -131,36 +143,39 @@ impl Asked {
 /// The sessions on which a search runs its statements.
 pub(crate) trait Sessions {
     /// Calls `work` with a session, and again with another one if the first session is lost.
-    fn with<T>(&mut self, work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T, Fault>;
-}
-
-impl Sessions for Session {
     fn with<T>(
         &mut self,
-        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError>;
+}
+
+impl Sessions for DatabaseSession {
+    fn with<T>(
+        &mut self,
+        mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
         work(self)
     }
 }
 
 /// How a search finds its keys.
-enum Stage {
+enum SearchStage {
     /// The search is not planned yet.
     Start,
     /// A walk along index ranges finds the keys.
-    Walk(Box<Walk>),
+    Walk(Box<IndexWalk>),
     /// The search reads pages of keys together with their records.
-    Pages(Box<Pages>),
+    Pages(Box<PageWalk>),
     /// All keys are found.
     Found,
 }
 
 /// A search that runs on the sessions its caller passes in.
 pub(crate) struct Finder {
-    asked: Asked,
-    stage: Stage,
+    asked: SqlQuery,
+    stage: SearchStage,
     /// The next keys whose records are not fetched yet, in order.
-    keys: VecDeque<Key>,
+    keys: VecDeque<IndexKey>,
     /// Fetched records, in order; they come before the records of `keys`.
     bodies: VecDeque<Box<[u8]>>,
     /// The permit for the bytes of `bodies` between slices.
@@ -178,10 +193,10 @@ pub(crate) struct Finder {
 }
 
 impl Finder {
-    pub(crate) fn new(asked: Asked) -> Self {
+    pub(crate) fn new(asked: SqlQuery) -> Self {
         Self {
             asked,
-            stage: Stage::Start,
+            stage: SearchStage::Start,
             keys: VecDeque::new(),
             bodies: VecDeque::new(),
             room: None,
@@ -205,7 +220,7 @@ impl Finder {
 
     /// Whether there is nothing left to find or fetch.
     fn is_through(&self) -> bool {
-        matches!(self.stage, Stage::Found) && self.keys.is_empty()
+        matches!(self.stage, SearchStage::Found) && self.keys.is_empty()
     }
 
     /// Returns how many records are still wanted, with one more that shows whether more exist.
@@ -220,54 +235,62 @@ impl Finder {
     }
 
     /// Takes a step towards the next record. Returns false if no record is left.
-    fn step(&mut self, inner: &Inner, session: &mut Session) -> Result<bool, Fault> {
+    fn step(
+        &mut self,
+        inner: &PostgresState,
+        session: &mut DatabaseSession,
+    ) -> Result<bool, StatementError> {
         if !self.keys.is_empty() {
             self.fetch(inner, session)?;
             return Ok(true);
         }
         let (wanted, reach) = (self.wanted(), self.reach());
         match &mut self.stage {
-            Stage::Start => {
+            SearchStage::Start => {
                 self.stage = self.plan(session)?;
                 Ok(true)
             }
-            Stage::Walk(walk) => {
+            SearchStage::Walk(walk) => {
                 let before = walk.visited;
                 let parts = inner.parts();
                 let gathered = walk.gather(&self.asked, &parts, reach, &mut self.keys, session)?;
                 self.visited += walk.visited - before;
                 match gathered {
-                    Gathered::Some => {}
-                    Gathered::All => self.stage = Stage::Found,
-                    Gathered::Instead(at) => {
+                    GatherResult::Some => {}
+                    GatherResult::All => self.stage = SearchStage::Found,
+                    GatherResult::Instead(at) => {
                         self.asked.query.after = Some(at.position());
-                        (self.stage, self.by_value) = (Stage::Start, true);
+                        (self.stage, self.by_value) = (SearchStage::Start, true);
                     }
                 }
                 Ok(true)
             }
-            Stage::Pages(pages) => {
+            SearchStage::Pages(pages) => {
                 let (before, wanted) = (pages.visited, wanted.clamp(1, self.fetch_max));
                 let page = pages.next(&self.asked, &inner.parts(), wanted, session)?;
                 self.visited += pages.visited - before;
                 match page {
                     Some(page) => self.bodies.extend(page),
-                    None => self.stage = Stage::Found,
+                    None => self.stage = SearchStage::Found,
                 }
                 Ok(true)
             }
-            Stage::Found => Ok(false),
+            SearchStage::Found => Ok(false),
         }
     }
 
     /// Fetches the records of the next keys.
-    fn fetch(&mut self, inner: &Inner, session: &mut Session) -> Result<(), Fault> {
+    fn fetch(
+        &mut self,
+        inner: &PostgresState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
         let count = self.reach().clamp(1, self.fetch_max).min(self.keys.len());
-        let keys: Vec<Key> = self.keys.iter().take(count).copied().collect();
+        let keys: Vec<IndexKey> = self.keys.iter().take(count).copied().collect();
         let parts = inner.parts();
         let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
             // A part may have been dropped, or not have reached a lagging replica.
-            Err(Fault::Missing(_)) => self.rows(&keys, &|_| None, session)?,
+            Err(StatementError::Missing(_)) => self.rows(&keys, &|_| None, session)?,
             rows => rows?,
         };
         let mut found: Vec<(usize, &[u8])> =
@@ -284,10 +307,10 @@ impl Finder {
     /// the tables of single parts if at most [`FETCH_PARTS_MAX`] parts are concerned.
     fn rows(
         &self,
-        keys: &[Key],
-        part: &dyn Fn(&Key) -> Option<i64>,
-        session: &mut Session,
-    ) -> Result<Vec<(usize, Row)>, Fault> {
+        keys: &[IndexKey],
+        part: &dyn Fn(&IndexKey) -> Option<i64>,
+        session: &mut DatabaseSession,
+    ) -> Result<Vec<(usize, Row)>, StatementError> {
         let mut places: BTreeMap<Option<i64>, Vec<usize>> = BTreeMap::new();
         for (place, key) in keys.iter().enumerate() {
             places.entry(part(key)).or_default().push(place);
@@ -307,7 +330,7 @@ impl Finder {
         let calls: Vec<_> = places
             .keys()
             .zip(&values)
-            .map(|(part, values)| (Form::Bodies(*part), &values[..]))
+            .map(|(part, values)| (StatementForm::Bodies(*part), &values[..]))
             .collect();
         let answers = session.pipeline(&calls)?;
         let rows = places.values().zip(answers).flat_map(|(places, rows)| {
@@ -319,13 +342,13 @@ impl Finder {
     /// Runs the search for one slice, as [`Search::slice`] does.
     pub(crate) fn slice(
         &mut self,
-        inner: &Inner,
+        inner: &PostgresState,
         work: u64,
         sessions: &mut impl Sessions,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, Fault> {
+    ) -> Result<SearchProgress, StatementError> {
         if self.asked.query.is_void() {
-            return Ok(Progress::Done { more: false });
+            return Ok(SearchProgress::Done { more: false });
         }
         self.room = None;
         let start = self.visited;
@@ -333,7 +356,7 @@ impl Finder {
         loop {
             while let Some(body) = self.bodies.front() {
                 if self.told == self.asked.query.limit {
-                    return Ok(Progress::Done { more: true });
+                    return Ok(SearchProgress::Done { more: true });
                 }
                 if handed >= work.max(1) {
                     return Ok(self.rest(inner));
@@ -351,19 +374,19 @@ impl Finder {
                 }
             }
             if self.visited >= self.asked.query.budget {
-                return Ok(Progress::Exhausted);
+                return Ok(SearchProgress::Exhausted);
             }
             if self.visited - start >= work.max(1) {
                 return Ok(self.rest(inner));
             }
             if !sessions.with(|session| self.step(inner, session))? {
-                return Ok(Progress::Done { more: false });
+                return Ok(SearchProgress::Done { more: false });
             }
         }
     }
 
     /// Releases the records that exceed the bytes a search may keep until the next slice.
-    fn rest(&mut self, inner: &Inner) -> Progress {
+    fn rest(&mut self, inner: &PostgresState) -> SearchProgress {
         let (mut kept, bytes) = self.first(KEPT_BYTES_MAX);
         if bytes > KEPT_BYTES {
             self.room = Arc::clone(&inner.room).try_acquire_many_owned(bytes as u32).ok();
@@ -377,10 +400,10 @@ impl Finder {
         for body in self.bodies.drain(kept..).rev() {
             if let Ok(record) = Record::new(&body) {
                 let time = crate::time::to_db(record.time());
-                self.keys.push_front(Key { time, id: *record.id() });
+                self.keys.push_front(IndexKey { time, id: *record.id() });
             }
         }
-        Progress::Paused
+        SearchProgress::Paused
     }
 
     /// Returns how many of the next records fit in `bytes_max`, and how many bytes these have.
@@ -398,16 +421,20 @@ impl Finder {
 
 /// A search on pooled sessions.
 pub(crate) struct PooledSearch {
-    inner: Arc<Inner>,
-    reading: Reading,
+    inner: Arc<PostgresState>,
+    reading: QuerySessions,
     finders: Finders,
     seq: u64,
 }
 
 impl PooledSearch {
     /// Creates a search that runs the queries as of `place`.
-    pub(crate) fn new(inner: Arc<Inner>, asked: Vec<Asked>, place: Place) -> Self {
-        let reading = Reading::new(Arc::clone(&inner), place);
+    pub(crate) fn new(
+        inner: Arc<PostgresState>,
+        asked: Vec<SqlQuery>,
+        place: TimelinePosition,
+    ) -> Self {
+        let reading = QuerySessions::new(Arc::clone(&inner), place);
         Self { inner, reading, finders: Finders::new(asked), seq: place.own(place.seen) }
     }
 }
@@ -417,7 +444,7 @@ impl Search for PooledSearch {
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, SearchError> {
+    ) -> Result<SearchProgress, SearchError> {
         let Self { inner, reading, finders, .. } = self;
         let progress = finders.slice(inner, work, reading, sink);
         progress.map_err(|fault| SearchError::Failed(fault.to_string()))
@@ -438,13 +465,13 @@ impl Search for PooledSearch {
 
 /// Returns the records that match the query.
 fn matching<'a>(
-    asked: &Asked,
+    asked: &SqlQuery,
     bodies: impl Iterator<Item = &'a [u8]>,
-) -> Result<Vec<Box<[u8]>>, Fault> {
+) -> Result<Vec<Box<[u8]>>, StatementError> {
     let mut found = Vec::new();
     for body in bodies {
         let record = Record::new(body)
-            .map_err(|error| Fault::Refused(format!("a record is damaged: {error}")))?;
+            .map_err(|error| StatementError::Refused(format!("a record is damaged: {error}")))?;
         if asked.query.matches(&record) {
             found.push(body.into());
         }
@@ -453,7 +480,7 @@ fn matching<'a>(
 }
 
 /// Compares the positions of `key` and `other` in `order`.
-fn compare(order: Order, key: &Key, other: &Key) -> std::cmp::Ordering {
+fn compare(order: Order, key: &IndexKey, other: &IndexKey) -> std::cmp::Ordering {
     let times = match order {
         Order::NewestFirst => other.time.cmp(&key.time),
         Order::OldestFirst => key.time.cmp(&other.time),

@@ -8,11 +8,11 @@ use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::walk::{Value, Walk};
-use super::{Asked, FETCH_MAX, Finder, Stage, compare, matching};
-use crate::layout::Form;
-use crate::session::{Fault, Session};
-use crate::time::{Key, to_db};
+use super::walk::{IndexWalk, RangeValue};
+use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
+use crate::layout::StatementForm;
+use crate::session::{DatabaseSession, StatementError};
+use crate::time::{IndexKey, to_db};
 
 /// Most rows counted of a condition's values, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
@@ -25,15 +25,15 @@ const FEW_ALL: usize = 8_192;
 /// Most values whose ranges between excluded kinds are read at once.
 const GAPS_VALUES_MAX: usize = 4;
 /// Most ranges that are walked without first trying to walk all records by time.
-const RUNS_MAX: usize = 128;
+const RANGES_MAX: usize = 128;
 
 /// The values of a condition that has an index.
-enum Values<'a> {
+enum ConditionValues<'a> {
     Terms(Vec<i64>),
     Authors(Vec<&'a [u8]>),
 }
 
-impl Values<'_> {
+impl ConditionValues<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Terms(terms) => terms.len(),
@@ -48,14 +48,16 @@ impl Values<'_> {
         }
     }
 
-    fn form(&self, terms: Form, authors: Form) -> Form {
+    fn form(&self, terms: StatementForm, authors: StatementForm) -> StatementForm {
         if matches!(self, Self::Terms(_)) { terms } else { authors }
     }
 
-    fn value(&self, at: usize) -> Value {
+    fn value(&self, at: usize) -> RangeValue {
         match self {
-            Self::Terms(terms) => Value::Term(terms[at]),
-            Self::Authors(authors) => Value::Author(authors[at].try_into().unwrap_or_default()),
+            Self::Terms(terms) => RangeValue::Term(terms[at]),
+            Self::Authors(authors) => {
+                RangeValue::Author(authors[at].try_into().unwrap_or_default())
+            }
         }
     }
 
@@ -69,22 +71,25 @@ impl Values<'_> {
 }
 
 /// Returns the query's kinds in the database's type.
-fn kinds(asked: &Asked) -> Option<Vec<i32>> {
+fn kinds(asked: &SqlQuery) -> Option<Vec<i32>> {
     let kinds = asked.query.kinds.as_ref()?;
     Some(kinds.iter().map(|kind| kind.cast_signed()).collect())
 }
 
 impl Finder {
     /// Chooses the ranges to walk. A query for ids is run at once.
-    pub(super) fn plan(&mut self, session: &mut Session) -> Result<Stage, Fault> {
+    pub(super) fn plan(
+        &mut self,
+        session: &mut DatabaseSession,
+    ) -> Result<SearchStage, StatementError> {
         let asked = &self.asked;
         if let Some(ids) = &asked.query.ids {
             self.driver = Some(Set::Ids);
             let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
             // Records are read with their keys only if one fetch could return them all.
             let whole = ids.len() <= self.wanted().min(FETCH_MAX);
-            let rows = session.query(Form::Ids { whole }, &[&ids, &asked.seq])?;
-            let mut found: Vec<(Key, &Row)> =
+            let rows = session.query(StatementForm::Ids { whole }, &[&ids, &asked.seq])?;
+            let mut found: Vec<(IndexKey, &Row)> =
                 rows.iter().map(|row| (key(row.get(0), row.get(1)), row)).collect();
             found.retain(|(key, _)| lies_ahead(asked, key));
             found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
@@ -95,7 +100,7 @@ impl Finder {
             } else {
                 self.keys = found.into_iter().map(|(key, _)| key).collect();
             }
-            return Ok(Stage::Found);
+            return Ok(SearchStage::Found);
         }
         let (kinds, mut visited) = (kinds(asked), 0);
         let set = choose(asked, session, &mut visited)?;
@@ -103,19 +108,20 @@ impl Finder {
         let walk = match values {
             None => plain(asked, kinds.as_deref()),
             Some((set, values)) => {
-                let runs = values.len() * kinds.as_ref().map_or(3, Vec::len);
+                let ranges = values.len() * kinds.as_ref().map_or(3, Vec::len);
                 let walks = set == Set::Authors
-                    && runs > RUNS_MAX
+                    && ranges > RANGES_MAX
                     && !self.by_value
                     && asked.driver.is_none();
                 if walks {
-                    plain(asked, kinds.as_deref()).or_instead(runs as u64)
+                    plain(asked, kinds.as_deref()).or_instead(ranges as u64)
                 } else if let Some(kinds) =
-                    kinds.as_ref().filter(|kinds| kinds.len() <= KINDS_MAX && runs <= RUNS_MAX)
+                    kinds.as_ref().filter(|kinds| kinds.len() <= KINDS_MAX && ranges <= RANGES_MAX)
                 {
                     let each = (0..values.len()).map(|at| values.value(at));
-                    let runs = each.flat_map(|value| kinds.iter().map(move |kind| (value, *kind)));
-                    Walk::new(set, runs.collect(), Vec::new(), asked)
+                    let ranges =
+                        each.flat_map(|value| kinds.iter().map(move |kind| (value, *kind)));
+                    IndexWalk::new(set, ranges.collect(), Vec::new(), asked)
                 } else {
                     by_kind(asked, set, &values, kinds.as_deref(), session, &mut visited)?
                 }
@@ -124,54 +130,58 @@ impl Finder {
         self.driver = Some(walk.set);
         self.visited += visited;
         Ok(match walk.pages(asked) {
-            Some(pages) => Stage::Pages(Box::new(pages)),
-            None => Stage::Walk(Box::new(walk)),
+            Some(pages) => SearchStage::Pages(Box::new(pages)),
+            None => SearchStage::Walk(Box::new(walk)),
         })
     }
 }
 
-fn key(time: i64, id: &[u8]) -> Key {
-    Key { time, id: id.try_into().unwrap_or_default() }
+fn key(time: i64, id: &[u8]) -> IndexKey {
+    IndexKey { time, id: id.try_into().unwrap_or_default() }
 }
 
 /// Whether a key lies within the query's times and behind the query's cursor.
-fn lies_ahead(asked: &Asked, key: &Key) -> bool {
+fn lies_ahead(asked: &SqlQuery, key: &IndexKey) -> bool {
     let query = &asked.query;
-    let after = query.after.map(|after| Key { time: to_db(after.time), id: after.id });
+    let after = query.after.map(|after| IndexKey { time: to_db(after.time), id: after.id });
     to_db(query.from) <= key.time
         && key.time <= to_db(query.to)
         && after.is_none_or(|after| compare(query.order, &after, key).is_lt())
 }
 
 /// Returns a walk along the kinds, or along all times if no kinds are given.
-fn plain(asked: &Asked, kinds: Option<&[i32]>) -> Walk {
+fn plain(asked: &SqlQuery, kinds: Option<&[i32]>) -> IndexWalk {
     match kinds {
         Some(kinds) => {
-            let runs = kinds.iter().map(|kind| (Value::Kind, *kind)).collect();
-            Walk::new(Set::Kinds, runs, Vec::new(), asked)
+            let ranges = kinds.iter().map(|kind| (RangeValue::Kind, *kind)).collect();
+            IndexWalk::new(Set::Kinds, ranges, Vec::new(), asked)
         }
-        None => Walk::new(Set::Time, vec![(Value::Any, 0)], Vec::new(), asked),
+        None => IndexWalk::new(Set::Time, vec![(RangeValue::Any, 0)], Vec::new(), asked),
     }
 }
 
-fn values(asked: &Asked, set: Set) -> Option<Values<'_>> {
+fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> {
     match set {
-        Set::Label(at) => asked.terms.get(at)?.clone().map(Values::Terms),
+        Set::Label(at) => asked.terms.get(at)?.clone().map(ConditionValues::Terms),
         Set::Authors => {
             let authors = asked.query.authors.as_ref()?;
-            Some(Values::Authors(authors.iter().map(|author| &author[..]).collect()))
+            Some(ConditionValues::Authors(authors.iter().map(|author| &author[..]).collect()))
         }
         Set::Ids | Set::Kinds | Set::Time => None,
     }
 }
 
 /// Returns the indexed condition that the fewest records meet.
-fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Option<Set>, Fault> {
+fn choose(
+    asked: &SqlQuery,
+    session: &mut DatabaseSession,
+    visited: &mut u64,
+) -> Result<Option<Set>, StatementError> {
     if asked.driver.is_some() {
         return Ok(asked.driver);
     }
     let labels = (0..asked.terms.len()).map(Set::Label);
-    let mut sets: Vec<(Set, Values<'_>)> =
+    let mut sets: Vec<(Set, ConditionValues<'_>)> =
         labels.chain([Set::Authors]).filter_map(|set| Some((set, values(asked, set)?))).collect();
     let is_common = |set: &Set| matches!(set, Set::Label(at) if asked.common[*at]);
     if sets.iter().any(|(set, _)| !is_common(set)) {
@@ -180,7 +190,7 @@ fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Opt
     if sets.len() < 2 {
         return Ok(sets.first().map(|(set, _)| *set));
     }
-    let bound = |values: &Values<'_>| {
+    let bound = |values: &ConditionValues<'_>| {
         (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16)
     };
     let bounds: Vec<i64> = sets.iter().map(|(_, values)| bound(values)).collect();
@@ -194,9 +204,9 @@ fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Opt
             None => vec![v.array(), bound],
         })
         .collect();
-    let form = |v: &Values<'_>| match &gaps {
-        Some(_) => v.form(Form::TermSizeBut, Form::AuthorSizeBut),
-        None => v.form(Form::TermSize, Form::AuthorSize),
+    let form = |v: &ConditionValues<'_>| match &gaps {
+        Some(_) => v.form(StatementForm::TermSizeBut, StatementForm::AuthorSizeBut),
+        None => v.form(StatementForm::TermSize, StatementForm::AuthorSize),
     };
     let calls: Vec<_> =
         sets.iter().zip(&given).map(|((_, v), given)| (form(v), &given[..])).collect();
@@ -215,52 +225,52 @@ fn choose(asked: &Asked, session: &mut Session, visited: &mut u64) -> Result<Opt
 /// Returns a walk for values without kinds, or with many kinds. Values with few rows are read at
 /// once, other values kind by kind.
 fn by_kind(
-    asked: &Asked,
+    asked: &SqlQuery,
     set: Set,
-    values: &Values<'_>,
+    values: &ConditionValues<'_>,
     kinds: Option<&[i32]>,
-    session: &mut Session,
+    session: &mut DatabaseSession,
     visited: &mut u64,
-) -> Result<Walk, Fault> {
+) -> Result<IndexWalk, StatementError> {
     let hidden = |kind: i32| asked.query.not_kinds.contains(&kind.cast_unsigned());
     let wanted = |kind: &i32| kinds.is_none_or(|kinds| kinds.contains(kind)) && !hidden(*kind);
     let few = (FEW_ALL / values.len().max(1)).clamp(FEW_MIN, FEW_MAX);
     let found = few_of(asked, values, few, session)?;
     *visited += found.len() as u64 + values.len() as u64 / 4;
     let mut counts = vec![0; values.len()];
-    for Few { n, .. } in &found {
+    for FirstRow { n, .. } in &found {
         counts[*n] += 1;
     }
     let n = |row: &tokio_postgres::Row| row.get::<_, i64>(0) as usize - 1;
     let mut known = Vec::new();
-    for Few { n, key, kind } in found {
+    for FirstRow { n, key, kind } in found {
         if counts[n] < few && wanted(&kind) && lies_ahead(asked, &key) {
             known.push(key);
         }
     }
     let many: Vec<usize> = (0..values.len()).filter(|&at| counts[at] >= few).collect();
-    let mut runs = Vec::new();
+    let mut ranges = Vec::new();
     if !many.is_empty() {
         let some = values.some(&many);
-        let form = values.form(Form::TermKinds, Form::AuthorKinds);
+        let form = values.form(StatementForm::TermKinds, StatementForm::AuthorKinds);
         let rows = session.query(form, &[some.array()])?;
         let found = rows.iter().map(|row| (n(row), row.get::<_, i32>(1)));
         let found: Vec<_> = found.filter(|(_, kind)| !hidden(*kind)).collect();
         *visited += found.len() as u64;
-        runs.extend(
+        ranges.extend(
             found
                 .into_iter()
                 .filter(|(_, kind)| wanted(kind))
                 .map(|(n, kind)| (values.value(many[n]), kind)),
         );
     }
-    Ok(Walk::new(set, runs, known, asked))
+    Ok(IndexWalk::new(set, ranges, known, asked))
 }
 
 /// One of the first few rows of a value.
-struct Few {
+struct FirstRow {
     n: usize,
-    key: Key,
+    key: IndexKey,
     kind: i32,
 }
 
@@ -270,14 +280,14 @@ struct Few {
 /// this is done only for values that have excluded rows among their first few rows, and may have
 /// more rows behind these. The counts are the same.
 fn few_of(
-    asked: &Asked,
-    values: &Values<'_>,
+    asked: &SqlQuery,
+    values: &ConditionValues<'_>,
     few: usize,
-    session: &mut Session,
-) -> Result<Vec<Few>, Fault> {
+    session: &mut DatabaseSession,
+) -> Result<Vec<FirstRow>, StatementError> {
     let few_max = i64::from(few as u32);
-    let read = |rows: &[Row]| -> Vec<Few> {
-        let one = |row: &Row| Few {
+    let read = |rows: &[Row]| -> Vec<FirstRow> {
+        let one = |row: &Row| FirstRow {
             n: row.get::<_, i64>(0) as usize - 1,
             key: key(row.get(1), row.get(2)),
             kind: row.get(3),
@@ -285,19 +295,19 @@ fn few_of(
         rows.iter().map(one).collect()
     };
     let Some((firsts, lasts)) = asked.gaps() else {
-        let form = values.form(Form::TermFew, Form::AuthorFew);
+        let form = values.form(StatementForm::TermFew, StatementForm::AuthorFew);
         return Ok(read(&session.query(form, &[values.array(), &few_max])?));
     };
-    let between = values.form(Form::TermFewBut, Form::AuthorFewBut);
+    let between = values.form(StatementForm::TermFewBut, StatementForm::AuthorFewBut);
     if values.len() <= GAPS_VALUES_MAX {
         let rows = session.query(between, &[values.array(), &few_max, &firsts, &lasts])?;
         return Ok(read(&rows));
     }
-    let form = values.form(Form::TermFew, Form::AuthorFew);
+    let form = values.form(StatementForm::TermFew, StatementForm::AuthorFew);
     let mut found = read(&session.query(form, &[values.array(), &few_max])?);
     let hidden = |kind: i32| asked.query.not_kinds.contains(&kind.cast_unsigned());
     let (mut counts, mut dim) = (vec![0; values.len()], vec![false; values.len()]);
-    for Few { n, kind, .. } in &found {
+    for FirstRow { n, kind, .. } in &found {
         counts[*n] += 1;
         dim[*n] |= hidden(*kind);
     }
@@ -306,7 +316,7 @@ fn few_of(
     if !again.is_empty() {
         let some = values.some(&again);
         let rows = session.query(between, &[some.array(), &few_max, &firsts, &lasts])?;
-        found.extend(read(&rows).into_iter().map(|one| Few { n: again[one.n], ..one }));
+        found.extend(read(&rows).into_iter().map(|one| FirstRow { n: again[one.n], ..one }));
     }
     Ok(found)
 }

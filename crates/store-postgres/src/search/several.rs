@@ -4,12 +4,12 @@
 use std::ops::ControlFlow;
 
 use hark_archive::query::plan::Set;
-use hark_archive::{Progress, Record};
+use hark_archive::{Record, SearchProgress};
 
-use super::{Asked, Finder, Sessions, compare};
-use crate::Inner;
-use crate::session::Fault;
-use crate::time::{Key, to_db};
+use super::{Finder, Sessions, SqlQuery, compare};
+use crate::PostgresState;
+use crate::session::StatementError;
+use crate::time::{IndexKey, to_db};
 
 /// Searches whose answers are merged.
 pub(crate) struct Finders {
@@ -18,7 +18,7 @@ pub(crate) struct Finders {
 }
 
 impl Finders {
-    pub(crate) fn new(asked: Vec<Asked>) -> Self {
+    pub(crate) fn new(asked: Vec<SqlQuery>) -> Self {
         let some = asked.into_iter().filter(|asked| !asked.query.is_void());
         Self { all: some.map(Finder::new).collect(), told: 0 }
     }
@@ -34,13 +34,13 @@ impl Finders {
     /// As [`Search::slice`](hark_archive::Search::slice).
     pub(crate) fn slice(
         &mut self,
-        inner: &Inner,
+        inner: &PostgresState,
         work: u64,
         sessions: &mut impl Sessions,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, Fault> {
+    ) -> Result<SearchProgress, StatementError> {
         match &mut self.all[..] {
-            [] => Ok(Progress::Done { more: false }),
+            [] => Ok(SearchProgress::Done { more: false }),
             [one] => one.slice(inner, work, sessions, sink),
             [first, ..] => {
                 let (limit, budget) = (first.asked.query.limit, first.asked.query.budget);
@@ -51,12 +51,12 @@ impl Finders {
 
     fn merged(
         &mut self,
-        inner: &Inner,
+        inner: &PostgresState,
         work: u64,
         (limit, budget): (usize, u64),
         sessions: &mut impl Sessions,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress, Fault> {
+    ) -> Result<SearchProgress, StatementError> {
         let start = self.visited();
         let mut handed = 0;
         for finder in &mut self.all {
@@ -69,7 +69,7 @@ impl Finders {
                 if !finder.bodies.is_empty() || finder.is_through() {
                     at += 1;
                 } else if self.visited() >= budget {
-                    return Ok(Progress::Exhausted);
+                    return Ok(SearchProgress::Exhausted);
                 } else if self.visited() - start >= work {
                     return Ok(self.rest(inner));
                 } else if let Some(finder) = self.all.get_mut(at)
@@ -86,9 +86,9 @@ impl Finders {
                 // Bytes that are no record come first, and are skipped below.
                 (a, b) => a.is_some().cmp(&b.is_some()),
             });
-            let Some((at, _)) = next else { return Ok(Progress::Done { more: false }) };
+            let Some((at, _)) = next else { return Ok(SearchProgress::Done { more: false }) };
             if self.told == limit {
-                return Ok(Progress::Done { more: true });
+                return Ok(SearchProgress::Done { more: true });
             }
             if handed >= work {
                 return Ok(self.rest(inner));
@@ -105,15 +105,15 @@ impl Finders {
         }
     }
 
-    fn rest(&mut self, inner: &Inner) -> Progress {
+    fn rest(&mut self, inner: &PostgresState) -> SearchProgress {
         for finder in &mut self.all {
             finder.rest(inner);
         }
-        Progress::Paused
+        SearchProgress::Paused
     }
 }
 
-fn key(body: &[u8]) -> Option<Key> {
+fn key(body: &[u8]) -> Option<IndexKey> {
     let record = Record::new(body).ok()?;
-    Some(Key { time: to_db(record.time()), id: *record.id() })
+    Some(IndexKey { time: to_db(record.time()), id: *record.id() })
 }

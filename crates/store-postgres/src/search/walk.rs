@@ -1,4 +1,4 @@
-//! Walks index ranges, one for each value and kind of the query. [`Run`] is such a range.
+//! Walks index ranges, one for each value and kind of the query. [`IndexRange`] is such a range.
 //!
 //! A union of many ranges is read a few keys per range at a time. The merged keys are complete up
 //! to the frontier: the earliest of the last keys read from ranges that may have more. A range is
@@ -14,11 +14,11 @@ use hark_codec::record::Key as Author;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::{Asked, compare, matching};
-use crate::layout::Form;
+use super::{SqlQuery, compare, matching};
+use crate::layout::StatementForm;
 use crate::parts::Parts;
-use crate::session::{Fault, Session};
-use crate::time::{Key, to_db};
+use crate::session::{DatabaseSession, StatementError};
+use crate::time::{IndexKey, to_db};
 
 /// Least and most keys read from a range at a time.
 const ASK_MIN: usize = 4;
@@ -26,7 +26,7 @@ const ASK_MAX: usize = 1_000;
 /// Keys read from all ranges together at first. Every further read of a range is a round trip.
 const ASK_ALL: usize = 2_048;
 /// Most ranges that are read as pages.
-const PAGE_RUNS_MAX: usize = 10;
+const PAGE_RANGES_MAX: usize = 10;
 /// The factor by which each window is wider than the window before it.
 const WIDEN: usize = 3;
 /// Keys walked before deciding whether to continue past other authors' records.
@@ -34,7 +34,7 @@ const TRIAL: u64 = 256;
 
 /// What the keys of an index range have in common, besides their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum RangeValue {
     Term(i64),
     Author(Author),
     /// Nothing: the range has all records of the kind.
@@ -45,25 +45,25 @@ pub(super) enum Value {
 
 /// An index range: the ordered keys of one value and kind.
 #[derive(Debug)]
-struct Run {
-    value: Value,
+struct IndexRange {
+    value: RangeValue,
     kind: i32,
-    keys: VecDeque<Key>,
+    keys: VecDeque<IndexKey>,
     /// The last key read. `None` if the range is read from the start of the window.
-    at: Option<Key>,
+    at: Option<IndexKey>,
     /// Whether the range may have more keys in the window.
     more: bool,
     /// How many keys to read next from the range.
     ask: usize,
 }
 
-pub(super) struct Walk {
+pub(super) struct IndexWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
-    runs: Vec<Run>,
+    ranges: Vec<IndexRange>,
     /// Keys that are known already, in order.
-    known: VecDeque<Key>,
-    windows: Windows,
+    known: VecDeque<IndexKey>,
+    windows: TimeWindows,
     /// For a walk past other authors' records: how many ranges could be walked instead.
     instead: Option<u64>,
     walked: u64,
@@ -71,20 +71,20 @@ pub(super) struct Walk {
 }
 
 /// The times of a query, window by window.
-struct Windows {
+struct TimeWindows {
     /// The times that no window has covered; both bounds are inclusive.
     rest: Option<(i64, i64)>,
     /// The current window; both bounds are inclusive.
     now: (i64, i64),
     parts: usize,
     /// The key behind which the first window begins.
-    after: Option<Key>,
+    after: Option<IndexKey>,
 }
 
-impl Windows {
-    fn of(asked: &Asked) -> Self {
+impl TimeWindows {
+    fn of(asked: &SqlQuery) -> Self {
         let query = &asked.query;
-        let after = query.after.map(|at| Key { time: to_db(at.time), id: at.id });
+        let after = query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id });
         let (mut from, mut to) = (to_db(query.from), to_db(query.to));
         if let Some(after) = &after {
             match query.order {
@@ -110,7 +110,7 @@ impl Windows {
     }
 
     /// Returns the key behind which the current window begins. `None` if the window is read whole.
-    fn begins_behind(&mut self, order: Order) -> Option<Key> {
+    fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
         let edge = self.edge(order);
         self.after.take().filter(|after| after.time == edge)
     }
@@ -122,26 +122,26 @@ impl Windows {
 }
 
 /// A few index ranges that PostgreSQL merges, returning the records with their keys.
-pub(super) struct Pages {
+pub(super) struct PageWalk {
     pub(super) visited: u64,
-    runs: Vec<(Value, i32)>,
-    windows: Windows,
+    ranges: Vec<(RangeValue, i32)>,
+    windows: TimeWindows,
     /// Whether the current window may have more keys. `at` is the last key read; `None` if the
     /// window is read from its start. Both change only when a page has arrived, so that a page that
     /// failed can be requested again.
     open: bool,
-    at: Option<Key>,
+    at: Option<IndexKey>,
 }
 
-impl Pages {
+impl PageWalk {
     /// Reads up to `wanted` records and returns those that match. `None` if no record is left.
     pub(super) fn next(
         &mut self,
-        asked: &Asked,
+        asked: &SqlQuery,
         parts: &Parts,
         wanted: usize,
-        session: &mut Session,
-    ) -> Result<Option<Vec<Box<[u8]>>>, Fault> {
+        session: &mut DatabaseSession,
+    ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
         let order = asked.query.order;
         if !self.open {
             if !self.windows.next(order, parts) {
@@ -159,14 +159,14 @@ impl Pages {
         let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
         let rows = match self.read(asked, behind, wanted, part, session) {
             // The part may have been dropped, or not have reached a lagging replica.
-            Err(Fault::Missing(_)) if part.is_some() => {
+            Err(StatementError::Missing(_)) if part.is_some() => {
                 self.read(asked, behind, wanted, None, session)?
             }
             rows => rows?,
         };
         let key = |row: &Row| {
             let id: &[u8] = row.get(1);
-            Key { time: row.get(0), id: id.try_into().unwrap_or_default() }
+            IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
         };
         // A record with two of the values comes twice. A record stored after the query began has
         // no body.
@@ -180,47 +180,49 @@ impl Pages {
 
     fn read(
         &self,
-        asked: &Asked,
+        asked: &SqlQuery,
         (time, id): (i64, &[u8]),
         wanted: usize,
         part: Option<i64>,
-        session: &mut Session,
-    ) -> Result<Vec<Row>, Fault> {
-        let (order, count) = (asked.query.order, self.runs.len());
-        let kinds: Vec<i32> = self.runs.iter().map(|(_, kind)| *kind).collect();
+        session: &mut DatabaseSession,
+    ) -> Result<Vec<Row>, StatementError> {
+        let (order, count) = (asked.query.order, self.ranges.len());
+        let kinds: Vec<i32> = self.ranges.iter().map(|(_, kind)| *kind).collect();
         let terms: Vec<i64> = self
-            .runs
+            .ranges
             .iter()
-            .filter_map(|(value, _)| if let Value::Term(term) = value { Some(*term) } else { None })
+            .filter_map(
+                |(value, _)| if let RangeValue::Term(term) = value { Some(*term) } else { None },
+            )
             .collect();
-        let authors: Vec<&[u8]> =
-            self.runs
-                .iter()
-                .filter_map(|(value, _)| {
-                    if let Value::Author(author) = value { Some(&author[..]) } else { None }
-                })
-                .collect();
+        let authors: Vec<&[u8]> = self
+            .ranges
+            .iter()
+            .filter_map(|(value, _)| {
+                if let RangeValue::Author(author) = value { Some(&author[..]) } else { None }
+            })
+            .collect();
         let ((lo, hi), limit) = (self.windows.now, i64::from(wanted as u32));
         let not_kinds = asked.not_kinds();
         let mut values: Vec<&(dyn ToSql + Sync)> =
             vec![&lo, &hi, &time, &id, &limit, &asked.seq, &kinds];
-        let form = match self.runs[0].0 {
-            Value::Term(_) => {
+        let form = match self.ranges[0].0 {
+            RangeValue::Term(_) => {
                 values.push(&terms);
-                Form::TermPage(order, count, part)
+                StatementForm::TermPage(order, count, part)
             }
-            Value::Author(_) => {
+            RangeValue::Author(_) => {
                 values.push(&authors);
-                Form::AuthorPage(order, count)
+                StatementForm::AuthorPage(order, count)
             }
-            Value::Kind => Form::KindPage(order, count),
-            Value::Any => {
+            RangeValue::Kind => StatementForm::KindPage(order, count),
+            RangeValue::Any => {
                 values.pop();
                 if not_kinds.is_empty() {
-                    Form::TimePage(order)
+                    StatementForm::TimePage(order)
                 } else {
                     values.push(&not_kinds);
-                    Form::TimePageBut(order)
+                    StatementForm::TimePageBut(order)
                 }
             }
         };
@@ -228,28 +230,28 @@ impl Pages {
     }
 }
 
-/// The result of [`Walk::gather`].
-pub(super) enum Gathered {
+/// The result of [`IndexWalk::gather`].
+pub(super) enum GatherResult {
     /// More keys may exist.
     Some,
     /// No keys are left.
     All,
     /// Behind this key, it is cheaper to walk the ranges of single values.
-    Instead(Key),
+    Instead(IndexKey),
 }
 
-impl Walk {
-    /// Creates a walk along `runs`, with the keys of the same set that are `known` already.
+impl IndexWalk {
+    /// Creates a walk along `ranges`, with the keys of the same set that are `known` already.
     pub(super) fn new(
         set: Set,
-        runs: Vec<(Value, i32)>,
-        mut known: Vec<Key>,
-        asked: &Asked,
+        ranges: Vec<(RangeValue, i32)>,
+        mut known: Vec<IndexKey>,
+        asked: &SqlQuery,
     ) -> Self {
         let query = &asked.query;
         known.sort_unstable_by(|a, b| compare(query.order, a, b));
         known.dedup();
-        let run = |(value, kind)| Run {
+        let range = |(value, kind)| IndexRange {
             value,
             kind,
             keys: VecDeque::new(),
@@ -260,46 +262,46 @@ impl Walk {
         Self {
             set,
             visited: 0,
-            runs: runs.into_iter().map(run).collect(),
+            ranges: ranges.into_iter().map(range).collect(),
             known: known.into(),
-            windows: Windows::of(asked),
+            windows: TimeWindows::of(asked),
             instead: None,
             walked: 0,
             matched: 0,
         }
     }
 
-    /// Makes the walk pass other authors' records while that is cheaper than `runs` ranges.
-    pub(super) fn or_instead(mut self, runs: u64) -> Self {
-        self.instead = Some(runs);
+    /// Makes the walk pass other authors' records while that is cheaper than `ranges` ranges.
+    pub(super) fn or_instead(mut self, ranges: u64) -> Self {
+        self.instead = Some(ranges);
         self
     }
 
     /// Appends the next keys, if any are left, to `out`.
     pub(super) fn gather(
         &mut self,
-        asked: &Asked,
+        asked: &SqlQuery,
         parts: &Parts,
         wanted: usize,
-        out: &mut VecDeque<Key>,
-        session: &mut Session,
-    ) -> Result<Gathered, Fault> {
+        out: &mut VecDeque<IndexKey>,
+        session: &mut DatabaseSession,
+    ) -> Result<GatherResult, StatementError> {
         let order = asked.query.order;
         let wanted = wanted.clamp(1, ASK_MAX);
-        if self.runs.is_empty() {
+        if self.ranges.is_empty() {
             out.extend(self.known.drain(..));
-            return Ok(Gathered::All);
+            return Ok(GatherResult::All);
         }
-        let open = self.runs.iter().any(|run| run.more || !run.keys.is_empty());
+        let open = self.ranges.iter().any(|range| range.more || !range.keys.is_empty());
         if !open && !self.begin_window(asked, parts, wanted) {
             out.extend(self.known.drain(..));
-            return Ok(Gathered::All);
+            return Ok(GatherResult::All);
         }
         self.read(asked, wanted, session)?;
-        let frontier = self.runs.iter().filter(|run| run.more).filter_map(|run| run.at);
+        let frontier = self.ranges.iter().filter(|range| range.more).filter_map(|range| range.at);
         let frontier = frontier.min_by(|a, b| compare(order, a, b));
         let window = self.windows.now;
-        let within = |key: &Key| match frontier {
+        let within = |key: &IndexKey| match frontier {
             Some(frontier) => compare(order, key, &frontier).is_le(),
             None => match order {
                 Order::NewestFirst => key.time >= window.0,
@@ -307,9 +309,9 @@ impl Walk {
             },
         };
         let mut found = Vec::new();
-        for run in &mut self.runs {
-            let count = run.keys.partition_point(within);
-            found.extend(run.keys.drain(..count));
+        for range in &mut self.ranges {
+            let count = range.keys.partition_point(within);
+            found.extend(range.keys.drain(..count));
         }
         let count = self.known.partition_point(within);
         found.extend(self.known.drain(..count));
@@ -317,92 +319,99 @@ impl Walk {
         found.dedup();
         out.extend(found);
         Ok(match frontier {
-            Some(at) if self.is_dear(wanted) => Gathered::Instead(at),
-            _ => Gathered::Some,
+            Some(at) if self.is_dear(wanted) => GatherResult::Instead(at),
+            _ => GatherResult::Some,
         })
     }
 
     /// Moves to the next window. Returns false if no window is left.
-    fn begin_window(&mut self, asked: &Asked, parts: &Parts, wanted: usize) -> bool {
+    fn begin_window(&mut self, asked: &SqlQuery, parts: &Parts, wanted: usize) -> bool {
         if !self.windows.next(asked.query.order, parts) {
             return false;
         }
         let at = self.windows.begins_behind(asked.query.order);
         let ask = match self.instead {
-            Some(_) => TRIAL as usize / self.runs.len(),
-            None => (wanted * 2).max(ASK_ALL) / self.runs.len(),
+            Some(_) => TRIAL as usize / self.ranges.len(),
+            None => (wanted * 2).max(ASK_ALL) / self.ranges.len(),
         };
         let ask = ask.clamp(ASK_MIN, wanted.max(ASK_MIN));
-        for run in &mut self.runs {
-            (run.at, run.more, run.ask) = (at, true, ask);
+        for range in &mut self.ranges {
+            (range.at, range.more, range.ask) = (at, true, ask);
         }
         true
     }
 
     /// Converts the walk to pages, if it has few ranges and all of their records are wanted.
-    pub(super) fn pages(&self, asked: &Asked) -> Option<Pages> {
-        let few = (1..=PAGE_RUNS_MAX).contains(&self.runs.len()) && self.known.is_empty();
+    pub(super) fn pages(&self, asked: &SqlQuery) -> Option<PageWalk> {
+        let few = (1..=PAGE_RANGES_MAX).contains(&self.ranges.len()) && self.known.is_empty();
         // Nearly all records meet a common condition, so hardly any record is fetched in vain.
         let labels =
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());
         let driven = usize::from(matches!(self.set, Set::Label(_) | Set::Authors));
-        (few && self.instead.is_none() && conditions == driven).then(|| Pages {
-            runs: self.runs.iter().map(|run| (run.value, run.kind)).collect(),
+        (few && self.instead.is_none() && conditions == driven).then(|| PageWalk {
+            ranges: self.ranges.iter().map(|range| (range.value, range.kind)).collect(),
             visited: 0,
-            windows: Windows::of(asked),
+            windows: TimeWindows::of(asked),
             open: false,
             at: None,
         })
     }
 
     /// Reads the next keys of the ranges whose keys are used up.
-    fn read(&mut self, asked: &Asked, wanted: usize, session: &mut Session) -> Result<(), Fault> {
-        let due: Vec<usize> = (0..self.runs.len())
-            .filter(|&at| self.runs[at].more && self.runs[at].keys.is_empty())
+    fn read(
+        &mut self,
+        asked: &SqlQuery,
+        wanted: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let due: Vec<usize> = (0..self.ranges.len())
+            .filter(|&at| self.ranges[at].more && self.ranges[at].keys.is_empty())
             .collect();
-        let Some(ask) = due.iter().map(|&at| self.runs[at].ask).max() else { return Ok(()) };
-        let runs = || due.iter().map(|&at| &self.runs[at]);
-        let kinds: Vec<i32> = runs().map(|run| run.kind).collect();
+        let Some(ask) = due.iter().map(|&at| self.ranges[at].ask).max() else { return Ok(()) };
+        let ranges = || due.iter().map(|&at| &self.ranges[at]);
+        let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
         let (lo, hi) = self.windows.now;
         let (order, limit) = (asked.query.order, i64::from(ask as u32));
         // All ids lie behind an empty one.
         let edge = if order == Order::NewestFirst { hi } else { lo };
-        let times: Vec<i64> = runs().map(|run| run.at.map_or(edge, |at| at.time)).collect();
+        let times: Vec<i64> = ranges().map(|range| range.at.map_or(edge, |at| at.time)).collect();
         let ids: Vec<&[u8]> =
-            runs().map(|run| run.at.as_ref().map_or(&[][..], |at| &at.id[..])).collect();
+            ranges().map(|range| range.at.as_ref().map_or(&[][..], |at| &at.id[..])).collect();
         let head: [&(dyn ToSql + Sync); 5] = [&kinds, &times, &ids, &lo, &hi];
         let mut with_author = false;
-        let rows = match self.runs[due[0]].value {
-            Value::Term(_) => {
-                let term = |run: &Run| if let Value::Term(term) = run.value { term } else { 0 };
-                let terms: Vec<i64> = runs().map(term).collect();
+        let rows = match self.ranges[due[0]].value {
+            RangeValue::Term(_) => {
+                let term = |range: &IndexRange| {
+                    if let RangeValue::Term(term) = range.value { term } else { 0 }
+                };
+                let terms: Vec<i64> = ranges().map(term).collect();
                 let rest: [&(dyn ToSql + Sync); 2] = [&terms, &limit];
-                session.query(Form::TermKeys(order), &[&head[..], &rest].concat())?
+                session.query(StatementForm::TermKeys(order), &[&head[..], &rest].concat())?
             }
-            Value::Author(_) => {
-                let author = |run| match run {
-                    &Run { value: Value::Author(author), .. } => author,
+            RangeValue::Author(_) => {
+                let author = |range| match range {
+                    &IndexRange { value: RangeValue::Author(author), .. } => author,
                     _ => [0; 32],
                 };
-                let authors: Vec<Author> = runs().map(author).collect();
+                let authors: Vec<Author> = ranges().map(author).collect();
                 let authors: Vec<&[u8]> = authors.iter().map(|author| &author[..]).collect();
                 let rest: [&(dyn ToSql + Sync); 2] = [&authors, &limit];
-                session.query(Form::AuthorKeys(order), &[&head[..], &rest].concat())?
+                session.query(StatementForm::AuthorKeys(order), &[&head[..], &rest].concat())?
             }
-            Value::Kind => {
+            RangeValue::Kind => {
                 with_author = true;
-                session.query(Form::KindKeys(order), &[&head[..], &[&limit]].concat())?
+                session.query(StatementForm::KindKeys(order), &[&head[..], &[&limit]].concat())?
             }
-            Value::Any => {
+            RangeValue::Any => {
                 with_author = true;
                 let not_kinds = asked.not_kinds();
                 let values: [&(dyn ToSql + Sync); 5] = [&times[0], &ids[0], &lo, &hi, &limit];
                 if not_kinds.is_empty() {
-                    session.query(Form::TimeKeys(order), &values)?
+                    session.query(StatementForm::TimeKeys(order), &values)?
                 } else {
                     let values = [&values[..], &[&not_kinds]].concat();
-                    session.query(Form::TimeKeysBut(order), &values)?
+                    session.query(StatementForm::TimeKeysBut(order), &values)?
                 }
             }
         };
@@ -411,11 +420,11 @@ impl Walk {
         for row in &rows {
             let n = row.get::<_, i64>(0) as usize - 1;
             let id: &[u8] = row.get(2);
-            let key = Key { time: row.get(1), id: id.try_into().unwrap_or_default() };
-            let run = &mut self.runs[due[n]];
+            let key = IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() };
+            let range = &mut self.ranges[due[n]];
             counts[n] += 1;
-            if run.at.is_none_or(|at| compare(order, &at, &key).is_lt()) {
-                run.at = Some(key);
+            if range.at.is_none_or(|at| compare(order, &at, &key).is_lt()) {
+                range.at = Some(key);
             }
             let theirs = authors.is_none_or(|authors| {
                 let author: Option<&[u8]> = row.get(3);
@@ -423,15 +432,15 @@ impl Walk {
                 author.is_some_and(|author| authors.binary_search(author).is_ok())
             });
             if theirs {
-                run.keys.push_back(key);
+                range.keys.push_back(key);
                 self.matched += 1;
             }
         }
         for (n, &at) in due.iter().enumerate() {
-            let run = &mut self.runs[at];
-            run.more = counts[n] == ask;
-            run.ask = (ask * 4).min(wanted.max(ASK_MIN * 4));
-            run.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
+            let range = &mut self.ranges[at];
+            range.more = counts[n] == ask;
+            range.ask = (ask * 4).min(wanted.max(ASK_MIN * 4));
+            range.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
         }
         self.walked += rows.len() as u64;
         // Reading an empty range is work too.
@@ -441,11 +450,11 @@ impl Walk {
 
     /// Whether walking the ranges of single values is cheaper than passing other authors' records.
     fn is_dear(&mut self, wanted: usize) -> bool {
-        let Some(runs) = self.instead else { return false };
+        let Some(ranges) = self.instead else { return false };
         let ahead = wanted as u64 * self.walked / self.matched.max(1);
         // Most of the keys read are passed over, so more keys are read at a time.
-        let ask = (ahead as usize / self.runs.len()).clamp(TRIAL as usize, ASK_MAX);
-        self.runs.iter_mut().for_each(|run| run.ask = ask);
-        self.walked >= TRIAL / 4 && ahead > runs * 2 + wanted as u64
+        let ask = (ahead as usize / self.ranges.len()).clamp(TRIAL as usize, ASK_MAX);
+        self.ranges.iter_mut().for_each(|range| range.ask = ask);
+        self.walked >= TRIAL / 4 && ahead > ranges * 2 + wanted as u64
     }
 }

@@ -7,14 +7,14 @@
 
 use std::collections::HashMap;
 
-use self::world::{Kind, PROCESSES, Part, Without, World};
-use super::{Give, Take, Taker};
+use self::world::{MoveKind, PROCESSES, ProcessRole, Without, World};
+use super::{NewProcess, NewProcessStep, OldProcessStep};
 
 mod world;
 
 /// The results of the exploration.
 #[derive(Default)]
-struct Walk {
+struct Exploration {
     /// Number of paths from each world to an end; `None` while they are being counted.
     ways: HashMap<World, Option<f64>>,
     steps: u64,
@@ -25,7 +25,7 @@ struct Walk {
     fault: Option<&'static str>,
 }
 
-impl Walk {
+impl Exploration {
     /// Walks all paths from `world` and returns their number; stops at the first fault.
     fn walk(&mut self, world: &World, without: Without) -> f64 {
         if let Some(known) = self.ways.get(world) {
@@ -34,7 +34,7 @@ impl Walk {
         self.fault = self.fault.or(world.is_safe().err());
         let steps = world.steps(without);
         let kinds = |kind| steps.iter().filter(|(of, _)| *of == kind).count();
-        if kinds(Kind::Normal) + kinds(Kind::Late) == 0 && !world.is_settled() {
+        if kinds(MoveKind::Normal) + kinds(MoveKind::Late) == 0 && !world.is_settled() {
             self.fault = self.fault.or(Some("one waits for ever"));
         }
         self.note(world);
@@ -54,9 +54,13 @@ impl Walk {
     fn note(&mut self, world: &World) {
         for process in &world.processes {
             match process.part {
-                Part::Giving { next: Give::Refuse, .. } => self.stalled += 1,
-                Part::Giving { next: Give::Resume, .. } => self.resumed += 1,
-                Part::Taking { taker: Taker::Orphaned, next: Take::Start, .. } => self.orphans += 1,
+                ProcessRole::Giving { next: OldProcessStep::Refuse, .. } => self.stalled += 1,
+                ProcessRole::Giving { next: OldProcessStep::Resume, .. } => self.resumed += 1,
+                ProcessRole::Taking {
+                    taker: NewProcess::Orphaned,
+                    next: NewProcessStep::Start,
+                    ..
+                } => self.orphans += 1,
                 _ => {}
             }
         }
@@ -66,7 +70,7 @@ impl Walk {
 #[test]
 fn in_no_order_of_events_do_two_processes_write_and_none_waits_for_ever() {
     let (faults, batches) = if std::env::var_os("HARK_LONG").is_some() { (3, 2) } else { (2, 1) };
-    let mut walk = Walk::default();
+    let mut walk = Exploration::default();
     let ways = walk.walk(&World::new(faults, batches), Without::Nothing);
     assert_eq!(walk.fault, None);
     assert!(walk.stalled > 0 && walk.resumed > 0 && walk.orphans > 0);
@@ -80,14 +84,14 @@ fn in_no_order_of_events_do_two_processes_write_and_none_waits_for_ever() {
 
 #[test]
 fn a_process_that_goes_on_without_the_right_to_write_would_be_found() {
-    let mut walk = Walk::default();
+    let mut walk = Exploration::default();
     walk.walk(&World::new(1, 1), Without::Claiming);
     assert_eq!(walk.fault, Some("one writes that has no right to"));
 }
 
 #[test]
 fn a_process_that_comes_late_and_claims_what_is_not_its_own_would_be_found() {
-    let mut walk = Walk::default();
+    let mut walk = Exploration::default();
     walk.walk(&World::new(1, 1), Without::Turns);
     assert_eq!(walk.fault, Some("one waits for ever"));
 }

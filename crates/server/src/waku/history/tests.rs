@@ -1,10 +1,10 @@
 //! Compares pages with the messages that were put, by brute force, and tests which requests are
 //! refused.
 
-use hark_archive::admission::KeepAll;
+use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Write, store::Committed};
-use hark_codec::waku::{Encoder, Message, Response};
+use hark_archive::{Write, store::CommitResult};
+use hark_codec::waku::{Message, MessageEncoder, StoreResponse};
 use hark_testkit::random::Random;
 
 use super::*;
@@ -27,7 +27,7 @@ struct World {
     /// Whether every second message has no payload, and so is never sent.
     voids: bool,
     store: MemoryStore,
-    places: Places,
+    positions: PositionCache,
     kept: Vec<Kept>,
     random: Random,
 }
@@ -39,7 +39,7 @@ impl World {
             times: 12,
             voids: false,
             store,
-            places: Places::default(),
+            positions: PositionCache::default(),
             kept: Vec::new(),
             random: Random::new(seed),
         }
@@ -62,8 +62,8 @@ impl World {
             };
             let hash = message.hash(pubsub);
             let mut record = Vec::new();
-            Encoder::default().encode(&message, pubsub, &hash, &mut record);
-            let Committed { .. } = self.store.commit(&[Write::Put(record.into())]).unwrap();
+            MessageEncoder::default().encode(&message, pubsub, &hash, &mut record);
+            let CommitResult { .. } = self.store.commit(&[Write::Put(record.into())]).unwrap();
             let one = Kept { time, hash, pubsub, content };
             if !self.kept.contains(&one) {
                 self.kept.push(one);
@@ -82,21 +82,21 @@ impl World {
             ..Message::default()
         };
         let (hash, mut record) = (message.hash(pubsub), Vec::new());
-        Encoder::default().encode(&message, pubsub, &hash, &mut record);
+        MessageEncoder::default().encode(&message, pubsub, &hash, &mut record);
         self.store.commit(&[Write::Put(record.into())]).unwrap();
         hash
     }
 
     fn ask(
         &self,
-        request: &Request<'_>,
+        request: &StoreRequest<'_>,
         topics: &[&str],
         hashes: &[Id],
     ) -> (Vec<Kept>, Option<Id>) {
         let mut bytes = Vec::new();
         request.write(topics.iter().copied(), hashes.iter().map(|hash| &hash[..]), &mut bytes);
-        let out = answer(&bytes, page_of(&self.store, &self.places, &bytes, u64::MAX).as_ref());
-        let response = Response::parse(&out).unwrap();
+        let out = answer(&bytes, page_of(&self.store, &self.positions, &bytes, u64::MAX).as_ref());
+        let response = StoreResponse::parse(&out).unwrap();
         assert_eq!((response.status_code, response.status_desc), (Some(200), Some("OK")));
         assert_eq!(response.request_id, request.request_id);
         let messages = response.messages().map(|one| {
@@ -112,8 +112,8 @@ impl World {
     }
 }
 
-fn request() -> Request<'static> {
-    Request { request_id: "id", include_data: true, ..Request::default() }
+fn request() -> StoreRequest<'static> {
+    StoreRequest { request_id: "id", include_data: true, ..StoreRequest::default() }
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
             let (a, b) = (time(&mut world.random), time(&mut world.random));
             let pubsub = (world.random.below(2) == 0).then(|| *world.random.pick(&PUBSUB));
             let topics: Vec<&str> = CONTENT[..world.random.below(4)].to_vec();
-            let wanted = Request {
+            let wanted = StoreRequest {
                 pubsub_topic: pubsub,
                 time_start: (world.random.below(2) == 0).then_some(a.min(b)),
                 time_end: (world.random.below(2) == 0).then_some(a.max(b)),
@@ -150,7 +150,7 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
             let (mut told, mut cursor): (Vec<Kept>, Option<Id>) = (Vec::new(), None);
             let expected = world.kept.clone();
             loop {
-                let one = Request { cursor: cursor.as_ref().map(|id| &id[..]), ..wanted };
+                let one = StoreRequest { cursor: cursor.as_ref().map(|id| &id[..]), ..wanted };
                 let (page, next) = world.ask(&one, &topics, &[]);
                 assert!(page.is_sorted(), "a page is told oldest first");
                 assert!(page.len() as u64 <= wanted.limit.unwrap());
@@ -187,16 +187,16 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
         (0..500).map(|at| world.put_void([first, last][at % 2], PUBSUB[0], CONTENT[0])).collect();
     for forward in [true, false] {
         // More messages without a payload than a page holds come before the first with one.
-        let one = Request { forward, limit: Some(20), ..request() };
+        let one = StoreRequest { forward, limit: Some(20), ..request() };
         let (page, cursor) = world.ask(&one, &[], &[]);
         let half = if forward { &world.kept[..20] } else { &world.kept[10..] };
         assert_eq!(page, half);
-        let one = Request { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
+        let one = StoreRequest { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
         let rest = if forward { &world.kept[20..] } else { &world.kept[..10] };
         assert_eq!(world.ask(&one, &[], &[]), (rest.to_vec(), None));
         // A cursor may name such a message, from an answer of an earlier version.
         let (at, all) = (if forward { voids[0] } else { voids[1] }, Some(100));
-        let one = Request { cursor: Some(&at), forward, limit: all, ..request() };
+        let one = StoreRequest { cursor: Some(&at), forward, limit: all, ..request() };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept);
     }
     assert_eq!(world.ask(&request(), &[], &voids[..100]), (Vec::new(), None));
@@ -209,9 +209,9 @@ fn hashes_and_topics_hold_together() {
     let hashes: Vec<Id> = world.kept.iter().take(100).map(|one| one.hash).collect();
     // A list of exactly a hundred hashes is complete, without a cursor.
     let (all, cursor) =
-        world.ask(&Request { forward: true, limit: Some(100), ..request() }, &[], &hashes);
+        world.ask(&StoreRequest { forward: true, limit: Some(100), ..request() }, &[], &hashes);
     assert_eq!((&all[..], cursor), (&world.kept[..100], None));
-    let forward = Request { forward: true, limit: Some(100), ..request() };
+    let forward = StoreRequest { forward: true, limit: Some(100), ..request() };
     let (some, _) = world.ask(&forward, &[CONTENT[0]], &hashes);
     let expected = world.kept[..100].iter().filter(|one| one.content == CONTENT[0]);
     assert_eq!(some, expected.cloned().collect::<Vec<_>>());
@@ -224,15 +224,15 @@ fn a_cursor_at_the_end_gives_an_empty_page() {
     world.put(30);
     let (newest, oldest) = (world.kept.last().unwrap().hash, world.kept[0].hash);
     for (forward, cursor) in [(true, newest), (false, oldest)] {
-        let one = Request { cursor: Some(&cursor), forward, ..request() };
+        let one = StoreRequest { cursor: Some(&cursor), forward, ..request() };
         assert_eq!(world.ask(&one, &[], &[]), (Vec::new(), None));
     }
     // A page has twenty messages by default, and a hundred at most.
     for (limit, count) in [(None, 20), (Some(0), 20), (Some(7), 7)] {
-        assert_eq!(world.ask(&Request { limit, ..request() }, &[], &[]).0.len(), count);
+        assert_eq!(world.ask(&StoreRequest { limit, ..request() }, &[], &[]).0.len(), count);
     }
     world.put(400);
-    assert_eq!(world.ask(&Request { limit: Some(5_000), ..request() }, &[], &[]).0.len(), 100);
+    assert_eq!(world.ask(&StoreRequest { limit: Some(5_000), ..request() }, &[], &[]).0.len(), 100);
 }
 
 #[test]
@@ -241,17 +241,17 @@ fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() 
         let mut world = World::new(9);
         world.times = 1 << 40;
         world.put(60);
-        let one = Request { forward, ..request() };
+        let one = StoreRequest { forward, ..request() };
         let (_, cursor) = world.ask(&one, &[], &[]);
         let cursor = cursor.unwrap();
         let gone = Query { ids: Some(vec![cursor]), ..Query::default() };
         world.store.commit(&[Write::Erase(gone.into())]).unwrap();
-        let one = Request { cursor: Some(&cursor), ..one };
+        let one = StoreRequest { cursor: Some(&cursor), ..one };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept[20..40]);
         // Without the remembered position, the cursor cannot be found.
-        world.places = Places::default();
-        let page = page(&world.store, &world.places, &one, u64::MAX);
-        assert!(matches!(page, Err(Refusal::Cursor)), "{page:?}");
+        world.positions = PositionCache::default();
+        let page = page(&world.store, &world.positions, &one, u64::MAX);
+        assert!(matches!(page, Err(HistoryError::Cursor)), "{page:?}");
     }
 }
 
@@ -261,10 +261,10 @@ fn a_page_visits_hardly_more_than_it_tells() {
     world.times = 1 << 40;
     world.put(300);
     for forward in [true, false] {
-        let one = Request { forward, limit: Some(100), ..request() };
-        let first = page(&world.store, &world.places, &one, 110).unwrap();
-        let one = Request { cursor: first.cursor.as_ref().map(|id| &id[..]), ..one };
-        let second = page(&world.store, &world.places, &one, 110).unwrap();
+        let one = StoreRequest { forward, limit: Some(100), ..request() };
+        let first = page(&world.store, &world.positions, &one, 110).unwrap();
+        let one = StoreRequest { cursor: first.cursor.as_ref().map(|id| &id[..]), ..one };
+        let second = page(&world.store, &world.positions, &one, 110).unwrap();
         assert_eq!((first.records.len(), second.records.len()), (100, 100));
     }
 }
@@ -280,7 +280,7 @@ fn long_messages_make_short_pages() {
             ..Message::default()
         };
         let (hash, mut record) = (message.hash(PUBSUB[0]), Vec::new());
-        Encoder::default().encode(&message, PUBSUB[0], &hash, &mut record);
+        MessageEncoder::default().encode(&message, PUBSUB[0], &hash, &mut record);
         world.store.commit(&[Write::Put(record.into())]).unwrap();
         hash
     };
@@ -289,8 +289,8 @@ fn long_messages_make_short_pages() {
         let (mut told, mut cursor, mut pages) = (Vec::new(), None, 0);
         loop {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
-            let request = Request { forward, limit: Some(100), cursor: after, ..request() };
-            let page = page(&world.store, &world.places, &request, u64::MAX).unwrap();
+            let request = StoreRequest { forward, limit: Some(100), cursor: after, ..request() };
+            let page = page(&world.store, &world.positions, &request, u64::MAX).unwrap();
             assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
             let at = if forward { told.len() } else { 0 };
@@ -304,16 +304,16 @@ fn long_messages_make_short_pages() {
         assert!(told == hashes && pages == 3, "{pages} pages");
     }
     // A page of hashes alone is bounded only by the limit.
-    let request = Request { include_data: false, limit: Some(100), ..request() };
-    assert_eq!(page(&world.store, &world.places, &request, u64::MAX).unwrap().records.len(), 60);
+    let request = StoreRequest { include_data: false, limit: Some(100), ..request() };
+    assert_eq!(page(&world.store, &world.positions, &request, u64::MAX).unwrap().records.len(), 60);
 }
 
 /// Sends a request that must be refused. Returns the status and its description.
-fn refused(store: &dyn Store, request: &Request<'_>, hashes: &[&[u8]]) -> (u32, String) {
+fn refused(store: &dyn Store, request: &StoreRequest<'_>, hashes: &[&[u8]]) -> (u32, String) {
     let mut bytes = Vec::new();
     request.write(std::iter::empty(), hashes.iter().copied(), &mut bytes);
-    let out = answer(&bytes, page_of(store, &Places::default(), &bytes, u64::MAX).as_ref());
-    let response = Response::parse(&out).unwrap();
+    let out = answer(&bytes, page_of(store, &PositionCache::default(), &bytes, u64::MAX).as_ref());
+    let response = StoreResponse::parse(&out).unwrap();
     assert_eq!((response.request_id, response.messages().count()), ("", 0));
     (response.status_code.unwrap(), response.status_desc.unwrap().into())
 }
@@ -325,10 +325,10 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
     let store = &world.store;
     let unknown = [5; 32];
     for (request, hashes, code, said) in [
-        (Request { request_id: "", ..request() }, &[][..], 400, "request_id"),
-        (Request { cursor: Some(&[1, 2]), ..request() }, &[], 300, "INVALID_QUERY"),
-        (Request { cursor: Some(&[0; 32]), ..request() }, &[], 300, "INVALID_QUERY"),
-        (Request { cursor: Some(&unknown), ..request() }, &[], 300, "cursor not found"),
+        (StoreRequest { request_id: "", ..request() }, &[][..], 400, "request_id"),
+        (StoreRequest { cursor: Some(&[1, 2]), ..request() }, &[], 300, "INVALID_QUERY"),
+        (StoreRequest { cursor: Some(&[0; 32]), ..request() }, &[], 300, "INVALID_QUERY"),
+        (StoreRequest { cursor: Some(&unknown), ..request() }, &[], 300, "cursor not found"),
         (request(), &[&[1][..]], 300, "32 bytes"),
         (request(), &[&unknown[..]; 1_001], 300, "more than 1000 message hashes"),
     ] {
@@ -337,9 +337,12 @@ fn what_cannot_be_answered_is_refused_in_the_protocols_terms() {
         assert!(words.contains(said), "{words}");
     }
     // A time span whose end is before its start matches nothing.
-    let nothing = Request { time_start: Some(2), time_end: Some(1), ..request() };
-    let page = page(store, &Places::default(), &nothing, u64::MAX).unwrap();
+    let nothing = StoreRequest { time_start: Some(2), time_end: Some(1), ..request() };
+    let page = page(store, &PositionCache::default(), &nothing, u64::MAX).unwrap();
     assert!(page.records.is_empty() && page.cursor.is_none());
-    let out = answer(&[0x0a, 9], page_of(store, &Places::default(), &[0x0a, 9], u64::MAX).as_ref());
-    assert_eq!(Response::parse(&out).unwrap().status_code, Some(400));
+    let out = answer(
+        &[0x0a, 9],
+        page_of(store, &PositionCache::default(), &[0x0a, 9], u64::MAX).as_ref(),
+    );
+    assert_eq!(StoreResponse::parse(&out).unwrap().status_code, Some(400));
 }

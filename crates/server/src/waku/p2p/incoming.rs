@@ -22,49 +22,49 @@ use libp2p::swarm::{
 use libp2p::{PeerId, StreamProtocol};
 
 use crate::Clients;
-use crate::address::Address;
-use crate::clients::Standing;
+use crate::address::ClientAddress;
+use crate::clients::AddressClass;
 use crate::permits::{Permit, Permits};
 
 /// Maximum number of streams of one protocol that a peer may have. Further ones are reset.
 const STREAMS_PER_PEER_MAX: usize = 16;
 
 /// Begins to serve a stream of a peer.
-type Serve = Box<dyn Fn(PeerId, Stream, Permit<PeerId>) + Send + Sync>;
+type StreamServer = Box<dyn Fn(PeerId, Stream, Permit<PeerId>) + Send + Sync>;
 
 /// A protocol, and the handler of its streams once there is one.
-struct Served {
+struct ServedProtocol {
     name: StreamProtocol,
     permits: Permits<PeerId>,
-    serve: OnceLock<Serve>,
+    serve: OnceLock<StreamServer>,
 }
 
-type Table = Arc<[Served]>;
+type ProtocolTable = Arc<[ServedProtocol]>;
 
 /// Accepts incoming connections and streams; see the module.
-pub(super) struct Incoming {
-    table: Table,
-    addresses: Permits<Address>,
+pub(super) struct IncomingStreams {
+    table: ProtocolTable,
+    addresses: Permits<ClientAddress>,
     per_address_max: usize,
     clients: Clients,
     /// The permits of connections that peers have opened.
-    permits: HashMap<ConnectionId, Permit<Address>>,
+    permits: HashMap<ConnectionId, Permit<ClientAddress>>,
 }
 
 /// The error if an address has as many connections as it may have.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} has as many connections as it may")]
-struct Crowded(Address);
+struct TooManyConnections(ClientAddress);
 
 /// The error if the operator's lists do not let an address in.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not served")]
-struct Denied(IpAddr);
+struct AddressDenied(IpAddr);
 
-impl Incoming {
+impl IncomingStreams {
     /// Accepts streams of the protocols `names`, which are announced to peers from the start.
     pub(super) fn new(names: &[&'static str], per_address_max: usize, clients: Clients) -> Self {
-        let served = names.iter().map(|name| Served {
+        let served = names.iter().map(|name| ServedProtocol {
             name: StreamProtocol::new(name),
             permits: Permits::default(),
             serve: OnceLock::new(),
@@ -79,7 +79,7 @@ impl Incoming {
         F: Fn(PeerId, Stream) -> T + Send + Sync + 'static,
         T: Future<Output = ()> + Send + 'static,
     {
-        let serve: Serve = Box::new(move |peer, stream, permit| {
+        let serve: StreamServer = Box::new(move |peer, stream, permit| {
             let answering = answer(peer, stream);
             tokio::spawn(async move {
                 answering.await;
@@ -92,8 +92,8 @@ impl Incoming {
     }
 }
 
-impl NetworkBehaviour for Incoming {
-    type ConnectionHandler = Handler;
+impl NetworkBehaviour for IncomingStreams {
+    type ConnectionHandler = StreamDispatcher;
     type ToSwarm = Infallible;
 
     fn handle_pending_inbound_connection(
@@ -104,15 +104,15 @@ impl NetworkBehaviour for Incoming {
     ) -> Result<(), ConnectionDenied> {
         let Some(ip) = ip(remote) else { return Ok(()) };
         match self.clients.standing(ip) {
-            Standing::Client => {}
+            AddressClass::Client => {}
             // Many peers share its address, and libp2p does not pass on the header that would tell
             // them apart. Their number in all is bounded.
-            Standing::Proxy => return Ok(()),
-            Standing::Denied => return Err(ConnectionDenied::new(Denied(ip))),
+            AddressClass::Proxy => return Ok(()),
+            AddressClass::Denied => return Err(ConnectionDenied::new(AddressDenied(ip))),
         }
-        let address = Address::from(ip);
+        let address = ClientAddress::from(ip);
         let permit = self.addresses.take(address, self.per_address_max);
-        let permit = permit.ok_or_else(|| ConnectionDenied::new(Crowded(address)))?;
+        let permit = permit.ok_or_else(|| ConnectionDenied::new(TooManyConnections(address)))?;
         self.permits.insert(connection, permit);
         Ok(())
     }
@@ -124,7 +124,7 @@ impl NetworkBehaviour for Incoming {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler { peer, table: Arc::clone(&self.table) })
+        Ok(StreamDispatcher { peer, table: Arc::clone(&self.table) })
     }
 
     fn handle_established_outbound_connection(
@@ -135,7 +135,7 @@ impl NetworkBehaviour for Incoming {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler { peer, table: Arc::clone(&self.table) })
+        Ok(StreamDispatcher { peer, table: Arc::clone(&self.table) })
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
@@ -174,21 +174,21 @@ fn ip(of: &Multiaddr) -> Option<IpAddr> {
 }
 
 /// Passes the streams of one connection to the handlers of their protocols.
-pub(super) struct Handler {
+pub(super) struct StreamDispatcher {
     peer: PeerId,
-    table: Table,
+    table: ProtocolTable,
 }
 
-impl ConnectionHandler for Handler {
+impl ConnectionHandler for StreamDispatcher {
     type FromBehaviour = Infallible;
     type ToBehaviour = Infallible;
-    type InboundProtocol = Names;
+    type InboundProtocol = ProtocolNames;
     type OutboundProtocol = DeniedUpgrade;
     type InboundOpenInfo = ();
     type OutboundOpenInfo = ();
 
-    fn listen_protocol(&self) -> SubstreamProtocol<Names> {
-        SubstreamProtocol::new(Names(Arc::clone(&self.table)), ())
+    fn listen_protocol(&self) -> SubstreamProtocol<ProtocolNames> {
+        SubstreamProtocol::new(ProtocolNames(Arc::clone(&self.table)), ())
     }
 
     fn poll(
@@ -202,7 +202,7 @@ impl ConnectionHandler for Handler {
         match event {}
     }
 
-    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Names, DeniedUpgrade>) {
+    fn on_connection_event(&mut self, event: ConnectionEvent<'_, ProtocolNames, DeniedUpgrade>) {
         let ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
             protocol: (at, stream),
             ..
@@ -220,9 +220,9 @@ impl ConnectionHandler for Handler {
 }
 
 /// The protocols, from which a peer chooses one for its stream.
-pub(super) struct Names(Table);
+pub(super) struct ProtocolNames(ProtocolTable);
 
-impl UpgradeInfo for Names {
+impl UpgradeInfo for ProtocolNames {
     type Info = StreamProtocol;
     type InfoIter = std::vec::IntoIter<StreamProtocol>;
 
@@ -232,7 +232,7 @@ impl UpgradeInfo for Names {
     }
 }
 
-impl InboundUpgrade<Stream> for Names {
+impl InboundUpgrade<Stream> for ProtocolNames {
     type Output = (usize, Stream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;

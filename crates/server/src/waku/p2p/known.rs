@@ -7,15 +7,15 @@ use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Swarm, identify};
 
-use super::Behaviour;
+use super::NodeBehaviour;
 use super::peers::Peers;
-use crate::waku::neighbours::{Peer, Standing};
+use crate::waku::neighbours::{PeerConnectivity, PeerStatus};
 
 /// What each connected peer has reported about itself.
 #[derive(Default)]
-pub(super) struct Known(HashMap<PeerId, Said>);
+pub(super) struct KnownPeers(HashMap<PeerId, PeerInfo>);
 
-struct Said {
+struct PeerInfo {
     addr: Multiaddr,
     /// Whether this node has dialled the address, so that the peer listens there.
     is_dialled: bool,
@@ -23,10 +23,10 @@ struct Said {
     agent: String,
 }
 
-impl Known {
+impl KnownPeers {
     pub(super) fn connected(&mut self, peer: PeerId, point: &ConnectedPoint) {
         let (addr, is_dialled) = (point.get_remote_address().clone(), point.is_dialer());
-        let new = Said { addr, is_dialled, protocols: Vec::new(), agent: String::new() };
+        let new = PeerInfo { addr, is_dialled, protocols: Vec::new(), agent: String::new() };
         self.0.entry(peer).or_insert(new);
     }
 
@@ -44,7 +44,7 @@ impl Known {
     }
 
     /// All peers, connected or wanted, sorted by id.
-    pub(super) fn all(&self, swarm: &Swarm<Behaviour>, wanted: &Peers) -> Vec<Peer> {
+    pub(super) fn all(&self, swarm: &Swarm<NodeBehaviour>, wanted: &Peers) -> Vec<PeerStatus> {
         let gossip = &swarm.behaviour().gossip;
         let mut shards: HashMap<PeerId, Vec<u16>> = HashMap::new();
         for (peer, topics) in gossip.all_peers() {
@@ -59,24 +59,28 @@ impl Known {
             }
         }
         let configured: HashSet<PeerId> = wanted.all().map(|(peer, ..)| peer).collect();
-        let connected = self.0.iter().map(|(peer, said)| Peer {
+        let connected = self.0.iter().map(|(peer, said)| PeerStatus {
             id: peer.to_string(),
             addr: whole(&said.addr, *peer),
             protocols: said.protocols.clone(),
             agent: said.agent.clone(),
-            standing: Standing::Connected,
+            standing: PeerConnectivity::Connected,
             is_configured: configured.contains(peer),
             shards: sorted(shards.remove(peer)),
             mesh: sorted(meshes.remove(peer)),
         });
-        let mut all: Vec<Peer> = connected.collect();
+        let mut all: Vec<PeerStatus> = connected.collect();
         let away = wanted.all().filter(|(peer, ..)| !self.0.contains_key(peer));
-        all.extend(away.map(|(peer, addr, has_failed)| Peer {
+        all.extend(away.map(|(peer, addr, has_failed)| PeerStatus {
             id: peer.to_string(),
             addr: whole(addr, peer),
             protocols: Vec::new(),
             agent: String::new(),
-            standing: if has_failed { Standing::CannotConnect } else { Standing::NotConnected },
+            standing: if has_failed {
+                PeerConnectivity::CannotConnect
+            } else {
+                PeerConnectivity::NotConnected
+            },
             is_configured: true,
             shards: Vec::new(),
             mesh: Vec::new(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hark_codec::waku::protobuf::{put_bytes, put_number, put_varint};
 
 use super::frame;
-use super::incoming::Incoming;
-use crate::waku::Waku;
+use super::incoming::IncomingStreams;
+use crate::waku::WakuNode;
 
 /// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/metadata/1.0.0";
@@ -17,7 +17,7 @@ const REQUEST_MAX: usize = 1_024;
 const REQUEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Answers the requests of all peers.
-pub(super) fn serve(incoming: &Incoming, waku: &Waku) {
+pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
     let answer = said(waku.config.cluster, &waku.config.shards);
     let answer: Arc<[u8]> = answer.into();
     incoming.serve(PROTOCOL, move |_, mut stream| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use hark_codec::waku::Message;
-use hark_networks::waku::admit::Refusal;
+use hark_networks::waku::admit::MessageRefusal;
 use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
 use libp2p::identity::Keypair;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
@@ -20,13 +20,13 @@ use libp2p::{
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::Waku;
-use super::metrics::Origin;
-use super::neighbours::Peer;
+use super::WakuNode;
+use super::metrics::MessageOrigin;
+use super::neighbours::PeerStatus;
 use crate::Clients;
-use crate::stop::Stop;
-use incoming::Incoming;
-use known::Known;
+use crate::stop::StopSignal;
+use incoming::IncomingStreams;
+use known::KnownPeers;
 use peers::Peers;
 
 mod frame;
@@ -73,7 +73,7 @@ const MPLEX_FRAMES_MAX: usize = 4;
 
 /// Where this node listens, and which peers it dials.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct P2pConfig {
     /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
     pub listen: Vec<Multiaddr>,
     /// Further addresses of this node that are announced to peers, for example those of a proxy.
@@ -128,45 +128,45 @@ pub enum NetworkError {
 }
 
 #[derive(NetworkBehaviour)]
-struct Behaviour {
+struct NodeBehaviour {
     limits: connection_limits::Behaviour,
     gossip: gossipsub::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    incoming: Incoming,
+    incoming: IncomingStreams,
     /// Streams that this node opens.
     streams: libp2p_stream::Behaviour,
 }
 
 /// What the other tasks of the node order from the network task.
 #[derive(Debug)]
-enum Order {
+enum NetworkCommand {
     Publish(IdentTopic, Vec<u8>),
     Connect(PeerId, Vec<Multiaddr>, oneshot::Sender<Result<(), String>>),
-    Peers(oneshot::Sender<Vec<Peer>>),
+    Peers(oneshot::Sender<Vec<PeerStatus>>),
 }
 
 /// A handle to the network task, for the rest of the node.
-pub(super) struct Handle {
-    orders: mpsc::Sender<Order>,
+pub(super) struct NetworkHandle {
+    orders: mpsc::Sender<NetworkCommand>,
     control: libp2p_stream::Control,
     addresses: watch::Receiver<Vec<Multiaddr>>,
-    sent: sent::Sent,
+    sent: sent::SentMessages,
     /// Peers and stores that the configuration names.
     configured: Vec<Multiaddr>,
 }
 
-impl Handle {
+impl NetworkHandle {
     /// Publishes a message to peers.
     pub(super) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
-        let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
+        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
         // Fails only while the node shuts down.
         let _ = self.orders.send(order).await;
     }
 
     /// Publishes a message to peers without waiting. It is not published if the queue is full.
     pub(super) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
-        let order = Order::Publish(IdentTopic::new(pubsub_topic), message);
+        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
         if self.orders.try_send(order).is_err() {
             tracing::warn!("a message of the process before this one was not relayed");
         }
@@ -188,15 +188,15 @@ impl Handle {
     async fn connect_to(&self, peer: PeerId, addrs: Vec<Multiaddr>) -> Result<(), String> {
         let (tell, told) = oneshot::channel();
         let down = "the node is going down";
-        self.orders.send(Order::Connect(peer, addrs, tell)).await.map_err(|_| down)?;
+        self.orders.send(NetworkCommand::Connect(peer, addrs, tell)).await.map_err(|_| down)?;
         told.await.map_err(|_| down)?
     }
 
     /// Returns all peers that are connected or wanted, sorted by id.
-    pub(super) async fn peers(&self) -> Vec<Peer> {
+    pub(super) async fn peers(&self) -> Vec<PeerStatus> {
         let (tell, told) = oneshot::channel();
         // While the node shuts down, the list is empty.
-        let _ = self.orders.send(Order::Peers(tell)).await;
+        let _ = self.orders.send(NetworkCommand::Peers(tell)).await;
         told.await.unwrap_or_default()
     }
 
@@ -208,27 +208,27 @@ impl Handle {
 }
 
 /// The network task: all connections, and the handling of their events.
-pub(super) struct Network {
-    swarm: Swarm<Behaviour>,
+pub(super) struct NetworkTask {
+    swarm: Swarm<NodeBehaviour>,
     /// Addresses to listen on once the previous process has released them in a handover.
     unheard: Vec<Multiaddr>,
     peers: Peers,
-    known: Known,
-    orders: mpsc::Receiver<Order>,
+    known: KnownPeers,
+    orders: mpsc::Receiver<NetworkCommand>,
     addresses: watch::Sender<Vec<Multiaddr>>,
 }
 
-impl Network {
-    /// Sets up the network; listens now if `at_once`, else in [`Network::run`]. Nothing is answered
-    /// before [`Network::run`].
+impl NetworkTask {
+    /// Sets up the network; listens now if `at_once`, else in [`NetworkTask::run`]. Nothing is answered
+    /// before [`NetworkTask::run`].
     pub(super) async fn bind(
-        config: Config,
-        node: &super::Config,
+        config: P2pConfig,
+        node: &super::NodeConfig,
         clients: Clients,
         at_once: bool,
-    ) -> Result<(Self, Handle), NetworkError> {
+    ) -> Result<(Self, NetworkHandle), NetworkError> {
         let key = key::load(&config.key)?;
-        let bounds = Bounds {
+        let bounds = PeerBounds {
             message_bytes: node.message_bytes_max,
             connections: config.connections_max,
             per_address: config.connections_per_address_max,
@@ -260,16 +260,16 @@ impl Network {
         let (addresses, seen) = watch::channel(reached);
         let (order, orders) = mpsc::channel(QUEUE_MAX);
         let control = swarm.behaviour().streams.new_control();
-        let sent = sent::Sent::default();
-        let handle = Handle { orders: order, control, addresses: seen, sent, configured };
+        let sent = sent::SentMessages::default();
+        let handle = NetworkHandle { orders: order, control, addresses: seen, sent, configured };
         let unheard = if at_once { Vec::new() } else { config.listen };
-        let known = Known::default();
+        let known = KnownPeers::default();
         Ok((Self { swarm, unheard, peers, known, orders, addresses }, handle))
     }
 
     /// Serves until `stop`.
-    pub(super) async fn run(mut self, waku: Arc<Waku>, mut stop: Stop) {
-        let Behaviour { incoming, streams, .. } = self.swarm.behaviour();
+    pub(super) async fn run(mut self, waku: Arc<WakuNode>, mut stop: StopSignal) {
+        let NodeBehaviour { incoming, streams, .. } = self.swarm.behaviour();
         store::serve(incoming, Arc::clone(&waku));
         metadata::serve(incoming, &waku);
         sync::serve(incoming, streams.new_control(), &waku);
@@ -307,9 +307,9 @@ impl Network {
         }
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: NetworkCommand) {
         match order {
-            Order::Publish(topic, message) => {
+            NetworkCommand::Publish(topic, message) => {
                 match self.swarm.behaviour_mut().gossip.publish(topic, message) {
                     // No peer subscribes to the topic, or peers have sent the message already.
                     Ok(_)
@@ -317,10 +317,10 @@ impl Network {
                     Err(error) => tracing::warn!(%error, "a message was not passed on to peers"),
                 }
             }
-            Order::Connect(peer, addrs, tell) => {
+            NetworkCommand::Connect(peer, addrs, tell) => {
                 self.peers.connect(&mut self.swarm, peer, addrs, tell);
             }
-            Order::Peers(tell) => {
+            NetworkCommand::Peers(tell) => {
                 // The receiver may be dropped.
                 let _ = tell.send(self.known.all(&self.swarm, &self.peers));
             }
@@ -329,12 +329,12 @@ impl Network {
 
     async fn event(
         &mut self,
-        event: SwarmEvent<BehaviourEvent>,
-        waku: &Arc<Waku>,
+        event: SwarmEvent<NodeBehaviourEvent>,
+        waku: &Arc<WakuNode>,
         taking: &Arc<Semaphore>,
     ) {
         match event {
-            SwarmEvent::Behaviour(BehaviourEvent::Gossip(gossipsub::Event::Message {
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(gossipsub::Event::Message {
                 propagation_source,
                 message_id,
                 message,
@@ -345,12 +345,12 @@ impl Network {
                     &message_id,
                     &propagation_source,
                     match accepted {
-                        Accepted::Yes if waku.config.forward => MessageAcceptance::Accept,
-                        Accepted::Yes | Accepted::Old => MessageAcceptance::Ignore,
-                        Accepted::Broken => MessageAcceptance::Reject,
+                        GossipVerdict::Yes if waku.config.forward => MessageAcceptance::Accept,
+                        GossipVerdict::Yes | GossipVerdict::Old => MessageAcceptance::Ignore,
+                        GossipVerdict::Broken => MessageAcceptance::Reject,
                     },
                 );
-                if accepted != Accepted::Yes {
+                if accepted != GossipVerdict::Yes {
                     return;
                 }
                 let share = message.data.len().clamp(TAKING_BYTES_MIN, TAKING_BYTES_MAX) as u32;
@@ -365,7 +365,7 @@ impl Network {
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
                 self.addresses.send_modify(|reached| refresh(&self.swarm, reached));
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Identify(identify::Event::Received {
                 peer_id,
                 info,
                 ..
@@ -402,7 +402,7 @@ impl Network {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Accepted {
+enum GossipVerdict {
     Yes,
     /// The time is out of the window or the shard is not served; the peer is not at fault.
     Old,
@@ -410,29 +410,31 @@ enum Accepted {
     Broken,
 }
 
-fn accept(waku: &Waku, gossip: &gossipsub::Message) -> Accepted {
+fn accept(waku: &WakuNode, gossip: &gossipsub::Message) -> GossipVerdict {
     if !waku.serves(gossip.topic.as_str()) {
-        return Accepted::Old;
+        return GossipVerdict::Old;
     }
-    let Ok(message) = Message::parse(&gossip.data) else { return Accepted::Broken };
-    match waku.admit(Origin::Relay, &message, gossip.data.len(), gossip.topic.as_str()) {
-        Ok(()) => Accepted::Yes,
-        Err(Refusal::TooOld(_) | Refusal::TooFar(_) | Refusal::NoTime) => Accepted::Old,
-        Err(_) => Accepted::Broken,
+    let Ok(message) = Message::parse(&gossip.data) else { return GossipVerdict::Broken };
+    match waku.admit(MessageOrigin::Relay, &message, gossip.data.len(), gossip.topic.as_str()) {
+        Ok(()) => GossipVerdict::Yes,
+        Err(MessageRefusal::TooOld(_) | MessageRefusal::TooFar(_) | MessageRefusal::NoTime) => {
+            GossipVerdict::Old
+        }
+        Err(_) => GossipVerdict::Broken,
     }
 }
 
 /// Stores a gossip message that [`accept`] has accepted.
-async fn take(waku: &Waku, gossip: &gossipsub::Message) {
+async fn take(waku: &WakuNode, gossip: &gossipsub::Message) {
     let Ok(message) = Message::parse(&gossip.data) else { return };
     let topic = gossip.topic.as_str();
-    if let Err(error) = waku.keep(Origin::Relay, &message, topic).await {
+    if let Err(error) = waku.keep(MessageOrigin::Relay, &message, topic).await {
         tracing::debug!(%error, topic, "a message of a peer was not taken");
     }
 }
 
 /// Listens on one address, and waits until the system reports the resulting address.
-async fn listen(swarm: &mut Swarm<Behaviour>, addr: &Multiaddr) -> Result<(), NetworkError> {
+async fn listen(swarm: &mut Swarm<NodeBehaviour>, addr: &Multiaddr) -> Result<(), NetworkError> {
     let failed = |error: String| NetworkError::Listen(addr.clone(), error);
     let listener = swarm.listen_on(addr.clone()).map_err(|error| failed(root(&error)))?;
     loop {
@@ -451,7 +453,7 @@ async fn listen(swarm: &mut Swarm<Behaviour>, addr: &Multiaddr) -> Result<(), Ne
 
 /// Updates the list of a node's addresses: those it listens on and those it announces. Addresses
 /// keep the order in which they were added.
-fn refresh(swarm: &Swarm<Behaviour>, reached: &mut Vec<Multiaddr>) {
+fn refresh(swarm: &Swarm<NodeBehaviour>, reached: &mut Vec<Multiaddr>) {
     let id = *swarm.local_peer_id();
     let all = swarm.listeners().chain(swarm.external_addresses()).cloned();
     // Announced addresses end with the id already.
@@ -474,14 +476,14 @@ fn root(error: &dyn std::error::Error) -> String {
 }
 
 /// Bounds of what peers do.
-struct Bounds {
+struct PeerBounds {
     message_bytes: usize,
     connections: u32,
     per_address: usize,
     clients: Clients,
 }
 
-async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, NetworkError> {
+async fn swarm(key: Keypair, bounds: PeerBounds) -> Result<Swarm<NodeBehaviour>, NetworkError> {
     let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
     let yamux = || {
         let mut config = yamux::Config::default();
@@ -512,8 +514,8 @@ async fn swarm(key: Keypair, bounds: Bounds) -> Result<Swarm<Behaviour>, Network
 
 fn behaviour(
     key: &Keypair,
-    bounds: Bounds,
-) -> Result<Behaviour, Box<dyn std::error::Error + Send + Sync>> {
+    bounds: PeerBounds,
+) -> Result<NodeBehaviour, Box<dyn std::error::Error + Send + Sync>> {
     let gossip = gossipsub::ConfigBuilder::default()
         .protocol_id(RELAY, gossipsub::Version::V1_1)
         .validation_mode(gossipsub::ValidationMode::Anonymous)
@@ -529,12 +531,12 @@ fn behaviour(
         .with_max_established(Some(bounds.connections))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
         .with_max_pending_incoming(Some(PENDING_MAX));
-    Ok(Behaviour {
+    Ok(NodeBehaviour {
         limits: connection_limits::Behaviour::new(limits),
         gossip,
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
-        incoming: Incoming::new(&PROTOCOLS, bounds.per_address, bounds.clients),
+        incoming: IncomingStreams::new(&PROTOCOLS, bounds.per_address, bounds.clients),
         streams: libp2p_stream::Behaviour::new(),
     })
 }

@@ -10,7 +10,7 @@ use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use tokio::sync::oneshot;
 
-use super::Behaviour;
+use super::NodeBehaviour;
 
 /// The pause after the first failure, and the longest pause. Each failure doubles the pause.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(super) fn id(addr: &Multiaddr) -> Option<PeerId> {
 
 /// Dials a peer, unless it is connected or being dialled.
 fn dial(
-    swarm: &mut Swarm<Behaviour>,
+    swarm: &mut Swarm<NodeBehaviour>,
     peer: PeerId,
     addrs: Vec<Multiaddr>,
 ) -> Result<(), DialError> {
@@ -37,13 +37,13 @@ fn dial(
 /// Peers to stay connected with, and peers that callers wait to be connected to.
 #[derive(Default)]
 pub(super) struct Peers {
-    wanted: HashMap<PeerId, Wanted>,
-    asked: HashMap<PeerId, Vec<Tell>>,
+    wanted: HashMap<PeerId, WantedPeer>,
+    asked: HashMap<PeerId, Vec<ConnectReply>>,
 }
 
-type Tell = oneshot::Sender<Result<(), String>>;
+type ConnectReply = oneshot::Sender<Result<(), String>>;
 
-struct Wanted {
+struct WantedPeer {
     addrs: Vec<Multiaddr>,
     next: Option<Instant>,
     pause: Duration,
@@ -54,10 +54,10 @@ struct Wanted {
 impl Peers {
     /// The peers at these addresses. Fails with the first address that has no id.
     pub(super) fn new(addrs: Vec<Multiaddr>) -> Result<Self, Multiaddr> {
-        let mut wanted: HashMap<PeerId, Wanted> = HashMap::new();
+        let mut wanted: HashMap<PeerId, WantedPeer> = HashMap::new();
         for addr in addrs {
             let Some(peer) = id(&addr) else { return Err(addr) };
-            let new = || Wanted {
+            let new = || WantedPeer {
                 addrs: Vec::new(),
                 next: Some(Instant::now()),
                 pause: RETRY_FIRST,
@@ -76,7 +76,7 @@ impl Peers {
     }
 
     /// Dials the peers whose next try is due.
-    pub(super) fn look(&mut self, swarm: &mut Swarm<Behaviour>) {
+    pub(super) fn look(&mut self, swarm: &mut Swarm<NodeBehaviour>) {
         let now = Instant::now();
         for (&peer, wanted) in &mut self.wanted {
             if swarm.is_connected(&peer) || wanted.next.is_none_or(|next| next > now) {
@@ -91,10 +91,10 @@ impl Peers {
     /// Connects to a peer for a caller. Without addresses, the peer must be connected already.
     pub(super) fn connect(
         &mut self,
-        swarm: &mut Swarm<Behaviour>,
+        swarm: &mut Swarm<NodeBehaviour>,
         peer: PeerId,
         addrs: Vec<Multiaddr>,
-        tell: Tell,
+        tell: ConnectReply,
     ) {
         if swarm.is_connected(&peer) {
             // The caller may be gone.

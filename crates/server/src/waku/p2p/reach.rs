@@ -8,40 +8,44 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::Semaphore;
 
-use super::{Handle, peers, store};
-use crate::waku::neighbours::Unanswered;
+use super::{NetworkHandle, peers, store};
+use crate::waku::neighbours::NoPeerAnswer;
 
 /// Permits for names that are looked up at a time.
 static LOOK_UPS: Semaphore = Semaphore::const_new(16);
 
-impl Handle {
+impl NetworkHandle {
     /// Sends a request to the store of a peer, on behalf of a client of the REST door.
     pub(in crate::waku) async fn ask_for_client(
         &self,
         addr: &str,
         any: bool,
         request: &[u8],
-    ) -> Result<Vec<u8>, Unanswered> {
+    ) -> Result<Vec<u8>, NoPeerAnswer> {
         let peer = self.reach(addr, any).await?;
-        store::ask(self.control.clone(), peer, request).await.map_err(Unanswered::Broken)
+        store::ask(self.control.clone(), peer, request).await.map_err(NoPeerAnswer::Broken)
     }
 
     /// Connects to a peer. Unless `any` is set, the address must be configured or public, or the
     /// peer must be connected already.
-    pub(in crate::waku) async fn reach(&self, addr: &str, any: bool) -> Result<PeerId, Unanswered> {
+    pub(in crate::waku) async fn reach(
+        &self,
+        addr: &str,
+        any: bool,
+    ) -> Result<PeerId, NoPeerAnswer> {
         let addr: Multiaddr =
-            addr.parse().map_err(|error| Unanswered::Address(format!("{error}")))?;
-        let without = || Unanswered::Address("it must end with /p2p/ and the peer's id".into());
+            addr.parse().map_err(|error| NoPeerAnswer::Address(format!("{error}")))?;
+        let without = || NoPeerAnswer::Address("it must end with /p2p/ and the peer's id".into());
         let peer = peers::id(&addr).ok_or_else(without)?;
         let addrs =
             if any || self.configured.contains(&addr) { vec![addr] } else { public(&addr).await };
         let may_dial = !addrs.is_empty();
         match self.connect_to(peer, addrs).await {
             Ok(()) => Ok(peer),
-            Err(_) if !may_dial => Err(Unanswered::Forbidden),
+            Err(_) if !may_dial => Err(NoPeerAnswer::Forbidden),
             Err(error) => {
                 tracing::debug!(%peer, error, "a peer that a client wants to ask is not reached");
-                Err(Unanswered::Unreached)
+                Err(NoPeerAnswer::Unreached)
             }
         }
     }

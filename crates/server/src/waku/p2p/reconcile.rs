@@ -1,7 +1,9 @@
 //! Compares this store's messages with a payload of another store: computes the next payload, and
 //! the messages the other store lacks. Works on sorted lists only; `sync` does the communication.
 
-use hark_codec::waku::sync::{Items, Payload, Place, Said, Writer, fingerprint};
+use hark_codec::waku::sync::{
+    MessagePosition, PayloadWriter, RangeContent, SyncItems, SyncPayload, fingerprint,
+};
 
 /// Maximum number of messages of a range that are listed. A range of more is divided into parts, of
 /// which fingerprints are sent.
@@ -11,7 +13,7 @@ const PARTS: u64 = 8;
 
 /// What is known of the other store after some payloads.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Reconciliation {
     /// For each of this store's messages, up to the last one lacked: whether the other lacks it.
     /// Flags, not a list, because a store may report the same message any number of times.
     lacks: Vec<bool>,
@@ -19,7 +21,7 @@ pub(super) struct Found {
     pub(super) missed: usize,
 }
 
-impl Found {
+impl Reconciliation {
     fn lacks(&mut self, at: usize) {
         if self.lacks.len() <= at {
             self.lacks.resize(at + 1, false);
@@ -28,7 +30,7 @@ impl Found {
     }
 
     /// Keeps in `own`, this store's messages, only those that the other store lacks.
-    pub(super) fn keep_lacked(&self, own: &mut Vec<Place>) {
+    pub(super) fn keep_lacked(&self, own: &mut Vec<MessagePosition>) {
         let mut at = 0;
         own.retain(|_| {
             at += 1;
@@ -37,7 +39,12 @@ impl Found {
     }
 
     /// Compares this store's messages of a range with those of the other. Both lists are sorted.
-    fn compare(&mut self, own: &[Place], (first, end): (usize, usize), theirs: &Items<'_>) {
+    fn compare(
+        &mut self,
+        own: &[MessagePosition],
+        (first, end): (usize, usize),
+        theirs: &SyncItems<'_>,
+    ) {
         let mut theirs = theirs.iter().peekable();
         for (at, here) in own.iter().enumerate().take(end).skip(first) {
             while theirs.next_if(|there| there < here).is_some() {
@@ -53,17 +60,26 @@ impl Found {
 
 /// Answers a payload, and notes in `found` what follows from it. `own` are this store's messages of
 /// the payload's topics, sorted.
-pub(super) fn answer(own: &[Place], said: &Payload<'_>, found: &mut Found, answer: &mut Writer) {
+pub(super) fn answer(
+    own: &[MessagePosition],
+    said: &SyncPayload<'_>,
+    found: &mut Reconciliation,
+    answer: &mut PayloadWriter,
+) {
     let (mut start, mut first) = ((said.start, [0; 32]), place(own, (said.start, [0; 32])));
     for range in said.ranges() {
         let behind = first + place(&own[first..], range.end);
         let here = &own[first..behind];
         match range.said {
-            Said::Skip => answer.skip(range.end),
-            Said::Fingerprint(theirs) if theirs == fingerprint(here) => answer.skip(range.end),
-            Said::Fingerprint(_) if here.len() <= ITEMS_MAX => items(here, range.end, answer),
-            Said::Fingerprint(_) => divide(here, start.0, range.end, answer),
-            Said::Items(theirs, told) => {
+            RangeContent::Skip => answer.skip(range.end),
+            RangeContent::Fingerprint(theirs) if theirs == fingerprint(here) => {
+                answer.skip(range.end);
+            }
+            RangeContent::Fingerprint(_) if here.len() <= ITEMS_MAX => {
+                items(here, range.end, answer);
+            }
+            RangeContent::Fingerprint(_) => divide(here, start.0, range.end, answer),
+            RangeContent::Items(theirs, told) => {
                 found.compare(own, (first, behind), &theirs);
                 if told {
                     answer.skip(range.end);
@@ -77,19 +93,19 @@ pub(super) fn answer(own: &[Place], said: &Payload<'_>, found: &mut Found, answe
 }
 
 /// The index of the first of `own` that is not before `at`.
-fn place(own: &[Place], at: Place) -> usize {
+fn place(own: &[MessagePosition], at: MessagePosition) -> usize {
     own.partition_point(|own| *own < at)
 }
 
 /// Lists the messages of a range. If there are none, the other store need not list its own, as it
 /// lacks nothing.
-fn items(here: &[Place], end: Place, answer: &mut Writer) {
+fn items(here: &[MessagePosition], end: MessagePosition, answer: &mut PayloadWriter) {
     answer.items(end, here, here.is_empty());
 }
 
 /// Divides a range into parts of the same length of time, each of which is listed or gets a
 /// fingerprint.
-fn divide(here: &[Place], start: u64, end: Place, answer: &mut Writer) {
+fn divide(here: &[MessagePosition], start: u64, end: MessagePosition, answer: &mut PayloadWriter) {
     let span = end.0.saturating_sub(start);
     if span < PARTS {
         // Many messages in nearly no time: they can only be listed.
@@ -146,22 +162,23 @@ mod tests {
                     two.insert(item);
                 }
             }
-            let lists: [Vec<Place>; 2] = [&one, &two].map(|set| set.iter().copied().collect());
+            let lists: [Vec<MessagePosition>; 2] =
+                [&one, &two].map(|set| set.iter().copied().collect());
             let end = (1_000 + span, [0; 32]);
-            let writer = || Writer::new(&[], 1_000, 4 << 20);
+            let writer = || PayloadWriter::new(&[], 1_000, 4 << 20);
             let mut first = writer();
             first.fingerprint(end, &fingerprint(&lists[0]));
             let mut bytes = first.finish().0;
-            let mut found: [Found; 2] = Default::default();
+            let mut found: [Reconciliation; 2] = Default::default();
             let mut rounds = 0;
-            while let Some(heard) = Payload::parse(&bytes).unwrap() {
+            while let Some(heard) = SyncPayload::parse(&bytes).unwrap() {
                 let (who, mut next) = ((rounds + 1) % 2, writer());
                 answer(&lists[who], &heard, &mut found[who], &mut next);
                 bytes = next.finish().0;
                 rounds += 1;
                 assert!(rounds < 32, "{count} of {span}");
             }
-            let lacked = |who: usize| -> Vec<Place> {
+            let lacked = |who: usize| -> Vec<MessagePosition> {
                 let mut own = lists[who].clone();
                 found[who].keep_lacked(&mut own);
                 own
@@ -181,15 +198,15 @@ mod tests {
     /// bound of a payload.
     #[test]
     fn what_is_said_many_times_takes_the_room_of_once() {
-        let own: Vec<Place> = (0..50_000).map(|at| (1_000 + at, [7; 32])).collect();
+        let own: Vec<MessagePosition> = (0..50_000).map(|at| (1_000 + at, [7; 32])).collect();
         let end = (100_000, [0; 32]);
-        let mut found = Found::default();
+        let mut found = Reconciliation::default();
         for _ in 0..64 {
-            let mut theirs = Writer::new(&[], 1_000, 1 << 20);
+            let mut theirs = PayloadWriter::new(&[], 1_000, 1 << 20);
             theirs.items(end, &[], false);
             let theirs = theirs.finish().0;
-            let mut next = Writer::new(&[], 1_000, 10_000);
-            answer(&own, &Payload::parse(&theirs).unwrap().unwrap(), &mut found, &mut next);
+            let mut next = PayloadWriter::new(&[], 1_000, 10_000);
+            answer(&own, &SyncPayload::parse(&theirs).unwrap().unwrap(), &mut found, &mut next);
             assert!(next.finish().0.len() <= 10_000);
         }
         let mut lacked = own.clone();
@@ -198,8 +215,8 @@ mod tests {
         // A payload full of ranges, each of which asks for its messages.
         let mut many = vec![0, 0, 1];
         many.extend([1, 1].iter().chain(&[0xff; 32]).copied().cycle().take(34 * 20_000));
-        let mut next = Writer::new(&[], 1, 10_000);
-        let many = Payload::parse(&many).unwrap().unwrap();
+        let mut next = PayloadWriter::new(&[], 1, 10_000);
+        let many = SyncPayload::parse(&many).unwrap().unwrap();
         assert_eq!(many.ranges().count(), 20_000);
         answer(&own, &many, &mut found, &mut next);
         assert!(next.finish().0.len() <= 10_000);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use hark_codec::waku::sync::Place;
+use hark_codec::waku::sync::MessagePosition;
 use libp2p::PeerId;
 use parking_lot::Mutex;
 
@@ -14,9 +14,9 @@ const SENT_TO_PEER_MAX: usize = 50_000;
 
 /// The messages that were sent, by peer; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Sent(Mutex<HashMap<PeerId, BTreeSet<Place>>>);
+pub(super) struct SentMessages(Mutex<HashMap<PeerId, BTreeSet<MessagePosition>>>);
 
-impl Sent {
+impl SentMessages {
     /// Begins to remember what is sent to a peer, which has just connected.
     pub(super) fn begin(&self, peer: PeerId) {
         self.0.lock().entry(peer).or_default();
@@ -24,7 +24,7 @@ impl Sent {
 
     /// Removes from `lacks` the messages that the peer was sent. Messages before `start`, the
     /// beginning of the compared time span, are forgotten, as they are not compared any more.
-    pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<Place>) {
+    pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<MessagePosition>) {
         if let Some(sent) = self.0.lock().get_mut(&peer) {
             *sent = sent.split_off(&(start, [0; 32]));
             lacks.retain(|place| !sent.contains(place));
@@ -32,14 +32,14 @@ impl Sent {
     }
 
     /// Remembers messages that were sent to a peer.
-    pub(super) fn note(&self, peer: PeerId, places: impl Iterator<Item = Place>) {
+    pub(super) fn note(&self, peer: PeerId, positions: impl Iterator<Item = MessagePosition>) {
         let mut peers = self.0.lock();
         let of_all: usize = peers.values().map(BTreeSet::len).sum();
         // The peer may have disconnected meanwhile.
         let Some(of_peer) = peers.get_mut(&peer) else { return };
         let room =
             SENT_MAX.saturating_sub(of_all).min(SENT_TO_PEER_MAX.saturating_sub(of_peer.len()));
-        of_peer.extend(places.take(room));
+        of_peer.extend(positions.take(room));
     }
 
     /// Forgets the messages sent to a peer when one of its connections has ended: the last messages
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn what_went_over_a_connection_does_not_go_over_it_again() {
-        let (sent, peer) = (Sent::default(), PeerId::random());
-        let all: Vec<Place> = (0..10).map(|at| (at, [7; 32])).collect();
+        let (sent, peer) = (SentMessages::default(), PeerId::random());
+        let all: Vec<MessagePosition> = (0..10).map(|at| (at, [7; 32])).collect();
         let lacked = |peer, start| {
             let mut lacks = all.clone();
             sent.take_out(peer, start, &mut lacks);

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hark_codec::waku::store::{PAGE_MAX, Status};
-use hark_codec::waku::{ProtobufError, Response};
+use hark_codec::waku::{ProtobufError, StoreResponse};
 use libp2p::{PeerId, StreamProtocol};
 use libp2p_stream::Control;
 use tokio::sync::Semaphore;
 
 use super::frame;
-use super::incoming::Incoming;
-use crate::rate::Source;
-use crate::waku::Waku;
-use crate::waku::history::{self, Refusal};
-use crate::waku::metrics::Asker;
+use super::incoming::IncomingStreams;
+use crate::rate::RateSource;
+use crate::waku::WakuNode;
+use crate::waku::history::{self, HistoryError};
+use crate::waku::metrics::QuestionSource;
 
 /// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
@@ -33,7 +33,7 @@ const REQUEST_WAIT: Duration = Duration::from_mins(30);
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 
 /// Answers the requests of all peers.
-pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
+pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
     let long = Arc::new(Semaphore::new(LONG_REQUESTS_MAX));
     incoming.serve(PROTOCOL, move |peer, mut stream| {
         let (waku, long) = (Arc::clone(&waku), Arc::clone(&long));
@@ -45,13 +45,13 @@ pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
                     (request, page)
                 }
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                    (Vec::new(), Err(Refusal::Length(error.to_string())))
+                    (Vec::new(), Err(HistoryError::Length(error.to_string())))
                 }
                 // The peer is gone, or has sent no request in time: the stream is reset.
                 _ => return,
             };
-            let status = page.as_ref().map_or_else(Refusal::status, |_| Status::Success);
-            waku.metrics.queries.of(Asker::Peer).of(status.into()).add(1);
+            let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
+            waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
             let answer = history::answer(&request, page.as_ref().map(|told| &told.page));
             // A failure concerns only the peer.
             if frame::write(&mut stream, &answer).await.is_ok() {
@@ -62,10 +62,10 @@ pub(super) fn serve(incoming: &Incoming, waku: Arc<Waku>) {
 }
 
 /// The source under which a peer's requests are counted for rate limits.
-fn source(peer: PeerId) -> Source {
+fn source(peer: PeerId) -> RateSource {
     let mut hash = std::hash::DefaultHasher::new();
     peer.hash(&mut hash);
-    Source::Connection(hash.finish())
+    RateSource::Connection(hash.finish())
 }
 
 /// Sends a request to a peer. Returns the bytes of a valid answer, or why there is none.
@@ -87,7 +87,7 @@ pub(super) async fn ask(
         Ok(answer) => answer?,
         Err(_) => return Err(format!("the peer took more than {} s", ANSWER_WAIT.as_secs())),
     };
-    let told = Response::parse(&answer)
+    let told = StoreResponse::parse(&answer)
         .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
     // A message can take three bytes in the answer, and far more once it is parsed.
     if told.messages().nth(PAGE_MAX).is_some() {

@@ -10,9 +10,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hark_archive::{LabelSet, Order, Progress, Query, Record, Store};
-use hark_codec::waku::protobuf::{Fields, put_bytes};
-use hark_codec::waku::sync::{Payload, Place, Writer, fingerprint};
+use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Store};
+use hark_codec::waku::protobuf::{ProtobufFields, put_bytes};
+use hark_codec::waku::sync::{MessagePosition, PayloadWriter, SyncPayload, fingerprint};
 use hark_codec::waku::{Message, MessageRecord, topic};
 use hark_networks::waku::NS_PER_S;
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
@@ -20,12 +20,12 @@ use libp2p_stream::Control;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::incoming::Incoming;
-use super::reconcile::{self, Found};
-use super::{Handle, frame, peers};
-use crate::stop::Stop;
-use crate::waku::metrics::{CatchUp, Direction, Origin, Outcome, SyncProtocol};
-use crate::waku::{Taken, Waku};
+use super::incoming::IncomingStreams;
+use super::reconcile::{self, Reconciliation};
+use super::{NetworkHandle, frame, peers};
+use crate::stop::StopSignal;
+use crate::waku::metrics::{CatchUpMethod, Direction, MessageOrigin, SyncOutcome, SyncProtocol};
+use crate::waku::{AcceptResult, WakuNode};
 
 /// The protocol that compares two stores.
 pub(super) const RECONCILIATION: &str = "/vac/waku/reconciliation/1.0.0";
@@ -71,12 +71,12 @@ impl Default for SyncPlan {
 }
 
 /// Permits for sessions that peers begin, and for the messages in their lists.
-struct Room {
+struct SyncPermits {
     sessions: Arc<Semaphore>,
     items: Arc<Semaphore>,
 }
 
-impl Default for Room {
+impl Default for SyncPermits {
     fn default() -> Self {
         Self {
             sessions: Arc::new(Semaphore::new(SESSIONS_MAX)),
@@ -86,9 +86,9 @@ impl Default for Room {
 }
 
 /// Serves comparisons that peers begin.
-pub(super) fn serve(incoming: &Incoming, sending: Control, waku: &Arc<Waku>) {
+pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<WakuNode>) {
     let waku = Arc::clone(waku);
-    let (of_configured, of_others) = (Room::default(), Room::default());
+    let (of_configured, of_others) = (SyncPermits::default(), SyncPermits::default());
     incoming.serve(RECONCILIATION, move |peer, mut stream| {
         let (waku, control) = (Arc::clone(&waku), sending.clone());
         let room = if waku.knows(peer) { &of_configured } else { &of_others };
@@ -105,7 +105,7 @@ pub(super) fn serve(incoming: &Incoming, sending: Control, waku: &Arc<Waku>) {
 }
 
 /// Receives the messages that configured peers send.
-pub(super) fn receive(incoming: &Incoming, waku: &Arc<Waku>) {
+pub(super) fn receive(incoming: &IncomingStreams, waku: &Arc<WakuNode>) {
     let waku = Arc::clone(waku);
     incoming.serve(TRANSFER, move |peer, stream| {
         let waku = Arc::clone(&waku);
@@ -118,7 +118,7 @@ pub(super) fn receive(incoming: &Incoming, waku: &Arc<Waku>) {
 }
 
 /// Compares with each configured store in turn, until `stop`.
-pub(in crate::waku) async fn run(waku: Arc<Waku>, mut stop: Stop) {
+pub(in crate::waku) async fn run(waku: Arc<WakuNode>, mut stop: StopSignal) {
     let Some(config) = &waku.config.p2p else { return };
     let (Some(every), Some(network)) = (config.sync.every, &waku.network) else { return };
     let comparing = async {
@@ -126,8 +126,9 @@ pub(in crate::waku) async fn run(waku: Arc<Waku>, mut stop: Stop) {
             tokio::time::sleep(every).await;
             for store in &config.stores {
                 let compared = compare(&waku, network, store).await;
-                let outcome = if compared.is_ok() { Outcome::Done } else { Outcome::Failed };
-                waku.metrics.caught_up.of(CatchUp::Sync).of(outcome).add(1);
+                let outcome =
+                    if compared.is_ok() { SyncOutcome::Done } else { SyncOutcome::Failed };
+                waku.metrics.caught_up.of(CatchUpMethod::Sync).of(outcome).add(1);
                 if let Err(why) = compared {
                     tracing::warn!(%store, why, "could not compare with a store");
                 }
@@ -141,7 +142,11 @@ pub(in crate::waku) async fn run(waku: Arc<Waku>, mut stop: Stop) {
 }
 
 /// Begins a comparison with a store.
-async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Result<(), String> {
+async fn compare(
+    waku: &Arc<WakuNode>,
+    network: &NetworkHandle,
+    store: &Multiaddr,
+) -> Result<(), String> {
     let peer = network.connect(store.clone()).await?;
     let mut control = network.control.clone();
     let stream = control.open_stream(peer, StreamProtocol::new(RECONCILIATION)).await;
@@ -151,8 +156,8 @@ async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Resul
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
     // This node begins one session at a time, so its list does not count against those of peers.
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
-    let own = Own::load(waku, span(waku, start, stop), items).await?;
-    let mut first = Writer::new(&topics(waku), start, PAYLOAD_MAX);
+    let own = OwnMessages::load(waku, span(waku, start, stop), items).await?;
+    let mut first = PayloadWriter::new(&topics(waku), start, PAYLOAD_MAX);
     first.fingerprint((stop, [0; 32]), &fingerprint(&own.items));
     say(waku, &mut stream, &first.finish().0).await?;
     let heard = hear(&mut stream).await?;
@@ -161,32 +166,32 @@ async fn compare(waku: &Arc<Waku>, network: &Handle, store: &Multiaddr) -> Resul
 
 /// Answers a comparison that a peer has begun with the payload `first`.
 async fn answer(
-    waku: &Arc<Waku>,
+    waku: &Arc<WakuNode>,
     control: Control,
     peer: PeerId,
     stream: Stream,
     first: Vec<u8>,
     items: Arc<Semaphore>,
 ) -> Result<(), String> {
-    let (start, query) = match Payload::parse(&first).map_err(|error| error.to_string())? {
+    let (start, query) = match SyncPayload::parse(&first).map_err(|error| error.to_string())? {
         Some(payload) => (payload.start, asked(waku, &payload)),
         // An empty payload ends the session.
         None => return Ok(()),
     };
-    let own = Own::load(waku, query, items).await?;
+    let own = OwnMessages::load(waku, query, items).await?;
     session(waku, control, peer, stream, Some(first), (start, own)).await
 }
 
 /// This store's messages that a session compares, sorted by time and hash.
-struct Own {
-    items: Vec<Place>,
+struct OwnMessages {
+    items: Vec<MessagePosition>,
     _room: Vec<OwnedSemaphorePermit>,
 }
 
-impl Own {
+impl OwnMessages {
     /// Loads the messages that match a query.
     async fn load(
-        waku: &Arc<Waku>,
+        waku: &Arc<WakuNode>,
         mut query: Query,
         room: Arc<Semaphore>,
     ) -> Result<Self, String> {
@@ -224,15 +229,15 @@ impl Own {
 /// Runs a comparison to its end, starting with the peer's payload `heard`. Then sends the peer the
 /// messages it lacks.
 async fn session(
-    waku: &Arc<Waku>,
+    waku: &Arc<WakuNode>,
     control: Control,
     peer: PeerId,
     mut stream: Stream,
     mut heard: Option<Vec<u8>>,
-    (start, own): (u64, Own),
+    (start, own): (u64, OwnMessages),
 ) -> Result<(), String> {
     let counts = &waku.metrics.sync;
-    let (mut found, mut round_trips) = (Found::default(), 0);
+    let (mut found, mut round_trips) = (Reconciliation::default(), 0);
     let topics = topics(waku);
     while let Some(bytes) = heard.take() {
         counts
@@ -241,9 +246,9 @@ async fn session(
             .of(Direction::Received)
             .add(bytes.len() as u64);
         round_trips += 1;
-        let payload = Payload::parse(&bytes).map_err(|error| error.to_string())?;
+        let payload = SyncPayload::parse(&bytes).map_err(|error| error.to_string())?;
         let Some(payload) = payload else { break };
-        let mut next = Writer::new(&topics, payload.start, PAYLOAD_MAX);
+        let mut next = PayloadWriter::new(&topics, payload.start, PAYLOAD_MAX);
         reconcile::answer(&own.items, &payload, &mut found, &mut next);
         drop(bytes);
         let (next, says) = next.finish();
@@ -256,7 +261,7 @@ async fn session(
     }
     // The session is over even if the peer does not receive the end of the stream.
     let _ = frame::end(&mut stream).await;
-    let Own { items: mut lacks, _room } = own;
+    let OwnMessages { items: mut lacks, _room } = own;
     found.keep_lacked(&mut lacks);
     counts.round_trips.note(round_trips as u64);
     counts.differences.note((lacks.len() + found.missed) as u64);
@@ -270,7 +275,7 @@ async fn session(
 }
 
 /// Sends a payload.
-async fn say(waku: &Waku, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
+async fn say(waku: &WakuNode, stream: &mut Stream, bytes: &[u8]) -> Result<(), String> {
     frame::write(stream, bytes).await.map_err(|error| broken(&error))?;
     let counts = &waku.metrics.sync.bytes;
     counts.of(SyncProtocol::Reconciliation).of(Direction::Sent).add(bytes.len() as u64);
@@ -290,12 +295,12 @@ fn broken(error: &std::io::Error) -> String {
 }
 
 /// The pubsub topics of the shards that this node serves.
-fn topics(waku: &Waku) -> Vec<String> {
+fn topics(waku: &WakuNode) -> Vec<String> {
     waku.config.served().map(|shard| shard.to_string()).collect()
 }
 
 /// The query for this store's messages of a time span.
-fn span(waku: &Waku, from: u64, to: u64) -> Query {
+fn span(waku: &WakuNode, from: u64, to: u64) -> Query {
     let values = topics(waku).into_iter().map(|topic| topic.into_bytes().into()).collect();
     let labels = vec![LabelSet { name: topic::PUBSUB, values }];
     let (order, limit, budget) =
@@ -304,7 +309,7 @@ fn span(waku: &Waku, from: u64, to: u64) -> Query {
 }
 
 /// The query for this store's messages of a payload's time span and topics.
-fn asked(waku: &Waku, payload: &Payload<'_>) -> Query {
+fn asked(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
     let mut query = span(waku, payload.start, payload.end);
     let theirs = payload.pubsub_topics;
     if !theirs.is_empty() {
@@ -336,25 +341,25 @@ fn each(
     };
     loop {
         match search.slice(u64::MAX, &mut sink).map_err(failed)? {
-            Progress::Paused if enough.get() => return Ok(()),
-            Progress::Paused => {}
-            Progress::Done { .. } => return Ok(()),
-            Progress::Exhausted => return Err("too much would have to be read".into()),
+            SearchProgress::Paused if enough.get() => return Ok(()),
+            SearchProgress::Paused => {}
+            SearchProgress::Done { .. } => return Ok(()),
+            SearchProgress::Exhausted => return Err("too much would have to be read".into()),
         }
     }
 }
 
 /// Sends messages to a peer, and returns how many were sent.
 async fn send(
-    waku: &Arc<Waku>,
+    waku: &Arc<WakuNode>,
     mut control: Control,
     peer: PeerId,
-    places: &[Place],
+    positions: &[MessagePosition],
 ) -> Result<usize, String> {
     let stream = control.open_stream(peer, StreamProtocol::new(TRANSFER)).await;
     let mut stream = stream.map_err(|error| error.to_string())?;
     let mut sent = 0;
-    for some in places.chunks(READ_AT_ONCE) {
+    for some in positions.chunks(READ_AT_ONCE) {
         let ids = Some(some.iter().map(|place| place.1).collect());
         let mut query = Query { ids, ..Query::default() };
         query.normalise();
@@ -381,14 +386,14 @@ async fn send(
 }
 
 /// Counts a message that was transferred.
-fn transferred(waku: &Waku, direction: Direction, bytes: usize) {
+fn transferred(waku: &WakuNode, direction: Direction, bytes: usize) {
     let counts = &waku.metrics.sync;
     counts.bytes.of(SyncProtocol::Transfer).of(direction).add(bytes as u64);
     counts.messages.of(direction).add(1);
 }
 
 /// Stores the messages of a stream until it ends.
-async fn take(waku: &Arc<Waku>, mut stream: Stream) {
+async fn take(waku: &Arc<WakuNode>, mut stream: Stream) {
     // 1,024 bytes for the topic.
     let bytes_max = waku.config.message_bytes_max + 1_024;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
@@ -417,9 +422,9 @@ async fn take(waku: &Arc<Waku>, mut stream: Stream) {
 }
 
 /// Stores one message with its topic. Returns whether the message is new.
-async fn one(waku: &Waku, bytes: &[u8]) -> bool {
+async fn one(waku: &WakuNode, bytes: &[u8]) -> bool {
     let (mut pubsub_topic, mut message) = ("", None);
-    for field in Fields::new(bytes).flatten() {
+    for field in ProtobufFields::new(bytes).flatten() {
         match field.number {
             1 => pubsub_topic = field.string().unwrap_or_default(),
             2 => message = field.bytes().ok(),
@@ -428,11 +433,11 @@ async fn one(waku: &Waku, bytes: &[u8]) -> bool {
     }
     let Some(bytes) = message.filter(|_| waku.serves(pubsub_topic)) else { return false };
     let Ok(message) = Message::parse(bytes) else { return false };
-    let taken = waku.take(Origin::Store, &message, bytes.len(), pubsub_topic).await;
-    matches!(taken, Ok(Taken::Stored))
+    let taken = waku.take(MessageOrigin::Store, &message, bytes.len(), pubsub_topic).await;
+    matches!(taken, Ok(AcceptResult::Stored))
 }
 
-impl Waku {
+impl WakuNode {
     /// Whether the configuration names this peer.
     fn knows(&self, peer: PeerId) -> bool {
         self.config.p2p.as_ref().is_some_and(|config| {

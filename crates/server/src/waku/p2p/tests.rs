@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::AsyncWriteExt as _;
-use hark_archive::admission::KeepAll;
 use hark_archive::clock::Clock;
-use hark_archive::retention::Policy;
+use hark_archive::effects::KeepAll;
+use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, writer};
-use hark_codec::waku::{Encoder, Request, Response};
+use hark_codec::waku::{MessageEncoder, StoreRequest, StoreResponse};
 use hark_testkit::disk::scratch;
 use libp2p::{Stream, StreamProtocol};
 use libp2p_stream::Control;
@@ -18,13 +18,13 @@ use super::*;
 use crate::door::Host;
 use crate::shelf;
 use crate::stop::Phase;
-use crate::waku::Serving;
+use crate::waku::NodeService;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
 /// A node with one message, and a peer that is connected to the node.
 struct Pair {
-    waku: Arc<Waku>,
+    waku: Arc<WakuNode>,
     peer: PeerId,
     addr: Multiaddr,
     control: Control,
@@ -49,11 +49,11 @@ impl Pair {
         };
         let mut record = Vec::new();
         let topic = "/waku/2/rs/1/0";
-        Encoder::default().encode(&message, topic, &message.hash(topic), &mut record);
+        MessageEncoder::default().encode(&message, topic, &message.hash(topic), &mut record);
         hark_archive::Store::commit(&store, &[Write::Put(record.into())]).unwrap();
         let folder = scratch(name);
-        let config = crate::waku::Config {
-            p2p: Some(Config {
+        let config = crate::waku::NodeConfig {
+            p2p: Some(P2pConfig {
                 listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
                 announce: vec!["/dns4/node.example/tcp/443/wss".parse().unwrap()],
                 key: folder.join("waku.key"),
@@ -65,23 +65,23 @@ impl Pair {
                 connections_max: 100,
                 connections_per_address_max: 3,
             }),
-            ..crate::waku::Config::default()
+            ..crate::waku::NodeConfig::default()
         };
-        let shelf = shelf::Options {
+        let shelf = shelf::ShelfOptions {
             network: &hark_networks::waku::Waku,
             store: Arc::new(store),
-            writer: writer::Options::default(),
+            writer: writer::WriterOptions::default(),
             clock: Clock::System,
-            retention: Policy::default(),
+            retention: RetentionPolicy::default(),
             compact: None,
             handover: None,
         };
         let mut host = Host { settings: Arc::default(), clients, unlimited: false, taking: None };
-        let door = Box::pin(Serving { config, shelf }.open_in(&mut host)).await.unwrap();
+        let door = Box::pin(NodeService { config, shelf }.open_in(&mut host)).await.unwrap();
         let waku = Arc::clone(&door.waku);
         let addr: Multiaddr = waku.addresses()[0].parse().unwrap();
         let phase = watch::Sender::new(Phase::Open);
-        let stop = Stop(phase.subscribe());
+        let stop = StopSignal(phase.subscribe());
         let node = tokio::spawn(async move { door.run(stop).await });
         let mut swarm = stranger().await;
         let control = swarm.behaviour().streams.new_control();
@@ -116,7 +116,7 @@ impl Pair {
         stream.flush().await?;
         let answer = frame::read(&mut stream, 1 << 20).await?;
         let answer = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
-        let answer = Response::parse(&answer).unwrap();
+        let answer = StoreResponse::parse(&answer).unwrap();
         // The stream ends after the answer.
         assert_eq!(frame::read(&mut stream, 1).await?, None);
         let words = answer.status_desc.unwrap().to_owned();
@@ -127,12 +127,12 @@ impl Pair {
         self.try_say(bytes).await.unwrap()
     }
 
-    async fn ask(&self, request: &Request<'_>) -> (u32, String, usize) {
+    async fn ask(&self, request: &StoreRequest<'_>) -> (u32, String, usize) {
         self.say(&framed(request)).await
     }
 
     /// Whether the node accepts one more peer. The peer stays connected until its swarm is dropped.
-    async fn enters(&self) -> (bool, Swarm<Behaviour>) {
+    async fn enters(&self) -> (bool, Swarm<NodeBehaviour>) {
         let mut swarm = stranger().await;
         swarm.dial(self.addr.clone()).unwrap();
         let told = tokio::time::timeout(Duration::from_secs(30), async {
@@ -155,12 +155,12 @@ impl Pair {
 }
 
 /// A peer with a key of its own.
-async fn stranger() -> Swarm<Behaviour> {
+async fn stranger() -> Swarm<NodeBehaviour> {
     with_key(Keypair::generate_secp256k1()).await
 }
 
-async fn with_key(key: Keypair) -> Swarm<Behaviour> {
-    let bounds = Bounds {
+async fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
+    let bounds = PeerBounds {
         message_bytes: 1_000,
         connections: 10,
         per_address: 10,
@@ -170,7 +170,7 @@ async fn with_key(key: Keypair) -> Swarm<Behaviour> {
 }
 
 /// The bytes of a request on a stream.
-fn framed(request: &Request<'_>) -> Vec<u8> {
+fn framed(request: &StoreRequest<'_>) -> Vec<u8> {
     let (mut bytes, mut framed) = (Vec::new(), Vec::new());
     request.write(std::iter::empty(), std::iter::empty(), &mut bytes);
     hark_codec::waku::protobuf::put_varint(&mut framed, bytes.len() as u64);
@@ -178,8 +178,8 @@ fn framed(request: &Request<'_>) -> Vec<u8> {
     framed
 }
 
-fn good() -> Request<'static> {
-    Request { request_id: "1", include_data: true, forward: true, ..Request::default() }
+fn good() -> StoreRequest<'static> {
+    StoreRequest { request_id: "1", include_data: true, forward: true, ..StoreRequest::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,9 +199,9 @@ async fn what_is_wrong_is_answered_in_the_protocols_terms() {
         assert!((status, messages) == (400, 0) && words.contains(said), "{bytes:?}: {words}");
     }
     let cursor = Some(&[7; 32][..]);
-    let (status, words, _) = pair.ask(&Request { cursor, ..good() }).await;
+    let (status, words, _) = pair.ask(&StoreRequest { cursor, ..good() }).await;
     assert_eq!((status, &*words), (300, "archive error: DRIVER_ERROR: cursor not found"));
-    let (status, words, _) = pair.ask(&Request { cursor: Some(&[7]), ..good() }).await;
+    let (status, words, _) = pair.ask(&StoreRequest { cursor: Some(&[7]), ..good() }).await;
     assert!(status == 300 && words.contains("INVALID_QUERY"), "{words}");
     let mut stream = pair.stream("/vac/waku/metadata/1.0.0").await;
     frame::write(&mut stream, &[8, 1]).await.unwrap();
@@ -263,8 +263,8 @@ async fn an_address_has_so_many_connections_and_gets_them_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
-    let shared: crate::settings::Shared = Arc::default();
-    let reload = crate::Reload { shared: Arc::clone(&shared), unlimited: false };
+    let shared: crate::settings::SharedSettings = Arc::default();
+    let reload = crate::SettingsHandle { shared: Arc::clone(&shared), unlimited: false };
     let loopback = crate::ranges::LOOPBACK.to_vec();
     let proxies = |trusted| crate::Proxies { trusted, ..crate::Proxies::default() };
     let pair = Pair::with("denied", Clients::new(Arc::clone(&shared), proxies(Vec::new()))).await;
@@ -298,10 +298,9 @@ async fn addresses_to_announce_are_told_to_peers() {
     swarm.dial(pair.addr.clone()).unwrap();
     let told = async {
         loop {
-            if let SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
-                info,
-                ..
-            })) = swarm.select_next_some().await
+            if let SwarmEvent::Behaviour(NodeBehaviourEvent::Identify(
+                identify::Event::Received { info, .. },
+            )) = swarm.select_next_some().await
             {
                 return info.listen_addrs;
             }
@@ -367,7 +366,7 @@ impl Comparing {
 
 /// A payload that declares the time up to 100 empty.
 fn nothing_there() -> Vec<u8> {
-    let mut writer = hark_codec::waku::sync::Writer::new(&[], 1, 1_000);
+    let mut writer = hark_codec::waku::sync::PayloadWriter::new(&[], 1, 1_000);
     writer.items((100, [0; 32]), &[], true);
     writer.finish().0
 }
@@ -423,7 +422,7 @@ async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
 }
 
 /// The decision about a gossip message with these bytes.
-fn accepted(waku: &Waku, data: Vec<u8>) -> Accepted {
+fn accepted(waku: &WakuNode, data: Vec<u8>) -> GossipVerdict {
     let topic = IdentTopic::new("/waku/2/rs/1/0").hash();
     accept(waku, &gossipsub::Message { source: None, data, sequence_number: None, topic })
 }
@@ -450,20 +449,20 @@ async fn what_other_nodes_refuse_is_refused_of_gossip() {
     };
     let mut empty = written(Message { payload: b"", ..good });
     for (bytes, expected) in [
-        (written(good), Accepted::Yes),
-        (with(u64::from(u32::MAX)), Accepted::Yes),
-        (with(u64::from(u32::MAX) + 1), Accepted::Broken),
-        (empty.clone(), Accepted::Broken),
+        (written(good), GossipVerdict::Yes),
+        (with(u64::from(u32::MAX)), GossipVerdict::Yes),
+        (with(u64::from(u32::MAX) + 1), GossipVerdict::Broken),
+        (empty.clone(), GossipVerdict::Broken),
         // The payload field is present but empty.
         (
             {
                 empty.extend([0x0a, 0]);
                 empty
             },
-            Accepted::Broken,
+            GossipVerdict::Broken,
         ),
-        (written(Message { timestamp: Some(7), ..good }), Accepted::Old),
-        (vec![0x0a, 9], Accepted::Broken),
+        (written(Message { timestamp: Some(7), ..good }), GossipVerdict::Old),
+        (vec![0x0a, 9], GossipVerdict::Broken),
     ] {
         assert!(accepted(&pair.waku, bytes.clone()) == expected, "{bytes:02x?}");
     }

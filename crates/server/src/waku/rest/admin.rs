@@ -10,9 +10,9 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Shared};
-use crate::waku::Waku;
-use crate::waku::neighbours::{Peer, Standing, Unanswered};
+use super::{RestAnswer, WakuState};
+use crate::waku::WakuNode;
+use crate::waku::neighbours::{NoPeerAnswer, PeerConnectivity, PeerStatus};
 
 /// The protocols in nwaku's statistics. A peer that offers one of them is listed as a service peer.
 const PROTOCOLS: [&str; 9] = [
@@ -27,10 +27,10 @@ const PROTOCOLS: [&str; 9] = [
     "/vac/waku/reconciliation/1.0.0",
 ];
 
-pub(super) fn routes(allowed: bool) -> Router<Arc<Waku>> {
+pub(super) fn routes(allowed: bool) -> Router<Arc<WakuNode>> {
     if !allowed {
         let away = async || {
-            Answer::words(
+            RestAnswer::words(
                 StatusCode::NOT_FOUND,
                 "/admin endpoints are not available; [waku] rest_admin = true opens them\n",
             )
@@ -40,59 +40,59 @@ pub(super) fn routes(allowed: bool) -> Router<Arc<Waku>> {
     Router::new()
         .route(
             "/admin/v1/peers",
-            get(async |waku: Shared| list(&waku, |_| true).await).post(connect),
+            get(async |waku: WakuState| list(&waku, |_| true).await).post(connect),
         )
         .route("/admin/v1/peer/{id}", get(one))
         .route(
             "/admin/v1/peers/service",
-            get(async |waku: Shared| list(&waku, |peer| offered(peer).next().is_some()).await),
+            get(async |waku: WakuState| list(&waku, |peer| offered(peer).next().is_some()).await),
         )
         .route(
             "/admin/v1/peers/connected",
-            get(async |waku: Shared| list(&waku, is_connected).await),
+            get(async |waku: WakuState| list(&waku, is_connected).await),
         )
         .route("/admin/v1/peers/connected/on/{shard}", get(connected_on))
-        .route("/admin/v1/peers/relay", get(async |waku: Shared| on_shards(&waku, relay).await))
+        .route("/admin/v1/peers/relay", get(async |waku: WakuState| on_shards(&waku, relay).await))
         .route("/admin/v1/peers/relay/on/{shard}", get(relay_on))
-        .route("/admin/v1/peers/mesh", get(async |waku: Shared| on_shards(&waku, mesh).await))
+        .route("/admin/v1/peers/mesh", get(async |waku: WakuState| on_shards(&waku, mesh).await))
         .route("/admin/v1/peers/mesh/on/{shard}", get(mesh_on))
         .route("/admin/v1/peers/stats", get(stats))
         .route(
             "/admin/v1/filter/subscriptions",
-            get(async || Answer::refused("Error: Filter Protocol is not mounted to the node")),
+            get(async || RestAnswer::refused("Error: Filter Protocol is not mounted to the node")),
         )
 }
 
 /// Selects the shards of a peer: those it subscribes to ([`relay`]), or those of its [`mesh`].
-type Of = fn(&Peer) -> &[u16];
+type PeerShards = fn(&PeerStatus) -> &[u16];
 
-fn relay(peer: &Peer) -> &[u16] {
+fn relay(peer: &PeerStatus) -> &[u16] {
     &peer.shards
 }
 
-fn mesh(peer: &Peer) -> &[u16] {
+fn mesh(peer: &PeerStatus) -> &[u16] {
     &peer.mesh
 }
 
-fn is_connected(peer: &Peer) -> bool {
-    peer.standing == Standing::Connected
+fn is_connected(peer: &PeerStatus) -> bool {
+    peer.standing == PeerConnectivity::Connected
 }
 
 /// The protocols among [`PROTOCOLS`] that a peer offers.
-fn offered(peer: &Peer) -> impl Iterator<Item = &'static str> {
+fn offered(peer: &PeerStatus) -> impl Iterator<Item = &'static str> {
     PROTOCOLS.into_iter().filter(|name| peer.protocols.iter().any(|offered| offered == name))
 }
 
-async fn peers(waku: &Waku) -> Vec<Peer> {
+async fn peers(waku: &WakuNode) -> Vec<PeerStatus> {
     waku.peers().await.unwrap_or_default()
 }
 
 /// A peer as nwaku writes it.
-fn json_of(peer: &Peer) -> Value {
+fn json_of(peer: &PeerStatus) -> Value {
     let connected = match peer.standing {
-        Standing::Connected => "Connected",
-        Standing::NotConnected => "NotConnected",
-        Standing::CannotConnect => "CannotConnect",
+        PeerConnectivity::Connected => "Connected",
+        PeerConnectivity::NotConnected => "NotConnected",
+        PeerConnectivity::CannotConnect => "CannotConnect",
     };
     json!({
         "multiaddr": peer.addr,
@@ -104,21 +104,21 @@ fn json_of(peer: &Peer) -> Value {
     })
 }
 
-async fn list(waku: &Waku, wanted: impl Fn(&Peer) -> bool) -> Answer {
+async fn list(waku: &WakuNode, wanted: impl Fn(&PeerStatus) -> bool) -> RestAnswer {
     let peers = peers(waku).await;
     let list: Vec<Value> = peers.iter().filter(|peer| wanted(peer)).map(json_of).collect();
-    Answer::json(Value::from(list).to_string())
+    RestAnswer::json(Value::from(list).to_string())
 }
 
-async fn one(State(waku): Shared, Path(id): Path<String>) -> Answer {
+async fn one(State(waku): WakuState, Path(id): Path<String>) -> RestAnswer {
     match peers(&waku).await.iter().find(|peer| peer.id == id) {
-        Some(peer) => Answer::json(json_of(peer).to_string()),
-        None => Answer::words(StatusCode::NOT_FOUND, "no peer with this id is known"),
+        Some(peer) => RestAnswer::json(json_of(peer).to_string()),
+        None => RestAnswer::words(StatusCode::NOT_FOUND, "no peer with this id is known"),
     }
 }
 
 /// A shard with its peers. Their scores are 0, as this node scores no peers.
-fn on_shard(peers: &[Peer], shard: u16, of: Of) -> Value {
+fn on_shard(peers: &[PeerStatus], shard: u16, of: PeerShards) -> Value {
     let there = peers.iter().filter(|peer| of(peer).contains(&shard)).map(|peer| {
         let mut json = json_of(peer);
         json["score"] = json!(0.0);
@@ -127,44 +127,44 @@ fn on_shard(peers: &[Peer], shard: u16, of: Of) -> Value {
     json!({ "shard": shard, "peers": there.collect::<Vec<_>>() })
 }
 
-async fn on_shards(waku: &Waku, of: Of) -> Answer {
+async fn on_shards(waku: &WakuNode, of: PeerShards) -> RestAnswer {
     let peers = peers(waku).await;
     let all = waku.config.shards.iter().map(|shard| on_shard(&peers, *shard, of));
-    Answer::json(Value::from(all.collect::<Vec<_>>()).to_string())
+    RestAnswer::json(Value::from(all.collect::<Vec<_>>()).to_string())
 }
 
-fn shard(text: &str) -> Result<u16, Answer> {
-    text.parse().map_err(|_| Answer::refused("Invalid shardId: it is a number below 65536"))
+fn shard(text: &str) -> Result<u16, RestAnswer> {
+    text.parse().map_err(|_| RestAnswer::refused("Invalid shardId: it is a number below 65536"))
 }
 
-async fn connected_on(State(waku): Shared, Path(text): Path<String>) -> Answer {
+async fn connected_on(State(waku): WakuState, Path(text): Path<String>) -> RestAnswer {
     match shard(&text) {
         Ok(shard) => list(&waku, |peer| is_connected(peer) && peer.shards.contains(&shard)).await,
         Err(refused) => refused,
     }
 }
 
-async fn relay_on(State(waku): Shared, Path(text): Path<String>) -> Answer {
+async fn relay_on(State(waku): WakuState, Path(text): Path<String>) -> RestAnswer {
     one_shard(&waku, &text, relay).await
 }
 
-async fn mesh_on(State(waku): Shared, Path(text): Path<String>) -> Answer {
+async fn mesh_on(State(waku): WakuState, Path(text): Path<String>) -> RestAnswer {
     one_shard(&waku, &text, mesh).await
 }
 
-async fn one_shard(waku: &Waku, text: &str, of: Of) -> Answer {
+async fn one_shard(waku: &WakuNode, text: &str, of: PeerShards) -> RestAnswer {
     match shard(text) {
-        Ok(shard) => Answer::json(on_shard(&peers(waku).await, shard, of).to_string()),
+        Ok(shard) => RestAnswer::json(on_shard(&peers(waku).await, shard, of).to_string()),
         Err(refused) => refused,
     }
 }
 
 /// Counts, under nwaku's names.
-async fn stats(State(waku): Shared) -> Answer {
+async fn stats(State(waku): WakuState) -> RestAnswer {
     let peers = peers(&waku).await;
-    let count = |of: &dyn Fn(&Peer) -> bool| peers.iter().filter(|peer| of(peer)).count();
-    let standing = |wanted: Standing| count(&|peer| peer.standing == wanted);
-    let by_shard = |of: Of, total: &str| {
+    let count = |of: &dyn Fn(&PeerStatus) -> bool| peers.iter().filter(|peer| of(peer)).count();
+    let standing = |wanted: PeerConnectivity| count(&|peer| peer.standing == wanted);
+    let by_shard = |of: PeerShards, total: &str| {
         let shards = &waku.config.shards;
         let counted = |shard: &u16| (shard.to_string(), json!(count(&|p| of(p).contains(shard))));
         let mut all: Map<String, Value> = shards.iter().map(counted).collect();
@@ -175,44 +175,44 @@ async fn stats(State(waku): Shared) -> Answer {
     let by_protocol: Map<String, Value> = PROTOCOLS
         .iter()
         .map(|name| {
-            let has = |peer: &Peer| peer.protocols.iter().any(|offered| offered == name);
+            let has = |peer: &PeerStatus| peer.protocols.iter().any(|offered| offered == name);
             ((*name).to_owned(), json!(count(&has)))
         })
         .collect();
     let stats = json!({
         "Sum": { "Total peers": peers.len() },
         "By Connectedness": {
-            "Connected": standing(Standing::Connected),
-            "NotConnected": standing(Standing::NotConnected),
-            "CannotConnect": standing(Standing::CannotConnect),
+            "Connected": standing(PeerConnectivity::Connected),
+            "NotConnected": standing(PeerConnectivity::NotConnected),
+            "CannotConnect": standing(PeerConnectivity::CannotConnect),
             "CanConnect": 0,
         },
         "Relay peers": by_shard(relay, "Total relay peers"),
         "Mesh peers": by_shard(mesh, "Total mesh peers"),
         "By Protocols": by_protocol,
     });
-    Answer::json(stats.to_string())
+    RestAnswer::json(stats.to_string())
 }
 
 /// Connects to peers, one after another, up to the first that cannot be reached. Peers that
 /// disconnect later are not dialled again.
-async fn connect(State(waku): Shared, body: Bytes) -> Answer {
+async fn connect(State(waku): WakuState, body: Bytes) -> RestAnswer {
     let addrs: Vec<String> = match serde_json::from_slice(&body) {
         Ok(addrs) => addrs,
-        Err(error) => return Answer::refused(format!("Failed to decode request: {error}")),
+        Err(error) => return RestAnswer::refused(format!("Failed to decode request: {error}")),
     };
     for (at, addr) in addrs.iter().enumerate() {
         match waku.connect(addr).await {
             Ok(()) => {}
-            Err(Unanswered::Address(fault)) => {
-                return Answer::refused(format!("Couldn't parse remote peer info: {fault}"));
+            Err(NoPeerAnswer::Address(fault)) => {
+                return RestAnswer::refused(format!("Couldn't parse remote peer info: {fault}"));
             }
             Err(_) => {
-                return Answer::refused(format!(
+                return RestAnswer::refused(format!(
                     "Failed to connect to peer at index: {at} - {addr}"
                 ));
             }
         }
     }
-    Answer::ok()
+    RestAnswer::ok()
 }

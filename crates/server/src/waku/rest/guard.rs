@@ -19,14 +19,14 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::Answer;
-use crate::waku::Waku;
+use super::RestAnswer;
+use crate::waku::WakuNode;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Which web pages may use the API, and which of its functions are allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct RestAccess {
     /// Origins whose pages may use the API, as in nwaku's `--rest-allow-origin`:
     /// `http://localhost:*`, `app.example`, or `*` for all. `*` stands for any text, `?` for one
     /// letter or none.
@@ -41,11 +41,11 @@ pub struct Access {
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Client(pub(super) IpAddr);
+pub(super) struct RestClientAddress(pub(super) IpAddr);
 
 /// Passes a request to its handler, or refuses it.
 pub(super) async fn guard(
-    State(waku): State<Arc<Waku>>,
+    State(waku): State<Arc<WakuNode>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -53,9 +53,9 @@ pub(super) async fn guard(
     let peer = peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let Some(client) = waku.clients.client(peer, request.headers()) else {
         let words = "blocked: this node does not serve your address\n";
-        return Answer::words(StatusCode::FORBIDDEN, words).into_response();
+        return RestAnswer::words(StatusCode::FORBIDDEN, words).into_response();
     };
-    request.extensions_mut().insert(Client(client));
+    request.extensions_mut().insert(RestClientAddress(client));
     let access = &waku.config.access;
     let page = match access.check(request.method(), request.uri(), request.headers()) {
         Ok(page) => page,
@@ -63,7 +63,7 @@ pub(super) async fn guard(
     };
     let is_preflight = *request.method() == Method::OPTIONS;
     let mut answer =
-        if is_preflight { Answer::ok().into_response() } else { next.run(request).await };
+        if is_preflight { RestAnswer::ok().into_response() } else { next.run(request).await };
     if let Some(origin) = page {
         let headers = answer.headers_mut();
         if origin != "*" {
@@ -80,15 +80,15 @@ pub(super) async fn guard(
     answer
 }
 
-impl Access {
+impl RestAccess {
     /// Checks whether a request may pass. Returns the origin whose pages may read the answer.
     fn check(
         &self,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Result<Option<HeaderValue>, Answer> {
-        let forbidden = |words: &str| Answer::words(StatusCode::FORBIDDEN, words);
+    ) -> Result<Option<HeaderValue>, RestAnswer> {
+        let forbidden = |words: &str| RestAnswer::words(StatusCode::FORBIDDEN, words);
         let named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
         if !named.chain(uri.authority().map(Authority::as_str)).all(|host| self.is_own(host)) {
             return Err(forbidden(
@@ -108,18 +108,18 @@ impl Access {
             };
             // Browsers always send a type if there is a body.
             if !headers.get_all(CONTENT_TYPE).iter().all(json) {
-                return Err(Answer::refused("Wrong Content-Type, expected application/json\n"));
+                return Err(RestAnswer::refused("Wrong Content-Type, expected application/json\n"));
             }
         }
         Ok(page)
     }
 
     /// The origin that a request names, if any. Fails if that origin is not allowed.
-    fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Answer> {
+    fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, RestAnswer> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let Some(origin) = origins.next() else { return Ok(None) };
         if origins.next().is_some() {
-            return Err(Answer::refused("Only a single Origin header must be specified\n"));
+            return Err(RestAnswer::refused("Only a single Origin header must be specified\n"));
         }
         if self.allows_all() {
             return Ok(Some(HeaderValue::from_static("*")));
@@ -128,7 +128,7 @@ impl Access {
         if self.allow_origin.iter().any(|pattern| is_origin(pattern, text)) {
             return Ok(Some(origin.clone()));
         }
-        Err(Answer::words(StatusCode::FORBIDDEN, NOT_ALLOWED))
+        Err(RestAnswer::words(StatusCode::FORBIDDEN, NOT_ALLOWED))
     }
 
     fn allows_all(&self) -> bool {
@@ -207,13 +207,17 @@ mod tests {
 
     use super::*;
 
-    fn access(allow_origin: &[&str], hosts: &[&str]) -> Access {
+    fn access(allow_origin: &[&str], hosts: &[&str]) -> RestAccess {
         let own = |list: &[&str]| list.iter().map(|&text| text.into()).collect();
-        Access { allow_origin: own(allow_origin), hosts: own(hosts), ..Access::default() }
+        RestAccess { allow_origin: own(allow_origin), hosts: own(hosts), ..RestAccess::default() }
     }
 
     /// The status for a request with these headers, and the origin that may read the answer.
-    fn passes(access: &Access, method: &Method, said: &[(&str, &str)]) -> (u16, Option<String>) {
+    fn passes(
+        access: &RestAccess,
+        method: &Method,
+        said: &[(&str, &str)],
+    ) -> (u16, Option<String>) {
         let mut headers = HeaderMap::new();
         for (name, value) in said {
             let name: HeaderName = name.parse().unwrap();

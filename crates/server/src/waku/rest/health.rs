@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::Answer;
-use crate::waku::Waku;
-use crate::waku::neighbours::Peer;
+use super::RestAnswer;
+use crate::waku::WakuNode;
+use crate::waku::neighbours::PeerStatus;
 
 /// Protocols that nwaku lists before and after those of its store, and that this node lacks.
 const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
@@ -19,7 +19,7 @@ const BEHIND: [&str; 6] = [
 const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
 
 /// The health of the node and of each protocol.
-pub(super) async fn health(waku: &Waku) -> Answer {
+pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
     let trouble = waku.shelf.trouble();
     let mut protocols = vec![relay(waku.peers().await.as_deref())];
     let not_mounted = |name: &&str| json!({ *name: "NOT_MOUNTED" });
@@ -33,11 +33,11 @@ pub(super) async fn health(waku: &Waku) -> Answer {
     protocols.extend(LAST.iter().map(not_mounted));
     let node = if trouble.is_none() { "READY" } else { "NOT_READY" };
     let health = json!({ "nodeHealth": node, "protocolsHealth": protocols });
-    Answer::json(health.to_string())
+    RestAnswer::json(health.to_string())
 }
 
 /// The health of gossip, which is ready once a peer subscribes to a shard.
-fn relay(peers: Option<&[Peer]>) -> Value {
+fn relay(peers: Option<&[PeerStatus]>) -> Value {
     match peers {
         None => json!({ "Relay": "NOT_MOUNTED" }),
         Some(peers) if peers.iter().any(|peer| !peer.shards.is_empty()) => {

@@ -19,14 +19,14 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::history::Refusal;
-use super::metrics::{Answered, Asker};
-use super::poll::Topic;
-use super::{Told, Waku};
-use crate::http::{self, Bounds};
+use super::history::HistoryError;
+use super::metrics::{AnswerStatus, QuestionSource};
+use super::poll::PollTopic;
+use super::{PermittedPage, WakuNode};
+use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
-use crate::rate::Source;
-use crate::stop::Stop;
+use crate::rate::RateSource;
+use crate::stop::StopSignal;
 
 mod admin;
 mod guard;
@@ -34,8 +34,8 @@ mod health;
 mod relay;
 mod store;
 
-pub use guard::Access;
-use guard::Client;
+pub use guard::RestAccess;
+use guard::RestClientAddress;
 
 /// Maximum number of connections at a time. Further ones are refused with status 503. The bound of
 /// an address is that of the relay.
@@ -50,13 +50,13 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// An HTTP answer.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
+struct RestAnswer {
     status: StatusCode,
     content_type: &'static str,
     body: Bytes,
 }
 
-impl Answer {
+impl RestAnswer {
     fn json(body: impl Into<Bytes>) -> Self {
         Self { status: StatusCode::OK, content_type: "application/json", body: body.into() }
     }
@@ -74,29 +74,29 @@ impl Answer {
     }
 }
 
-impl IntoResponse for Answer {
+impl IntoResponse for RestAnswer {
     fn into_response(self) -> Response {
         (self.status, [(CONTENT_TYPE, self.content_type)], self.body).into_response()
     }
 }
 
 /// An answer, with the memory permit that it holds until it is sent.
-struct Held {
+struct PermittedJson {
     json: Vec<u8>,
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for PermittedJson {
     fn as_ref(&self) -> &[u8] {
         &self.json
     }
 }
 
-type Shared = State<Arc<Waku>>;
+type WakuState = State<Arc<WakuNode>>;
 
 /// Serves until `stop`, and until the requests under way are answered.
-pub(super) async fn serve(listener: Arc<Listener>, stop: Stop, waku: Arc<Waku>) {
-    let bounds = Bounds { head_timeout: REST_MAX, connection_max: None };
+pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, waku: Arc<WakuNode>) {
+    let bounds = ConnectionTimeouts { head_timeout: REST_MAX, connection_max: None };
     let Some(socket) = listener.take() else { return };
     let enter = |peer| listener.enter(peer, CONNECTIONS_MAX);
     let service = TowerToHyperService::new(routes(waku));
@@ -117,14 +117,14 @@ pub(super) async fn serve(listener: Arc<Listener>, stop: Stop, waku: Arc<Waku>) 
     http::serve(socket, stop, bounds, enter, answer).await;
 }
 
-fn routes(waku: Arc<Waku>) -> Router {
+fn routes(waku: Arc<WakuNode>) -> Router {
     // Base64 takes four bytes for three, and there is JSON around it.
     let body_max = waku.config.message_bytes_max * 2;
     let subscriptions = |auto: bool| {
-        let add = move |State(waku): Shared, body: Bytes| async move {
+        let add = move |State(waku): WakuState, body: Bytes| async move {
             relay::subscribe(&waku, &body, auto)
         };
-        let remove = move |State(waku): Shared, body: Bytes| async move {
+        let remove = move |State(waku): WakuState, body: Bytes| async move {
             relay::unsubscribe(&waku, &body, auto)
         };
         post(add).delete(remove)
@@ -136,14 +136,14 @@ fn routes(waku: Arc<Waku>) -> Router {
         .route("/relay/v1/auto/messages/{topic}", get(poll_auto))
         .route("/relay/v1/subscriptions", subscriptions(false))
         .route("/relay/v1/auto/subscriptions", subscriptions(true))
-        .route("/health", get(async |State(waku): Shared| health::health(&waku).await))
+        .route("/health", get(async |State(waku): WakuState| health::health(&waku).await))
         .route("/info", get(info))
         .route("/debug/v1/info", get(info))
         .route("/version", get(version))
         .route("/debug/v1/version", get(version))
-        .route("/openapi.json", get(async || Answer::json(OPENAPI)))
+        .route("/openapi.json", get(async || RestAnswer::json(OPENAPI)))
         .fallback(async || {
-            Answer::words(
+            RestAnswer::words(
                 StatusCode::NOT_FOUND,
                 "nothing is here; /openapi.json says what there is\n",
             )
@@ -155,53 +155,53 @@ fn routes(waku: Arc<Waku>) -> Router {
 }
 
 async fn history(
-    State(waku): Shared,
-    Extension(Client(client)): Extension<Client>,
+    State(waku): WakuState,
+    Extension(RestClientAddress(client)): Extension<RestClientAddress>,
     RawQuery(query): RawQuery,
-) -> Answer {
-    let parameters = match store::Parameters::parse(&query.unwrap_or_default()) {
+) -> RestAnswer {
+    let parameters = match store::StoreParameters::parse(&query.unwrap_or_default()) {
         Ok(parameters) => parameters,
         Err(words) => {
-            waku.metrics.queries.of(Asker::Client).of(Answered::BadRequest).add(1);
-            return Answer::refused(words);
+            waku.metrics.queries.of(QuestionSource::Client).of(AnswerStatus::BadRequest).add(1);
+            return RestAnswer::refused(words);
         }
     };
     if let Some(addr) = &parameters.peer_addr {
         return store::from_peer(waku.ask_peer(addr, &parameters.request()).await);
     }
-    let told = waku.page(Source::Address(client.into()), &parameters.request()).await;
-    let status = told.as_ref().map_or_else(Refusal::status, |_| Status::Success);
-    waku.metrics.queries.of(Asker::Client).of(status.into()).add(1);
+    let told = waku.page(RateSource::Address(client.into()), &parameters.request()).await;
+    let status = told.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
+    waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
     match told {
-        Ok(Told { page, room }) => {
+        Ok(PermittedPage { page, room }) => {
             let json = store::json(&page, parameters.include_data);
-            Answer::json(Bytes::from_owner(Held { json, _room: room }))
+            RestAnswer::json(Bytes::from_owner(PermittedJson { json, _room: room }))
         }
         Err(refusal) => store::refused(&refusal),
     }
 }
 
-async fn publish(State(waku): Shared, Path(topic): Path<String>, body: Bytes) -> Answer {
+async fn publish(State(waku): WakuState, Path(topic): Path<String>, body: Bytes) -> RestAnswer {
     relay::publish(&waku, &body, Some(topic)).await
 }
 
-async fn publish_auto(State(waku): Shared, body: Bytes) -> Answer {
+async fn publish_auto(State(waku): WakuState, body: Bytes) -> RestAnswer {
     relay::publish(&waku, &body, None).await
 }
 
-async fn poll(State(waku): Shared, Path(topic): Path<String>) -> Answer {
-    relay::poll(&waku, Topic::Pubsub(topic))
+async fn poll(State(waku): WakuState, Path(topic): Path<String>) -> RestAnswer {
+    relay::poll(&waku, PollTopic::Pubsub(topic))
 }
 
-async fn poll_auto(State(waku): Shared, Path(topic): Path<String>) -> Answer {
-    relay::poll(&waku, Topic::Content(topic))
+async fn poll_auto(State(waku): WakuState, Path(topic): Path<String>) -> RestAnswer {
+    relay::poll(&waku, PollTopic::Content(topic))
 }
 
-async fn info(State(waku): Shared) -> Answer {
+async fn info(State(waku): WakuState) -> RestAnswer {
     let info = serde_json::json!({ "listenAddresses": waku.addresses(), "enrUri": "" });
-    Answer::json(info.to_string())
+    RestAnswer::json(info.to_string())
 }
 
-async fn version() -> Answer {
-    Answer::words(StatusCode::OK, concat!("hark-v", env!("CARGO_PKG_VERSION")))
+async fn version() -> RestAnswer {
+    RestAnswer::words(StatusCode::OK, concat!("hark-v", env!("CARGO_PKG_VERSION")))
 }

@@ -6,17 +6,17 @@ use axum::http::StatusCode;
 use hark_codec::waku::{Message, Shard};
 use hark_networks::waku::json::{OwnedMessage, put_message};
 
-use super::Answer;
-use crate::waku::metrics::Origin;
-use crate::waku::poll::Topic;
-use crate::waku::{NotTaken, Waku};
+use super::RestAnswer;
+use crate::waku::metrics::MessageOrigin;
+use crate::waku::poll::PollTopic;
+use crate::waku::{MessageRejection, WakuNode};
 
 /// Stores a message and relays it, under `topic`, or else under the topic of the shard to which its
 /// content topic belongs.
-pub(super) async fn publish(waku: &Waku, body: &[u8], topic: Option<String>) -> Answer {
+pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>) -> RestAnswer {
     let mut published: OwnedMessage = match serde_json::from_slice(body) {
         Ok(published) => published,
-        Err(error) => return Answer::refused(format!("the body is no message: {error}")),
+        Err(error) => return RestAnswer::refused(format!("the body is no message: {error}")),
     };
     // As in nwaku, 0 stands for no time.
     if published.timestamp.is_none_or(|time| time == 0) {
@@ -32,29 +32,32 @@ pub(super) async fn publish(waku: &Waku, body: &[u8], topic: Option<String>) -> 
     );
     let topic = match topic {
         Ok(topic) => topic,
-        Err(error) => return Answer::refused(error.to_string()),
+        Err(error) => return RestAnswer::refused(error.to_string()),
     };
     if !waku.serves(&topic) {
         let words = format!("Failed to publish: Node not subscribed to topic: {topic}");
-        return Answer::refused(words);
+        return RestAnswer::refused(words);
     }
     let mut wire = Vec::with_capacity(body.len());
     message.write(&mut wire);
-    match waku.take(Origin::Rest, &message, wire.len(), &topic).await {
+    match waku.take(MessageOrigin::Rest, &message, wire.len(), &topic).await {
         Ok(_) => {
             waku.pass_on(topic, wire).await;
-            Answer::ok()
+            RestAnswer::ok()
         }
-        Err(NotTaken::Refused(refusal)) => Answer::refused(refusal.to_string()),
-        Err(error) => Answer::words(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        Err(MessageRejection::Refused(refusal)) => RestAnswer::refused(refusal.to_string()),
+        Err(error) => RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
     }
 }
 
 /// The messages of a topic that have arrived since it was last polled.
-pub(super) fn poll(waku: &Waku, topic: Topic) -> Answer {
+pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
     let Some(messages) = waku.poll.take(&topic) else {
-        let (Topic::Pubsub(name) | Topic::Content(name)) = topic;
-        return Answer::words(StatusCode::NOT_FOUND, format!("Not subscribed to topic: {name}"));
+        let (PollTopic::Pubsub(name) | PollTopic::Content(name)) = topic;
+        return RestAnswer::words(
+            StatusCode::NOT_FOUND,
+            format!("Not subscribed to topic: {name}"),
+        );
     };
     let mut out = b"[".to_vec();
     for message in messages.iter().filter_map(|bytes| Message::parse(bytes).ok()) {
@@ -66,20 +69,22 @@ pub(super) fn poll(waku: &Waku, topic: Topic) -> Answer {
         put_message(&mut out, &Message { proof, ..message });
     }
     out.push(b']');
-    Answer::json(out)
+    RestAnswer::json(out)
 }
 
 /// The topics in a body: a list of strings, each of which names a shard or belongs to one.
-fn topics(waku: &Waku, body: &[u8], auto: bool) -> Result<Vec<(Topic, Shard)>, Answer> {
+fn topics(waku: &WakuNode, body: &[u8], auto: bool) -> Result<Vec<(PollTopic, Shard)>, RestAnswer> {
     let names: Vec<String> = serde_json::from_slice(body)
-        .map_err(|error| Answer::refused(format!("the body is no list of topics: {error}")))?;
+        .map_err(|error| RestAnswer::refused(format!("the body is no list of topics: {error}")))?;
     let topic = |name: String| {
         let (cluster, shards) = (waku.config.cluster, waku.config.shards_in_cluster);
         let shard = if auto { Shard::of(&name, cluster, shards) } else { name.parse() };
         match shard {
-            Ok(shard) if auto => Ok((Topic::Content(name), shard)),
-            Ok(shard) => Ok((Topic::Pubsub(name), shard)),
-            Err(error) => Err(Answer::refused(format!("Invalid topic: {}: {error}", shown(&name)))),
+            Ok(shard) if auto => Ok((PollTopic::Content(name), shard)),
+            Ok(shard) => Ok((PollTopic::Pubsub(name), shard)),
+            Err(error) => {
+                Err(RestAnswer::refused(format!("Invalid topic: {}: {error}", shown(&name))))
+            }
         }
     };
     names.into_iter().map(topic).collect()
@@ -91,7 +96,7 @@ fn shown(name: &str) -> String {
 }
 
 /// Subscribes to the topics in a body, so that their messages can be polled: to all, or to none.
-pub(super) fn subscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
+pub(super) fn subscribe(waku: &Arc<WakuNode>, body: &[u8], auto: bool) -> RestAnswer {
     let topics = match topics(waku, body, auto) {
         Ok(topics) => topics,
         Err(refused) => return refused,
@@ -100,20 +105,20 @@ pub(super) fn subscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
     if let Some((_, shard)) = topics.iter().find(|(_, shard)| !waku.serves_shard(*shard)) {
         let words =
             format!("Subscribe failed: this node does not serve {shard}; see [waku] shards");
-        return Answer::refused(words);
+        return RestAnswer::refused(words);
     }
     match waku.poll.subscribe(topics.into_iter().map(|(topic, _)| topic)) {
-        Ok(()) => Answer::ok(),
-        Err(full) => Answer::words(StatusCode::TOO_MANY_REQUESTS, full.to_string()),
+        Ok(()) => RestAnswer::ok(),
+        Err(full) => RestAnswer::words(StatusCode::TOO_MANY_REQUESTS, full.to_string()),
     }
 }
 
 /// Ends the subscriptions to the topics in a body.
-pub(super) fn unsubscribe(waku: &Arc<Waku>, body: &[u8], auto: bool) -> Answer {
+pub(super) fn unsubscribe(waku: &Arc<WakuNode>, body: &[u8], auto: bool) -> RestAnswer {
     match topics(waku, body, auto) {
         Ok(topics) => {
             waku.poll.unsubscribe(topics.into_iter().map(|(topic, _)| topic));
-            Answer::ok()
+            RestAnswer::ok()
         }
         Err(refused) => refused,
     }

@@ -4,17 +4,17 @@ use axum::http::StatusCode;
 use hark_archive::Record;
 use hark_codec::record::Id;
 use hark_codec::waku::store::Status;
-use hark_codec::waku::{MessageRecord, Request, Response};
+use hark_codec::waku::{MessageRecord, StoreRequest, StoreResponse};
 use hark_networks::waku::json::{put_element, put_hash, put_kept, read_hash};
 use percent_encoding::percent_decode_str;
 
-use super::Answer;
-use crate::waku::history::{Page, Refusal};
-use crate::waku::neighbours::{NO_PEERS, Unanswered};
+use super::RestAnswer;
+use crate::waku::history::{HistoryError, HistoryPage};
+use crate::waku::neighbours::{NO_PEERS, NoPeerAnswer};
 
 /// The parameters of a request.
 #[derive(Debug, Default)]
-pub(super) struct Parameters {
+pub(super) struct StoreParameters {
     /// The address of a peer whose store is to answer instead of this one.
     pub(super) peer_addr: Option<String>,
     pub(super) include_data: bool,
@@ -29,8 +29,8 @@ pub(super) struct Parameters {
 }
 
 /// The HTTP answer to a request that is refused.
-pub(super) fn refused(refusal: &Refusal) -> Answer {
-    Answer::words(status(refusal.status()), refusal.to_string())
+pub(super) fn refused(refusal: &HistoryError) -> RestAnswer {
+    RestAnswer::words(status(refusal.status()), refusal.to_string())
 }
 
 fn status(status: Status) -> StatusCode {
@@ -44,28 +44,28 @@ fn status(status: Status) -> StatusCode {
 
 /// Maps the answer of another store to HTTP, like nwaku: errors of the other store are reported in
 /// the JSON.
-pub(super) fn from_peer(answer: Result<Vec<u8>, Unanswered>) -> Answer {
+pub(super) fn from_peer(answer: Result<Vec<u8>, NoPeerAnswer>) -> RestAnswer {
     let answer = match answer {
         Ok(answer) => answer,
-        Err(Unanswered::NoPeers) => {
-            return Answer::words(StatusCode::SERVICE_UNAVAILABLE, NO_PEERS);
+        Err(NoPeerAnswer::NoPeers) => {
+            return RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, NO_PEERS);
         }
-        Err(Unanswered::Address(fault)) => {
-            return Answer::refused(format!("Failed parsing remote peer info: {fault}"));
+        Err(NoPeerAnswer::Address(fault)) => {
+            return RestAnswer::refused(format!("Failed parsing remote peer info: {fault}"));
         }
-        Err(Unanswered::Forbidden) => {
-            return Answer::words(
+        Err(NoPeerAnswer::Forbidden) => {
+            return RestAnswer::words(
                 StatusCode::FORBIDDEN,
                 "peerAddr may name configured peers and addresses of the internet only; [waku] \
                  rest_any_peer allows all",
             );
         }
-        Err(Unanswered::Unreached) => {
+        Err(NoPeerAnswer::Unreached) => {
             return failed(504, "PEER_DIAL_FAILURE: the peer cannot be reached");
         }
-        Err(Unanswered::Broken(why)) => return failed(300, &format!("BAD_RESPONSE: {why}")),
+        Err(NoPeerAnswer::Broken(why)) => return failed(300, &format!("BAD_RESPONSE: {why}")),
     };
-    let Ok(answer) = Response::parse(&answer) else {
+    let Ok(answer) = StoreResponse::parse(&answer) else {
         return failed(300, "BAD_RESPONSE: decode_rpc_failure");
     };
     let said = answer.status_desc.unwrap_or_default();
@@ -73,7 +73,7 @@ pub(super) fn from_peer(answer: Result<Vec<u8>, Unanswered>) -> Answer {
         200 => {}
         429 => {
             let words = "Request rate limit reached";
-            return Answer::words(StatusCode::TOO_MANY_REQUESTS, words);
+            return RestAnswer::words(StatusCode::TOO_MANY_REQUESTS, words);
         }
         code @ 300 => return failed(code, &format!("BAD_RESPONSE: {said}")),
         code @ 400 => return failed(code, &format!("BAD_REQUEST: {said}")),
@@ -88,15 +88,15 @@ pub(super) fn from_peer(answer: Result<Vec<u8>, Unanswered>) -> Answer {
         put_element(&mut out, &hash, one.message.zip(one.pubsub_topic));
     }
     end(&mut out, answer.cursor.and_then(|cursor| <Id>::try_from(cursor).ok()).as_ref());
-    Answer::json(out)
+    RestAnswer::json(out)
 }
 
 /// An answer without messages.
-fn failed(code: u32, words: &str) -> Answer {
+fn failed(code: u32, words: &str) -> RestAnswer {
     let answer = serde_json::json!({
         "requestId": "", "statusCode": code, "statusDesc": words, "messages": [],
     });
-    Answer::json(answer.to_string())
+    RestAnswer::json(answer.to_string())
 }
 
 /// Parses a flag as nwaku does (Nim's `parseBool`): case and `_` are ignored.
@@ -108,7 +108,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-impl Parameters {
+impl StoreParameters {
     /// Parses a query string. Empty parameters are ignored, and so are times that are not above 0.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
         let mut all = Self::default();
@@ -151,7 +151,7 @@ impl Parameters {
 
     /// Encodes the parameters as a Store v3 request, so that REST and libp2p share the semantics.
     pub(super) fn request(&self) -> Vec<u8> {
-        let request = Request {
+        let request = StoreRequest {
             request_id: "REST",
             include_data: self.include_data,
             pubsub_topic: self.pubsub_topic.as_deref(),
@@ -160,7 +160,7 @@ impl Parameters {
             cursor: self.cursor.as_ref().map(|cursor| &cursor[..]),
             forward: !self.backward,
             limit: self.limit,
-            ..Request::default()
+            ..StoreRequest::default()
         };
         let topics = self.content_topics.iter().map(String::as_str);
         let hashes = self.hashes.iter().map(|hash| &hash[..]);
@@ -184,7 +184,7 @@ fn end(out: &mut Vec<u8>, cursor: Option<&Id>) {
 }
 
 /// Writes a page as nwaku does.
-pub(super) fn json(page: &Page, include_data: bool) -> Vec<u8> {
+pub(super) fn json(page: &HistoryPage, include_data: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(page.answer_bytes());
     out.extend_from_slice(HEAD);
     let records = page.records.iter().filter_map(|bytes| Record::new(bytes).ok());
@@ -200,15 +200,15 @@ pub(super) fn json(page: &Page, include_data: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use hark_archive::admission::KeepAll;
+    use hark_archive::effects::KeepAll;
     use hark_archive::store::memory::MemoryStore;
     use hark_archive::{Store as _, Write};
     use hark_codec::hex;
-    use hark_codec::waku::{Encoder, Message};
+    use hark_codec::waku::{Message, MessageEncoder};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::waku::history::{Places, page_of};
+    use crate::waku::history::{PositionCache, page_of};
 
     const PUBSUB: &str = "/waku/2/rs/1/0";
 
@@ -225,7 +225,7 @@ mod tests {
                 ..Message::default()
             };
             let (hash, mut record) = (message.hash(PUBSUB), Vec::new());
-            Encoder::default().encode(&message, PUBSUB, &hash, &mut record);
+            MessageEncoder::default().encode(&message, PUBSUB, &hash, &mut record);
             store.commit(&[Write::Put(record.into())]).unwrap();
             format!("0x{}", String::from_utf8(hex::encode_32(&hash).into()).unwrap())
         });
@@ -233,15 +233,15 @@ mod tests {
         (store, hashes)
     }
 
-    fn answered(store: &MemoryStore, query: &str) -> Answer {
-        match Parameters::parse(query) {
+    fn answered(store: &MemoryStore, query: &str) -> RestAnswer {
+        match StoreParameters::parse(query) {
             Ok(parameters) => {
-                match page_of(store, &Places::default(), &parameters.request(), u64::MAX) {
-                    Ok(page) => Answer::json(json(&page, parameters.include_data)),
+                match page_of(store, &PositionCache::default(), &parameters.request(), u64::MAX) {
+                    Ok(page) => RestAnswer::json(json(&page, parameters.include_data)),
                     Err(refusal) => refused(&refusal),
                 }
             }
-            Err(words) => Answer::refused(words),
+            Err(words) => RestAnswer::refused(words),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A model of three processes: the role of each, the messages in transit between two of them, the
 //! locks, and the length of the log.
 
-use super::super::{Event, Give, Giver, Take, Taker};
+use super::super::{ExchangeEvent, NewProcess, NewProcessStep, OldProcess, OldProcessStep};
 
 mod steps;
 
@@ -19,7 +19,7 @@ pub(super) enum Word {
 
 /// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Part {
+pub(super) enum ProcessRole {
     Away,
     Asking,
     Opening {
@@ -27,15 +27,15 @@ pub(super) enum Part {
     },
     Taking {
         turn: u8,
-        taker: Taker,
-        next: Take,
+        taker: NewProcess,
+        next: NewProcessStep,
     },
     Serving,
     Giving {
         to: usize,
         turn: u8,
-        giver: Giver,
-        next: Give,
+        giver: OldProcess,
+        next: OldProcessStep,
         gone: bool,
     },
     Following {
@@ -48,8 +48,8 @@ pub(super) enum Part {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools)] // each is true or false of it, whatever the others are
-pub(super) struct Process {
-    pub(super) part: Part,
+pub(super) struct ModelProcess {
+    pub(super) part: ProcessRole,
     /// Whether its store writes.
     writes: bool,
     /// The length of the log as the process knows it.
@@ -61,9 +61,9 @@ pub(super) struct Process {
     held_up: bool,
 }
 
-impl Process {
+impl ModelProcess {
     fn lives(&self) -> bool {
-        !matches!(self.part, Part::Away | Part::Ending | Part::Ended)
+        !matches!(self.part, ProcessRole::Away | ProcessRole::Ending | ProcessRole::Ended)
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Link {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
-    pub(super) processes: [Process; PROCESSES],
+    pub(super) processes: [ModelProcess; PROCESSES],
     /// The connections, by the process that asked.
     links: [Link; PROCESSES],
     /// The process that has the right to write, and the turn: even once the right is claimed, odd
@@ -95,7 +95,7 @@ pub(super) struct World {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MoveKind {
     /// The step happens sooner or later.
     Normal,
     /// The step happens if no other step does.
@@ -114,21 +114,22 @@ pub(super) enum Without {
     Turns,
 }
 
-pub(super) type Steps = Vec<(Kind, World)>;
+pub(super) type Steps = Vec<(MoveKind, World)>;
 
 impl World {
     /// The initial world: one process serves, and the others have not started. `faults` and
     /// `batches` are still to come.
     pub(super) fn new(faults: u8, batches: u8) -> Self {
-        let away = Process {
-            part: Part::Away,
+        let away = ModelProcess {
+            part: ProcessRole::Away,
             writes: false,
             sees: 0,
             holds: false,
             asked_to_end: false,
             held_up: false,
         };
-        let first = Process { part: Part::Serving, writes: true, holds: true, ..away.clone() };
+        let first =
+            ModelProcess { part: ProcessRole::Serving, writes: true, holds: true, ..away.clone() };
         Self {
             processes: [first, away.clone(), away],
             links: Default::default(),
@@ -148,13 +149,13 @@ impl World {
         next
     }
 
-    fn set(&self, at: usize, part: Part) -> Self {
+    fn set(&self, at: usize, part: ProcessRole) -> Self {
         self.with(|world| world.processes[at].part = part)
     }
 
     /// Closes the sockets of a process that ends.
     fn end(&mut self, at: usize) {
-        self.processes[at].part = Part::Ending;
+        self.processes[at].part = ProcessRole::Ending;
         self.processes[at].writes = false;
         self.links[at].taker_is_open = false;
         self.links.iter_mut().filter(|link| link.giver == at).for_each(|link| {
@@ -170,15 +171,15 @@ impl World {
     }
 
     /// Claims the right to write for process `at`, which may claim it up to `turn`.
-    fn claim(&mut self, at: usize, turn: u8) -> Event {
+    fn claim(&mut self, at: usize, turn: u8) -> ExchangeEvent {
         if self.right.is_some_and(|has| has != at) {
-            return Event::Held;
+            return ExchangeEvent::Held;
         }
         if self.turn > turn {
-            return Event::Unable;
+            return ExchangeEvent::Unable;
         }
         (self.right, self.turn) = (Some(at), (self.turn / 2 + 1) * 2);
-        Event::Claimed
+        ExchangeEvent::Claimed
     }
 
     /// Checks what must be true of every world.
@@ -201,12 +202,14 @@ impl World {
     pub(super) fn is_settled(&self) -> bool {
         let held_up = |at: usize| self.processes[at].held_up;
         (0..PROCESSES).all(|at| match self.processes[at].part {
-            Part::Away | Part::Ended => true,
+            ProcessRole::Away | ProcessRole::Ended => true,
             _ if held_up(at) => true,
-            Part::Serving => self.processes[at].writes,
-            Part::Following { whom } => self.processes[whom].lives(),
-            Part::Giving { giver: Giver::Stalled, .. } => self.right.is_some_and(held_up),
-            Part::Asking | Part::Taking { taker: Taker::Ready, .. } => {
+            ProcessRole::Serving => self.processes[at].writes,
+            ProcessRole::Following { whom } => self.processes[whom].lives(),
+            ProcessRole::Giving { giver: OldProcess::Stalled, .. } => {
+                self.right.is_some_and(held_up)
+            }
+            ProcessRole::Asking | ProcessRole::Taking { taker: NewProcess::Ready, .. } => {
                 held_up(self.links[at].giver)
             }
             _ => false,

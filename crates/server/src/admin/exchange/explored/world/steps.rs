@@ -1,7 +1,8 @@
 //! The steps that can happen next in a world, by the process that takes them.
 
 use super::{
-    Event, Give, Giver, Kind, Link, PROCESSES, Part, Steps, Take, Taker, Without, Word, World,
+    ExchangeEvent, Link, MoveKind, NewProcess, NewProcessStep, OldProcess, OldProcessStep,
+    PROCESSES, ProcessRole, Steps, Without, Word, World,
 };
 
 impl World {
@@ -18,38 +19,42 @@ impl World {
             }
             match process.part {
                 // Processes start in the order of their numbers, as before that all are alike.
-                Part::Away if self.processes[at - 1].part != Part::Away => {
+                ProcessRole::Away if self.processes[at - 1].part != ProcessRole::Away => {
                     self.come(at, &mut steps);
                 }
-                Part::Asking => self.ask(at, &mut steps),
-                Part::Opening { turn } => {
-                    let taking = Part::Taking { turn, taker: Taker::Ready, next: Take::Listen };
+                ProcessRole::Asking => self.ask(at, &mut steps),
+                ProcessRole::Opening { turn } => {
+                    let taking = ProcessRole::Taking {
+                        turn,
+                        taker: NewProcess::Ready,
+                        next: NewProcessStep::Listen,
+                    };
                     let mut next = self.set(at, taking);
                     next.processes[at].sees = self.log;
                     next.links[at].to_giver.push(Word::Ready);
-                    steps.push((Kind::Normal, next));
+                    steps.push((MoveKind::Normal, next));
                 }
-                Part::Taking { turn, taker, next } => {
+                ProcessRole::Taking { turn, taker, next } => {
                     self.take(at, (turn, taker, next), without, &mut steps);
                 }
-                Part::Serving => self.serve(at, &mut steps),
-                Part::Giving { to, turn, giver, next, gone } => {
+                ProcessRole::Serving => self.serve(at, &mut steps),
+                ProcessRole::Giving { to, turn, giver, next, gone } => {
                     self.give(at, (to, turn, giver, next, gone), without, &mut steps);
                 }
-                Part::Following { whom } => {
+                ProcessRole::Following { whom } => {
                     if process.asked_to_end || !self.links[whom].taker_is_open {
-                        steps.push((Kind::Normal, self.with(|world| world.end(at))));
+                        steps.push((MoveKind::Normal, self.with(|world| world.end(at))));
                     }
                 }
-                Part::Ending => steps.push((
-                    Kind::Normal,
+                ProcessRole::Ending => steps.push((
+                    MoveKind::Normal,
                     self.with(|world| {
-                        world.processes[at].part = Part::Ended;
+                        world.processes[at].part = ProcessRole::Ended;
                         world.processes[at].holds = false;
                         world.right = world.right.filter(|has| *has != at);
                     }),
                 )),
-                Part::Away | Part::Ended => {}
+                ProcessRole::Away | ProcessRole::Ended => {}
             }
         }
         steps
@@ -61,7 +66,7 @@ impl World {
                 world.faults -= 1;
                 change(world);
             });
-            steps.push((Kind::Outside, next));
+            steps.push((MoveKind::Outside, next));
         };
         // Being killed. A process that does not serve yet also ends at once if it is asked to end
         // or cannot open the archive.
@@ -71,67 +76,74 @@ impl World {
             return;
         }
         fault(&|world| world.processes[at].held_up = true);
-        let started =
-            matches!(process.part, Part::Serving | Part::Giving { .. } | Part::Following { .. });
+        let started = matches!(
+            process.part,
+            ProcessRole::Serving | ProcessRole::Giving { .. } | ProcessRole::Following { .. }
+        );
         if started && !process.asked_to_end {
             fault(&|world| world.processes[at].asked_to_end = true);
         }
-        if let Part::Taking { turn, taker, next: Take::Begin } = process.part {
-            let (taker, next) = taker.next(Event::Unable);
-            fault(&|world| world.processes[at].part = Part::Taking { turn, taker, next });
+        if let ProcessRole::Taking { turn, taker, next: NewProcessStep::Begin } = process.part {
+            let (taker, next) = taker.next(ExchangeEvent::Unable);
+            fault(&|world| world.processes[at].part = ProcessRole::Taking { turn, taker, next });
         }
-        if let Part::Giving { to, turn, giver, next: Give::Claim, gone } = process.part {
-            let (giver, next) = giver.next(Event::Unable);
-            fault(&|world| world.processes[at].part = Part::Giving { to, turn, giver, next, gone });
+        if let ProcessRole::Giving { to, turn, giver, next: OldProcessStep::Claim, gone } =
+            process.part
+        {
+            let (giver, next) = giver.next(ExchangeEvent::Unable);
+            fault(&|world| {
+                world.processes[at].part = ProcessRole::Giving { to, turn, giver, next, gone }
+            });
         }
     }
 
     /// A process starts: it asks the server that it finds, or serves if no process holds LOCK.
     fn come(&self, at: usize, steps: &mut Steps) {
         let server = &self.processes[self.published];
-        if server.part == Part::Serving {
-            let mut next = self.set(at, Part::Asking);
+        if server.part == ProcessRole::Serving {
+            let mut next = self.set(at, ProcessRole::Asking);
             let (giver_is_open, taker_is_open) = (true, true);
             let link =
                 Link { giver: self.published, giver_is_open, taker_is_open, ..Link::default() };
             next.links[at] = link;
-            steps.push((Kind::Outside, next));
+            steps.push((MoveKind::Outside, next));
         } else if !self.processes.iter().any(|process| process.holds) && self.right.is_none() {
             let next = self.with(|world| {
                 let process = &mut world.processes[at];
-                (process.part, process.holds, process.writes) = (Part::Serving, true, true);
+                (process.part, process.holds, process.writes) = (ProcessRole::Serving, true, true);
                 process.sees = world.log;
                 world.published = at;
                 world.claim(at, u8::MAX);
             });
-            steps.push((Kind::Outside, next));
+            steps.push((MoveKind::Outside, next));
         }
     }
 
     fn ask(&self, at: usize, steps: &mut Steps) {
         let link = &self.links[at];
         let next = match link.to_taker.first() {
-            Some(Word::Handed(turn)) => self.set(at, Part::Opening { turn: *turn }),
+            Some(Word::Handed(turn)) => self.set(at, ProcessRole::Opening { turn: *turn }),
             Some(_) => self.with(|world| world.end(at)),
             None if !link.giver_is_open || self.refuses(link.giver) => {
                 self.with(|world| world.end(at))
             }
             None => return,
         };
-        steps.push((Kind::Normal, next.with(|world| world.links[at].told_taker())));
+        steps.push((MoveKind::Normal, next.with(|world| world.links[at].told_taker())));
     }
 
     /// Whether process `at` refuses to hand over, because another process asked before.
     fn refuses(&self, at: usize) -> bool {
         let process = &self.processes[at];
-        let asked = matches!(process.part, Part::Giving { .. } | Part::Following { .. });
+        let asked =
+            matches!(process.part, ProcessRole::Giving { .. } | ProcessRole::Following { .. });
         asked && !process.held_up
     }
 
     fn serve(&self, at: usize, steps: &mut Steps) {
         let process = &self.processes[at];
         if process.asked_to_end {
-            steps.push((Kind::Normal, self.with(|world| world.end(at))));
+            steps.push((MoveKind::Normal, self.with(|world| world.end(at))));
         }
         if process.writes && self.batches > 0 {
             let next = self.with(|world| {
@@ -143,98 +155,104 @@ impl World {
                 world.log += 1;
                 world.processes[at].sees = world.log;
             });
-            steps.push((Kind::Outside, next));
+            steps.push((MoveKind::Outside, next));
         }
         for (to, link) in self.links.iter().enumerate() {
-            let asks = self.processes[to].part == Part::Asking && link.to_taker.is_empty();
+            let asks = self.processes[to].part == ProcessRole::Asking && link.to_taker.is_empty();
             if !asks || link.giver != at || !link.giver_is_open {
                 continue;
             }
-            let (giver, next) = (Giver::Handed, Give::Listen);
+            let (giver, next) = (OldProcess::Handed, OldProcessStep::Listen);
             // The turn once the other process has claimed the right and has not offered it further.
             let turn = self.turn + 2;
-            let mut next = self.set(at, Part::Giving { to, turn, giver, next, gone: false });
+            let mut next = self.set(at, ProcessRole::Giving { to, turn, giver, next, gone: false });
             next.processes[at].writes = false;
             next.links[to].to_taker.push(Word::Handed(self.turn + 1));
             // LOCK is held already while its handle is in transit.
             next.processes[to].holds = true;
-            steps.push((Kind::Normal, next));
+            steps.push((MoveKind::Normal, next));
         }
     }
 
     fn give(
         &self,
         at: usize,
-        (to, turn, giver, next, gone): (usize, u8, Giver, Give, bool),
+        (to, turn, giver, next, gone): (usize, u8, OldProcess, OldProcessStep, bool),
         without: Without,
         steps: &mut Steps,
     ) {
         let link = &self.links[to];
-        let heard = |world: &Self, event: Event| {
+        let heard = |world: &Self, event: ExchangeEvent| {
             let (giver, next) = giver.next(event);
-            let gone = gone || event == Event::Gone;
-            world.set(at, Part::Giving { to, turn, giver, next, gone })
+            let gone = gone || event == ExchangeEvent::Gone;
+            world.set(at, ProcessRole::Giving { to, turn, giver, next, gone })
         };
-        let mut normal = |next: Self| steps.push((Kind::Normal, next));
+        let mut normal = |next: Self| steps.push((MoveKind::Normal, next));
         match next {
-            Give::Listen => {
+            OldProcessStep::Listen => {
                 if self.processes[at].asked_to_end {
-                    normal(heard(self, Event::Stop));
+                    normal(heard(self, ExchangeEvent::Stop));
                 }
                 if let Some(word) = link.to_giver.first().filter(|_| !gone) {
                     let event = match word {
-                        Word::Ready => Event::Ready,
-                        Word::Started => Event::Started,
-                        _ => Event::Failed,
+                        Word::Ready => ExchangeEvent::Ready,
+                        Word::Started => ExchangeEvent::Started,
+                        _ => ExchangeEvent::Failed,
                     };
                     let next = heard(self, event);
                     normal(next.with(|world| world.links[to].told_giver()));
                 } else if !link.taker_is_open && !gone {
-                    normal(heard(self, Event::Gone));
+                    normal(heard(self, ExchangeEvent::Gone));
                 }
                 // While another process has the right, this event would only lead to the next one.
-                let waits = matches!(giver, Giver::Parted | Giver::Stalled);
+                let waits = matches!(giver, OldProcess::Parted | OldProcess::Stalled);
                 if waits && self.right.is_none() && self.turn <= turn {
-                    normal(heard(self, Event::Moment));
+                    normal(heard(self, ExchangeEvent::Moment));
                 }
-                if giver != Giver::Stalled {
-                    steps.push((Kind::Late, heard(self, Event::Late)));
+                if giver != OldProcess::Stalled {
+                    steps.push((MoveKind::Late, heard(self, ExchangeEvent::Late)));
                 }
             }
-            Give::Offer => normal(self.with(|world| {
+            OldProcessStep::Offer => normal(self.with(|world| {
                 world.offer(at);
                 world.links[to].to_taker.push(Word::Go);
-                let next = Give::Listen;
-                world.processes[at].part = Part::Giving { to, turn, giver, next, gone };
+                let next = OldProcessStep::Listen;
+                world.processes[at].part = ProcessRole::Giving { to, turn, giver, next, gone };
             })),
-            Give::Claim => {
+            OldProcessStep::Claim => {
                 let mut next = self.clone();
                 let event = match without {
-                    Without::Claiming => Event::Claimed,
+                    Without::Claiming => ExchangeEvent::Claimed,
                     Without::Turns => next.claim(at, u8::MAX),
                     Without::Nothing => next.claim(at, turn),
                 };
                 // As in `give`, a late claim counts as if another process had the right.
-                normal(heard(&next, if event == Event::Unable { Event::Held } else { event }));
+                normal(heard(
+                    &next,
+                    if event == ExchangeEvent::Unable { ExchangeEvent::Held } else { event },
+                ));
             }
-            Give::Refuse => {
-                normal(self.set(at, Part::Giving { to, turn, giver, next: Give::Listen, gone }));
+            OldProcessStep::Refuse => {
+                normal(self.set(
+                    at,
+                    ProcessRole::Giving { to, turn, giver, next: OldProcessStep::Listen, gone },
+                ));
             }
-            Give::Resume => normal(self.with(|world| {
+            OldProcessStep::Resume => normal(self.with(|world| {
                 world.links[to].to_taker.push(Word::Failed);
                 world.links[to].giver_is_open = false;
                 let process = &mut world.processes[at];
                 if process.sees == world.log || without == Without::Claiming {
-                    (process.part, process.writes) = (Part::Serving, true);
+                    (process.part, process.writes) = (ProcessRole::Serving, true);
                 } else {
                     world.end(at);
                 }
             })),
-            Give::Follow => normal(self.with(|world| {
-                world.processes[at].part = Part::Following { whom: to };
+            OldProcessStep::Follow => normal(self.with(|world| {
+                world.processes[at].part = ProcessRole::Following { whom: to };
                 world.processes[at].holds = false;
             })),
-            Give::Leave | Give::End => normal(self.with(|world| {
+            OldProcessStep::Leave | OldProcessStep::End => normal(self.with(|world| {
                 world.offer(at);
                 world.end(at);
             })),
@@ -244,49 +262,52 @@ impl World {
     fn take(
         &self,
         at: usize,
-        (turn, taker, next): (u8, Taker, Take),
+        (turn, taker, next): (u8, NewProcess, NewProcessStep),
         without: Without,
         steps: &mut Steps,
     ) {
         let link = &self.links[at];
-        let heard = |world: &Self, event: Event| {
+        let heard = |world: &Self, event: ExchangeEvent| {
             let (taker, next) = taker.next(event);
-            world.set(at, Part::Taking { turn, taker, next })
+            world.set(at, ProcessRole::Taking { turn, taker, next })
         };
-        let mut normal = |next: Self| steps.push((Kind::Normal, next));
+        let mut normal = |next: Self| steps.push((MoveKind::Normal, next));
         match (next, taker) {
-            (Take::Listen, Taker::Ready) => {
+            (NewProcessStep::Listen, NewProcess::Ready) => {
                 let event = match link.to_taker.first() {
-                    Some(Word::Go) => Event::Go,
-                    Some(_) => Event::Failed,
-                    None if !link.giver_is_open => Event::Gone,
+                    Some(Word::Go) => ExchangeEvent::Go,
+                    Some(_) => ExchangeEvent::Failed,
+                    None if !link.giver_is_open => ExchangeEvent::Gone,
                     None => return,
                 };
                 let next = heard(self, event);
                 normal(next.with(|world| world.links[at].told_taker()));
             }
-            (Take::Listen, Taker::Orphaned) => {
+            (NewProcessStep::Listen, NewProcess::Orphaned) => {
                 if self.right.is_none() && self.turn <= turn {
-                    normal(heard(self, Event::Moment));
+                    normal(heard(self, ExchangeEvent::Moment));
                 }
-                steps.push((Kind::Late, heard(self, Event::Late)));
+                steps.push((MoveKind::Late, heard(self, ExchangeEvent::Late)));
             }
-            (Take::Claim, _) => {
+            (NewProcessStep::Claim, _) => {
                 let mut next = self.clone();
                 let turn = if without == Without::Turns { u8::MAX } else { turn };
                 let event = next.claim(at, turn);
                 normal(heard(&next, event));
             }
-            (Take::Begin, _) => {
+            (NewProcessStep::Begin, _) => {
                 let unchanged = self.processes[at].sees == self.log;
                 let next = self.with(|world| world.processes[at].writes = unchanged);
-                normal(heard(&next, if unchanged { Event::Begun } else { Event::Unable }));
+                normal(heard(
+                    &next,
+                    if unchanged { ExchangeEvent::Begun } else { ExchangeEvent::Unable },
+                ));
             }
-            (Take::Start, _) => normal(self.with(|world| {
+            (NewProcessStep::Start, _) => normal(self.with(|world| {
                 world.links[at].to_giver.push(Word::Started);
-                (world.processes[at].part, world.published) = (Part::Serving, at);
+                (world.processes[at].part, world.published) = (ProcessRole::Serving, at);
             })),
-            (Take::End, _) => normal(self.with(|world| {
+            (NewProcessStep::End, _) => normal(self.with(|world| {
                 world.links[at].to_giver.push(Word::Failed);
                 world.end(at);
             })),

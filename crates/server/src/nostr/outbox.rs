@@ -3,7 +3,7 @@
 //!
 //! Bytes are counted until they are sent. Above one bound, searches for this client are parked
 //! here, and resumed from here; above another, the client is disconnected as too slow. The bytes
-//! that wait for all clients together are bounded as well: [`Account`].
+//! that wait for all clients together are bounded as well: [`OutboxAccount`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,14 +14,14 @@ use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 use hark_archive::limits::Limits;
-use hark_archive::live::News;
+use hark_archive::live::NewRecord;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::metrics::Metrics;
-use super::outboxes::Account;
+use super::metrics::RelayMetrics;
+use super::outboxes::OutboxAccount;
 #[cfg(test)]
 use super::outboxes::Outboxes;
-use super::readers::Job;
+use super::readers::ReaderJob;
 
 thread_local! {
     /// Sessions to wake at the end of [`together`]. `None` outside of it: each is woken at once.
@@ -32,9 +32,9 @@ thread_local! {
 /// one write instead of one for each part.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     /// Wakes the sessions also when `work` panics.
-    struct End;
+    struct WakeOnDrop;
 
-    impl Drop for End {
+    impl Drop for WakeOnDrop {
         fn drop(&mut self) {
             let wakers = TO_WAKE.take();
             wakers.into_iter().flatten().for_each(Waker::wake);
@@ -44,23 +44,23 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     let _end = TO_WAKE.with_borrow_mut(|wakers| {
         wakers.is_none().then(|| {
             *wakers = Some(Vec::new());
-            End
+            WakeOnDrop
         })
     });
     work()
 }
 
 /// Something to send.
-pub(crate) enum Part {
+pub(crate) enum OutboxItem {
     /// Concatenated messages, and the offset at which each ends.
     Page(Vec<u8>, Vec<u32>),
     /// One message.
     One(Vec<u8>),
     /// A live event: `["EVENT","sub",`, and the bytes that all its subscribers share.
-    Live(Arc<[u8]>, News),
+    Live(Arc<[u8]>, NewRecord),
 }
 
-impl Part {
+impl OutboxItem {
     /// Bytes of the part, with its overhead.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>()
@@ -73,23 +73,23 @@ impl Part {
 
     /// The bytes it counts as, for its client and for all clients. The latter exclude the bytes of
     /// a live event, which its subscribers share.
-    pub(crate) fn weight(&self) -> Weight {
+    pub(crate) fn weight(&self) -> OutboxWeight {
         let size = self.size();
         let own = if let Self::Live(..) = self { size_of::<Self>() } else { size };
-        Weight { size, own }
+        OutboxWeight { size, own }
     }
 }
 
 /// Bytes that parts count as.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weight {
+pub(crate) struct OutboxWeight {
     /// All bytes, counted for the client.
     size: usize,
     /// Those of `size` that are not shared with other clients.
     own: usize,
 }
 
-impl Weight {
+impl OutboxWeight {
     pub(crate) fn add(&mut self, other: Self) {
         (self.size, self.own) = (self.size + other.size, self.own + other.own);
     }
@@ -100,7 +100,7 @@ impl Weight {
     }
 }
 
-impl Sum for Weight {
+impl Sum for OutboxWeight {
     fn sum<I: Iterator<Item = Self>>(weights: I) -> Self {
         weights.fold(Self::default(), |mut sum, weight| {
             sum.add(weight);
@@ -111,23 +111,23 @@ impl Sum for Weight {
 
 /// A flag that a subscription has ended: nothing more is put on the line for it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Over(Arc<AtomicBool>);
+pub(crate) struct EndFlag(Arc<AtomicBool>);
 
-impl Over {
+impl EndFlag {
     pub(crate) fn is(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
 /// Something under way for the client, counted until it is dropped.
-pub(crate) struct Ticket {
-    line: Arc<Line>,
-    what: What,
+pub(crate) struct RequestPermit {
+    outbox: Arc<Outbox>,
+    what: RequestKind,
 }
 
 /// What can be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum RequestKind {
     /// An event without an OK.
     Event,
     /// An AUTH without an OK.
@@ -136,8 +136,8 @@ pub(crate) enum What {
     Search,
 }
 
-pub(crate) struct Line {
-    queue: Mutex<Queue>,
+pub(crate) struct Outbox {
+    queue: Mutex<OutboxQueue>,
     task: AtomicWaker,
     events: AtomicUsize,
     proofs: AtomicUsize,
@@ -146,23 +146,23 @@ pub(crate) struct Line {
     had_ns: AtomicU64,
     pause_bytes: usize,
     bytes_max: usize,
-    account: Arc<Account>,
-    metrics: Arc<Metrics>,
+    account: Arc<OutboxAccount>,
+    metrics: Arc<RelayMetrics>,
 }
 
 #[derive(Default)]
-struct Queue {
-    parts: VecDeque<Part>,
+struct OutboxQueue {
+    parts: VecDeque<OutboxItem>,
     /// Weight of the parts, and of those taken but not yet on the socket.
-    weight: Weight,
+    weight: OutboxWeight,
     /// Bytes that the socket holds and could not send yet.
     unsent: usize,
-    parked: Vec<Box<dyn Job>>,
+    parked: Vec<Box<dyn ReaderJob>>,
     slow: bool,
     gone: bool,
 }
 
-impl Queue {
+impl OutboxQueue {
     /// Bytes that wait for the client.
     fn waiting(&self) -> usize {
         self.weight.size + self.unsent
@@ -174,8 +174,12 @@ impl Queue {
     }
 }
 
-impl Line {
-    pub(crate) fn new(limits: &Limits, account: Arc<Account>, metrics: Arc<Metrics>) -> Self {
+impl Outbox {
+    pub(crate) fn new(
+        limits: &Limits,
+        account: Arc<OutboxAccount>,
+        metrics: Arc<RelayMetrics>,
+    ) -> Self {
         Self {
             queue: Mutex::default(),
             task: AtomicWaker::new(),
@@ -191,21 +195,21 @@ impl Line {
     }
 
     /// Puts a part on the line, and wakes the session.
-    pub(crate) fn put(&self, part: Part) {
+    pub(crate) fn put(&self, part: OutboxItem) {
         self.lay_locked(self.queue.lock(), part);
         self.wake();
     }
 
     /// Puts a part on the line for a subscription, and wakes the session. Returns false, and puts
     /// nothing, if the subscription is over.
-    pub(crate) fn put_for(&self, over: &Over, part: Part) -> bool {
+    pub(crate) fn put_for(&self, over: &EndFlag, part: OutboxItem) -> bool {
         let laid = self.lay(over, part);
         self.wake();
         laid
     }
 
-    /// Does the same as [`Line::put_for`], but leaves it to the caller to call [`Line::wake`].
-    pub(crate) fn lay(&self, over: &Over, part: Part) -> bool {
+    /// Does the same as [`Outbox::put_for`], but leaves it to the caller to call [`Outbox::wake`].
+    pub(crate) fn lay(&self, over: &EndFlag, part: OutboxItem) -> bool {
         let queue = self.queue.lock();
         if over.is() {
             return false;
@@ -233,15 +237,15 @@ impl Line {
     pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::with_capacity(128);
         write(&mut out);
-        self.put(Part::One(out));
+        self.put(OutboxItem::One(out));
     }
 
-    fn lay_locked(&self, mut queue: MutexGuard<'_, Queue>, part: Part) {
+    fn lay_locked(&self, mut queue: MutexGuard<'_, OutboxQueue>, part: OutboxItem) {
         if queue.gone || queue.slow {
             return;
         }
         // A page never ends the connection: the client requested it, and it waited for capacity.
-        let may_end = !matches!(part, Part::Page(..));
+        let may_end = !matches!(part, OutboxItem::Page(..));
         let (had, weight) = (queue.waiting(), part.weight());
         queue.weight.add(weight);
         self.account.add(weight.own);
@@ -254,7 +258,7 @@ impl Line {
     }
 
     /// Ends a subscription: nothing more is put on the line for it.
-    pub(crate) fn end(&self, over: &Over) {
+    pub(crate) fn end(&self, over: &EndFlag) {
         let _queue = self.queue.lock();
         over.0.store(true, Ordering::Release);
     }
@@ -266,7 +270,7 @@ impl Line {
     }
 
     /// Parks a search while the outbox has no capacity. Returns it if it can run now.
-    pub(crate) fn park(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+    pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
         if queue.gone || !job.tells() {
             return Some(job);
@@ -284,7 +288,7 @@ impl Line {
         self.account.go_on();
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &RelayMetrics {
         &self.metrics
     }
 
@@ -302,33 +306,33 @@ impl Line {
         self.queue.lock().gone
     }
 
-    pub(crate) fn ticket(self: &Arc<Self>, what: What) -> Ticket {
+    pub(crate) fn permit(self: &Arc<Self>, what: RequestKind) -> RequestPermit {
         self.counter(what).fetch_add(1, Ordering::AcqRel);
-        Ticket { line: Arc::clone(self), what }
+        RequestPermit { outbox: Arc::clone(self), what }
     }
 
-    pub(crate) fn under_way(&self, what: What) -> usize {
+    pub(crate) fn under_way(&self, what: RequestKind) -> usize {
         self.counter(what).load(Ordering::Acquire)
     }
 
-    fn counter(&self, what: What) -> &AtomicUsize {
+    fn counter(&self, what: RequestKind) -> &AtomicUsize {
         match what {
-            What::Event => &self.events,
-            What::Proof => &self.proofs,
-            What::Search => &self.searches,
+            RequestKind::Event => &self.events,
+            RequestKind::Proof => &self.proofs,
+            RequestKind::Search => &self.searches,
         }
     }
 }
 
 /// The session's end of the line.
-impl Line {
+impl Outbox {
     /// Registers the task to wake when a part is put on the line or a ticket is dropped.
     pub(crate) fn listen(&self, waker: &Waker) {
         self.task.register(waker);
     }
 
     /// Takes all parts, in order. Returns false if the client is too slow and must be disconnected.
-    pub(crate) fn take(&self, into: &mut VecDeque<Part>) -> bool {
+    pub(crate) fn take(&self, into: &mut VecDeque<OutboxItem>) -> bool {
         let mut queue = self.queue.lock();
         if into.is_empty() {
             std::mem::swap(into, &mut queue.parts);
@@ -340,7 +344,7 @@ impl Line {
 
     /// Records that parts of `weight` were fed to the socket, of whose bytes `unsent` are not sent
     /// yet. Returns the searches that can resume.
-    pub(crate) fn sent(&self, weight: Weight, unsent: usize) -> Vec<Box<dyn Job>> {
+    pub(crate) fn sent(&self, weight: OutboxWeight, unsent: usize) -> Vec<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
         let before = queue.counted();
         queue.weight.sub(weight);
@@ -365,7 +369,7 @@ impl Line {
         let mut queue = self.queue.lock();
         queue.gone = true;
         let counted = queue.counted();
-        (queue.weight, queue.unsent) = (Weight::default(), 0);
+        (queue.weight, queue.unsent) = (OutboxWeight::default(), 0);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
         // Dropped first, as a live event that clients share is counted until it is dropped.
@@ -375,10 +379,10 @@ impl Line {
 }
 
 #[cfg(test)]
-impl Line {
+impl Outbox {
     /// A line with outboxes of its own.
     pub(crate) fn alone(limits: &Limits) -> Self {
-        let metrics = Arc::<Metrics>::default();
+        let metrics = Arc::<RelayMetrics>::default();
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::default(), Arc::default());
         Self::new(limits, Arc::new(outboxes.open(None, limits)), metrics)
     }
@@ -387,21 +391,21 @@ impl Line {
         self.queue.lock().waiting()
     }
 
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    pub(crate) fn account(&self) -> &Arc<OutboxAccount> {
         &self.account
     }
 }
 
-impl Ticket {
+impl RequestPermit {
     /// The line of the session that holds this ticket.
-    pub(crate) fn line(&self) -> &Arc<Line> {
-        &self.line
+    pub(crate) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
-        self.line.counter(self.what).fetch_sub(1, Ordering::AcqRel);
-        self.line.wake();
+        self.outbox.counter(self.what).fetch_sub(1, Ordering::AcqRel);
+        self.outbox.wake();
     }
 }

@@ -7,23 +7,23 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use crate::commands::stats::StatsArgs;
-use crate::place::{Hand, Place};
-use crate::print::{self, Meter, Unit};
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress, CountedUnit};
 
 /// Most faults that are printed; further faults are only counted.
 const FAULTS_SHOWN: usize = 100;
 
-pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    place.must_be_files("compact")?;
-    place.must_exist()?;
-    let mut meter = Meter::start("compact", 0, Unit::Records);
-    let summary = match place.write()? {
-        Hand::Server(mut client) => client
+pub(crate) fn compact(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    location.must_be_files("compact")?;
+    location.must_exist()?;
+    let mut meter = CommandProgress::start("compact", 0, CountedUnit::Records);
+    let summary = match location.write()? {
+        WriterHandle::Server(mut client) => client
             .compact(&mut |words| meter.at(0, 0, words))
             .context("the server did not finish compacting; the archive is whole. Try again")?,
         // Not reached: `must_be_files` refuses databases.
-        Hand::Database(_) => String::new(),
-        Hand::Own(owned) => {
+        WriterHandle::Database(_) => String::new(),
+        WriterHandle::Own(owned) => {
             let done = owned
                 .store
                 .compact(&mut |progress| meter.store(progress))
@@ -37,14 +37,15 @@ pub(crate) fn compact(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    place.must_be_files("check")?;
-    place.must_exist()?;
-    let mut meter = Meter::start("check", 0, Unit::Records);
-    let report = hark_store_embedded::check(&place.shelf(), &place.options(), &mut |progress| {
-        meter.store(progress);
-    })
-    .context("the archive could not be checked to its end; nothing was changed")?;
+pub(crate) fn check(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    location.must_be_files("check")?;
+    location.must_exist()?;
+    let mut meter = CommandProgress::start("check", 0, CountedUnit::Records);
+    let report =
+        hark_store_embedded::check(&location.shelf(), &location.options(), &mut |progress| {
+            meter.store(progress);
+        })
+        .context("the archive could not be checked to its end; nothing was changed")?;
     meter.finish();
     let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     if args.json {
@@ -60,7 +61,7 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
         print::line(&format!(
             "{} {}, {} deleted, {} segments, {} logs: {}",
             print::number(report.records),
-            place.network.records(),
+            location.network.records(),
             print::number(report.dead),
             report.segments,
             report.logs,
@@ -89,15 +90,16 @@ pub(crate) fn check(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode>
     Ok(ExitCode::FAILURE)
 }
 
-pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCode> {
-    place.must_be_files("rebuild")?;
-    place.must_exist()?;
-    let lock = place.lock()?;
-    let mut meter = Meter::start("rebuild", 0, Unit::Records);
-    let rebuilt = hark_store_embedded::rebuild(&place.shelf(), &place.options(), &mut |progress| {
-        meter.store(progress);
-    })
-    .context("rebuilding ended early; the log is untouched. Run it again")?;
+pub(crate) fn rebuild(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    location.must_be_files("rebuild")?;
+    location.must_exist()?;
+    let lock = location.lock()?;
+    let mut meter = CommandProgress::start("rebuild", 0, CountedUnit::Records);
+    let rebuilt =
+        hark_store_embedded::rebuild(&location.shelf(), &location.options(), &mut |progress| {
+            meter.store(progress);
+        })
+        .context("rebuilding ended early; the log is untouched. Run it again")?;
     meter.finish();
     drop(lock);
     let text = if args.json {
@@ -106,7 +108,7 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
         format!(
             "{} {} in {} segments, rebuilt from the log",
             print::number(rebuilt.records),
-            place.network.records(),
+            location.network.records(),
             rebuilt.segments
         )
     };
@@ -115,7 +117,7 @@ pub(crate) fn rebuild(args: &StatsArgs, place: &Place) -> anyhow::Result<ExitCod
 }
 
 /// Returns the result of a compaction as text.
-pub(crate) fn summary(done: &hark_store_embedded::Compacted) -> String {
+pub(crate) fn summary(done: &hark_store_embedded::CompactionResult) -> String {
     format!(
         "{} segments became {}, {} became {}",
         done.segments_before,

@@ -7,17 +7,17 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Failed, UpkeepError};
+use super::{JobFailure, MaintenanceError};
 use crate::log::{self, LogError};
-use crate::open::{OpenError, orphans};
+use crate::open::{ShelfOpenError, orphans};
 use crate::segment;
 use crate::segment::view::Segment;
-use crate::shelf::Shelf;
-use crate::{OnProgress, Options, Progress};
+use crate::shelf::EmbeddedShelf;
+use crate::{EmbeddedOptions, JobProgress, OnProgress};
 
 /// What a shelf's maintenance remembers from one round to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct MaintenanceState {
     /// Damaged files that could not be rebuilt, and why. They are left alone until the next start.
     pub damaged: BTreeMap<PathBuf, String>,
     /// Number of reads that found no bytes, for each file in which such reads were noticed.
@@ -29,15 +29,15 @@ pub(crate) struct Known {
 }
 
 /// Finds segments to merge among neighbours.
-type Due = fn(&[Arc<Segment>], &Options) -> Option<Range<usize>>;
+type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
 
-/// A round of maintenance. Its owner holds the shelf's `upkeep` lock.
-pub(crate) struct Round<'a> {
-    shelf: &'a Shelf,
+/// A round of maintenance. Its owner holds the shelf's `maintenance` lock.
+pub(crate) struct MaintenanceRound<'a> {
+    shelf: &'a EmbeddedShelf,
     /// Whether the round is to end after the current job.
     stop: &'a dyn Fn() -> bool,
     /// The first failure of the round.
-    failed: Option<UpkeepError>,
+    failed: Option<MaintenanceError>,
     /// Whether heads are sealed; false once one could not be sealed.
     seals: bool,
     /// Segments that could not be merged.
@@ -49,8 +49,8 @@ pub(crate) struct Round<'a> {
     logs: HashSet<u32>,
 }
 
-impl<'a> Round<'a> {
-    pub(crate) fn new(shelf: &'a Shelf, stop: &'a dyn Fn() -> bool) -> Self {
+impl<'a> MaintenanceRound<'a> {
+    pub(crate) fn new(shelf: &'a EmbeddedShelf, stop: &'a dyn Fn() -> bool) -> Self {
         let mut round = Self {
             shelf,
             stop,
@@ -68,7 +68,7 @@ impl<'a> Round<'a> {
     }
 
     /// Ends the round and returns its first failure, if there was one.
-    pub(crate) fn end(self) -> Result<(), UpkeepError> {
+    pub(crate) fn end(self) -> Result<(), MaintenanceError> {
         if !(self.stop)() {
             // An old file may not have been removed at the first attempt.
             self.shelf.tidy();
@@ -80,7 +80,7 @@ impl<'a> Round<'a> {
     pub(crate) fn seal(&mut self) {
         while self.seals && !(self.stop)() {
             let sealed = self.shelf.seal_next();
-            self.shelf.signal.lock().unsealed = sealed.as_ref().err().map(Failed::new);
+            self.shelf.signal.lock().unsealed = sealed.as_ref().err().map(JobFailure::new);
             self.shelf.signalled.notify_all();
             match sealed {
                 Ok(true) => {}
@@ -95,7 +95,7 @@ impl<'a> Round<'a> {
 
     /// Rebuilds segments that are known to be damaged, or that list other labels than they should,
     /// then merges what is due.
-    pub(crate) fn merge(&mut self, due: Due) {
+    pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let listed = self.shelf.terms.listed();
         for segment in &view.segments {
@@ -141,7 +141,7 @@ impl<'a> Round<'a> {
                 self.note(error);
             }
             done += 1;
-            progress(Progress { what: "rewriting logs", done: done.min(total), total });
+            progress(JobProgress { what: "rewriting logs", done: done.min(total), total });
         }
     }
 
@@ -166,10 +166,10 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn note(&mut self, error: UpkeepError) {
+    fn note(&mut self, error: MaintenanceError) {
         self.shelf.known.lock().untidy = true;
         self.shelf.tidy();
-        if let UpkeepError::Log(error) = &error
+        if let MaintenanceError::Log(error) = &error
             && let Some(path) = damaged_log(error)
         {
             self.give_up(path, error.to_string());
@@ -238,7 +238,7 @@ fn between(
     None
 }
 
-impl Shelf {
+impl EmbeddedShelf {
     /// Removes the files that failed jobs have left. Files that cannot be removed now are tried
     /// again in the next round.
     fn tidy(&self) {
@@ -253,7 +253,7 @@ impl Shelf {
             orphans(disk, &self.dir, &manifest)
         };
         let tidied = found.and_then(|paths| {
-            paths.iter().try_for_each(|path| disk.remove(path).map_err(OpenError::io(path)))
+            paths.iter().try_for_each(|path| disk.remove(path).map_err(ShelfOpenError::io(path)))
         });
         let mut known = self.known.lock();
         known.untidy = tidied.is_err();

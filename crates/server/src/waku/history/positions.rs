@@ -10,15 +10,15 @@ const PLACES: usize = 4_096;
 
 /// Positions of messages, in slots by hash.
 #[derive(Debug)]
-pub struct Places(Mutex<Box<[Position]>>);
+pub struct PositionCache(Mutex<Box<[Position]>>);
 
-impl Default for Places {
+impl Default for PositionCache {
     fn default() -> Self {
         Self(Mutex::new(vec![Position { time: 0, id: [0; 32] }; PLACES].into()))
     }
 }
 
-impl Places {
+impl PositionCache {
     pub(super) fn note(&self, at: Position) {
         self.0.lock()[slot(&at.id)] = at;
     }
@@ -39,14 +39,15 @@ mod tests {
 
     #[test]
     fn one_that_takes_the_place_of_another_is_not_taken_for_it() {
-        let (places, first, second) = (Places::default(), [7; 32], [[7; 16], [8; 16]].concat());
+        let (positions, first, second) =
+            (PositionCache::default(), [7; 32], [[7; 16], [8; 16]].concat());
         let second: Id = second.try_into().unwrap();
         assert_eq!(slot(&first), slot(&second));
-        assert_eq!(places.get(&first), None);
+        assert_eq!(positions.get(&first), None);
         let at = |time, id| Position { time, id };
-        places.note(at(1, first));
-        assert_eq!((places.get(&first), places.get(&second)), (Some(at(1, first)), None));
-        places.note(at(2, second));
-        assert_eq!((places.get(&first), places.get(&second)), (None, Some(at(2, second))));
+        positions.note(at(1, first));
+        assert_eq!((positions.get(&first), positions.get(&second)), (Some(at(1, first)), None));
+        positions.note(at(2, second));
+        assert_eq!((positions.get(&first), positions.get(&second)), (None, Some(at(2, second))));
     }
 }

@@ -1,4 +1,4 @@
-//! Maintenance (upkeep): sealing full heads, merging segments, rewriting logs that are mostly dead.
+//! Maintenance: sealing full heads, merging segments, rewriting logs that are mostly dead.
 //! One job runs at a time, beside readers and the writer; its result is installed in one step. The
 //! files of a failed job are removed, and the numbers it gave to them are used again.
 
@@ -10,30 +10,32 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hark_archive::store::{Job, Upkeep};
+use hark_archive::store::{JobTotals, MaintenanceStats};
 use hark_archive::{CommitError, vital};
 use parking_lot::MutexGuard;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::disk::Disk;
-use crate::log::{self, Frame, Log, LogError};
+use crate::log::{self, Log, LogError, LogFrame};
 use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::map::unreadable;
-use crate::open::{OpenError, open_segment};
-use crate::room::{self, BESIDE_MERGES, BESIDE_OTHERS, Room};
+use crate::open::{ShelfOpenError, open_segment};
+use crate::room::{self, BESIDE_MERGES, BESIDE_OTHERS, BoundedDisk};
 use crate::segment::seal::DROPPED;
-use crate::segment::sidecar::Kind;
+use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::{Segment, WEIGHT_MAX};
-use crate::segment::{self, Address, merge, seal, view};
-use crate::shelf::{Embedded, FROZEN_MAX, Shelf, View, Writing, random_u32};
-use crate::suspect::Before;
-use crate::{OnProgress, Progress};
+use crate::segment::{self, RecordAddress, merge, seal, view};
+use crate::shelf::{
+    EmbeddedShelf, EmbeddedStore, FROZEN_MAX, LogWriterState, ShelfView, random_u32,
+};
+use crate::suspect::ReadFaults;
+use crate::{JobProgress, OnProgress};
 
 mod mend;
 mod round;
 
-pub(crate) use self::round::Known;
-use self::round::Round;
+use self::round::MaintenanceRound;
+pub(crate) use self::round::MaintenanceState;
 
 /// Bytes of frames per batch of a rewritten log.
 const BATCH_BYTES: usize = 1 << 20;
@@ -42,7 +44,7 @@ const REST: Duration = Duration::from_secs(5);
 
 /// Requests to the maintenance thread, and its last failures.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct MaintenanceSignal {
     pub stop: bool,
     pub work: bool,
     /// Whether maintenance pauses: another process has the shelf, or may be about to take it.
@@ -50,21 +52,21 @@ pub(crate) struct Signal {
     /// Logs from this number on are not rewritten, as another process reads them.
     pub followed_from: Option<u32>,
     /// Why the last round failed.
-    pub failed: Option<Failed>,
+    pub failed: Option<JobFailure>,
     /// Why the oldest full head could not be sealed; `None` once sealing succeeds.
-    pub unsealed: Option<Failed>,
+    pub unsealed: Option<JobFailure>,
 }
 
 /// Why a job failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct JobFailure {
     pub why: String,
     /// Whether the disk had too little space, which may become free again.
     wants_room: bool,
 }
 
-impl Failed {
-    fn new(error: &UpkeepError) -> Self {
+impl JobFailure {
+    fn new(error: &MaintenanceError) -> Self {
         Self { why: error.to_string(), wants_room: error.wants_room() }
     }
 
@@ -77,13 +79,13 @@ impl Failed {
 
 /// Why maintenance failed. The archive is as it was before.
 #[derive(Debug, thiserror::Error)]
-pub enum UpkeepError {
+pub enum MaintenanceError {
     /// A file could not be written, renamed or removed.
     #[error("upkeep of the archive failed: {0}")]
     Io(#[from] io::Error),
     /// A file that was written could not be opened again.
     #[error("upkeep of the archive failed: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] ShelfOpenError),
     /// Another process has the shelf.
     #[error("another process has taken the archive over; ask that one")]
     Resting,
@@ -95,11 +97,11 @@ pub enum UpkeepError {
     Damaged(PathBuf),
 }
 
-impl UpkeepError {
+impl MaintenanceError {
     /// Whether the disk was full.
     fn wants_room(&self) -> bool {
         match self {
-            Self::Io(error) | Self::Open(OpenError::Io { cause: error, .. }) => {
+            Self::Io(error) | Self::Open(ShelfOpenError::Io { cause: error, .. }) => {
                 room::is_full(error)
             }
             _ => false,
@@ -108,13 +110,13 @@ impl UpkeepError {
 
     /// Whether the same job may succeed later with the same files.
     fn may_pass(&self) -> bool {
-        matches!(self, Self::Io(_) | Self::Open(OpenError::Io { .. }) | Self::Resting)
+        matches!(self, Self::Io(_) | Self::Open(ShelfOpenError::Io { .. }) | Self::Resting)
     }
 }
 
 /// What a compaction has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compacted {
+pub struct CompactionResult {
     /// Segments before.
     pub segments_before: u64,
     /// Segments after.
@@ -127,7 +129,7 @@ pub struct Compacted {
 
 /// Bytes of deleted records in the logs of a shelf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dead {
+pub(crate) struct DeadBytes {
     /// In all logs.
     pub all: u64,
     /// In logs whose dead share calls for a rewrite, now or once their head is sealed.
@@ -136,9 +138,9 @@ pub(crate) struct Dead {
     pub spread: u64,
 }
 
-impl Dead {
+impl DeadBytes {
     /// Counts the dead bytes of a view.
-    pub(crate) fn of(view: &View, options: &crate::Options) -> Self {
+    pub(crate) fn of(view: &ShelfView, options: &crate::EmbeddedOptions) -> Self {
         let mut dead = Self::default();
         let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
         for log in view.segments.iter().flat_map(|segment| segment.logs.iter().flatten()) {
@@ -156,19 +158,19 @@ impl Dead {
     }
 
     /// Dead bytes that rewrites give back without another delete.
-    pub(crate) fn reclaimable(&self, options: &crate::Options) -> u64 {
+    pub(crate) fn reclaimable(&self, options: &crate::EmbeddedOptions) -> u64 {
         self.due + self.spread.saturating_sub(options.dead_bytes_max)
     }
 }
 
 /// When a job began.
-struct Started {
+struct JobStart {
     wall: Instant,
     /// Processor time that the thread had used by then.
     cpu: Duration,
 }
 
-impl Started {
+impl JobStart {
     fn now() -> Self {
         Self { wall: Instant::now(), cpu: thread_cpu() }
     }
@@ -179,7 +181,7 @@ fn thread_cpu() -> Duration {
 }
 
 /// Starts the maintenance thread.
-pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
     shelf.signal.lock().work = true;
     vital::spawn("hark-upkeep", move || {
@@ -193,7 +195,7 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
             }
             signal.work = false;
             drop(signal);
-            let result = shelf.upkeep_all();
+            let result = shelf.maintain_all();
             let mut signal = shelf.signal.lock();
             report(&mut signal, result.err().as_ref());
             shelf.signalled.notify_all();
@@ -206,9 +208,9 @@ pub(crate) fn start(shelf: &Arc<Shelf>) -> io::Result<JoinHandle<()>> {
 }
 
 /// Notes how a round ended, and logs it unless the same failure was logged before.
-fn report(signal: &mut Signal, error: Option<&UpkeepError>) {
+fn report(signal: &mut MaintenanceSignal, error: Option<&MaintenanceError>) {
     let rest_s = REST.as_secs();
-    let failed = error.map(Failed::new);
+    let failed = error.map(JobFailure::new);
     match &failed {
         Some(now) if now.is_like(signal.failed.as_ref()) => {
             tracing::debug!(error = now.why, rest_s, "upkeep fails still");
@@ -223,7 +225,11 @@ fn report(signal: &mut Signal, error: Option<&UpkeepError>) {
     signal.failed = failed;
 }
 
-fn wait(shelf: &Shelf, signal: &mut MutexGuard<'_, Signal>, at_most: Option<Duration>) {
+fn wait(
+    shelf: &EmbeddedShelf,
+    signal: &mut MutexGuard<'_, MaintenanceSignal>,
+    at_most: Option<Duration>,
+) {
     match at_most {
         None => shelf.signalled.wait(signal),
         Some(time) => {
@@ -232,7 +238,7 @@ fn wait(shelf: &Shelf, signal: &mut MutexGuard<'_, Signal>, at_most: Option<Dura
     }
 }
 
-impl Shelf {
+impl EmbeddedShelf {
     /// Calls maintenance after a new head was begun, and waits if too many heads wait to be sealed.
     /// If the disk has no space for sealing them, the new head is filled all the same.
     pub(crate) fn after_rotation(&self) -> Result<(), CommitError> {
@@ -248,14 +254,14 @@ impl Shelf {
         if !self.options.background {
             // After a failure the head stays in memory and its log on disk; the next rotation tries
             // again, as long as there is memory for more heads.
-            let result = self.upkeep_all();
+            let result = self.maintain_all();
             report(&mut self.signal.lock(), result.err().as_ref());
         }
         let mut signal = self.signal.lock();
         signal.work = true;
         self.signalled.notify_all();
         while self.must_seal_first() {
-            if let Some(Failed { why, wants_room }) = &signal.unsealed {
+            if let Some(JobFailure { why, wants_room }) = &signal.unsealed {
                 let error = format!("full heads cannot be sealed into segments: {why}");
                 return Err(if *wants_room {
                     CommitError::Unavailable(error)
@@ -279,23 +285,23 @@ impl Shelf {
     }
 
     /// Wakes the maintenance thread to look for work.
-    pub(crate) fn call_upkeep(&self) {
+    pub(crate) fn call_maintenance(&self) {
         self.signal.lock().work = true;
         self.signalled.notify_all();
     }
 
     /// Runs all maintenance jobs that are due.
-    pub(crate) fn upkeep_all(&self) -> Result<(), UpkeepError> {
-        let _one_at_a_time = self.upkeep.lock();
+    pub(crate) fn maintain_all(&self) -> Result<(), MaintenanceError> {
+        let _one_at_a_time = self.maintenance.lock();
         let stop = || {
             let signal = self.signal.lock();
             signal.stop || signal.resting
         };
-        let mut round = Round::new(self, &stop);
+        let mut round = MaintenanceRound::new(self, &stop);
         round.seal();
         round.merge(due_merge);
         let spread_too_far =
-            || Dead::of(&self.view.load(), &self.options).spread > self.options.dead_bytes_max;
+            || DeadBytes::of(&self.view.load(), &self.options).spread > self.options.dead_bytes_max;
         round.rewrite(self.options.rewrite_dead_share, &|| true, &mut |_| {});
         round.rewrite(0.0, &spread_too_far, &mut |_| {});
         round.end()
@@ -309,9 +315,9 @@ impl Shelf {
 
     /// Returns the disk for a job that writes at most `needs` bytes and leaves `beside` bytes free;
     /// an error if less than both together is free.
-    fn room(&self, job: &'static str, beside: u64, needs: u64) -> io::Result<Room> {
+    fn room(&self, job: &'static str, beside: u64, needs: u64) -> io::Result<BoundedDisk> {
         let disk = Arc::clone(&self.options.disk);
-        let room = Room { disk, dir: self.dir.clone(), job, beside };
+        let room = BoundedDisk { disk, dir: self.dir.clone(), job, beside };
         room.check(needs)?;
         Ok(room)
     }
@@ -319,15 +325,16 @@ impl Shelf {
     /// Total bytes of the `.dead` files of all segments, which a job may have to write.
     fn dead_files_max(&self) -> u64 {
         let view = self.view.load();
-        let bytes =
-            |segment: &Arc<Segment>| Kind::Dead.bytes(view::Dead::words_on_disk(segment.file.rows));
+        let bytes = |segment: &Arc<Segment>| {
+            SidecarKind::Dead.bytes(view::RowMarks::words_on_disk(segment.file.rows))
+        };
         view.segments.iter().map(bytes).sum()
     }
 
     /// Seals the oldest frozen head; false if there is none.
-    fn seal_next(&self) -> Result<bool, UpkeepError> {
+    fn seal_next(&self) -> Result<bool, MaintenanceError> {
         let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
-        let (started, before) = (Started::now(), self.before());
+        let (started, before) = (JobStart::now(), self.before());
         let values = seal::values(&head, &self.terms);
         let needs = seal::bytes_max(&head, &values, &self.terms) + self.dead_files_max();
         let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
@@ -365,9 +372,9 @@ impl Shelf {
     }
 
     /// Merges neighbouring segments into one. If one is damaged, returns it and merges none.
-    fn merge(&self, olds: &[Arc<Segment>]) -> Result<Option<Arc<Segment>>, UpkeepError> {
+    fn merge(&self, olds: &[Arc<Segment>]) -> Result<Option<Arc<Segment>>, MaintenanceError> {
         let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
-        let (started, before) = (Started::now(), self.before());
+        let (started, before) = (JobStart::now(), self.before());
         let needs = merge::bytes_max(olds) + self.dead_files_max();
         let room = self.room("merging segments", BESIDE_MERGES, needs)?;
         // Damage must not be copied into a new file with a valid checksum.
@@ -421,7 +428,7 @@ impl Shelf {
         entries: &[SegmentEntry],
         died: &dyn Fn(usize) -> Vec<u32>,
         change: &dyn Fn(&mut Manifest, Vec<SegmentEntry>),
-    ) -> Result<(), UpkeepError> {
+    ) -> Result<(), MaintenanceError> {
         disk.sync_dir(&self.dir.join("seg"))?;
         let change = |manifest: &mut Manifest| {
             change(manifest, entries.to_vec());
@@ -433,7 +440,7 @@ impl Shelf {
         change(&mut next);
         let open = |entry| open_segment(disk, &self.dir, entry, &next, self.terms, None);
         let fresh = entries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let _writing: MutexGuard<'_, Writing> = self.writing.lock();
+        let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         change(&mut next);
@@ -453,7 +460,7 @@ impl Shelf {
             let mut known = view.segments.iter().chain(&fresh);
             let Some(segment) = known.find(|known| known.entry.number == line.number) else {
                 let missing = segment::path(&self.dir, line.number);
-                return Err(UpkeepError::Damaged(missing));
+                return Err(MaintenanceError::Damaged(missing));
             };
             segments.push(self.save_dead(disk, segment, line)?);
         }
@@ -468,7 +475,7 @@ impl Shelf {
         let frozen: Vec<_> =
             view.frozen.iter().filter(|head| !new.is_sealed(head.log.number)).cloned().collect();
         self.update_view(|view| {
-            View::new(segments.clone(), frozen.clone(), Arc::clone(&view.active))
+            ShelfView::new(segments.clone(), frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
         Ok(())
@@ -482,12 +489,12 @@ impl Shelf {
         disk: &dyn Disk,
         segment: &Arc<Segment>,
         line: &mut SegmentEntry,
-    ) -> Result<Arc<Segment>, UpkeepError> {
+    ) -> Result<Arc<Segment>, MaintenanceError> {
         let count = segment.dead.rows.count();
         if count != segment.dead.saved.load(Ordering::Relaxed) {
             line.dead += 1;
             let id = (line.number, line.dead);
-            let bytes = Kind::Dead.write(disk, &self.dir, id, segment.dead.words())?;
+            let bytes = SidecarKind::Dead.write(disk, &self.dir, id, segment.dead.words())?;
             self.note_written(bytes);
         }
         if segment.entry == *line {
@@ -523,8 +530,8 @@ impl Shelf {
     }
 
     /// Rewrites a log without its dead records, and its segment's addresses.
-    fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), UpkeepError> {
-        let (started, before) = (Started::now(), self.before());
+    fn rewrite(&self, segment: &Arc<Segment>, number: u32) -> Result<(), MaintenanceError> {
+        let (started, before) = (JobStart::now(), self.before());
         let log = segment.logs.iter().flatten().find(|log| log.number == number);
         let needs = log
             .map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
@@ -560,15 +567,17 @@ impl Shelf {
                 return address.pack();
             }
             let offset = moved.get(&address.offset);
-            offset.map_or(Address::GONE, |&offset| Address { log: number, offset }).pack()
+            offset
+                .map_or(RecordAddress::GONE, |&offset| RecordAddress { log: number, offset })
+                .pack()
         });
         let id = (segment.entry.number, segment.entry.addresses + 1);
-        let bytes = Kind::Addresses.write(disk, &self.dir, id, addresses)?;
+        let bytes = SidecarKind::Addresses.write(disk, &self.dir, id, addresses)?;
         self.all_was_read(&before)?;
         self.note_written(bytes);
         disk.sync_dir(&self.dir.join("seg"))?;
 
-        let _writing: MutexGuard<'_, Writing> = self.writing.lock();
+        let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         if is_empty {
@@ -604,7 +613,7 @@ impl Shelf {
                     *known = Arc::clone(&renewed);
                 }
             }
-            View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
         let written = |segment: &Segment| {
@@ -626,8 +635,8 @@ impl Shelf {
     }
 
     /// Removes a segment whose last log has nothing left in it, and that log.
-    fn let_go(&self, segment: &Segment, log: u32) -> Result<(), UpkeepError> {
-        let _writing: MutexGuard<'_, Writing> = self.writing.lock();
+    fn let_go(&self, segment: &Segment, log: u32) -> Result<(), MaintenanceError> {
+        let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         next.logs.retain(|entry| entry.number != log);
@@ -639,7 +648,7 @@ impl Shelf {
         self.update_view(|view| {
             let mut segments = view.segments.clone();
             segments.retain(|known| known.entry.number != segment.entry.number);
-            View::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
         });
         self.remove_unnamed(&old, &new);
         tracing::info!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
@@ -655,7 +664,7 @@ impl Shelf {
         manifest: &Manifest,
         old: &LogEntry,
         fresh: &LogEntry,
-    ) -> Result<(std::collections::HashMap<u32, u32>, u64), UpkeepError> {
+    ) -> Result<(std::collections::HashMap<u32, u32>, u64), MaintenanceError> {
         let live: std::collections::HashSet<u32> = (0..segment.file.rows)
             .filter(|&row| !segment.dead.dead.get(row))
             .map(|row| segment.address(row))
@@ -680,7 +689,7 @@ impl Shelf {
         let mut failed = None;
         let mut flush = |frames: &mut Vec<u8>, end: &mut u64| {
             out.clear();
-            Frame::Batch(frames.len() as u32).write(salt, &mut out);
+            LogFrame::Batch(frames.len() as u32).write(salt, &mut out);
             out.extend_from_slice(frames);
             frames.clear();
             *end += out.len() as u64;
@@ -690,12 +699,12 @@ impl Shelf {
         let id = (old.number, old.generation);
         log::replay_whole(disk, &path, id, &mut |offset, frame| {
             match frame {
-                Frame::Put(_) if live.contains(&offset) => {
-                    let place = end as usize + Frame::BATCH_BYTES + frames.len();
+                LogFrame::Put(_) if live.contains(&offset) => {
+                    let place = end as usize + LogFrame::BATCH_BYTES + frames.len();
                     moved.insert(offset, place as u32);
                     frame.write(salt, &mut frames);
                 }
-                Frame::Delete { log, .. } if needed(log) => frame.write(salt, &mut frames),
+                LogFrame::Delete { log, .. } if needed(log) => frame.write(salt, &mut frames),
                 _ => {}
             }
             if frames.len() >= BATCH_BYTES && failed.is_none() {
@@ -716,16 +725,16 @@ impl Shelf {
 
     /// Returns an error if a part of a file could not be read since `before`: the files made from
     /// it may be wrong. The next round finds the damaged file.
-    fn all_was_read(&self, before: &Before) -> io::Result<()> {
+    fn all_was_read(&self, before: &ReadFaults) -> io::Result<()> {
         if self.has_lost(&self.view.load(), before) { Err(unreadable()) } else { Ok(()) }
     }
 
     fn note_done(
         &self,
-        started: &Started,
+        started: &JobStart,
         records: u64,
         bytes: u64,
-        job: fn(&mut Upkeep) -> &mut Job,
+        job: fn(&mut MaintenanceStats) -> &mut JobTotals,
     ) {
         let mut done = self.done.lock();
         let job = job(&mut done);
@@ -762,13 +771,13 @@ fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
 /// smaller segments between them.
 fn due_merge(
     segments: &[Arc<Segment>],
-    options: &crate::Options,
+    options: &crate::EmbeddedOptions,
 ) -> Option<std::ops::Range<usize>> {
     let rows: Vec<u32> = segments.iter().map(|segment| segment.weight()).collect();
     due(&rows, options)
 }
 
-fn due(rows: &[u32], options: &crate::Options) -> Option<std::ops::Range<usize>> {
+fn due(rows: &[u32], options: &crate::EmbeddedOptions) -> Option<std::ops::Range<usize>> {
     let fan_in = options.merge_fan_in.max(2);
     let tier = |rows: &u32| {
         let ratio = f64::from(*rows.max(&1)) / f64::from(options.seal_records.max(1));
@@ -787,7 +796,7 @@ fn due(rows: &[u32], options: &crate::Options) -> Option<std::ops::Range<usize>>
 }
 
 /// Whether segments of these numbers of rows may be merged into one.
-fn fits(rows: &[u32], options: &crate::Options) -> bool {
+fn fits(rows: &[u32], options: &crate::EmbeddedOptions) -> bool {
     let rows = rows.iter().map(|rows| u64::from(*rows)).sum::<u64>();
     rows <= options.segment_records_max.min(WEIGHT_MAX)
 }
@@ -795,7 +804,7 @@ fn fits(rows: &[u32], options: &crate::Options) -> bool {
 /// Returns the oldest neighbouring segments that fit into one; `None` if no two do.
 fn next_to_fit(
     segments: &[Arc<Segment>],
-    options: &crate::Options,
+    options: &crate::EmbeddedOptions,
 ) -> Option<std::ops::Range<usize>> {
     let rows: Vec<u32> = segments.iter().map(|segment| segment.weight()).collect();
     let mut start = 0;
@@ -811,35 +820,38 @@ fn next_to_fit(
 }
 
 /// Number of records in the segments that are due to be merged next.
-pub(crate) fn merge_due_records(segments: &[Arc<Segment>], options: &crate::Options) -> u64 {
+pub(crate) fn merge_due_records(
+    segments: &[Arc<Segment>],
+    options: &crate::EmbeddedOptions,
+) -> u64 {
     let due = due_merge(segments, options).and_then(|range| segments.get(range));
     due.into_iter().flatten().map(|segment| u64::from(segment.file.rows)).sum()
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Merges all segments into as few as possible and rewrites every log with dead records, beside
     /// readers and the writer.
-    pub fn compact(&self, progress: OnProgress<'_>) -> Result<Compacted, UpkeepError> {
+    pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
         use hark_archive::Store;
         let shelf = &self.shelf;
         let before = self.stats();
-        let _one_at_a_time = shelf.upkeep.lock();
+        let _one_at_a_time = shelf.maintenance.lock();
         if shelf.signal.lock().resting {
-            return Err(UpkeepError::Resting);
+            return Err(MaintenanceError::Resting);
         }
         let never = || false;
-        let mut round = Round::new(shelf, &never);
+        let mut round = MaintenanceRound::new(shelf, &never);
         round.seal();
-        progress(Progress { what: "merging segments", done: 0, total: 1 });
+        progress(JobProgress { what: "merging segments", done: 0, total: 1 });
         round.merge(next_to_fit);
-        progress(Progress { what: "merging segments", done: 1, total: 1 });
+        progress(JobProgress { what: "merging segments", done: 1, total: 1 });
         round.rewrite(0.0, &|| true, progress);
         round.end()?;
         if let Some(path) = shelf.known.lock().damaged.keys().next() {
-            return Err(UpkeepError::Damaged(path.clone()));
+            return Err(MaintenanceError::Damaged(path.clone()));
         }
         let after = self.stats();
-        Ok(Compacted {
+        Ok(CompactionResult {
             segments_before: before.segments,
             segments_after: after.segments,
             bytes_before: before.bytes,
@@ -848,8 +860,8 @@ impl Embedded {
     }
 
     /// Waits until all maintenance that is due is done; for tests and benches.
-    pub fn settle(&self) -> Result<(), UpkeepError> {
-        self.shelf.upkeep_all()
+    pub fn settle(&self) -> Result<(), MaintenanceError> {
+        self.shelf.maintain_all()
     }
 }
 
@@ -859,17 +871,17 @@ mod tests {
     use std::sync::OnceLock;
     use std::sync::atomic::AtomicU8;
 
-    use hark_archive::admission::KeepAll;
-    use hark_archive::{Head, Query, Store as _, Write};
+    use hark_archive::effects::KeepAll;
+    use hark_archive::{Query, RecordHeader, Store as _, Write};
 
     use super::*;
-    use crate::Options;
+    use crate::EmbeddedOptions;
     use crate::disk::{Disk, DiskFile, RealDisk};
     use crate::map::Map;
 
     /// Seals heads of one size and merges what is due. Returns the rows of each segment that is
     /// left, and the number of rows merged.
-    fn grow(seals: u32, options: &Options) -> (Vec<u32>, u64) {
+    fn grow(seals: u32, options: &EmbeddedOptions) -> (Vec<u32>, u64) {
         let (mut rows, mut merged) = (Vec::new(), 0);
         for _ in 0..seals {
             rows.push(options.seal_records);
@@ -884,8 +896,11 @@ mod tests {
 
     #[test]
     fn a_record_is_merged_once_a_tier_and_no_segment_grows_without_bound() {
-        let options =
-            Options { seal_records: 100, segment_records_max: 8_000, ..Options::default() };
+        let options = EmbeddedOptions {
+            seal_records: 100,
+            segment_records_max: 8_000,
+            ..EmbeddedOptions::default()
+        };
         let (rows, merged) = grow(1_525, &options);
         assert_eq!(merged, 1_525 / 8 * 800 + 1_525 / 64 * 6_400);
         let expected: Vec<u32> =
@@ -895,7 +910,8 @@ mod tests {
 
     #[test]
     fn small_ones_between_large_ones_go_with_them_and_block_nothing() {
-        let options = Options { seal_records: 100, merge_fan_in: 3, ..Options::default() };
+        let options =
+            EmbeddedOptions { seal_records: 100, merge_fan_in: 3, ..EmbeddedOptions::default() };
         assert_eq!(due(&[300, 100, 300, 100, 300, 100], &options), Some(0..5));
         assert_eq!(due(&[100, 300, 300, 300], &options), Some(1..4));
         assert_eq!(due(&[900, 100, 100], &options), None);
@@ -944,18 +960,19 @@ mod tests {
     fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
         let dir = hark_testkit::disk::scratch("deleted-meanwhile");
         let meddle = Arc::new(OnceLock::new());
-        let options = Options {
+        let options = EmbeddedOptions {
             seal_records: 20,
             merge_fan_in: 2,
             rewrite_dead_share: 1.0,
             background: false,
             disk: Arc::new(Meddling(Arc::clone(&meddle))),
-            ..Options::default()
+            ..EmbeddedOptions::default()
         };
-        let store = Arc::new(Embedded::open(&dir, Box::new(KeepAll), options).unwrap());
+        let store = Arc::new(EmbeddedStore::open(&dir, Box::new(KeepAll), options).unwrap());
         let id = |number: u8| [number; 32];
         let put = |number: u8| {
-            let head = Head { id: id(number), time: 1, author: None, kind: 0, expires: None };
+            let head =
+                RecordHeader { id: id(number), time: 1, author: None, kind: 0, expires: None };
             Write::Put(hark_testkit::random::encode(&head, &[]))
         };
         let frame_bytes = 9 + if let Write::Put(record) = put(0) { record.len() as u64 } else { 0 };
@@ -970,7 +987,10 @@ mod tests {
             store.commit(&[put(number)]).unwrap();
         }
         let stats = store.stats();
-        assert!(stats.upkeep.sealing.records > 0 && stats.upkeep.merging.records > 0, "{stats:?}");
+        assert!(
+            stats.maintenance.sealing.records > 0 && stats.maintenance.merging.records > 0,
+            "{stats:?}"
+        );
         assert_eq!(stats.dead_bytes, (200 - stats.records) * frame_bytes);
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_networks::Network;
-use hark_server::control::{Client, ControlError, Taking};
+use hark_server::control::{ControlClient, ControlError, Takeover};
 use hark_store_embedded::disk::{RealDisk, make_dir};
-use hark_store_embedded::{Embedded, Lock, LockError, Options};
+use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore, LockError};
 use hark_store_postgres::{PostgresStore, is_database, shown};
 use parking_lot::Mutex;
 
-use crate::cli::PlaceArgs;
-use crate::config::{Config, ShelfConfig, room, rooms};
+use crate::cli::LocationArgs;
+use crate::config::{Config, ShelfConfig, setup, setups};
 
 /// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -28,7 +28,7 @@ const LOG_BYTES_MIN: u64 = 256 << 10;
 const DEAD_SHARE: u64 = 20;
 
 /// The location of a shelf (one network's part of an archive), and the settings in force.
-pub(crate) struct Place {
+pub(crate) struct ArchiveLocation {
     pub(crate) network: &'static dyn Network,
     pub(crate) data: PathBuf,
     /// URL of the database; `None` if the archive is in files.
@@ -49,15 +49,15 @@ fn database(store: &str) -> anyhow::Result<Option<String>> {
     }
 }
 
-impl Place {
+impl ArchiveLocation {
     /// Loads the configuration. Flags override it.
-    pub(crate) fn new(args: PlaceArgs) -> anyhow::Result<Self> {
+    pub(crate) fn new(args: LocationArgs) -> anyhow::Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let data = args.data.unwrap_or_else(|| config.data.clone());
         let database = database(args.store.as_deref().unwrap_or(config.store.secret()))?;
         // The command line accepts only names of known networks.
-        let named = args.network.as_deref().and_then(room);
-        Ok(Self { network: named.unwrap_or(&rooms()[0]).network, data, database, config })
+        let named = args.network.as_deref().and_then(setup);
+        Ok(Self { network: named.unwrap_or(&setups()[0]).network, data, database, config })
     }
 
     /// Returns the place of another network's shelf in the same archive.
@@ -78,23 +78,23 @@ impl Place {
 
     /// The settings of the shelf.
     pub(crate) fn shelf_config(&self) -> ShelfConfig {
-        let room = room(self.network.name()).unwrap_or(&rooms()[0]);
-        (room.shelf)(&self.config)
+        let setup = setup(self.network.name()).unwrap_or(&setups()[0]);
+        (setup.shelf)(&self.config)
     }
 
     /// The options with which the embedded store is opened.
-    pub(crate) fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> EmbeddedOptions {
         let bytes_max = self.shelf_config().retention.bytes_max;
         // Disk space is freed one whole log at a time, so the archive may exceed its bound by one.
         let share = bytes_max.map_or(u64::MAX, |bytes| (bytes / LOGS_MIN).max(LOG_BYTES_MIN));
-        Options {
+        EmbeddedOptions {
             seal_records: self.config.seal_records,
             log_bytes_max: self.config.log_bytes_max.min(share),
             head_bytes_max: self.config.head_bytes_max,
             // Space that deleted records occupy is not available to other records.
             dead_bytes_max: bytes_max.map_or(u64::MAX, |bytes| bytes / DEAD_SHARE),
             listed_labels: self.network.nature().listed_labels,
-            ..Options::default()
+            ..EmbeddedOptions::default()
         }
     }
 
@@ -104,10 +104,10 @@ impl Place {
     }
 
     /// The options with which the database is opened.
-    pub(crate) fn database_options(&self) -> hark_store_postgres::Options {
+    pub(crate) fn database_options(&self) -> hark_store_postgres::PostgresOptions {
         let config = &self.config.postgres;
         let nature = self.network.nature();
-        hark_store_postgres::Options {
+        hark_store_postgres::PostgresOptions {
             read_url: config.read_url.as_ref().map(|url| url.secret().to_owned()),
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
@@ -116,13 +116,13 @@ impl Place {
             one_kind: nature.one_kind,
             common_labels: nature.common_labels,
             listed_labels: nature.listed_labels,
-            ..hark_store_postgres::Options::default()
+            ..hark_store_postgres::PostgresOptions::default()
         }
     }
 
     /// Opens the shelf in the database at `url`.
     pub(crate) fn postgres(&self, url: &str, migrate: bool) -> anyhow::Result<PostgresStore> {
-        let options = hark_store_postgres::Options { migrate, ..self.database_options() };
+        let options = hark_store_postgres::PostgresOptions { migrate, ..self.database_options() };
         let (shelf, rules) = (self.network.name(), self.network.rules());
         PostgresStore::open(url, shelf, rules, &options).with_context(|| {
             format!("the archive in the database could not be opened; {LOOK_AT_DATABASE}")
@@ -159,7 +159,7 @@ impl Place {
             return Ok(Arc::new(self.postgres(url, false)?));
         }
         let shelf = self.shelf();
-        let store = Embedded::open_read_only(&shelf, self.options()).with_context(|| {
+        let store = EmbeddedStore::open_read_only(&shelf, self.options()).with_context(|| {
             format!(
                 "the archive in {} could not be opened for reading; nothing was changed. \
                  `hark check` says what is wrong with it",
@@ -170,15 +170,15 @@ impl Place {
     }
 
     /// Takes the lock and opens the shelf for writing.
-    pub(crate) fn own(&self) -> anyhow::Result<Owned> {
+    pub(crate) fn own(&self) -> anyhow::Result<OwnedStore> {
         let lock = self.lock()?;
-        Ok(Owned { store: Arc::new(self.open_store()?), _lock: lock })
+        Ok(OwnedStore { store: Arc::new(self.open_store()?), _lock: lock })
     }
 
     /// Opens the store for writing. The caller must hold the archive's lock.
-    pub(crate) fn open_store(&self) -> anyhow::Result<Embedded> {
+    pub(crate) fn open_store(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
-        Embedded::open(&shelf, self.network.rules(), self.options()).with_context(|| {
+        EmbeddedStore::open(&shelf, self.network.rules(), self.options()).with_context(|| {
             format!(
                 "the archive in {} could not be opened; nothing was changed. `hark check` says what \
                  is wrong with it, `hark rebuild` rebuilds its indices",
@@ -207,14 +207,14 @@ impl Place {
         &self,
         address: &str,
         lock: &MirrorLock,
-    ) -> anyhow::Result<hark_archive::mirror::Open> {
-        let place = self.other(address)?;
-        if place.data == self.data && place.database == self.database {
+    ) -> anyhow::Result<hark_archive::mirror::StoreOpener> {
+        let location = self.other(address)?;
+        if location.data == self.data && location.database == self.database {
             bail!("[mirror] `store` names the archive itself; name another one");
         }
-        if let Some(url) = place.database.clone() {
+        if let Some(url) = location.database.clone() {
             return Ok(Box::new(move || {
-                let store = place.postgres(&url, true).map_err(|error| format!("{error:#}"))?;
+                let store = location.postgres(&url, true).map_err(|error| format!("{error:#}"))?;
                 Ok(Arc::new(store) as Arc<dyn Store>)
             }));
         }
@@ -222,18 +222,21 @@ impl Place {
         Ok(Box::new(move || {
             let mut lock = lock.lock();
             if lock.is_none() {
-                *lock = Some(place.lock().map_err(|error| format!("{error:#}"))?);
+                *lock = Some(location.lock().map_err(|error| format!("{error:#}"))?);
             }
-            let store = place.open_store().map_err(|error| format!("{error:#}"))?;
+            let store = location.open_store().map_err(|error| format!("{error:#}"))?;
             Ok(Arc::new(store) as Arc<dyn Store>)
         }))
     }
 
     /// Takes over the archive's lock from the running server, to serve these shelves in its stead.
     /// If this process fails to start serving, the old server continues. If no server runs, the
-    /// lock is taken as by [`Place::lock`].
-    pub(crate) fn take_over(&self, shelves: &[&str]) -> anyhow::Result<(Lock, Option<Taking>)> {
-        let mut taking = match Taking::ask(&self.control_socket(), shelves, &mut |line| {
+    /// lock is taken as by [`ArchiveLocation::lock`].
+    pub(crate) fn take_over(
+        &self,
+        shelves: &[&str],
+    ) -> anyhow::Result<(DirectoryLock, Option<Takeover>)> {
+        let mut taking = match Takeover::ask(&self.control_socket(), shelves, &mut |line| {
             tracing::info!("the running server: {line}");
         }) {
             Ok(taking) => taking,
@@ -249,15 +252,15 @@ impl Place {
             }
         };
         let lock = taking.lock().context("the running server handed no lock over")?;
-        let lock = Lock::inherit(lock, &self.data, taking.turn())
+        let lock = DirectoryLock::inherit(lock, &self.data, taking.turn())
             .context("the running server was not taken over, and continues")?;
         Ok((lock, Some(taking)))
     }
 
     /// Opens a shelf that the old server has released to this process in a takeover.
-    pub(crate) fn open_released(&self) -> anyhow::Result<Embedded> {
+    pub(crate) fn open_released(&self) -> anyhow::Result<EmbeddedStore> {
         let shelf = self.shelf();
-        let store = Embedded::open_released(&shelf, self.network.rules(), self.options());
+        let store = EmbeddedStore::open_released(&shelf, self.network.rules(), self.options());
         store.with_context(|| {
             format!(
                 "the archive in {} could not be opened beside the running server, which continues. \
@@ -268,14 +271,14 @@ impl Place {
     }
 
     /// Takes the archive's lock, which only one process can hold.
-    pub(crate) fn lock(&self) -> anyhow::Result<Lock> {
+    pub(crate) fn lock(&self) -> anyhow::Result<DirectoryLock> {
         make_dir(&RealDisk, &self.data).with_context(|| {
             format!(
                 "the archive's directory {} could not be made; name a writable one with --data",
                 self.data.display()
             )
         })?;
-        Lock::acquire(&self.data).map_err(|error| match error {
+        DirectoryLock::acquire(&self.data).map_err(|error| match error {
             LockError::Held { pid, .. } => anyhow::anyhow!(
                 "another process ({pid}) holds the archive in {}; stop it first, or name another \
                  directory with --data",
@@ -291,19 +294,19 @@ impl Place {
 
     /// Returns a writer: the running server, if one holds the archive, else this process. An
     /// archive in a database is always written by this process.
-    pub(crate) fn write(&self) -> anyhow::Result<Hand> {
+    pub(crate) fn write(&self) -> anyhow::Result<WriterHandle> {
         if let Some(url) = &self.database {
-            return Ok(Hand::Database(Arc::new(self.postgres(url, true)?)));
+            return Ok(WriterHandle::Database(Arc::new(self.postgres(url, true)?)));
         }
         if let Some(client) = self.server()? {
-            return Ok(Hand::Server(client));
+            return Ok(WriterHandle::Server(client));
         }
-        self.own().map(Hand::Own)
+        self.own().map(WriterHandle::Own)
     }
 
     /// Connects to the server that runs on this archive, for this shelf. `None` if no server runs
     /// or the archive is in a database.
-    pub(crate) fn server(&self) -> anyhow::Result<Option<Client>> {
+    pub(crate) fn server(&self) -> anyhow::Result<Option<ControlClient>> {
         if self.database.is_some() {
             return Ok(None);
         }
@@ -311,8 +314,8 @@ impl Place {
     }
 }
 
-fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<Client>> {
-    match Client::connect(socket, shelf) {
+fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<ControlClient>> {
+    match ControlClient::connect(socket, shelf) {
         Ok(client) => Ok(Some(client)),
         Err(ControlError::Absent) => Ok(None),
         Err(error) => Err(anyhow::Error::new(error).context(format!(
@@ -324,31 +327,31 @@ fn connect(socket: &Path, shelf: &str) -> anyhow::Result<Option<Client>> {
 }
 
 /// A store that is open for writing, with the archive's lock, held as long as the store is open.
-pub(crate) struct Owned {
-    pub(crate) store: Arc<Embedded>,
+pub(crate) struct OwnedStore {
+    pub(crate) store: Arc<EmbeddedStore>,
     // Dropped after the store.
-    _lock: Lock,
+    _lock: DirectoryLock,
 }
 
 /// The lock of a mirror. It is kept between attempts to open the mirror, and outlives every store
 /// that is opened under it.
-pub(crate) type MirrorLock = Arc<Mutex<Option<Lock>>>;
+pub(crate) type MirrorLock = Arc<Mutex<Option<DirectoryLock>>>;
 
 /// The writer of an archive: this process, the running server, or a database.
-pub(crate) enum Hand {
-    Own(Owned),
-    Server(Client),
+pub(crate) enum WriterHandle {
+    Own(OwnedStore),
+    Server(ControlClient),
     /// A database, to which several processes may write.
     Database(Arc<PostgresStore>),
 }
 
-impl Hand {
-    /// Returns a store that reads the archive of `place`, which this hand writes: the store that is
+impl WriterHandle {
+    /// Returns a store that reads the archive of `location`, which this hand writes: the store that is
     /// written itself, or, beside a running server, one opened on the same files.
-    pub(crate) fn read(&self, place: &Place) -> anyhow::Result<Arc<dyn Store>> {
+    pub(crate) fn read(&self, location: &ArchiveLocation) -> anyhow::Result<Arc<dyn Store>> {
         match self {
             Self::Own(owned) => Ok(Arc::clone(&owned.store) as _),
-            Self::Server(_) => place.read(),
+            Self::Server(_) => location.read(),
             Self::Database(store) => Ok(Arc::clone(store) as _),
         }
     }

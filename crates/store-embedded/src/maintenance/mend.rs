@@ -10,19 +10,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Started, UpkeepError};
+use super::{JobStart, MaintenanceError};
 use crate::manifest::SegmentEntry;
 use crate::room::BESIDE_OTHERS;
 use crate::segment;
-use crate::segment::seal::{self, DROPPED, Written};
+use crate::segment::seal::{self, DROPPED, SealedSegment};
 use crate::segment::view::Segment;
-use crate::shelf::Shelf;
+use crate::shelf::EmbeddedShelf;
 
-impl Shelf {
+impl EmbeddedShelf {
     /// Replaces a damaged segment by one segment for each of its logs; returns how many.
-    pub(super) fn mend(&self, bad: &Arc<Segment>) -> Result<usize, UpkeepError> {
-        let started = Started::now();
-        let damaged = || UpkeepError::Damaged(segment::path(&self.dir, bad.entry.number));
+    pub(super) fn mend(&self, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
+        let started = JobStart::now();
+        let damaged = || MaintenanceError::Damaged(segment::path(&self.dir, bad.entry.number));
         let mut live: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for row in (0..bad.file.rows).filter(|&row| !bad.dead.dead.get(row)) {
             live.entry(bad.address(row).log).or_default().push(row);
@@ -36,7 +36,7 @@ impl Shelf {
         let next = self.manifest.lock().next_segment;
         let mut entries = Vec::new();
         // For each new segment: its rows in the damaged one, and what was written.
-        let mut made: Vec<(Vec<u32>, Written)> = Vec::new();
+        let mut made: Vec<(Vec<u32>, SealedSegment)> = Vec::new();
         for log in bad.logs.iter().flatten() {
             let rows = live.remove(&log.number).unwrap_or_default();
             let mut records = Vec::with_capacity(rows.len());

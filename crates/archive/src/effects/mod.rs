@@ -21,7 +21,7 @@ pub enum Refusal {
 
 /// The properties of records that forbid a new one while they are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forbidding<'a> {
+pub struct Prohibition<'a> {
     /// The author of the forbidding record.
     pub author: &'a Key,
     /// The kind of the forbidding record.
@@ -34,7 +34,7 @@ pub struct Forbidding<'a> {
     pub refusal: Refusal,
 }
 
-impl Forbidding<'_> {
+impl Prohibition<'_> {
     /// Returns a query for the first such record.
     pub fn query(&self) -> Query {
         let (name, value) = self.label;
@@ -49,9 +49,9 @@ impl Forbidding<'_> {
     }
 }
 
-/// A [`Forbidding`] whose label value is a range of `Effects::bytes`.
+/// A [`Prohibition`] whose label value is a range of `Effects::bytes`.
 #[derive(Clone, Debug)]
-struct Forbids {
+struct ProhibitionSpan {
     author: Key,
     kind: u32,
     label: (u8, Range<usize>),
@@ -65,7 +65,7 @@ pub struct Effects {
     /// The record is refused if any of these is stored. Nearly all records have some and nearly
     /// none is found, so they are not queries, which would have to be allocated. Label values are
     /// in `bytes`.
-    refuse_if: Vec<Forbids>,
+    refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// The slot that only the newest record holds: all records that match are replaced if the new
     /// record is newer (or as old, with a lower id); otherwise the new record is superseded.
@@ -84,22 +84,24 @@ impl Effects {
     }
 
     /// Makes the record be refused if a record with these properties is stored.
-    pub fn refuse_if(&mut self, there_is: Forbidding<'_>) {
-        let Forbidding { author, kind, label: (name, value), from, refusal } = there_is;
+    pub fn refuse_if(&mut self, there_is: Prohibition<'_>) {
+        let Prohibition { author, kind, label: (name, value), from, refusal } = there_is;
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value);
         let label = (name, start..self.bytes.len());
-        self.refuse_if.push(Forbids { author: *author, kind, label, from, refusal });
+        self.refuse_if.push(ProhibitionSpan { author: *author, kind, label, from, refusal });
     }
 
     /// Returns the properties of records for which the record is refused if one is stored.
-    pub fn forbidding(&self) -> impl Iterator<Item = Forbidding<'_>> {
-        self.refuse_if.iter().map(|Forbids { author, kind, label, from, refusal }| Forbidding {
-            author,
-            kind: *kind,
-            label: (label.0, &self.bytes[label.1.clone()]),
-            from: *from,
-            refusal: *refusal,
+    pub fn forbidding(&self) -> impl Iterator<Item = Prohibition<'_>> {
+        self.refuse_if.iter().map(|ProhibitionSpan { author, kind, label, from, refusal }| {
+            Prohibition {
+                author,
+                kind: *kind,
+                label: (label.0, &self.bytes[label.1.clone()]),
+                from: *from,
+                refusal: *refusal,
+            }
         })
     }
 
@@ -115,7 +117,7 @@ pub trait Rules: Send + Sync {
     /// Fills `effects`, which is empty, with the effects of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
 
-    /// Returns whether records of this kind may forbid others: the kinds that [`Forbidding`] names.
+    /// Returns whether records of this kind may forbid others: the kinds that [`Prohibition`] names.
     /// By default no kind does.
     fn forbids(&self, kind: u32) -> bool {
         let _ = kind;
