@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{JobStart, MaintenanceError};
+use super::MaintenanceError;
+use super::install::JobStart;
 use crate::manifest::SegmentEntry;
 use crate::room::BESIDE_OTHERS;
 use crate::segment;

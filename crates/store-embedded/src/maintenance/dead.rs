@@ -1,0 +1,42 @@
+//! Bytes of deleted records.
+
+use std::sync::atomic::Ordering;
+
+use crate::log::Log;
+use crate::shelf::ShelfView;
+
+/// Bytes of deleted records in the logs of a shelf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeadBytes {
+    /// In all logs.
+    pub all: u64,
+    /// In logs whose dead share calls for a rewrite, now or once their head is sealed.
+    pub due: u64,
+    /// In other sealed logs.
+    pub spread: u64,
+}
+
+impl DeadBytes {
+    /// Counts the dead bytes of a view.
+    pub(crate) fn of(view: &ShelfView, options: &crate::EmbeddedOptions) -> Self {
+        let mut dead = Self::default();
+        let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
+        for log in view.segments.iter().flat_map(|segment| segment.logs.iter().flatten()) {
+            let bytes = log.dead_bytes.load(Ordering::Relaxed);
+            dead.all += bytes;
+            *(if is_due(log) { &mut dead.due } else { &mut dead.spread }) += bytes;
+        }
+        for head in &view.frozen {
+            let bytes = head.log.dead_bytes.load(Ordering::Relaxed);
+            dead.all += bytes;
+            dead.due += if is_due(&head.log) { bytes } else { 0 };
+        }
+        dead.all += view.active.log.dead_bytes.load(Ordering::Relaxed);
+        dead
+    }
+
+    /// Dead bytes that rewrites give back without another delete.
+    pub(crate) fn reclaimable(&self, options: &crate::EmbeddedOptions) -> u64 {
+        self.due + self.spread.saturating_sub(options.dead_bytes_max)
+    }
+}

@@ -1,0 +1,252 @@
+//! Rewriting a log without its deleted records.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use super::MaintenanceError;
+use super::install::JobStart;
+use crate::disk::Disk;
+use crate::log::{self, LogFrame};
+use crate::manifest::{LogEntry, Manifest};
+use crate::open::open_segment;
+use crate::room::BESIDE_OTHERS;
+use crate::segment::RecordAddress;
+use crate::segment::sidecar::SidecarKind;
+use crate::segment::view::Segment;
+use crate::shelf::{EmbeddedShelf, LogWriterState, ShelfView, random_u32};
+
+/// Bytes of frames per batch of a rewritten log.
+const BATCH_BYTES: usize = 1 << 20;
+
+pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
+    segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
+}
+
+impl EmbeddedShelf {
+    /// Returns the log with the largest dead share above `share`, and its segment.
+    /// `passed_segments` and `passed_logs` are skipped.
+    pub(super) fn worst_log(
+        &self,
+        share: f64,
+        passed_segments: &HashSet<u32>,
+        passed_logs: &HashSet<u32>,
+    ) -> Option<(Arc<Segment>, u32)> {
+        let view = self.view.load_full();
+        let followed_from = self.signal.lock().followed_from.unwrap_or(u32::MAX);
+        let mut worst: Option<(f64, &Arc<Segment>, u32)> = None;
+        let sound = |segment: &&Arc<Segment>| {
+            !segment.is_unreadable() && !passed_segments.contains(&segment.entry.number)
+        };
+        for segment in view.segments.iter().filter(sound) {
+            for log in segment.logs.iter().flatten() {
+                let dead = log.dead_share();
+                let free = log.number < followed_from && !passed_logs.contains(&log.number);
+                if free && dead > share && worst.is_none_or(|(most, ..)| dead > most) {
+                    worst = Some((dead, segment, log.number));
+                }
+            }
+        }
+        worst.map(|(_, segment, number)| (Arc::clone(segment), number))
+    }
+
+    /// Rewrites a log without its dead records, and its segment's addresses.
+    pub(super) fn rewrite(
+        &self,
+        segment: &Arc<Segment>,
+        number: u32,
+    ) -> Result<(), MaintenanceError> {
+        let (started, before) = (JobStart::now(), self.before());
+        let log = segment.logs.iter().flatten().find(|log| log.number == number);
+        let needs = log
+            .map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
+        let needs = needs + segment.addresses.bytes() + self.dead_files_max();
+        let room = self.room("rewriting a log", BESIDE_OTHERS, needs)?;
+        let disk: &dyn Disk = &room;
+        let manifest = self.manifest.lock().clone();
+        let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {
+            return Ok(());
+        };
+        let Some(active) = manifest.logs.last() else { return Ok(()) };
+        let fresh = LogEntry {
+            number,
+            generation: old.generation + 1,
+            purged: active.number,
+            dead_bytes: 0,
+        };
+        let (moved, end) = self.copy_live(disk, segment, &manifest, old, &fresh)?;
+        self.all_was_read(&before)?;
+        let entry = &segment.entry;
+        let covers = |log: &LogEntry| (entry.first_log..=entry.last_log).contains(&log.number);
+        let is_empty = end == log::HEADER;
+        if is_empty {
+            disk.remove(&log::path(&self.dir, number, fresh.generation))?;
+            if !manifest.logs.iter().any(|log| covers(log) && log.number != number) {
+                return self.let_go(segment, number);
+            }
+        }
+        disk.sync_dir(&self.dir.join("log"))?;
+        let addresses = (0..segment.file.rows).map(|row| {
+            let address = segment.address(row);
+            if address.log != number {
+                return address.pack();
+            }
+            let offset = moved.get(&address.offset);
+            offset
+                .map_or(RecordAddress::GONE, |&offset| RecordAddress { log: number, offset })
+                .pack()
+        });
+        let id = (segment.entry.number, segment.entry.addresses + 1);
+        let bytes = SidecarKind::Addresses.write(disk, &self.dir, id, addresses)?;
+        self.all_was_read(&before)?;
+        self.note_written(bytes);
+        disk.sync_dir(&self.dir.join("seg"))?;
+
+        let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
+        let mut manifest = self.manifest.lock();
+        let mut next = manifest.clone();
+        if is_empty {
+            next.logs.retain(|log| log.number != number);
+        } else if let Some(log) = next.logs.iter_mut().find(|log| log.number == number) {
+            *log = fresh;
+        }
+        let Some(line) = next.segments.iter_mut().find(|s| s.number == segment.entry.number) else {
+            return Ok(());
+        };
+        line.addresses += 1;
+        // Rows whose records are gone must be known to be dead without reading the log.
+        self.save_dead(disk, segment, line)?;
+        let line = line.clone();
+        disk.sync_dir(&self.dir.join("seg"))?;
+        let dead = Some(Arc::clone(&segment.dead));
+        let renewed = open_segment(disk, &self.dir, &line, &next, self.terms, dead)?;
+        renewed.keep_dead_bytes(segment, number);
+        // Records that died while the log was copied are still in the copy.
+        for row in moved_and_dead(&renewed, number) {
+            renewed.note_dead_bytes(row);
+        }
+        next.write(disk, &self.dir)?;
+        renewed.dead.note_saved();
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        let renewed = Arc::new(renewed);
+        self.update_view(|view| {
+            let mut segments = view.segments.clone();
+            for known in &mut segments {
+                if known.entry.number == renewed.entry.number {
+                    *known = Arc::clone(&renewed);
+                }
+            }
+            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new);
+        let written = |segment: &Segment| {
+            let log = segment.logs.iter().flatten().find(|log| log.number == number);
+            log.map(|log| log.written())
+        };
+        let records = moved.len() as u64;
+        self.note_done(&started, records, written(&renewed).unwrap_or(0), |done| {
+            &mut done.rewriting
+        });
+        tracing::info!(
+            log = number,
+            bytes_before = written(segment),
+            bytes = written(&renewed).unwrap_or(0),
+            ms = started.wall.elapsed().as_millis(),
+            "a log was written anew without its deleted records"
+        );
+        Ok(())
+    }
+
+    /// Removes a segment whose last log has nothing left in it, and that log.
+    pub(super) fn let_go(&self, segment: &Segment, log: u32) -> Result<(), MaintenanceError> {
+        let _writing: MutexGuard<'_, LogWriterState> = self.writing.lock();
+        let mut manifest = self.manifest.lock();
+        let mut next = manifest.clone();
+        next.logs.retain(|entry| entry.number != log);
+        next.segments.retain(|entry| entry.number != segment.entry.number);
+        next.write(&*self.options.disk, &self.dir)?;
+        let old = std::mem::replace(&mut *manifest, next);
+        let new = manifest.clone();
+        drop(manifest);
+        self.update_view(|view| {
+            let mut segments = view.segments.clone();
+            segments.retain(|known| known.entry.number != segment.entry.number);
+            ShelfView::new(segments, view.frozen.clone(), Arc::clone(&view.active))
+        });
+        self.remove_unnamed(&old, &new);
+        tracing::info!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
+        Ok(())
+    }
+
+    /// Copies the frames of a log that are still needed into its next generation. Returns the new
+    /// offset of each record by its old one, and the file's length.
+    pub(super) fn copy_live(
+        &self,
+        disk: &dyn Disk,
+        segment: &Segment,
+        manifest: &Manifest,
+        old: &LogEntry,
+        fresh: &LogEntry,
+    ) -> Result<(std::collections::HashMap<u32, u32>, u64), MaintenanceError> {
+        let live: std::collections::HashSet<u32> = (0..segment.file.rows)
+            .filter(|&row| !segment.dead.dead.get(row))
+            .map(|row| segment.address(row))
+            .filter(|address| address.log == old.number)
+            .map(|address| address.offset)
+            .collect();
+        // A deletion is needed as long as the record that it names may still be in its log.
+        let needed = |target: u32| {
+            target != old.number
+                && manifest.logs.iter().any(|log| log.number == target && old.number >= log.purged)
+        };
+        let salt = random_u32()?;
+        // The file gets its name only when it is whole: `hark rebuild` may have to choose without
+        // MANIFEST.
+        let whole = log::path(&self.dir, fresh.number, fresh.generation);
+        let aside = whole.with_extension("new");
+        let mut file = disk.create(&aside)?;
+        file.write_all(&log::header(fresh.number, fresh.generation, salt))?;
+        let mut moved = std::collections::HashMap::new();
+        let mut end = log::HEADER;
+        let (mut frames, mut out) = (Vec::new(), Vec::new());
+        let mut failed = None;
+        let mut flush = |frames: &mut Vec<u8>, end: &mut u64| {
+            out.clear();
+            LogFrame::Batch(frames.len() as u32).write(salt, &mut out);
+            out.extend_from_slice(frames);
+            frames.clear();
+            *end += out.len() as u64;
+            file.write_all(&out)
+        };
+        let path = log::path(&self.dir, old.number, old.generation);
+        let id = (old.number, old.generation);
+        log::replay_whole(disk, &path, id, &mut |offset, frame| {
+            match frame {
+                LogFrame::Put(_) if live.contains(&offset) => {
+                    let place = end as usize + LogFrame::BATCH_BYTES + frames.len();
+                    moved.insert(offset, place as u32);
+                    frame.write(salt, &mut frames);
+                }
+                LogFrame::Delete { log, .. } if needed(log) => frame.write(salt, &mut frames),
+                _ => {}
+            }
+            if frames.len() >= BATCH_BYTES && failed.is_none() {
+                failed = flush(&mut frames, &mut end).err();
+            }
+        })?;
+        if !frames.is_empty() && failed.is_none() {
+            failed = flush(&mut frames, &mut end).err();
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        file.sync()?;
+        disk.rename(&aside, &whole)?;
+        self.note_written(end);
+        Ok((moved, end))
+    }
+}

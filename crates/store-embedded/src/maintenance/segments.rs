@@ -1,0 +1,106 @@
+//! The jobs that make segments: sealing a full head, and merging segments.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::MaintenanceError;
+use super::install::JobStart;
+use crate::manifest::SegmentEntry;
+use crate::room::{BESIDE_MERGES, BESIDE_OTHERS};
+use crate::segment::seal::DROPPED;
+use crate::segment::view::Segment;
+use crate::segment::{merge, seal};
+use crate::shelf::EmbeddedShelf;
+
+impl EmbeddedShelf {
+    /// Seals the oldest frozen head; false if there is none.
+    pub(super) fn seal_next(&self) -> Result<bool, MaintenanceError> {
+        let Some(head) = self.view.load().frozen.first().cloned() else { return Ok(false) };
+        let (started, before) = (JobStart::now(), self.before());
+        let values = seal::values(&head, &self.terms);
+        let needs = seal::bytes_max(&head, &values, &self.terms) + self.dead_files_max();
+        let room = self.room("sealing a full head", BESIDE_OTHERS, needs)?;
+        let number = self.segment_number();
+        if !self.terms.listed().is_empty() {
+            // Values were read from the log. None may be missing.
+            self.all_was_read(&before)?;
+        }
+        let written = seal::seal(&room, &self.dir, number, &head, (&self.terms, &values))?;
+        self.note_written(written.bytes);
+        let log = head.log.number;
+        let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
+        let died = |_: usize| -> Vec<u32> {
+            let rows = written.rows.iter().enumerate();
+            rows.filter(|&(old, &new)| new != DROPPED && head.is_dead(old as u32))
+                .map(|(_, &new)| new)
+                .collect()
+        };
+        self.install(&room, &[entry], &died, &|manifest, entries| {
+            manifest.segments.extend(entries);
+            if let Some(entry) = manifest.logs.iter_mut().find(|entry| entry.number == log) {
+                entry.dead_bytes = head.log.dead_bytes.load(Ordering::Relaxed);
+            }
+        })?;
+        let records = u64::from(written.count);
+        self.note_done(&started, records, written.bytes, |done| &mut done.sealing);
+        tracing::info!(
+            segment = number,
+            records = head.published(),
+            bytes = written.bytes,
+            ms = started.wall.elapsed().as_millis(),
+            "a full head was sealed"
+        );
+        Ok(true)
+    }
+
+    /// Merges neighbouring segments into one. If one is damaged, returns it and merges none.
+    pub(super) fn merge(
+        &self,
+        olds: &[Arc<Segment>],
+    ) -> Result<Option<Arc<Segment>>, MaintenanceError> {
+        let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
+        let (started, before) = (JobStart::now(), self.before());
+        let needs = merge::bytes_max(olds) + self.dead_files_max();
+        let room = self.room("merging segments", BESIDE_MERGES, needs)?;
+        // Damage must not be copied into a new file with a valid checksum.
+        if let Some(bad) = olds.iter().find(|old| !old.file.damaged_sections().is_empty()) {
+            return Ok(Some(Arc::clone(bad)));
+        }
+        let number = self.segment_number();
+        let written = merge::merge(&room, &self.dir, number, olds, &self.terms)?;
+        self.all_was_read(&before)?;
+        self.note_written(written.bytes);
+        let entry = SegmentEntry {
+            number,
+            first_log: first.entry.first_log,
+            last_log: last.entry.last_log,
+            addresses: 0,
+            dead: 0,
+        };
+        let died = |_: usize| -> Vec<u32> {
+            let moved = olds.iter().zip(&written.rows).flat_map(|(old, rows)| {
+                old.dead.dead.ones().filter_map(|row| rows.get(row as usize).copied())
+            });
+            moved.filter(|&new| new != DROPPED).collect()
+        };
+        let old_numbers: Vec<u32> = olds.iter().map(|old| old.entry.number).collect();
+        self.install(&room, &[entry], &died, &|manifest, entries| {
+            let at = manifest.segments.iter().position(|s| s.number == old_numbers[0]);
+            let at = at.unwrap_or(0);
+            manifest.segments.retain(|s| !old_numbers.contains(&s.number));
+            manifest.segments.splice(at..at, entries);
+            manifest.note_dead_bytes(olds.iter().flat_map(|old| &old.logs).flatten());
+        })?;
+        let records = u64::from(written.count);
+        self.note_done(&started, records, written.bytes, |done| &mut done.merging);
+        tracing::info!(
+            segment = number,
+            segments = olds.len(),
+            records,
+            bytes = written.bytes,
+            ms = started.wall.elapsed().as_millis(),
+            "segments were merged"
+        );
+        Ok(None)
+    }
+}
