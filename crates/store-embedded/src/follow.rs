@@ -15,7 +15,10 @@ use hark_archive::store::LogPosition;
 use crate::log::{self, LogFrame};
 use crate::manifest::{Manifest, ManifestError};
 use crate::open::named;
-use crate::shelf::{EmbeddedShelf, EmbeddedStore, LiveRow, LogTail, ShelfView};
+use crate::shelf::EmbeddedShelf;
+use crate::store::EmbeddedStore;
+use crate::tail::LogTail;
+use crate::view::{LiveRow, ShelfView};
 
 /// Why a shelf was not handed over, or is no longer followed.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,8 @@ use hark_archive::store::label_values::count;
 
 use crate::head::HeadView;
 use crate::segment::view::Segment;
-use crate::shelf::ShelfView;
 use crate::term::TermHasher;
+use crate::view::ShelfView;
 
 /// Values, ascending, with their numbers of records.
 type Counted<'a> = Box<dyn Iterator<Item = (&'a [u8], u64)> + 'a>;

@@ -2,9 +2,9 @@
 //! newest part, and sealed segments that index the rest. docs/format.md draws the files.
 //!
 //! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
-//! them), `shelf` (a shelf and its one writer), `open` (start and recovery), `maintenance` (maintenance:
-//! sealing, merging, rewriting), `follow` (handing over to another process), [`mod@check`],
-//! `rebuild` and `divide`.
+//! them), `view` (what readers see of both), `shelf` (the one writer), `store` (the trait of the
+//! archive), `open` (start and recovery), `maintenance` (sealing, merging, rewriting), `follow`
+//! (handing over to another process), [`mod@check`], `rebuild` and `divide`.
 
 mod bits;
 pub mod check;
@@ -25,10 +25,13 @@ mod rebuild;
 mod room;
 pub mod segment;
 mod shelf;
+mod store;
 mod suspect;
+mod tail;
 pub mod term;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::sync::Arc;
 
@@ -41,7 +44,7 @@ pub use manifest::ManifestError;
 pub use open::ShelfOpenError;
 pub use rebuild::{RebuildResult, rebuild};
 pub use room::NoSpace;
-pub use shelf::EmbeddedStore;
+pub use store::EmbeddedStore;
 
 /// Settings of an embedded shelf.
 #[derive(Clone)]

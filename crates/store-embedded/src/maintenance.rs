@@ -14,7 +14,8 @@ use parking_lot::MutexGuard;
 use crate::log::LogError;
 use crate::open::ShelfOpenError;
 use crate::room::{self};
-use crate::shelf::{EmbeddedShelf, EmbeddedStore, FROZEN_MAX};
+use crate::shelf::{EmbeddedShelf, FROZEN_MAX};
+use crate::store::EmbeddedStore;
 use crate::{JobProgress, OnProgress};
 
 mod dead;

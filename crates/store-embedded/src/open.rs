@@ -27,8 +27,11 @@ use crate::segment;
 use crate::segment::file::SegmentFile;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::{RowMarks, Segment};
-use crate::shelf::{EmbeddedShelf, EmbeddedStore, LiveRow, LogTail, LogWriterState, ShelfView};
+use crate::shelf::{EmbeddedShelf, LogWriterState};
+use crate::store::EmbeddedStore;
+use crate::tail::LogTail;
 use crate::term::{SECRET, TermHasher};
+use crate::view::{LiveRow, ShelfView};
 
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -1,210 +1,38 @@
-//! A shelf: its parts as readers see them, and its one writer.
+//! A shelf and its one writer. Readers see it by `crate::view`.
 
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hark_archive::effects::{Effects, Rules};
 use hark_archive::limits::ERASE_STEP;
 use hark_archive::meter::Histogram;
-use hark_archive::query::explain::Explanation;
-use hark_archive::query::merge::{
-    AnySource, SnapshotSearch, SnapshotSources, count_all, explain_all,
-};
+use hark_archive::query::merge::{AnySource, SnapshotSearch};
 use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
-use hark_archive::query::source::Source;
-use hark_archive::store::{MaintenanceStats, StoreStats, commit_whole};
+use hark_archive::store::MaintenanceStats;
 use hark_archive::{
     CommitError, CommitResult, Id, Order, Outcome, Position, Query, Record, Search, SearchError,
-    Store, Write,
+    Write,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::EmbeddedOptions;
-use crate::disk::DiskFile;
 use crate::follow::ReleasedShelf;
-use crate::head::{self, Head, HeadView, ROWS_MAX};
-use crate::label_values::label_values;
-use crate::log::{self, BODY_MAX, Log, LogFrame};
-use crate::maintenance::{DeadBytes, MaintenanceSignal, MaintenanceState, merge_due_records};
+use crate::head::{Head, HeadView};
+use crate::log::{self, Log, LogFrame};
+use crate::maintenance::{MaintenanceSignal, MaintenanceState};
 use crate::manifest::{LogEntry, Manifest};
-use crate::segment;
-use crate::segment::sidecar::SidecarKind;
-use crate::segment::view::{Segment, SegmentView};
-use crate::suspect::WatchedSearch;
+use crate::tail::LogTail;
 use crate::term::TermHasher;
+use crate::view::{LiveRow, ShelfView};
 
 /// Bytes that one sync may carry; larger batches are synced in pieces.
-const SYNC_BYTES_MAX: usize = 32 << 20;
-/// Bytes of disk space reserved behind the log: a quarter of its length, within these bounds.
-const AHEAD_MIN: u64 = 64 << 10;
-const AHEAD_MAX: u64 = 4 << 20;
+pub(crate) const SYNC_BYTES_MAX: usize = 32 << 20;
 /// Number of heads waiting to be sealed at which the writer waits for sealing.
 pub(crate) const FROZEN_MAX: usize = 4;
-
-/// What readers see: sealed segments, heads being sealed, the head being written. Replaced as a
-/// whole.
-pub(crate) struct ShelfView {
-    /// Ascending by the logs they cover.
-    pub segments: Vec<Arc<Segment>>,
-    /// Oldest first.
-    pub frozen: Vec<Arc<Head>>,
-    pub active: Arc<Head>,
-    /// All parts except the active head, as readers see them.
-    parts: SnapshotSources,
-    /// All parts except the active head, as the writer sees them.
-    writing: SnapshotSources,
-}
-
-impl ShelfView {
-    pub(crate) fn new(
-        segments: Vec<Arc<Segment>>,
-        frozen: Vec<Arc<Head>>,
-        active: Arc<Head>,
-    ) -> Self {
-        let parts = |writing| {
-            let segments = segments.iter().map(|segment| {
-                let segment = Arc::clone(segment);
-                Arc::new(SegmentView { segment, writing }) as Arc<dyn AnySource>
-            });
-            let heads = frozen.iter().map(|head| {
-                let view =
-                    if writing { HeadView::writing(head) } else { HeadView::published(head) };
-                Arc::new(view) as Arc<dyn AnySource>
-            });
-            SnapshotSources::new(&segments.chain(heads).collect::<Vec<_>>())
-        };
-        let (parts, writing) = (parts(false), parts(true));
-        Self { segments, frozen, active, parts, writing }
-    }
-
-    /// Returns the files that could not be read in part, each with its number of failed reads.
-    pub fn unreadable(&self, dir: &Path) -> Vec<(PathBuf, u32)> {
-        let index = |s: &Arc<Segment>| (segment::path(dir, s.entry.number), s.faults());
-        let sealed = self.segments.iter().flat_map(|segment| &segment.logs).flatten();
-        let logs = self.heads().map(|head| &head.log).chain(sealed);
-        let log = |l: &Arc<Log>| (log::path(dir, l.number, l.generation), l.faults());
-        let all = self.segments.iter().map(index).chain(logs.map(log));
-        all.filter(|(_, faults)| *faults > 0).collect()
-    }
-
-    /// Returns the active head as readers see it now, and the last sequence number that they see.
-    fn now(&self) -> (Arc<dyn AnySource>, u64) {
-        let head = HeadView::published(&self.active);
-        let seq = self.active.base + head.rows();
-        (Arc::new(head), seq)
-    }
-
-    /// Returns why the segments or the head's log cannot be trusted; `None` if they can. A commit
-    /// decides by them what to store, refuse or replace.
-    fn trouble(&self) -> Option<String> {
-        let log = &self.active.log;
-        let lost =
-            log.is_unreadable().then(|| format!("a part of log {} could not be read", log.number));
-        lost.or_else(|| self.segments.iter().find_map(|segment| segment.trouble()))
-    }
-
-    pub(crate) fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
-        std::iter::once(&self.active).chain(self.frozen.iter().rev())
-    }
-
-    /// Finds a live record by its id, as the writer (`writing`) or as readers see it.
-    fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<LiveRow> {
-        for head in self.heads() {
-            let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
-            if let Some(row) = view.find(id, hash).filter(|&row| !view.is_dead(row)) {
-                return Some(LiveRow::Head(Arc::clone(head), row));
-            }
-        }
-        self.segments.iter().rev().find_map(|segment| {
-            let bits = if writing { &segment.dead.doomed } else { &segment.dead.dead };
-            let row = segment.rows_of(id, hash).find(|&row| !bits.get(row))?;
-            Some(LiveRow::Segment(Arc::clone(segment), row))
-        })
-    }
-}
-
-/// A live row.
-pub(crate) enum LiveRow {
-    Head(Arc<Head>, u32),
-    Segment(Arc<Segment>, u32),
-}
-
-impl LiveRow {
-    /// The number of the log that the row's record was put in.
-    fn log(&self) -> u32 {
-        match self {
-            Self::Head(head, _) => head.log.number,
-            Self::Segment(segment, row) => segment.address(*row).log,
-        }
-    }
-
-    fn doom(&self) {
-        match self {
-            Self::Head(head, row) => {
-                head.doom(*row);
-            }
-            Self::Segment(segment, row) => {
-                segment.dead.doomed.set(*row);
-            }
-        }
-    }
-
-    pub fn kill(&self) {
-        match self {
-            Self::Head(head, row) => head.kill(*row),
-            Self::Segment(segment, row) => segment.kill(*row),
-        }
-    }
-}
-
-/// The end of the log that is being written.
-pub(crate) struct LogTail {
-    file: Box<dyn DiskFile>,
-    salt: u32,
-    len: u64,
-    /// Offset up to which disk space is reserved.
-    reserved: u64,
-}
-
-impl LogTail {
-    /// The tail of a file of `len` bytes.
-    pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
-        Self { file, salt, len, reserved: len }
-    }
-
-    /// Bytes of the log, all of them durable.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Appends a batch; on return it is durable.
-    fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
-        let end = self.len + batch.len() as u64;
-        if end > self.reserved {
-            self.reserved = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
-            // A disk that cannot reserve space may still have some; if not, the write fails.
-            let _ = self.file.reserve(self.len, self.reserved);
-        }
-        self.file.write_all(batch)?;
-        let started = Instant::now();
-        self.file.sync()?;
-        syncs.note(started.elapsed());
-        self.len = end;
-        Ok(())
-    }
-
-    /// Gives back the reserved disk space that is left.
-    fn finish(mut self) {
-        // If this fails, the space is given back when the log is opened again.
-        let _ = self.file.reserve(self.len, self.len);
-    }
-}
 
 /// State that only the committing thread touches.
 pub(crate) struct LogWriterState {
@@ -286,33 +114,6 @@ pub(crate) struct EmbeddedShelf {
     pub syncs: Histogram,
     /// The work that maintenance has done.
     pub done: Mutex<MaintenanceStats>,
-}
-
-/// The embedded archive of one network. Dropping it ends its maintenance thread. No other closing
-/// is needed, since acknowledged writes are durable.
-pub struct EmbeddedStore {
-    pub(crate) shelf: Arc<EmbeddedShelf>,
-    /// What was found and repaired when the shelf was opened.
-    pub(crate) notes: Vec<String>,
-    pub(crate) thread: Option<JoinHandle<()>>,
-}
-
-impl EmbeddedStore {
-    /// What was found and repaired when the shelf was opened, in sentences for its operator.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-}
-
-impl Drop for EmbeddedStore {
-    fn drop(&mut self) {
-        self.shelf.signal.lock().stop = true;
-        self.shelf.signalled.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has already been printed.
-            let _ = thread.join();
-        }
-    }
 }
 
 impl EmbeddedShelf {
@@ -404,7 +205,11 @@ impl EmbeddedShelf {
     }
 
     /// Commits writes up to the end of a step. Their records are sound and fit into one sync.
-    fn commit_piece(&self, writes: &[Write], done: &mut CommitResult) -> Result<(), CommitError> {
+    pub(crate) fn commit_piece(
+        &self,
+        writes: &[Write],
+        done: &mut CommitResult,
+    ) -> Result<(), CommitError> {
         let writing = self.writing.lock();
         if let Some(reason) = &writing.stopped {
             return Err(CommitError::Stopped(reason.clone()));
@@ -662,155 +467,4 @@ fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
 
 pub(crate) fn random_u32() -> io::Result<u32> {
     getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
-}
-
-impl Store for EmbeddedStore {
-    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
-        commit_whole(writes, |writes| self.commit_some(writes))
-    }
-
-    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
-        for (index, write) in writes.iter().enumerate() {
-            if let Write::Put(bytes) = write {
-                if bytes.len() > BODY_MAX {
-                    return Err(CommitError::TooLarge { bytes: bytes.len(), bytes_max: BODY_MAX });
-                }
-                Record::new(bytes)
-                    .and_then(|record| record.check())
-                    .map_err(|source| CommitError::Record { index, source })?;
-            }
-        }
-        let mut done = CommitResult::default();
-        let mut rest = writes;
-        while !rest.is_empty() && !done.unfinished {
-            let (mut bytes, mut head_bytes) = (0, 0);
-            let head_bytes_max = self.shelf.options.head_bytes_max / 4;
-            let fits = rest.iter().take(ROWS_MAX / 2).take_while(|write| {
-                let fits = bytes < SYNC_BYTES_MAX && head_bytes <= head_bytes_max;
-                if let Write::Put(record) = write {
-                    bytes += record.len();
-                    head_bytes += head::bytes_of_record(record);
-                }
-                fits
-            });
-            let (piece, later) = rest.split_at(fits.count());
-            self.shelf.commit_piece(piece, &mut done)?;
-            rest = later;
-        }
-        Ok(done)
-    }
-
-    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
-        let (view, before) = (self.shelf.view.load(), self.shelf.before());
-        let known = view.locate(id, self.shelf.terms.id(id), false).is_some();
-        self.shelf.believe(&view, &before, || view.trouble())?;
-        Ok(known)
-    }
-
-    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
-        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
-        let view = self.shelf.view.load_full();
-        let (head, seq) = view.now();
-        let search = SnapshotSearch::new(&view.parts, &head, questions, seq);
-        Ok(Box::new(WatchedSearch { search, view, shelf: Arc::clone(&self.shelf) }))
-    }
-
-    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
-        let query = Query { after: None, limit: usize::MAX, ..query.clone() };
-        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
-        let (view, before) = (self.shelf.view.load(), self.shelf.before());
-        let count = count_all(&view.parts, &view.now().0, questions);
-        self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
-        Ok(count)
-    }
-
-    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
-        let terms = self.shelf.terms;
-        if !terms.listed().contains(&name) {
-            return Err(SearchError::not_listed(name));
-        }
-        let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
-        label_values(&view, terms, name, each);
-        self.shelf.believe(&view, &before, || view.trouble())
-    }
-
-    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
-        let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
-        let mut ids = Vec::new();
-        for head in view.heads() {
-            gather_expired(&HeadView::published(head), now, limit, &mut ids);
-        }
-        for segment in view.segments.iter().rev() {
-            let segment = Arc::clone(segment);
-            gather_expired(&SegmentView { segment, writing: false }, now, limit, &mut ids);
-        }
-        self.shelf.believe(&view, &before, || view.trouble())?;
-        Ok(ids)
-    }
-
-    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
-        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
-        let view = self.shelf.view.load();
-        Ok(explain_all(&view.parts, &view.now().0, questions))
-    }
-
-    fn stats(&self) -> StoreStats {
-        let view = self.shelf.view.load_full();
-        let dead = DeadBytes::of(&view, &self.shelf.options);
-        let mut stats = StoreStats {
-            segments: view.segments.len() as u64,
-            dead_bytes: dead.all,
-            reclaimable_bytes: dead.reclaimable(&self.shelf.options),
-            written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
-            heads_waiting: view.frozen.len() as u64,
-            merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
-            syncs: self.shelf.syncs.read(),
-            damaged_files: self.shelf.damaged_files(&view),
-            maintenance_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
-            maintenance: *self.shelf.done.lock(),
-            ..StoreStats::default()
-        };
-        let span = |stats: &mut StoreStats, span: Option<(u64, u64)>| {
-            if let Some((oldest, newest)) = span {
-                stats.oldest = Some(stats.oldest.map_or(oldest, |known| known.min(oldest)));
-                stats.newest = Some(stats.newest.map_or(newest, |known| known.max(newest)));
-            }
-        };
-        for head in view.heads() {
-            let rows = u64::from(head.published());
-            let dead = u64::from(head.dead_count()).min(rows);
-            stats.records += rows - dead;
-            stats.head_records += rows - dead;
-            stats.dead += dead;
-            stats.log_bytes += head.log.written();
-            span(&mut stats, Source::span(&HeadView::published(head)));
-        }
-        for segment in &view.segments {
-            let rows = u64::from(segment.file.rows);
-            let dead = u64::from(segment.dead.rows.count()).min(rows);
-            stats.records += rows - dead;
-            stats.dead += dead;
-            stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
-            stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
-            if segment.entry.dead > 0 {
-                let words = segment::view::RowMarks::words_on_disk(segment.file.rows);
-                stats.index_bytes += SidecarKind::Dead.bytes(words);
-            }
-            for log in segment.logs.iter().flatten() {
-                stats.log_bytes += log.written();
-            }
-            let oldest = (rows > 0).then_some((segment.file.oldest, segment.file.newest));
-            span(&mut stats, oldest);
-        }
-        stats.bytes = stats.log_bytes + stats.index_bytes;
-        stats
-    }
-}
-
-fn gather_expired(source: &impl Source, now: u64, limit: usize, ids: &mut Vec<Id>) {
-    let mut rows = Vec::new();
-    source.expired(now, &mut rows);
-    let alive = rows.into_iter().filter(|&row| !source.is_dead(row));
-    let room = limit.saturating_sub(ids.len());
-    ids.extend(alive.filter_map(|row| source.record(row).map(|r| *r.id())).take(room));
 }

@@ -11,7 +11,8 @@ use hark_archive::query::plan::Set;
 use hark_archive::{Record, Search, SearchError, SearchProgress};
 
 use crate::map;
-use crate::shelf::{EmbeddedShelf, ShelfView};
+use crate::shelf::EmbeddedShelf;
+use crate::view::ShelfView;
 
 /// A search that fails if a part of a file that it needed could not be read.
 pub(crate) struct WatchedSearch {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::log::Log;
-use crate::shelf::ShelfView;
+use crate::view::ShelfView;
 
 /// Bytes of deleted records in the logs of a shelf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

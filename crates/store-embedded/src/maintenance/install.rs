@@ -21,8 +21,9 @@ use crate::room::BoundedDisk;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::Segment;
 use crate::segment::{self, view};
-use crate::shelf::{EmbeddedShelf, LogWriterState, ShelfView};
+use crate::shelf::{EmbeddedShelf, LogWriterState};
 use crate::suspect::ReadFaults;
+use crate::view::ShelfView;
 
 /// When a job began.
 pub(super) struct JobStart {

@@ -16,7 +16,8 @@ use crate::room::BESIDE_OTHERS;
 use crate::segment::RecordAddress;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::Segment;
-use crate::shelf::{EmbeddedShelf, LogWriterState, ShelfView, random_u32};
+use crate::shelf::{EmbeddedShelf, LogWriterState, random_u32};
+use crate::view::ShelfView;
 
 /// Bytes of frames per batch of a rewritten log.
 const BATCH_BYTES: usize = 1 << 20;

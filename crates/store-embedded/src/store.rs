@@ -1,0 +1,202 @@
+//! A shelf as a store of the archive.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use hark_archive::query::explain::Explanation;
+use hark_archive::query::merge::{SnapshotSearch, count_all, explain_all};
+use hark_archive::query::prepared::{PreparedQuery, TermMap as _};
+use hark_archive::query::source::Source;
+use hark_archive::store::{StoreStats, commit_whole};
+use hark_archive::{
+    CommitError, CommitResult, Id, Query, Record, Search, SearchError, Store, Write,
+};
+
+use crate::head::{self, HeadView, ROWS_MAX};
+use crate::label_values::label_values;
+use crate::log::BODY_MAX;
+use crate::maintenance::{DeadBytes, merge_due_records};
+use crate::segment;
+use crate::segment::sidecar::SidecarKind;
+use crate::segment::view::SegmentView;
+use crate::shelf::{EmbeddedShelf, SYNC_BYTES_MAX};
+use crate::suspect::WatchedSearch;
+
+/// The embedded archive of one network. Dropping it ends its maintenance thread. No other closing
+/// is needed, since acknowledged writes are durable.
+pub struct EmbeddedStore {
+    pub(crate) shelf: Arc<EmbeddedShelf>,
+    /// What was found and repaired when the shelf was opened.
+    pub(crate) notes: Vec<String>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedStore {
+    /// What was found and repaired when the shelf was opened, in sentences for its operator.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.shelf.signal.lock().stop = true;
+        self.shelf.signalled.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has already been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
+        commit_whole(writes, |writes| self.commit_some(writes))
+    }
+
+    fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
+        for (index, write) in writes.iter().enumerate() {
+            if let Write::Put(bytes) = write {
+                if bytes.len() > BODY_MAX {
+                    return Err(CommitError::TooLarge { bytes: bytes.len(), bytes_max: BODY_MAX });
+                }
+                Record::new(bytes)
+                    .and_then(|record| record.check())
+                    .map_err(|source| CommitError::Record { index, source })?;
+            }
+        }
+        let mut done = CommitResult::default();
+        let mut rest = writes;
+        while !rest.is_empty() && !done.unfinished {
+            let (mut bytes, mut head_bytes) = (0, 0);
+            let head_bytes_max = self.shelf.options.head_bytes_max / 4;
+            let fits = rest.iter().take(ROWS_MAX / 2).take_while(|write| {
+                let fits = bytes < SYNC_BYTES_MAX && head_bytes <= head_bytes_max;
+                if let Write::Put(record) = write {
+                    bytes += record.len();
+                    head_bytes += head::bytes_of_record(record);
+                }
+                fits
+            });
+            let (piece, later) = rest.split_at(fits.count());
+            self.shelf.commit_piece(piece, &mut done)?;
+            rest = later;
+        }
+        Ok(done)
+    }
+
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        let (view, before) = (self.shelf.view.load(), self.shelf.before());
+        let known = view.locate(id, self.shelf.terms.id(id), false).is_some();
+        self.shelf.believe(&view, &before, || view.trouble())?;
+        Ok(known)
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
+        let view = self.shelf.view.load_full();
+        let (head, seq) = view.now();
+        let search = SnapshotSearch::new(&view.parts, &head, questions, seq);
+        Ok(Box::new(WatchedSearch { search, view, shelf: Arc::clone(&self.shelf) }))
+    }
+
+    fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        let query = Query { after: None, limit: usize::MAX, ..query.clone() };
+        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
+        let (view, before) = (self.shelf.view.load(), self.shelf.before());
+        let count = count_all(&view.parts, &view.now().0, questions);
+        self.shelf.believe(&view, &before, || view.parts.trouble(&query))?;
+        Ok(count)
+    }
+
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        let terms = self.shelf.terms;
+        if !terms.listed().contains(&name) {
+            return Err(SearchError::not_listed(name));
+        }
+        let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
+        label_values(&view, terms, name, each);
+        self.shelf.believe(&view, &before, || view.trouble())
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        let (view, before) = (self.shelf.view.load_full(), self.shelf.before());
+        let mut ids = Vec::new();
+        for head in view.heads() {
+            gather_expired(&HeadView::published(head), now, limit, &mut ids);
+        }
+        for segment in view.segments.iter().rev() {
+            let segment = Arc::clone(segment);
+            gather_expired(&SegmentView { segment, writing: false }, now, limit, &mut ids);
+        }
+        self.shelf.believe(&view, &before, || view.trouble())?;
+        Ok(ids)
+    }
+
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        let questions = PreparedQuery::opened(query.clone(), &self.shelf.terms);
+        let view = self.shelf.view.load();
+        Ok(explain_all(&view.parts, &view.now().0, questions))
+    }
+
+    fn stats(&self) -> StoreStats {
+        let view = self.shelf.view.load_full();
+        let dead = DeadBytes::of(&view, &self.shelf.options);
+        let mut stats = StoreStats {
+            segments: view.segments.len() as u64,
+            dead_bytes: dead.all,
+            reclaimable_bytes: dead.reclaimable(&self.shelf.options),
+            written_bytes: self.shelf.written_bytes.load(Ordering::Relaxed),
+            heads_waiting: view.frozen.len() as u64,
+            merge_due_records: merge_due_records(&view.segments, &self.shelf.options),
+            syncs: self.shelf.syncs.read(),
+            damaged_files: self.shelf.damaged_files(&view),
+            maintenance_failed: self.shelf.signal.lock().failed.as_ref().map(|now| now.why.clone()),
+            maintenance: *self.shelf.done.lock(),
+            ..StoreStats::default()
+        };
+        let span = |stats: &mut StoreStats, span: Option<(u64, u64)>| {
+            if let Some((oldest, newest)) = span {
+                stats.oldest = Some(stats.oldest.map_or(oldest, |known| known.min(oldest)));
+                stats.newest = Some(stats.newest.map_or(newest, |known| known.max(newest)));
+            }
+        };
+        for head in view.heads() {
+            let rows = u64::from(head.published());
+            let dead = u64::from(head.dead_count()).min(rows);
+            stats.records += rows - dead;
+            stats.head_records += rows - dead;
+            stats.dead += dead;
+            stats.log_bytes += head.log.written();
+            span(&mut stats, Source::span(&HeadView::published(head)));
+        }
+        for segment in &view.segments {
+            let rows = u64::from(segment.file.rows);
+            let dead = u64::from(segment.dead.rows.count()).min(rows);
+            stats.records += rows - dead;
+            stats.dead += dead;
+            stats.damaged += segment.dead.damaged.load(Ordering::Relaxed);
+            stats.index_bytes += segment.file.bytes() + segment.addresses.bytes();
+            if segment.entry.dead > 0 {
+                let words = segment::view::RowMarks::words_on_disk(segment.file.rows);
+                stats.index_bytes += SidecarKind::Dead.bytes(words);
+            }
+            for log in segment.logs.iter().flatten() {
+                stats.log_bytes += log.written();
+            }
+            let oldest = (rows > 0).then_some((segment.file.oldest, segment.file.newest));
+            span(&mut stats, oldest);
+        }
+        stats.bytes = stats.log_bytes + stats.index_bytes;
+        stats
+    }
+}
+
+fn gather_expired(source: &impl Source, now: u64, limit: usize, ids: &mut Vec<Id>) {
+    let mut rows = Vec::new();
+    source.expired(now, &mut rows);
+    let alive = rows.into_iter().filter(|&row| !source.is_dead(row));
+    let room = limit.saturating_sub(ids.len());
+    ids.extend(alive.filter_map(|row| source.record(row).map(|r| *r.id())).take(room));
+}

@@ -1,0 +1,55 @@
+//! The end of the log that is being written.
+
+use std::io;
+use std::time::Instant;
+
+use hark_archive::meter::Histogram;
+
+use crate::disk::DiskFile;
+
+/// Bytes of disk space reserved behind the log: a quarter of its length, within these bounds.
+const AHEAD_MIN: u64 = 64 << 10;
+const AHEAD_MAX: u64 = 4 << 20;
+
+/// The end of the log that is being written.
+pub(crate) struct LogTail {
+    file: Box<dyn DiskFile>,
+    pub(crate) salt: u32,
+    pub(crate) len: u64,
+    /// Offset up to which disk space is reserved.
+    reserved: u64,
+}
+
+impl LogTail {
+    /// The tail of a file of `len` bytes.
+    pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
+        Self { file, salt, len, reserved: len }
+    }
+
+    /// Bytes of the log, all of them durable.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Appends a batch; on return it is durable.
+    pub(crate) fn append(&mut self, batch: &[u8], syncs: &Histogram) -> io::Result<()> {
+        let end = self.len + batch.len() as u64;
+        if end > self.reserved {
+            self.reserved = end + (end / 4).clamp(AHEAD_MIN, AHEAD_MAX);
+            // A disk that cannot reserve space may still have some; if not, the write fails.
+            let _ = self.file.reserve(self.len, self.reserved);
+        }
+        self.file.write_all(batch)?;
+        let started = Instant::now();
+        self.file.sync()?;
+        syncs.note(started.elapsed());
+        self.len = end;
+        Ok(())
+    }
+
+    /// Gives back the reserved disk space that is left.
+    pub(crate) fn finish(mut self) {
+        // If this fails, the space is given back when the log is opened again.
+        let _ = self.file.reserve(self.len, self.len);
+    }
+}

@@ -1,0 +1,129 @@
+//! What readers and the writer see of a shelf at one moment.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hark_archive::Id;
+use hark_archive::query::merge::{AnySource, SnapshotSources};
+use hark_archive::query::source::Source;
+
+use crate::head::{Head, HeadView};
+use crate::log::{self, Log};
+use crate::segment;
+use crate::segment::view::{Segment, SegmentView};
+
+/// What readers see: sealed segments, heads being sealed, the head being written. Replaced as a
+/// whole.
+pub(crate) struct ShelfView {
+    /// Ascending by the logs they cover.
+    pub segments: Vec<Arc<Segment>>,
+    /// Oldest first.
+    pub frozen: Vec<Arc<Head>>,
+    pub active: Arc<Head>,
+    /// All parts except the active head, as readers see them.
+    pub parts: SnapshotSources,
+    /// All parts except the active head, as the writer sees them.
+    pub writing: SnapshotSources,
+}
+
+impl ShelfView {
+    pub(crate) fn new(
+        segments: Vec<Arc<Segment>>,
+        frozen: Vec<Arc<Head>>,
+        active: Arc<Head>,
+    ) -> Self {
+        let parts = |writing| {
+            let segments = segments.iter().map(|segment| {
+                let segment = Arc::clone(segment);
+                Arc::new(SegmentView { segment, writing }) as Arc<dyn AnySource>
+            });
+            let heads = frozen.iter().map(|head| {
+                let view =
+                    if writing { HeadView::writing(head) } else { HeadView::published(head) };
+                Arc::new(view) as Arc<dyn AnySource>
+            });
+            SnapshotSources::new(&segments.chain(heads).collect::<Vec<_>>())
+        };
+        let (parts, writing) = (parts(false), parts(true));
+        Self { segments, frozen, active, parts, writing }
+    }
+
+    /// Returns the files that could not be read in part, each with its number of failed reads.
+    pub fn unreadable(&self, dir: &Path) -> Vec<(PathBuf, u32)> {
+        let index = |s: &Arc<Segment>| (segment::path(dir, s.entry.number), s.faults());
+        let sealed = self.segments.iter().flat_map(|segment| &segment.logs).flatten();
+        let logs = self.heads().map(|head| &head.log).chain(sealed);
+        let log = |l: &Arc<Log>| (log::path(dir, l.number, l.generation), l.faults());
+        let all = self.segments.iter().map(index).chain(logs.map(log));
+        all.filter(|(_, faults)| *faults > 0).collect()
+    }
+
+    /// Returns the active head as readers see it now, and the last sequence number that they see.
+    pub(crate) fn now(&self) -> (Arc<dyn AnySource>, u64) {
+        let head = HeadView::published(&self.active);
+        let seq = self.active.base + head.rows();
+        (Arc::new(head), seq)
+    }
+
+    /// Returns why the segments or the head's log cannot be trusted; `None` if they can. A commit
+    /// decides by them what to store, refuse or replace.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let log = &self.active.log;
+        let lost =
+            log.is_unreadable().then(|| format!("a part of log {} could not be read", log.number));
+        lost.or_else(|| self.segments.iter().find_map(|segment| segment.trouble()))
+    }
+
+    pub(crate) fn heads(&self) -> impl Iterator<Item = &Arc<Head>> {
+        std::iter::once(&self.active).chain(self.frozen.iter().rev())
+    }
+
+    /// Finds a live record by its id, as the writer (`writing`) or as readers see it.
+    pub(crate) fn locate(&self, id: &Id, hash: u64, writing: bool) -> Option<LiveRow> {
+        for head in self.heads() {
+            let view = if writing { HeadView::writing(head) } else { HeadView::published(head) };
+            if let Some(row) = view.find(id, hash).filter(|&row| !view.is_dead(row)) {
+                return Some(LiveRow::Head(Arc::clone(head), row));
+            }
+        }
+        self.segments.iter().rev().find_map(|segment| {
+            let bits = if writing { &segment.dead.doomed } else { &segment.dead.dead };
+            let row = segment.rows_of(id, hash).find(|&row| !bits.get(row))?;
+            Some(LiveRow::Segment(Arc::clone(segment), row))
+        })
+    }
+}
+
+/// A live row.
+pub(crate) enum LiveRow {
+    Head(Arc<Head>, u32),
+    Segment(Arc<Segment>, u32),
+}
+
+impl LiveRow {
+    /// The number of the log that the row's record was put in.
+    pub(crate) fn log(&self) -> u32 {
+        match self {
+            Self::Head(head, _) => head.log.number,
+            Self::Segment(segment, row) => segment.address(*row).log,
+        }
+    }
+
+    pub(crate) fn doom(&self) {
+        match self {
+            Self::Head(head, row) => {
+                head.doom(*row);
+            }
+            Self::Segment(segment, row) => {
+                segment.dead.doomed.set(*row);
+            }
+        }
+    }
+
+    pub fn kill(&self) {
+        match self {
+            Self::Head(head, row) => head.kill(*row),
+            Self::Segment(segment, row) => segment.kill(*row),
+        }
+    }
+}
