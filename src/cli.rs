@@ -1,10 +1,7 @@
-//! The command line as typed: the commands, and the flags that name an archive. The flags and
-//! examples of each command are in `commands`, beside its code.
+//! The command line as typed: the commands. The flags and examples of each command are in
+//! `commands`, beside its code; the flags that name an archive are in `location`.
 
-use std::path::PathBuf;
-
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::commands::adopt::AdoptArgs;
 use crate::commands::config::ConfigArgs;
@@ -17,7 +14,7 @@ use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
-use crate::config::{NetworkSetup, setups};
+use crate::location::LocationArgs;
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -40,31 +37,6 @@ pub(crate) struct Cli {
     pub(crate) location: LocationArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Which archive, and with which settings.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct LocationArgs {
-    /// The archive's directory [default: archive.data of the configuration, which is ./data]
-    #[arg(long, value_name = "DIR", env = "HARK_DATA", global = true)]
-    pub(crate) data: Option<PathBuf>,
-    /// Where events are kept: `embedded` (files in DIR) or postgres://user@host/database
-    /// [default: archive.store of the configuration, which is embedded]
-    #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
-    pub(crate) store: Option<String>,
-    /// The network that the command works on [default: the first]
-    #[arg(long, value_name = "NAME", value_parser = networks(), global = true)]
-    pub(crate) network: Option<String>,
-    /// A configuration file; none is needed (see `hark config`)
-    #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
-    pub(crate) config: Option<PathBuf>,
-}
-
-fn networks() -> PossibleValuesParser {
-    let named = |setup: &NetworkSetup| {
-        PossibleValue::new(setup.network.name()).help(setup.network.records())
-    };
-    setups().iter().map(named).collect::<Vec<_>>().into()
 }
 
 #[derive(Debug, Subcommand)]

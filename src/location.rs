@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use hark_archive::{Outcome, Query, Store, Write};
 use hark_networks::Network;
 use hark_server::control::{ControlClient, ControlError, Takeover};
@@ -13,8 +15,7 @@ use hark_store_embedded::{DirectoryLock, EmbeddedOptions, EmbeddedStore, LockErr
 use hark_store_postgres::{PostgresStore, is_database, shown};
 use parking_lot::Mutex;
 
-use crate::cli::LocationArgs;
-use crate::config::{Config, ShelfConfig, setup, setups};
+use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups};
 
 /// Advice for errors in which the database could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -26,6 +27,31 @@ const LOGS_MIN: u64 = 40;
 const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Deleted records may permanently occupy one part in this many of a bound in bytes.
 const DEAD_SHARE: u64 = 20;
+
+/// Which archive, and with which settings.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct LocationArgs {
+    /// The archive's directory [default: archive.data of the configuration, which is ./data]
+    #[arg(long, value_name = "DIR", env = "HARK_DATA", global = true)]
+    pub(crate) data: Option<PathBuf>,
+    /// Where events are kept: `embedded` (files in DIR) or postgres://user@host/database
+    /// [default: archive.store of the configuration, which is embedded]
+    #[arg(long, value_name = "URL", env = "HARK_STORE", global = true, hide_env_values = true)]
+    pub(crate) store: Option<String>,
+    /// The network that the command works on [default: the first]
+    #[arg(long, value_name = "NAME", value_parser = networks(), global = true)]
+    pub(crate) network: Option<String>,
+    /// A configuration file; none is needed (see `hark config`)
+    #[arg(long, value_name = "FILE", env = "HARK_CONFIG", global = true)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+fn networks() -> PossibleValuesParser {
+    let named = |setup: &NetworkSetup| {
+        PossibleValue::new(setup.network.name()).help(setup.network.records())
+    };
+    setups().iter().map(named).collect::<Vec<_>>().into()
+}
 
 /// The location of a shelf (one network's part of an archive), and the settings in force.
 pub(crate) struct ArchiveLocation {

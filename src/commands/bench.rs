@@ -11,7 +11,7 @@ use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresStore, is_database};
 
-use crate::cli::LocationArgs;
+use crate::location::LocationArgs;
 use crate::location::{ArchiveLocation, OwnedStore};
 use crate::question::{self, MergedAnswer};
 

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::cli::LocationArgs;
 use crate::config::Config;
+use crate::location::LocationArgs;
 use crate::print;
 
 #[derive(Debug, Args)]

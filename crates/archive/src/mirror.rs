@@ -25,8 +25,8 @@ use crate::copy::{ComparisonWalk, Difference};
 use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::store::{
-    CommitError, CommitResult, NumberedRecord, Outcome, Search, SearchError, Store, StoreStats,
-    Write, commit_whole,
+    CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, Search, SearchError, Store,
+    StoreStats, Write, commit_whole,
 };
 use crate::vital;
 
@@ -52,30 +52,6 @@ impl Default for MirrorOptions {
             drain: Duration::from_secs(10),
         }
     }
-}
-
-/// How far the second store is behind the first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MirrorLag {
-    /// Writes that wait for the second store.
-    pub queued: u64,
-    /// Bytes of these writes.
-    pub queued_bytes: u64,
-    /// Age of the oldest of these writes. While the second store catches up or cannot be reached,
-    /// how long that has been so.
-    pub behind_ms: u64,
-    /// Whether the second store has everything except the queued writes.
-    pub in_step: bool,
-    /// Records that were copied since the start.
-    pub copied: u64,
-    /// Records that only the second store has: the count of the last walk, less those that the
-    /// first has put since and those that the rules have deleted in the second. What other
-    /// processes write to the second is not known.
-    pub extra: u64,
-    /// Records that the second store refused, as of the last walk.
-    pub refused: u64,
-    /// Why the second store takes no writes, while that is so.
-    pub trouble: Option<String>,
 }
 
 /// Opens the second store. Called again until it succeeds.

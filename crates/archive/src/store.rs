@@ -230,7 +230,7 @@ pub struct StoreStats {
     /// Use of the database, if the store has one.
     pub database: Option<DatabaseStats>,
     /// Lag of the mirror, a second store that receives all that this one accepts, if there is one.
-    pub mirror: Option<crate::mirror::MirrorLag>,
+    pub mirror: Option<MirrorLag>,
 }
 
 /// The background maintenance of a store, done beside its readers and its writer.
@@ -270,6 +270,30 @@ pub struct DatabaseStats {
     pub news_behind: u64,
     /// Durations of statements since the start, by the form of the statement.
     pub statements: Vec<(&'static str, HistogramSnapshot)>,
+}
+
+/// How far a mirror, the second store, is behind the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MirrorLag {
+    /// Writes that wait for the second store.
+    pub queued: u64,
+    /// Bytes of these writes.
+    pub queued_bytes: u64,
+    /// Age of the oldest of these writes. While the second store catches up or cannot be reached,
+    /// how long that has been so.
+    pub behind_ms: u64,
+    /// Whether the second store has everything except the queued writes.
+    pub in_step: bool,
+    /// Records that were copied since the start.
+    pub copied: u64,
+    /// Records that only the second store has: the count of the last walk, less those that the
+    /// first has put since and those that the rules have deleted in the second. What other
+    /// processes write to the second is not known.
+    pub extra: u64,
+    /// Records that the second store refused, as of the last walk.
+    pub refused: u64,
+    /// Why the second store takes no writes, while that is so.
+    pub trouble: Option<String>,
 }
 
 /// The position up to which a store's log is durable, for other processes that follow the log.

@@ -11,7 +11,7 @@ use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
 use parking_lot::Mutex;
 
-use crate::cli::FanoutArgs;
+use crate::args::FanoutArgs;
 use crate::ingest::{IdDigits, id_digits, ok_digits};
 use crate::latency::Latencies;
 use crate::people;

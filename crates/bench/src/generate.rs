@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use hark_codec::crypto::KeyPair;
 use parking_lot::Mutex;
 
-use crate::cli::GenArgs;
+use crate::args::GenArgs;
 use crate::events::{EventGenerator, UnsignedEvent};
 use crate::meter::ProgressMeter;
 use crate::words;

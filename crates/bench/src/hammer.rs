@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use tokio::runtime::Runtime;
 
-use crate::cli::HammerArgs;
+use crate::args::HammerArgs;
 use crate::latency::Latencies;
 use crate::lines::{self, EventFile};
 use crate::report::{BenchReport, Column};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use crate::cli::IdleArgs;
+use crate::args::IdleArgs;
 use crate::report::{BenchReport, Column};
 use crate::target::BenchTarget;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, put_text};

@@ -12,7 +12,7 @@ use hark_codec::nostr::{Event, EventArena};
 use hark_codec::record::{Id, Key};
 use parking_lot::Mutex;
 
-use crate::cli::IngestArgs;
+use crate::args::IngestArgs;
 use crate::latency::Latencies;
 use crate::lines::EventFile;
 use crate::process::thread_cpu;

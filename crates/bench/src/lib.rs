@@ -4,6 +4,7 @@
 //! binary passes in the stores. Read `cli` for what can be measured, `events` for what is sent,
 //! `report` for the results.
 
+mod args;
 mod cli;
 pub mod codec;
 mod events;

@@ -11,7 +11,7 @@ use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
 use hark_codec::record::Key;
 
-use crate::cli::BenchQueryArgs;
+use crate::args::BenchQueryArgs;
 use crate::latency::Latencies;
 use crate::people;
 use crate::random::Random;

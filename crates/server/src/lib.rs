@@ -5,12 +5,10 @@
 //! what it must provide), then a network's folder. `admin` is how operators and programs on the
 //! same machine reach a running server.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use hark_archive::limits::Limits;
-use ipnet::IpNet;
 
 mod address;
 mod admin;
@@ -18,6 +16,7 @@ mod budget;
 mod clients;
 mod connections;
 pub mod door;
+mod error;
 mod http;
 pub mod listener;
 pub mod metrics;
@@ -37,13 +36,21 @@ pub mod websocket;
 pub mod words;
 
 pub use address::Proxies;
-pub use admin::control;
-use admin::control::WriteLock;
+use admin::handover::WriteLock;
+pub use admin::http::MetricsDoor;
 pub use clients::{AddressLists, Clients};
-pub use server::{ServeError, Server};
+pub use error::ServeError;
+pub use server::Server;
 pub use settings::{Settings, SettingsHandle};
 pub use shelf::Shelf;
 pub use vital::vital;
+
+/// The control socket, by which other processes write to a running server, and takeovers.
+pub mod control {
+    pub use crate::admin::control::*;
+    pub use crate::admin::handover::{Handover, WriteClaim, WriteLock};
+    pub use crate::admin::take::Takeover;
+}
 
 /// How a server runs, whatever it serves.
 #[derive(Clone, Default)]
@@ -62,19 +69,4 @@ pub struct ServerConfig {
     pub addresses: AddressLists,
     /// No rate limits, and no bound on the connections of an address: for tests and benches.
     pub unlimited: bool,
-}
-
-/// The addresses that may read `/metrics`, and where it is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsDoor {
-    /// A separate address for `/metrics` and `/healthz`. No other door serves them then.
-    pub listen: Option<SocketAddr>,
-    /// Addresses that may read `/metrics`.
-    pub allow: Vec<IpNet>,
-}
-
-impl Default for MetricsDoor {
-    fn default() -> Self {
-        Self { listen: None, allow: ranges::LOOPBACK.to_vec() }
-    }
 }

@@ -14,11 +14,15 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::admin::control::{ControlError, ControlSocket, Takeover, TakeoverSource};
+use crate::admin::control::ControlError;
+use crate::admin::give::TakeoverSource;
 use crate::admin::handover::{Role, WriteLock};
 use crate::admin::http::OperatorsDoor;
+use crate::admin::served::ControlSocket;
+use crate::admin::take::Takeover;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
+use crate::error::ServeError;
 use crate::listener::Listener;
 use crate::settings::{Settings, SettingsHandle, SharedSettings};
 use crate::shelf::MovableShelf;
@@ -28,47 +32,6 @@ use crate::{ServerConfig, admin};
 
 /// Interval between two calls of [`Door::look`](crate::door::Door::look).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-
-/// Why a server does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The server cannot listen on an address.
-    #[error("cannot listen on {addr}: {cause}; choose another with {setting}")]
-    Listen {
-        /// The address.
-        addr: SocketAddr,
-        /// The setting that names the address.
-        setting: &'static str,
-        /// The error of the operating system.
-        cause: std::io::Error,
-    },
-    /// `control.sock` cannot be created.
-    #[error("cannot open {path}: {cause}")]
-    Control {
-        /// The path of the socket.
-        path: String,
-        /// The error of the operating system.
-        cause: std::io::Error,
-    },
-    /// A network can not be served.
-    #[error(transparent)]
-    Door(Box<dyn std::error::Error + Send + Sync>),
-    /// A thread can not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
-    /// The system gives no random bytes.
-    #[error("cannot make a secret: {0}")]
-    Random(getrandom::Error),
-    /// The limits contradict each other.
-    #[error("limits: {0}")]
-    Limits(String),
-    /// The running server did not let this one take over.
-    #[error("cannot take over: {0}")]
-    TakeOver(ControlError),
-    /// The server that took over is gone.
-    #[error("the server that took over is gone: {0}")]
-    Lost(String),
-}
 
 /// A server with its sockets open and its threads running.
 pub struct Server {

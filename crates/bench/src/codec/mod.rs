@@ -20,7 +20,7 @@ use meter::Figure;
 pub use meter::{CodecMeter, keep};
 use operation::{FIELDS, LABELS, MATCH, VERIFY};
 
-use crate::cli::OutputArgs;
+use crate::args::OutputArgs;
 use crate::report::{BenchReport, Column};
 
 /// The names of the measured operations, the same for all libraries.

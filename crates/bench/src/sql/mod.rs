@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Config, NoTls};
 
-use crate::cli::{NostreamArgs, SqlArgs};
+use crate::args::{NostreamArgs, SqlArgs};
 use crate::latency::Latencies;
 use crate::lines;
 use crate::report::{BenchReport, Column};

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::messages::{MessageDraft, now_ns};
 use super::rest::{RestClient, RestFailure};
-use crate::cli::StoreArgs;
+use crate::args::StoreArgs;
 use crate::websocket::Url;
 
 /// The protocol by which messages are relayed.

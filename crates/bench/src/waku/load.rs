@@ -8,11 +8,11 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
-use super::messages::{MessageDraft, TOPICS};
+use super::messages::MessageDraft;
 use super::publisher::Publisher;
 use super::rest::{RestClient, RestConnection, RestFailure, encoded, glance, runtime};
 use super::watch::{WatchSelector, watch};
-use crate::cli::StoreArgs;
+use crate::args::{StoreArgs, TOPICS};
 use crate::latency::Latencies;
 use crate::random::Random;
 use crate::schedule::Schedule;

@@ -8,13 +8,11 @@ use anyhow::Context as _;
 use hark_codec::hex;
 use hark_codec::waku::Message;
 
-use crate::cli::StoreGenArgs;
+use crate::args::StoreGenArgs;
 use crate::generate;
 use crate::meter::ProgressMeter;
 use crate::random::Random;
 
-/// The number of content topics of the messages.
-pub(crate) const TOPICS: usize = 1_000;
 /// The time that a generated history spans.
 const SPAN: Duration = Duration::from_hours(7 * 24);
 

@@ -18,14 +18,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::cli::{StoreArgs, StoreCommand};
+use crate::args::{StoreArgs, StoreCommand};
 use crate::random::Random;
 use crate::report::{BenchReport, Column, Curve};
 use crate::shapes::choose;
 use crate::target::{BenchTarget, describe_machine};
 use crate::words::{figure, number};
 use load::{HistoryReaders, LoadResult, RequestTotals, ShapeQueries, drive};
-pub(crate) use messages::TOPICS;
 use publisher::PublishEndpoint;
 use questions::{HistorySample, HistoryShape, SHAPES};
 use rest::RestClient;

@@ -4,7 +4,7 @@
 use super::gossip;
 use super::messages::{MessageDraft, now_ns};
 use super::rest::{RestClient, RestFailure, encoded};
-use crate::cli::{PublishMethod, StoreArgs};
+use crate::args::{PublishMethod, StoreArgs};
 use crate::target::BenchTarget;
 use crate::websocket::Url;
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::load::AcceptedMessage;
 use super::rest::{RestClient, StoredFields, encoded};
-use crate::cli::StoreArgs;
+use crate::args::StoreArgs;
 
 /// Hashes that are queried at once: a page.
 pub(super) const HASHES: usize = 100;

@@ -11,13 +11,9 @@ use hark_archive::store::StoreStats;
 use hark_archive::{Id, Outcome};
 use serde_json::{Map, Value, json};
 
-pub(crate) use super::give::TakeoverSource;
-pub use super::handover::{Handover, WriteClaim, WriteLock};
 use super::protocol::{
     self, COMPACT, ControlFrame, ERASE, FAILED, OUTCOME, PROGRESS, PUT, STATS, TEXT, ids_bytes,
 };
-pub(crate) use super::served::ControlSocket;
-pub use super::take::Takeover;
 
 /// Records that a client sends before it reads the first answer. Their answers fit into the
 /// socket's buffer, so the two sides cannot wait for each other.

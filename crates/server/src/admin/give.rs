@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use super::exchange::{ExchangeEvent, OldProcess, OldProcessStep};
 use super::fds;
-use super::handover::{Role, Sibling, WriteClaim, WriteLock};
+use super::handover::{RETRY, Role, Sibling, WriteClaim, WriteLock};
 use super::hold::WriterHold;
 use super::protocol::{
     self, ControlFrame, EPHEMERAL, FAILED, FrameReader, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX,
@@ -40,9 +40,6 @@ use super::protocol::{
 use super::successor::{self, Successor};
 use crate::door::OpenNetwork;
 use crate::shelf::MovableShelf;
-
-/// Interval between two checks for events that no message announces.
-pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// What a server hands over at a takeover.
 pub(crate) struct TakeoverSource {

@@ -4,10 +4,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hark_archive::Record;
 use hark_archive::store::LogPosition;
 use parking_lot::{Mutex, RwLock};
+
+/// Interval between two checks for events that no message announces.
+pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// The lock of an archive. It keeps third processes away while the right to write goes from one
 /// process to the next.

@@ -1,6 +1,6 @@
 //! HTTP for operators' programs: `/healthz` (does the server serve and write?) and `/metrics`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,21 +11,35 @@ use hyper::body::Incoming;
 use ipnet::IpNet;
 
 use super::prometheus;
-use crate::MetricsDoor;
 use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
+use crate::error::ServeError;
 use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
 use crate::metrics::CONTENT_TYPE as METRICS;
 use crate::ranges;
-use crate::server::ServeError;
 use crate::stop::StopSignal;
 
 /// Maximum number of connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
 /// Maximum duration of such a connection.
 const CONNECTION_MAX: Duration = Duration::from_mins(1);
+
+/// The addresses that may read `/metrics`, and where it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsDoor {
+    /// A separate address for `/metrics` and `/healthz`. No other door serves them then.
+    pub listen: Option<SocketAddr>,
+    /// Addresses that may read `/metrics`.
+    pub allow: Vec<IpNet>,
+}
+
+impl Default for MetricsDoor {
+    fn default() -> Self {
+        Self { listen: None, allow: ranges::LOOPBACK.to_vec() }
+    }
+}
 
 /// The operators' own address, if there is one, and the addresses that may read the metrics.
 pub(crate) struct OperatorsDoor {

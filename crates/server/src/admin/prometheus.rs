@@ -3,7 +3,7 @@
 //! Lines of the first shelf have no label, as most servers have only one shelf. Lines of other
 //! shelves have the label `shelf`.
 
-use hark_archive::mirror::MirrorLag;
+use hark_archive::store::MirrorLag;
 use hark_archive::store::{DatabaseStats, StoreStats};
 
 use super::process::ProcessStats;

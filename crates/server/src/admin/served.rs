@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use hark_archive::mirror::MirrorLag;
 use hark_archive::store::LogPosition;
+use hark_archive::store::MirrorLag;
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use super::control::{ControlError, broken};
 use super::exchange::{ExchangeEvent, NewProcess, NewProcessStep};
 use super::fds;
-use super::give::RETRY;
-use super::handover::{WriteClaim, WriteLock};
+use super::handover::{RETRY, WriteClaim, WriteLock};
 use super::protocol::{
     self, ControlFrame, FAILED, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
     TAKEOVER, TAKEOVER_VERSION,

@@ -1,0 +1,46 @@
+//! Why a server does not start.
+
+use std::net::SocketAddr;
+
+use crate::admin::control::ControlError;
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The server cannot listen on an address.
+    #[error("cannot listen on {addr}: {cause}; choose another with {setting}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// The setting that names the address.
+        setting: &'static str,
+        /// The error of the operating system.
+        cause: std::io::Error,
+    },
+    /// `control.sock` cannot be created.
+    #[error("cannot open {path}: {cause}")]
+    Control {
+        /// The path of the socket.
+        path: String,
+        /// The error of the operating system.
+        cause: std::io::Error,
+    },
+    /// A network can not be served.
+    #[error(transparent)]
+    Door(Box<dyn std::error::Error + Send + Sync>),
+    /// A thread can not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// The system gives no random bytes.
+    #[error("cannot make a secret: {0}")]
+    Random(getrandom::Error),
+    /// The limits contradict each other.
+    #[error("limits: {0}")]
+    Limits(String),
+    /// The running server did not let this one take over.
+    #[error("cannot take over: {0}")]
+    TakeOver(ControlError),
+    /// The server that took over is gone.
+    #[error("the server that took over is gone: {0}")]
+    Lost(String),
+}
