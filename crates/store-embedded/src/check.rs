@@ -16,12 +16,12 @@ use crate::log::{self, Log, LogFrame};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::{ShelfOpenError, open_segment};
+use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::rebuild::DeletionMap;
 use crate::segment::values::Value;
 use crate::segment::view::{Segment, SegmentView};
 use crate::segment::{self, RecordAddress, SECTIONS};
 use crate::term::TermHasher;
-use crate::{EmbeddedOptions, JobProgress, OnProgress};
 
 /// A fault in a file of a shelf.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use hark_archive::{Id, Record};
 
-use crate::EmbeddedOptions;
 use crate::disk::{Disk, DiskFile};
 use crate::head::bytes_of_record;
 use crate::log::{self, LogEnd, LogError, LogFrame};
 use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::open::ShelfOpenError;
+use crate::options::EmbeddedOptions;
 use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::shelf::random_u32;
 use crate::term::TermHasher;

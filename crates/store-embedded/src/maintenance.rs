@@ -13,10 +13,10 @@ use parking_lot::MutexGuard;
 
 use crate::log::LogError;
 use crate::open::ShelfOpenError;
+use crate::options::{JobProgress, OnProgress};
 use crate::room::{self};
 use crate::shelf::{EmbeddedShelf, FROZEN_MAX};
 use crate::store::EmbeddedStore;
-use crate::{JobProgress, OnProgress};
 
 mod dead;
 mod due;

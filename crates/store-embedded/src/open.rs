@@ -14,7 +14,6 @@ use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source;
 use parking_lot::{Condvar, Mutex};
 
-use crate::EmbeddedOptions;
 use crate::disk::{Disk, FailStopDisk, make_dir};
 use crate::divide::divide;
 use crate::head::{Head, HeadView, ROWS_MAX};
@@ -22,6 +21,7 @@ use crate::log::{self, Log, LogError, LogFrame};
 use crate::maintenance::{self, MaintenanceSignal};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::map::unreadable;
+use crate::options::EmbeddedOptions;
 use crate::rebuild::{DeletionMap, rebuild_segment};
 use crate::segment;
 use crate::segment::file::SegmentFile;

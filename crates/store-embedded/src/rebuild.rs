@@ -11,10 +11,10 @@ use crate::divide::{divide, too_long};
 use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest, ManifestError, SegmentEntry};
 use crate::open::{ShelfOpenError, remove_orphans};
+use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment::RecordAddress;
 use crate::segment::seal::write;
 use crate::term::{SECRET, TermHasher};
-use crate::{EmbeddedOptions, JobProgress, OnProgress};
 
 /// The last deletion of each record: (id, log it was put in) to the address of the deletion.
 pub(crate) struct DeletionMap(HashMap<(Id, u32), RecordAddress>);

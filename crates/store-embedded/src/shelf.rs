@@ -19,12 +19,12 @@ use hark_archive::{
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::EmbeddedOptions;
 use crate::follow::ReleasedShelf;
 use crate::head::{Head, HeadView};
 use crate::log::{self, Log, LogFrame};
 use crate::maintenance::{MaintenanceSignal, MaintenanceState};
 use crate::manifest::{LogEntry, Manifest};
+use crate::options::EmbeddedOptions;
 use crate::tail::LogTail;
 use crate::term::TermHasher;
 use crate::view::{LiveRow, ShelfView};

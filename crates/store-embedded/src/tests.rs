@@ -14,8 +14,9 @@ use crate::check::check;
 use crate::head::{Head, ROWS_MAX};
 use crate::log::{self, Log, LogFrame};
 use crate::manifest::{LogEntry, Manifest};
+use crate::options::EmbeddedOptions;
 use crate::term::TermHasher;
-use crate::{EmbeddedOptions, EmbeddedStore, rebuild};
+use crate::{EmbeddedStore, rebuild};
 
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);

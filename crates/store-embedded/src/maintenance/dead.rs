@@ -18,7 +18,7 @@ pub(crate) struct DeadBytes {
 
 impl DeadBytes {
     /// Counts the dead bytes of a view.
-    pub(crate) fn of(view: &ShelfView, options: &crate::EmbeddedOptions) -> Self {
+    pub(crate) fn of(view: &ShelfView, options: &crate::options::EmbeddedOptions) -> Self {
         let mut dead = Self::default();
         let is_due = |log: &Log| log.dead_share() > options.rewrite_dead_share;
         for log in view.segments.iter().flat_map(|segment| segment.logs.iter().flatten()) {
@@ -36,7 +36,7 @@ impl DeadBytes {
     }
 
     /// Dead bytes that rewrites give back without another delete.
-    pub(crate) fn reclaimable(&self, options: &crate::EmbeddedOptions) -> u64 {
+    pub(crate) fn reclaimable(&self, options: &crate::options::EmbeddedOptions) -> u64 {
         self.due + self.spread.saturating_sub(options.dead_bytes_max)
     }
 }

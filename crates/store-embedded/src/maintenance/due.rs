@@ -8,7 +8,7 @@ use crate::segment::view::{Segment, WEIGHT_MAX};
 /// smaller segments between them.
 pub(super) fn due_merge(
     segments: &[Arc<Segment>],
-    options: &crate::EmbeddedOptions,
+    options: &crate::options::EmbeddedOptions,
 ) -> Option<std::ops::Range<usize>> {
     let rows: Vec<u32> = segments.iter().map(|segment| segment.weight()).collect();
     due(&rows, options)
@@ -16,7 +16,7 @@ pub(super) fn due_merge(
 
 pub(super) fn due(
     rows: &[u32],
-    options: &crate::EmbeddedOptions,
+    options: &crate::options::EmbeddedOptions,
 ) -> Option<std::ops::Range<usize>> {
     let fan_in = options.merge_fan_in.max(2);
     let tier = |rows: &u32| {
@@ -36,7 +36,7 @@ pub(super) fn due(
 }
 
 /// Whether segments of these numbers of rows may be merged into one.
-pub(super) fn fits(rows: &[u32], options: &crate::EmbeddedOptions) -> bool {
+pub(super) fn fits(rows: &[u32], options: &crate::options::EmbeddedOptions) -> bool {
     let rows = rows.iter().map(|rows| u64::from(*rows)).sum::<u64>();
     rows <= options.segment_records_max.min(WEIGHT_MAX)
 }
@@ -44,7 +44,7 @@ pub(super) fn fits(rows: &[u32], options: &crate::EmbeddedOptions) -> bool {
 /// Returns the oldest neighbouring segments that fit into one; `None` if no two do.
 pub(super) fn next_to_fit(
     segments: &[Arc<Segment>],
-    options: &crate::EmbeddedOptions,
+    options: &crate::options::EmbeddedOptions,
 ) -> Option<std::ops::Range<usize>> {
     let rows: Vec<u32> = segments.iter().map(|segment| segment.weight()).collect();
     let mut start = 0;
@@ -62,7 +62,7 @@ pub(super) fn next_to_fit(
 /// Number of records in the segments that are due to be merged next.
 pub(crate) fn merge_due_records(
     segments: &[Arc<Segment>],
-    options: &crate::EmbeddedOptions,
+    options: &crate::options::EmbeddedOptions,
 ) -> u64 {
     let due = due_merge(segments, options).and_then(|range| segments.get(range));
     due.into_iter().flatten().map(|segment| u64::from(segment.file.rows)).sum()

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use super::{JobFailure, MaintenanceError};
 use crate::log::{self, LogError};
 use crate::open::{ShelfOpenError, orphans};
+use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment;
 use crate::segment::view::Segment;
 use crate::shelf::EmbeddedShelf;
-use crate::{EmbeddedOptions, JobProgress, OnProgress};
 
 /// What a shelf's maintenance remembers from one round to the next.
 #[derive(Debug, Default)]

@@ -9,9 +9,9 @@ use hark_archive::{Query, RecordHeader, Store as _, Write};
 
 use super::due::due;
 use super::*;
-use crate::EmbeddedOptions;
 use crate::disk::{Disk, DiskFile, RealDisk};
 use crate::map::Map;
+use crate::options::EmbeddedOptions;
 use std::sync::Arc;
 
 /// Seals heads of one size and merges what is due. Returns the rows of each segment that is

@@ -127,7 +127,7 @@ impl RareKind {
 }
 
 /// Entries of the dictionary, and postings, that weigh as much as a row. A segment within
-/// [`crate::EmbeddedOptions::segment_records_max`] has no more of either than fit.
+/// [`crate::options::EmbeddedOptions::segment_records_max`] has no more of either than fit.
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
 /// Most weight of a segment, whatever is set: with more, its postings could not be counted.
