@@ -265,6 +265,12 @@ impl Config {
         }
         #[cfg(feature = "libp2p")]
         faults.extend(self.waku.faults());
+        let (shards, shards_max) = (self.waku.shards.len(), hark_server::waku::SHARDS_MAX);
+        if shards > shards_max {
+            faults.push(format!(
+                "[waku] `shards` has {shards} shards, at most {shards_max} are served"
+            ));
+        }
         for protected in &self.waku.protected_shards {
             if !self.waku.shards.contains(&protected.shard) {
                 let shard = protected.shard;
@@ -472,6 +478,13 @@ mod tests {
             let faults = faults(text);
             assert!(faults.contains(said), "{text:?} says {faults:?}");
         }
+        let shards = |count| {
+            let mut config = Config::default();
+            config.waku.shards = (0..count).collect();
+            config.contradictions().concat()
+        };
+        assert_eq!(shards(128), "");
+        assert!(shards(129).contains("`shards` has 129 shards, at most 128 are served"));
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl NodeService {
         }
         let poll = Arc::new(PollQueues::default());
         let topics = config.served().map(|shard| poll::PollTopic::Pubsub(shard.to_string()));
-        // As many as there are shards to configure.
+        // Cannot fail: the configuration has at most as many shards.
         let _ = poll.subscribe(topics);
         // More than there can be messages, as retention writes too.
         let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };

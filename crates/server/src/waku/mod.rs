@@ -23,6 +23,7 @@ use crate::slow::{SearchCost, SlowLog};
 use history::{HistoryError, HistoryPage, PositionCache};
 use metrics::{MessageFate, MessageOrigin, NodeMetrics};
 use poll::PollQueues;
+pub use poll::TOPICS_MAX as SHARDS_MAX;
 pub use rest::RestAccess;
 use turns::QuestionSlots;
 pub use turns::StoreLocation;

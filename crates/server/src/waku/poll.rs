@@ -9,7 +9,7 @@ use hark_codec::waku::Message;
 use parking_lot::Mutex;
 
 /// Maximum number of topics that are subscribed to, in all.
-const TOPICS_MAX: usize = 128;
+pub const TOPICS_MAX: usize = 128;
 /// Maximum number of messages, and of bytes, in the queue of a topic.
 const WAITING_MAX: usize = 50;
 const WAITING_BYTES_MAX: usize = 1 << 20;
