@@ -1,7 +1,8 @@
-//! SHA-256 ids and BIP-340 Schnorr signatures, by libsecp256k1.
+//! SHA-256 and Keccak-256 ids, and BIP-340 Schnorr signatures, by libsecp256k1.
 
 use secp256k1::{Keypair, XOnlyPublicKey, schnorr};
 use sha2::{Digest, Sha256};
+use sha3::Keccak256;
 
 use crate::record::{Id, Key};
 
@@ -11,6 +12,11 @@ pub type Signature = [u8; 64];
 /// SHA-256 of `bytes`.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
+}
+
+/// Keccak-256 of `bytes`: what Ethereum's networks hash with. SHA3-256 pads differently.
+pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
+    Keccak256::digest(bytes).into()
 }
 
 /// Why a signature is not valid.
@@ -140,6 +146,16 @@ mod tests {
         verifier.verify_many(&items, &mut results);
         let bad = Err(VerifyError::Signature);
         assert_eq!(results, [Ok(()), bad, bad, bad, Err(VerifyError::Key), Ok(())]);
+    }
+
+    #[test]
+    fn keccak_is_not_sha3() {
+        for (bytes, hash) in [
+            (&b""[..], "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"),
+            (b"abc", "4e03657aea45a94fc7d47ba826c8d667c0d1e6e33a64a036ec44f58fa12d6c45"),
+        ] {
+            assert_eq!(crate::hex::encode_32(&keccak256(bytes)), hash.as_bytes());
+        }
     }
 
     #[test]

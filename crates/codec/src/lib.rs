@@ -7,3 +7,4 @@ pub mod nostr;
 pub mod record;
 pub mod scan;
 pub mod waku;
+pub mod whisper;

@@ -1,4 +1,5 @@
-//! On reused buffers nothing is allocated: parse, id, check of the signature, JSON, record, filter.
+//! On reused buffers nothing is allocated: parse, id, check of the signature, JSON, record, filter;
+//! an envelope, its proof of work, record and request.
 
 use std::alloc::System;
 use std::fmt::Write;
@@ -10,6 +11,8 @@ use hark_codec::nostr::{
     MessageBuffers, VerifiedEvent, canonical,
 };
 use hark_codec::record::Record;
+use hark_codec::whisper::record::encode;
+use hark_codec::whisper::{Bloom, Completion, Envelope, EnvelopeRecord, HistoryRequest};
 use hark_testkit::allocations::{Counting, of_this_thread};
 
 #[global_allocator]
@@ -125,6 +128,33 @@ fn nothing_of_a_payload_of_another_store() {
         let payload = SyncPayload::parse(&ranges).unwrap().unwrap();
         assert_eq!(payload.ranges().count(), 2_097_150);
         assert_eq!(SyncPayload::parse(&topics), Err(SyncError::Topics));
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn nothing_on_the_way_of_an_envelope_and_its_request() {
+    let data = vec![7; 284];
+    let envelope =
+        Envelope { expiry: 1_554_076_850, ttl: 50, topic: [1, 2, 3, 4], data: &data, nonce: 99 };
+    let (mut rlp, mut packet) = (Vec::new(), Vec::new());
+    envelope.write(&mut rlp);
+    let request =
+        HistoryRequest { bloom: Some(Bloom::FULL), limit: 10, ..HistoryRequest::default() };
+    request.write([[1, 2, 3, 4]; 100].into_iter(), &mut packet);
+    let mut out = Vec::new();
+    let count = allocations(|| {
+        let envelope = Envelope::parse(&rlp).unwrap();
+        assert!(envelope.pow() > 0.0);
+        out.clear();
+        encode(&envelope, &envelope.hash(), &mut out);
+        let cursor = EnvelopeRecord::new(Record::new(&out).unwrap()).cursor();
+        let request = HistoryRequest::parse(&packet).unwrap();
+        assert!(request.topics.iter().all(|topic| Bloom::FULL.covers(&Bloom::of_topic(topic))));
+        out.clear();
+        let done = Completion::Done { request: [1; 32], last: [2; 32], cursor: Some(cursor) };
+        done.write(&mut out);
+        assert_eq!(Completion::parse(&out), Ok(done));
     });
     assert_eq!(count, 0);
 }

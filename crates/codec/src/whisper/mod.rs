@@ -1,0 +1,25 @@
+//! Whisper (EIP-627) and its successor Waku 1 (6/WAKU1): envelopes and their proof of work, bloom
+//! filters of topics, and the requests for history that mail servers answer (8/WAKU-MAIL), with
+//! the answers' ends. Decoding borrows, encoding appends.
+//!
+//! Where the specifications and the programs that ran these networks differ, the programs count:
+//! go-ethereum 1.9.20 and status-go.
+
+pub mod bloom;
+pub mod completion;
+pub mod cursor;
+pub mod envelope;
+pub mod record;
+pub mod request;
+pub mod rlp;
+
+pub use bloom::Bloom;
+pub use completion::Completion;
+pub use cursor::HistoryCursor;
+pub use envelope::{Envelope, EnvelopeError};
+pub use record::EnvelopeRecord;
+pub use request::{HistoryRequest, RequestError};
+pub use rlp::RlpError;
+
+/// What an envelope is about, as far as it shows: four bytes, mostly of a hash.
+pub type Topic = [u8; 4];
