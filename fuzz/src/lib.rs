@@ -2,11 +2,13 @@
 //! inputs to begin with, and every input that once found something. The test here runs them all; it
 //! is part of the workspace's tests too (tests/main.rs), which need no nightly compiler.
 
+pub mod envelope;
 pub mod event;
 pub mod filter;
 pub mod log;
 pub mod message;
 pub mod record;
+pub mod request;
 pub mod segment;
 pub mod socket;
 pub mod waku;
@@ -37,7 +39,7 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 8] = [
+        let targets: [Target; 10] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
@@ -46,6 +48,8 @@ mod tests {
             ("log", super::log::check),
             ("socket", super::socket::check),
             ("waku", super::waku::check),
+            ("envelope", super::envelope::check),
+            ("request", super::request::check),
         ];
         for (name, check) in targets {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));

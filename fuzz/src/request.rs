@@ -1,0 +1,21 @@
+//! Whisper's requests for history: what is read in any form says the same when it is written in
+//! today's.
+
+use hark_codec::whisper::HistoryRequest;
+use hark_codec::whisper::request::{LIMIT_MAX, TOPICS_MAX};
+
+/// Panics if anything does not hold.
+pub fn check(bytes: &[u8]) {
+    for request in [
+        HistoryRequest::parse(bytes).ok(),
+        HistoryRequest::parse_open(bytes).ok().map(|(_, request)| request),
+    ] {
+        let Some(request) = request else { continue };
+        assert!(request.limit <= LIMIT_MAX && request.topics.len() <= TOPICS_MAX);
+        assert!(request.upper == 0 || request.lower <= request.upper);
+        assert!(request.bloom.is_some() || !request.topics.is_empty());
+        let mut out = Vec::new();
+        request.write(request.topics.iter(), &mut out);
+        assert_eq!(HistoryRequest::parse(&out), Ok(request));
+    }
+}
