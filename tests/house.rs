@@ -168,11 +168,13 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Where a network may be named, and why there.
-const NAMED: [(&str, &str); 14] = [
+const NAMED: [(&str, &str); 16] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
+    ("crates/codec/src/whisper/", "its folder"),
     ("crates/networks/src/nostr/", "its folder"),
     ("crates/networks/src/waku/", "its folder"),
+    ("crates/networks/src/whisper/", "its folder"),
     ("crates/server/src/nostr/", "its folder"),
     ("crates/server/src/waku/", "its folder"),
     ("crates/codec/src/lib.rs", "the list of folders"),
@@ -197,7 +199,7 @@ fn networks_are_named_in_their_folders_only() {
         {
             // Another program's name.
             let line = line.to_lowercase().replace("nostream", "").replace("nostr_ts_relay", "");
-            if ["nostr", "waku"].iter().any(|name| line.contains(name)) {
+            if ["nostr", "waku", "whisper"].iter().any(|name| line.contains(name)) {
                 seen.extend(named.map(|(place, _)| *place));
                 assert!(is_test || named.is_some(), "{file}:{}: {line}", at + 1);
             }

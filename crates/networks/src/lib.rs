@@ -10,6 +10,7 @@ use hark_archive::{Id, Query, Record};
 
 pub mod nostr;
 pub mod waku;
+pub mod whisper;
 
 /// A network, as an archive sees it.
 pub trait Network: Send + Sync {
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn examples_of_filters_are_filters_and_are_told_as_they_were_typed() {
-        let networks: [&dyn Network; 2] = [&nostr::Nostr, &waku::Waku];
+        let networks: [&dyn Network; 3] = [&nostr::Nostr, &waku::Waku, &whisper::Whisper];
         for network in networks {
             let filters = network.filters();
             let query = filters.query(filters.example()).unwrap().unwrap();

@@ -1,0 +1,143 @@
+//! Which envelopes are accepted from peers: what go-ethereum checks (`Whisper.add`).
+
+use hark_codec::whisper::Envelope;
+
+/// How far an envelope's time of sending may lie ahead, in s: as far as clocks may differ.
+pub const AHEAD_MAX_S: u64 = 10;
+/// How long ago an envelope may have expired without its sender being at fault, in s.
+pub const EXPIRED_MAX_S: u64 = 20;
+
+/// The bounds of envelopes that are accepted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EnvelopeBounds {
+    /// Maximum of [`Envelope::size`], in bytes.
+    pub envelope_bytes_max: usize,
+    /// Minimum of [`Envelope::pow`].
+    pub pow_min: f64,
+}
+
+impl Default for EnvelopeBounds {
+    /// The bounds of go-ethereum.
+    fn default() -> Self {
+        Self { envelope_bytes_max: 1 << 20, pow_min: 0.2 }
+    }
+}
+
+/// Why an envelope is refused.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum EnvelopeRefusal {
+    /// The envelope would have been sent before 1970.
+    #[error("the envelope's ttl of {0} s is more than its expiry of {1}")]
+    Ttl(u32, u32),
+    /// See [`AHEAD_MAX_S`].
+    #[error("the envelope was sent {0} s from now, and may be {AHEAD_MAX_S} s ahead")]
+    Ahead(u64),
+    /// The envelope has expired on its way, not longer ago than [`EXPIRED_MAX_S`].
+    #[error("the envelope expired {0} s ago")]
+    Expired(u64),
+    /// The envelope expired before that: it should not have been sent any more.
+    #[error("the envelope expired {0} s ago, more than {EXPIRED_MAX_S} s")]
+    Old(u64),
+    /// See [`EnvelopeBounds::envelope_bytes_max`].
+    #[error("the envelope has {0} bytes, more than the {1} that one may have")]
+    Size(usize, usize),
+    /// See [`EnvelopeBounds::pow_min`].
+    #[error("the envelope's proof of work is {0}, less than the minimum of {1}")]
+    Pow(f64, f64),
+}
+
+impl EnvelopeRefusal {
+    /// Whether the peer that sent the envelope is at fault. go-ethereum then ends the connection.
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Self::Expired(_))
+    }
+}
+
+impl EnvelopeBounds {
+    /// Checks whether an envelope that has just come in is accepted.
+    pub fn admit(&self, envelope: &Envelope<'_>, now_s: u64) -> Result<(), EnvelopeRefusal> {
+        self.admit_old(envelope)?;
+        let ahead = u64::from(envelope.sent()).saturating_sub(now_s);
+        if ahead > AHEAD_MAX_S {
+            return Err(EnvelopeRefusal::Ahead(ahead));
+        }
+        match now_s.saturating_sub(envelope.expiry.into()) {
+            0 => {}
+            expired if expired <= EXPIRED_MAX_S => return Err(EnvelopeRefusal::Expired(expired)),
+            expired => return Err(EnvelopeRefusal::Old(expired)),
+        }
+        // One from the future is passed on for longer: until it expires, and a second on its way.
+        let longer = if ahead > 0 { ahead as u32 + 1 } else { 0 };
+        let pow = envelope.pow_for(envelope.ttl.saturating_add(longer));
+        if pow < self.pow_min { Err(EnvelopeRefusal::Pow(pow, self.pow_min)) } else { Ok(()) }
+    }
+
+    /// Like [`EnvelopeBounds::admit`], for an envelope that was accepted elsewhere: of any age, whatever
+    /// its proof of work.
+    pub fn admit_old(&self, envelope: &Envelope<'_>) -> Result<(), EnvelopeRefusal> {
+        if envelope.ttl > envelope.expiry {
+            return Err(EnvelopeRefusal::Ttl(envelope.ttl, envelope.expiry));
+        }
+        let (size, size_max) = (envelope.size(), self.envelope_bytes_max);
+        if size > size_max { Err(EnvelopeRefusal::Size(size, size_max)) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SENT: u64 = 1_554_076_800;
+
+    fn envelope() -> Envelope<'static> {
+        Envelope { expiry: SENT as u32 + 50, ttl: 50, topic: [7; 4], data: &[7; 80], nonce: 3 }
+    }
+
+    #[test]
+    fn bounds_hold_to_the_last_one() {
+        let bounds = EnvelopeBounds { envelope_bytes_max: 100, pow_min: 0.0 };
+        let good = envelope();
+        for (envelope, now, expected) in [
+            (good, SENT, Ok(())),
+            (good, SENT - 10, Ok(())),
+            (good, SENT - 11, Err(EnvelopeRefusal::Ahead(11))),
+            (good, 0, Err(EnvelopeRefusal::Ahead(SENT))),
+            (good, SENT + 50, Ok(())),
+            (good, SENT + 51, Err(EnvelopeRefusal::Expired(1))),
+            (good, SENT + 70, Err(EnvelopeRefusal::Expired(20))),
+            (good, SENT + 71, Err(EnvelopeRefusal::Old(21))),
+            (good, u64::MAX, Err(EnvelopeRefusal::Old(u64::MAX - SENT - 50))),
+            (Envelope { data: &[7; 81], ..good }, SENT, Err(EnvelopeRefusal::Size(101, 100))),
+            (Envelope { expiry: 49, ..good }, SENT, Err(EnvelopeRefusal::Ttl(50, 49))),
+            (Envelope { expiry: 50, ..good }, 0, Ok(())),
+            (Envelope { expiry: u32::MAX, ..good }, u64::from(u32::MAX), Ok(())),
+        ] {
+            assert_eq!(bounds.admit(&envelope, now), expected, "{envelope:?} at {now}");
+        }
+        assert_eq!(bounds.admit_old(&good), Ok(()));
+        let faults =
+            [EnvelopeRefusal::Ahead(11), EnvelopeRefusal::Old(21), EnvelopeRefusal::Pow(0.1, 0.2)];
+        assert!(
+            faults.iter().all(EnvelopeRefusal::is_fault)
+                && !EnvelopeRefusal::Expired(20).is_fault()
+        );
+    }
+
+    #[test]
+    fn one_from_the_future_needs_a_proof_for_the_longer_time() {
+        let good = envelope();
+        let bounds = EnvelopeBounds { pow_min: good.pow(), ..EnvelopeBounds::default() };
+        assert_eq!((bounds.admit(&good, SENT), bounds.admit(&good, SENT + 50)), (Ok(()), Ok(())));
+        // Four seconds ahead, and one on its way.
+        let less = good.pow() * 50.0 / 55.0;
+        match bounds.admit(&good, SENT - 4).unwrap_err() {
+            EnvelopeRefusal::Pow(pow, minimum) => {
+                assert!((pow - less).abs() < 1e-12 && minimum >= good.pow(), "{pow} {minimum}");
+            }
+            other => panic!("{other}"),
+        }
+        let said = EnvelopeBounds::default().admit(&good, SENT).unwrap_err().to_string();
+        assert!(said.contains("less than the minimum of 0.2"), "{said}");
+        assert_eq!(bounds.admit_old(&Envelope { nonce: 4, ..good }), Ok(()));
+    }
+}

@@ -1,0 +1,158 @@
+//! Filters of envelopes: by topics, hashes and the time of sending.
+
+use hark_archive::{LabelSet, Query};
+use hark_codec::whisper::record::TOPIC;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::digits;
+use crate::Filters;
+
+/// Filters of envelopes.
+pub(super) struct EnvelopeFilters;
+
+/// A filter as people type it, its values not looked at yet. Omitted keys match all; times are
+/// seconds since 1970, inclusive.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedEnvelopeFilter {
+    topics: Option<Value>,
+    bloom: Option<Value>,
+    from: Option<Value>,
+    to: Option<Value>,
+    hashes: Option<Value>,
+    limit: Option<Value>,
+}
+
+/// A filter as it is written.
+#[derive(Serialize)]
+struct WrittenEnvelopeFilter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topics: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hashes: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<usize>,
+}
+
+fn number(key: &str, value: Option<Value>) -> Result<Option<u64>, String> {
+    let read = |value: Value| {
+        value.as_u64().ok_or_else(|| format!("`{key}` is a whole number, which {value} is not"))
+    };
+    value.map(read).transpose()
+}
+
+/// A list of `N` bytes each.
+fn list<const N: usize>(key: &str, value: Option<Value>) -> Result<Option<Vec<[u8; N]>>, String> {
+    let Some(value) = value else { return Ok(None) };
+    let Value::Array(items) = value else {
+        return Err(format!("`{key}` is a list, which {value} is not"));
+    };
+    let read = |item: &Value| {
+        let bytes = item.as_str().and_then(digits::read_array);
+        bytes.ok_or_else(|| format!("`{key}` has {item}, which is not {N} bytes in hex digits"))
+    };
+    items.iter().map(read).collect::<Result<_, _>>().map(Some)
+}
+
+impl Filters for EnvelopeFilters {
+    fn query(&self, text: &str) -> Result<Option<Query>, String> {
+        let typed: TypedEnvelopeFilter =
+            serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if typed.bloom.is_some() {
+            return Err(
+                "`bloom` is matched against the topics of the archive, which no filter can \
+                        look up yet; name the `topics`"
+                    .into(),
+            );
+        }
+        let limit = number("limit", typed.limit)?.unwrap_or(u64::MAX);
+        let mut query = Query {
+            from: number("from", typed.from)?.unwrap_or(0),
+            to: number("to", typed.to)?.unwrap_or(u64::MAX),
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            ids: list("hashes", typed.hashes)?,
+            ..Query::default()
+        };
+        if let Some(topics) = list::<4>("topics", typed.topics)? {
+            let values = topics.iter().map(|topic| topic[..].into()).collect();
+            query.labels.push(LabelSet { name: TOPIC, values });
+        }
+        query.normalise();
+        // A filter with a limit of 0 has an empty answer; it is not a filter that cannot match.
+        let is_void = Query { limit: query.limit.max(1), ..query.clone() }.is_void();
+        Ok((!is_void).then_some(query))
+    }
+
+    fn text(&self, query: &Query) -> String {
+        let topics = query.labels.iter().find(|label| label.name == TOPIC);
+        let written = WrittenEnvelopeFilter {
+            topics: topics
+                .map(|label| label.values.iter().map(|topic| digits::text(topic)).collect()),
+            from: Some(query.from).filter(|from| *from > 0),
+            to: Some(query.to).filter(|to| *to < u64::MAX),
+            hashes: query.ids.as_ref().map(|ids| ids.iter().map(|id| digits::text(id)).collect()),
+            limit: Some(query.limit).filter(|limit| *limit < usize::MAX),
+        };
+        serde_json::to_string(&written).unwrap_or_default()
+    }
+
+    fn example(&self) -> &'static str {
+        r#"{"topics":["0x5c6c9b56"],"limit":10}"#
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_become_queries_or_words_that_say_why_not() {
+        let query = |text: &str| EnvelopeFilters.query(text);
+        let hash = "ab".repeat(32);
+        let text = format!(
+            r#"{{"topics":["0x5C6c9b56","1a2b3c4d","0x5c6c9b56"],"from":3,"to":9,
+            "hashes":["0x{hash}"],"limit":7}}"#
+        );
+        let found = query(&text).unwrap().unwrap();
+        assert_eq!((found.from, found.to, found.limit), (3, 9, 7));
+        assert_eq!(found.ids, Some(vec![[0xab; 32]]));
+        let values: Vec<Box<[u8]>> =
+            vec![[0x1a, 0x2b, 0x3c, 0x4d].into(), [0x5c, 0x6c, 0x9b, 0x56].into()];
+        assert_eq!(found.labels, [LabelSet { name: b't', values }]);
+        let again = format!(
+            r#"{{"topics":["0x1a2b3c4d","0x5c6c9b56"],"from":3,"to":9,"hashes":["0x{hash}"],"limit":7}}"#
+        );
+        assert_eq!(EnvelopeFilters.text(&found), again);
+        assert_eq!(query(&again), Ok(Some(found)));
+        assert_eq!(query("{}").unwrap(), Some(Query::default()));
+        assert_eq!(query(r#"{"limit":0}"#).unwrap().map(|query| query.limit), Some(0));
+        let nothing = [r#"{"topics":[]}"#, r#"{"hashes":[]}"#, r#"{"from":2,"to":1}"#];
+        assert!(nothing.iter().all(|text| query(text) == Ok(None)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            (r#"{"kinds":[1]}"#, "unknown field `kinds`"),
+            (r#"{"from":1,"from":2}"#, "duplicate field `from`"),
+            (r#"{"bloom":"0xff"}"#, "`topics`"),
+            (r#"{"from":"1"}"#, "`from` is a whole number, which \"1\" is not"),
+            (r#"{"to":-1}"#, "`to` is a whole number, which -1 is not"),
+            (r#"{"limit":1.5}"#, "`limit` is a whole number, which 1.5 is not"),
+            (r#"{"topics":"0x5c6c9b56"}"#, "`topics` is a list"),
+            (r#"{"topics":["0x5c6c9b"]}"#, "`topics` has \"0x5c6c9b\", which is not 4 bytes"),
+            (r#"{"topics":[7]}"#, "`topics` has 7, which is not 4 bytes"),
+            (r#"{"hashes":["xy"]}"#, "`hashes` has \"xy\", which is not 32 bytes"),
+            ("[]", "invalid"),
+            ("{", "EOF"),
+        ] {
+            let said = EnvelopeFilters.query(text).unwrap_err();
+            assert!(said.contains(word), "{text}: {said}");
+        }
+    }
+}

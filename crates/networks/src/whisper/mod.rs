@@ -1,0 +1,48 @@
+//! Whisper (EIP-627, 8/WAKU-MAIL): envelopes that are all kept, found by their topics.
+
+use hark_archive::effects::{KeepAll, Rules};
+use hark_codec::whisper::record::TOPIC;
+
+use crate::{Filters, LineFormat, Network, RecordProperties};
+
+pub mod admit;
+mod digits;
+mod filters;
+mod lines;
+pub mod topics;
+
+/// The Whisper network.
+#[derive(Clone, Copy, Debug)]
+pub struct Whisper;
+
+impl Network for Whisper {
+    fn name(&self) -> &'static str {
+        "whisper"
+    }
+
+    fn records(&self) -> &'static str {
+        "envelopes"
+    }
+
+    fn nature(&self) -> RecordProperties {
+        // A bloom filter is matched against all topics that there are.
+        RecordProperties {
+            units_per_s: 1,
+            one_kind: true,
+            common_labels: &[],
+            listed_labels: &[TOPIC],
+        }
+    }
+
+    fn rules(&self) -> Box<dyn Rules> {
+        Box::new(KeepAll)
+    }
+
+    fn lines(&self) -> &dyn LineFormat {
+        &lines::Envelopes
+    }
+
+    fn filters(&self) -> &dyn Filters {
+        &filters::EnvelopeFilters
+    }
+}

@@ -1,0 +1,78 @@
+//! The topics that an archive has, for questions by bloom filter: such a question is one for the
+//! topics that the filter covers.
+
+use std::collections::HashSet;
+
+use hark_codec::whisper::bloom::{Bits, bits};
+use hark_codec::whisper::{Bloom, Topic};
+
+/// All topics of an archive, each with the bits that a filter must have. Takes up to 32 bytes of
+/// memory a topic; whoever adds topics bounds their number.
+#[derive(Clone, Debug, Default)]
+pub struct KnownTopics {
+    known: HashSet<Topic>,
+    list: Vec<(Topic, Bits)>,
+}
+
+impl KnownTopics {
+    /// Adds a topic. Returns whether it is new.
+    pub fn add(&mut self, topic: Topic) -> bool {
+        let is_new = self.known.insert(topic);
+        if is_new {
+            self.list.push((topic, bits(topic)));
+        }
+        is_new
+    }
+
+    /// Number of topics.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are no topics.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The topics that a filter covers, in the order in which they were added. Looks at all of them,
+    /// which takes a few ns each.
+    pub fn matching(&self, filter: &Bloom) -> Vec<Topic> {
+        let covered = self.list.iter().filter(|(_, bits)| filter.has(*bits));
+        covered.map(|(topic, _)| *topic).collect()
+    }
+}
+
+impl Extend<Topic> for KnownTopics {
+    fn extend<I: IntoIterator<Item = Topic>>(&mut self, topics: I) {
+        for topic in topics {
+            self.add(topic);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_finds_the_topics_that_it_was_made_of() {
+        let mut topics = KnownTopics::default();
+        let all: Vec<Topic> =
+            (0..5000u32).map(|n| n.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
+        topics.extend(all.iter().copied());
+        assert!(!topics.add(all[0]) && topics.len() == 5000 && !topics.is_empty());
+        for count in [0, 1, 3, 100] {
+            // A client makes its filter in either way.
+            for of in [Bloom::of_topic, Bloom::of_topic_or] {
+                let mut filter = Bloom::default();
+                all[..count].iter().for_each(|topic| filter.add(&of(*topic)));
+                let found = topics.matching(&filter);
+                assert!(all[..count].iter().all(|topic| found.contains(topic)));
+                let covered = all.iter().filter(|topic| filter.covers(&Bloom::of_topic(**topic)));
+                assert!(found.iter().eq(covered));
+            }
+        }
+        assert_eq!(topics.matching(&Bloom::FULL), all);
+        assert!(topics.matching(&Bloom::default()).is_empty());
+    }
+}
