@@ -7,9 +7,9 @@ use hark_archive::Query;
 use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
 
-use crate::PostgresState;
 use crate::search::SqlQuery;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 

@@ -8,11 +8,11 @@ use hark_archive::Query;
 use hark_archive::query::explain::{Explanation, PlanStep};
 use hark_archive::query::plan::describe;
 
-use crate::PostgresState;
 use crate::count::CountQuery;
 use crate::replica::QuerySessions;
 use crate::search::{Finders, Sessions as _};
 use crate::session::{StatementError, TracedStatement};
+use crate::state::PostgresState;
 
 /// Most rows that are visited to explain a query.
 const ROWS_MAX: u64 = 20_000;

@@ -4,7 +4,6 @@
 //! `search` (how a query is run) and `layout` (the SQL of all statements). `session` and `pool`
 //! are the connections.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::Duration;
@@ -19,14 +18,15 @@ use tokio::sync::Semaphore;
 pub use address::{AddressError, ConnectError, DatabaseAddress};
 use commit::CommitterState;
 use layout::StatementForm;
-use line::{CurrentPosition, TimelinePosition};
+use line::CurrentPosition;
 pub use migrate::{MigrateError, Migration};
 use parts::{PartGrid, Parts};
 use pool::Pool;
 use replica::{QuerySessions, Replica};
-use search::{PooledSearch, Sessions as _, SqlQuery};
+use search::{PooledSearch, Sessions as _};
 use session::{Connector, StatementError};
 pub use shown::{is_database, shown};
+use state::{PostgresState, ShelfProperties};
 use terms::DatabaseTermHasher;
 use time::to_db;
 
@@ -46,6 +46,7 @@ mod retire;
 mod search;
 mod session;
 mod shown;
+mod state;
 mod stats;
 mod terms;
 mod time;
@@ -133,61 +134,6 @@ impl From<StatementError> for DatabaseOpenError {
 const VERSION_MIN: u32 = 15;
 /// Most ids remembered as stored; see [`Store::knows`].
 const KNOWN_MAX: usize = 1 << 16;
-
-/// The state that the threads of a shelf share.
-pub(crate) struct PostgresState {
-    pub(crate) pool: Pool,
-    pub(crate) replica: Option<Replica>,
-    pub(crate) rules: Box<dyn Rules>,
-    pub(crate) terms: DatabaseTermHasher,
-    pub(crate) grid: PartGrid,
-    pub(crate) units_per_s: u64,
-    pub(crate) nature: ShelfProperties,
-    parts: RwLock<Arc<Parts>>,
-    /// The number up to which searches see puts.
-    pub(crate) current: CurrentPosition,
-    known: Mutex<RecentIds>,
-    /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
-    pub(crate) room: Arc<Semaphore>,
-    /// The id of the database's process for the connection that commits.
-    pub(crate) writer_process: AtomicI32,
-}
-
-/// Properties of a shelf's records that are known beforehand; see [`PostgresOptions`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ShelfProperties {
-    pub(crate) one_kind: bool,
-    pub(crate) common_labels: &'static [u8],
-    pub(crate) listed_labels: &'static [u8],
-}
-
-/// Hashes of ids stored recently, in two generations.
-#[derive(Default)]
-struct RecentIds {
-    young: HashSet<u64>,
-    old: HashSet<u64>,
-}
-
-impl PostgresState {
-    pub(crate) fn parts(&self) -> Arc<Parts> {
-        Arc::clone(&self.parts.read())
-    }
-
-    pub(crate) fn set_parts(&self, parts: Parts) -> Arc<Parts> {
-        let parts = Arc::new(parts);
-        *self.parts.write() = Arc::clone(&parts);
-        parts
-    }
-
-    /// Forgets the known ids, whose records other processes may have deleted.
-    pub(crate) fn forget_known(&self) {
-        *self.known.lock() = RecentIds::default();
-    }
-
-    fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
-        SqlQuery::opened(query, &self.terms, self.nature, position.seen)
-    }
-}
 
 /// A shelf in a database.
 pub struct PostgresStore {

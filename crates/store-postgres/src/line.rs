@@ -15,8 +15,8 @@
 
 use parking_lot::Mutex;
 
-use crate::PostgresState;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 
 /// A line: its id, and the number up to which it has the same puts as the line before it.
 pub(crate) type Timeline = (i64, i64);

@@ -12,10 +12,11 @@ use hark_archive::store::NumberedRecord;
 use tokio_postgres::{AsyncMessage, Row};
 
 use crate::layout::StatementForm;
+use crate::line;
 use crate::line::TimelinePosition;
 use crate::parts::Parts;
 use crate::session::StatementError;
-use crate::{PostgresState, line};
+use crate::state::PostgresState;
 
 /// How often to check whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

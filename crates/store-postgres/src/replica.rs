@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use hark_archive::meter::Counter;
 use parking_lot::Mutex;
 
-use crate::PostgresState;
 use crate::line::TimelinePosition;
 use crate::pool::Pool;
 use crate::search::Sessions;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 
 /// How long a query waits for a replica that lags, and how often it checks the replica.
 const WAIT_MAX: Duration = Duration::from_millis(10);

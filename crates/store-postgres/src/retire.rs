@@ -13,10 +13,10 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
-use crate::PostgresState;
 use crate::layout::StatementForm;
 use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 use crate::time::to_db;
 
 /// Most rows of spared records and their tags in a part that is dropped. Commits wait while these

@@ -2,8 +2,8 @@
 
 use hark_archive::store::{DatabaseStats, StoreStats};
 
-use crate::PostgresState;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 use crate::terms::SECRET;
 use crate::time::from_db;
 

@@ -7,9 +7,9 @@ use hark_codec::record::{Key as Author, PRIVATE_LABELS};
 use tokio_postgres::types::ToSql;
 
 use super::PreparedPut;
-use crate::PostgresState;
 use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 

@@ -10,10 +10,10 @@ use hark_codec::record::Key as Author;
 
 use super::fetch::{FetchedState, SlotQuery};
 use super::{PreparedPut, time};
-use crate::PostgresState;
 use crate::line::TimelinePosition;
 use crate::search::{Finders, SqlQuery};
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
 use crate::time::{IndexKey, to_db};
 
 pub(super) struct BatchReplay<'a, 'p> {

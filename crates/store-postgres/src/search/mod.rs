@@ -19,9 +19,9 @@ use crate::layout::StatementForm;
 use crate::line::TimelinePosition;
 use crate::replica::QuerySessions;
 use crate::session::{DatabaseSession, StatementError};
+use crate::state::{PostgresState, ShelfProperties};
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
-use crate::{PostgresState, ShelfProperties};
 use walk::{GatherResult, IndexWalk, PageWalk};
 
 pub(crate) use several::Finders;

@@ -7,8 +7,8 @@ use hark_archive::query::plan::Set;
 use hark_archive::{Record, SearchProgress};
 
 use super::{Finder, Sessions, SqlQuery, compare};
-use crate::PostgresState;
 use crate::session::StatementError;
+use crate::state::PostgresState;
 use crate::time::{IndexKey, to_db};
 
 /// Searches whose answers are merged.

@@ -1,0 +1,72 @@
+//! What the threads of a shelf share.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+
+use hark_archive::Query;
+use hark_archive::effects::Rules;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
+
+use crate::line::{CurrentPosition, TimelinePosition};
+use crate::parts::{PartGrid, Parts};
+use crate::pool::Pool;
+use crate::replica::Replica;
+use crate::search::SqlQuery;
+use crate::terms::DatabaseTermHasher;
+
+/// The state that the threads of a shelf share.
+pub(crate) struct PostgresState {
+    pub(crate) pool: Pool,
+    pub(crate) replica: Option<Replica>,
+    pub(crate) rules: Box<dyn Rules>,
+    pub(crate) terms: DatabaseTermHasher,
+    pub(crate) grid: PartGrid,
+    pub(crate) units_per_s: u64,
+    pub(crate) nature: ShelfProperties,
+    pub(crate) parts: RwLock<Arc<Parts>>,
+    /// The number up to which searches see puts.
+    pub(crate) current: CurrentPosition,
+    pub(crate) known: Mutex<RecentIds>,
+    /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
+    pub(crate) room: Arc<Semaphore>,
+    /// The id of the database's process for the connection that commits.
+    pub(crate) writer_process: AtomicI32,
+}
+
+/// Properties of a shelf's records that are known beforehand; see [`PostgresOptions`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ShelfProperties {
+    pub(crate) one_kind: bool,
+    pub(crate) common_labels: &'static [u8],
+    pub(crate) listed_labels: &'static [u8],
+}
+
+/// Hashes of ids stored recently, in two generations.
+#[derive(Default)]
+pub(crate) struct RecentIds {
+    pub(crate) young: HashSet<u64>,
+    pub(crate) old: HashSet<u64>,
+}
+
+impl PostgresState {
+    pub(crate) fn parts(&self) -> Arc<Parts> {
+        Arc::clone(&self.parts.read())
+    }
+
+    pub(crate) fn set_parts(&self, parts: Parts) -> Arc<Parts> {
+        let parts = Arc::new(parts);
+        *self.parts.write() = Arc::clone(&parts);
+        parts
+    }
+
+    /// Forgets the known ids, whose records other processes may have deleted.
+    pub(crate) fn forget_known(&self) {
+        *self.known.lock() = RecentIds::default();
+    }
+
+    pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
+        SqlQuery::opened(query, &self.terms, self.nature, position.seen)
+    }
+}
