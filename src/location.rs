@@ -86,7 +86,7 @@ impl ArchiveLocation {
         Ok(Self { network: named.unwrap_or(&setups()[0]).network, data, database, config })
     }
 
-    /// Returns the place of another network's shelf in the same archive.
+    /// Returns the location of another network's shelf in the same archive.
     pub(crate) fn of(&self, network: &'static dyn Network) -> Self {
         let (data, database) = (self.data.clone(), self.database.clone());
         Self { network, data, database, config: self.config.clone() }
@@ -213,7 +213,7 @@ impl ArchiveLocation {
         })
     }
 
-    /// Returns the place of another archive, with the settings of this one.
+    /// Returns the location of another archive, with the settings of this one.
     pub(crate) fn other(&self, address: &str) -> anyhow::Result<Self> {
         let (data, database) = if address.contains("://") || is_database(address) {
             (self.data.clone(), database(address)?)

@@ -53,7 +53,7 @@ pub trait LineFormat: Send + Sync {
     fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader>;
 }
 
-/// The terms on which lines are read.
+/// How lines are read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// Maximum length of a record as its network sends it, in bytes.

@@ -118,7 +118,7 @@ pub(crate) type SessionGuard = mpsc::Sender<Infallible>;
 
 /// Accepts connections until the server takes no more, and returns when all have ended. `enter`
 /// decides which are accepted; `serve` serves one, in a task of its own. What `enter` returned is
-/// held with an [`SessionGuard`] until the connection ends.
+/// held with a [`SessionGuard`] until the connection ends.
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     mut stop: StopSignal,

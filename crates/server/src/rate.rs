@@ -4,9 +4,9 @@
 //! forward. So the capacity of buckets can change while they are in use, and a full bucket equals a
 //! bucket that was never used.
 //!
-//! The number of buckets is fixed. Every meter has two buckets, found by a keyed hash, and the
-//! fuller one decides. So a meter that shares one bucket loses nothing, and a meter rarely shares
-//! both with busy ones until there are tens of thousands of busy meters.
+//! The number of buckets is fixed. Every subject has two buckets, found by a keyed hash, and the
+//! fuller one decides. So a subject that shares one bucket loses nothing, and a subject rarely
+//! shares both with busy ones until there are tens of thousands of busy subjects.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::settings::SharedSettings;
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
 
-/// What is measured. Each meter has a rate of its own.
+/// What is measured. Each subject has a rate of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RateSubject {
     /// EVENT and AUTH messages of a source.

@@ -1,8 +1,8 @@
 //! The archive on PostgreSQL: one schema per shelf, shared by any number of Hark processes.
 //!
 //! Read `migrations/0001_shelf.sql` first (the tables), then `commit` (how a batch is made durable),
-//! `search` (how a query is run) and `layout` (the SQL of all statements). `session` and `pool`
-//! are the connections.
+//! `search` (how a query is run), `layout` (the SQL of all statements) and `state` (what the
+//! threads of a shelf share). `session` and `pool` are the connections.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;

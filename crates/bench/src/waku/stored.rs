@@ -22,7 +22,7 @@ pub(super) struct HashOnlyMessage {
 }
 
 impl HashOnlyMessage {
-    /// Returns the hash in the form of [`Draft::hash`](super::messages::MessageDraft::hash).
+    /// Returns the hash in the form of [`MessageDraft::hash`](super::messages::MessageDraft::hash).
     pub(super) fn hash(&self) -> String {
         self.message_hash.to_ascii_lowercase()
     }

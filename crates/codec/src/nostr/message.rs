@@ -12,7 +12,7 @@ use crate::record::Id;
 /// Longest subscription id, in characters (NIP-01).
 pub const SUB_LEN_MAX: usize = 64;
 
-/// One message of a client, as a view over its bytes and an [`MessageBuffers`].
+/// One message of a client, as a view over its bytes and a [`MessageBuffers`].
 #[derive(Clone, Copy, Debug)]
 pub enum ClientMessage<'a> {
     /// Publishes an event. Only the event's form has been checked.
@@ -132,7 +132,7 @@ pub struct MessageBuffers {
     filters_max: usize,
 }
 
-/// A message's parts that still have to be looked up in the inbox.
+/// A message's parts that still have to be looked up in the buffers.
 enum MessageSpans {
     Event,
     Auth,
@@ -144,7 +144,7 @@ enum MessageSpans {
     NegClose(Span),
 }
 
-/// What a refused message refers to, still to be looked up in the inbox.
+/// What a refused message refers to, still to be looked up in the buffers.
 enum UnresolvedSubject {
     Nothing,
     Event(Id),
@@ -155,7 +155,7 @@ enum UnresolvedSubject {
 type RefusedMessage = (UnresolvedSubject, MessageErrorKind);
 
 impl MessageBuffers {
-    /// Makes an inbox for messages with up to `filters_max` filters.
+    /// Makes buffers for messages with up to `filters_max` filters.
     pub fn new(filters_max: usize) -> Self {
         Self {
             arena: EventArena::new(),

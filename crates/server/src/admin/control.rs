@@ -137,7 +137,8 @@ impl ControlClient {
     }
 }
 
-/// The fields of `stats` that `hark stats` shows of every archive, whether or not a server runs on it.
+/// The fields of `stats` that `hark stats` shows of every archive, whether or not a server runs on
+/// it.
 pub fn fields(stats: &StoreStats) -> Map<String, Value> {
     let fields = [
         ("records", json!(stats.records)),

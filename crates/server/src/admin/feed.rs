@@ -22,7 +22,7 @@ pub(super) struct FeedWriter {
 
 struct FeedStream {
     stream: BufWriter<UnixStream>,
-    /// The shelves in which the other end follows this process, each with the last mark sent.
+    /// The shelves in which the other end follows this process, each with the last position sent.
     followed: Vec<(MovableShelf, LogPosition)>,
 }
 
@@ -31,7 +31,7 @@ impl FeedWriter {
         Self::following(stream, Vec::new())
     }
 
-    /// The outgoing side to a process that follows these shelves, each from its mark on.
+    /// The outgoing side to a process that follows these shelves, each from its position on.
     pub(super) fn following(
         stream: UnixStream,
         followed: Vec<(MovableShelf, LogPosition)>,

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  new                old
-//!  TAKEOVER     ->    lets upkeep rest; holds the writers between two batches; stops writing
+//!  TAKEOVER     ->    pauses maintenance; holds the writers between two batches; stops writing
 //!               <-    STATE of the doors
 //!               <-    HANDED, the listening sockets, the lock, and when to claim the right to write
 //!  opens the shelves, writing nothing to them that counts
-//!  READY        ->    lets the right to write go
+//!  READY        ->    releases the right to write
 //!               <-    GO
 //!  claims it; opens the shelves for writing
-//!  STARTED      ->    lets the writers go on, through the new process; accepts no more; follows
+//!  STARTED      ->    releases the writers, through the new process; accepts no more; follows
 //! ```
 //!
 //! All shelves of an archive are taken over together, under its one lock. Only the process that has

@@ -40,7 +40,8 @@ pub trait Handover: Send + Sync {
     /// Pauses maintenance, or continues it. Returns once maintenance has paused.
     fn rest(&self, rest: bool);
 
-    /// Stops writing. Returns the mark up to which the store is durable: the other process's start.
+    /// Stops writing. Returns the position up to which the store is durable: the other process's
+    /// start.
     fn release(&self) -> Result<LogPosition, String>;
 
     /// Continues to write after [`Handover::release`]; needs the right to write. Fails if the other
@@ -54,7 +55,7 @@ pub trait Handover: Send + Sync {
     /// Another process follows this one from `from` on. `None`: no process follows any more.
     fn followed(&self, from: Option<LogPosition>);
 
-    /// The mark up to which the store is durable and visible to readers in this process.
+    /// The position up to which the store is durable and visible to readers in this process.
     fn end(&self) -> LogPosition;
 
     /// Reads what the other process has written up to `to`. `each` gets every record and its

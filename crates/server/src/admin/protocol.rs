@@ -53,7 +53,7 @@ pub(super) const FAILED: u8 = 0x84;
 pub(super) const HANDED: u8 = 0x85;
 /// The new process may claim the right to write.
 pub(super) const GO: u8 = 0x86;
-/// The shelf is durable up to the mark in the body.
+/// The shelf is durable up to the position in the body.
 pub(super) const GROWN: u8 = 0x87;
 /// A part of the state with which the shelf's door continues.
 pub(super) const STATE: u8 = 0x88;
@@ -64,7 +64,7 @@ pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
 /// The version of the takeover protocol, and of the file formats that both processes must agree on.
 pub(super) const TAKEOVER_VERSION: u32 = 3;
 
-/// Encodes a mark as a body.
+/// Encodes a position as a body.
 pub(super) fn mark_bytes(mark: LogPosition) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..4].copy_from_slice(&mark.log.to_le_bytes());
@@ -72,7 +72,7 @@ pub(super) fn mark_bytes(mark: LogPosition) -> [u8; 12] {
     bytes
 }
 
-/// Decodes a mark from a body.
+/// Decodes a position from a body.
 pub(super) fn mark(bytes: &[u8]) -> Option<LogPosition> {
     let (log, bytes) = bytes.split_first_chunk()?;
     let bytes: [u8; 8] = bytes.try_into().ok()?;

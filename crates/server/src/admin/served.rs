@@ -93,8 +93,8 @@ impl ControlSocket {
         self.followers.subscribe()
     }
 
-    /// Serves the process from which this one took over `shelves`, each with the mark from which
-    /// that process follows.
+    /// Serves the process from which this one took over `shelves`, each with the position from
+    /// which that process follows.
     pub(crate) fn serve_follower(
         &self,
         stream: UnixStream,
@@ -110,7 +110,7 @@ impl ControlSocket {
         for (MovableShelf { shelf, .. }, _) in &shelves {
             let sibling: Arc<dyn Sibling> = Arc::new(feed.of(shelf.name()));
             shelf.siblings().add(Arc::clone(&sibling));
-            // Reports what was written after the mark was taken.
+            // Reports what was written after the position was taken.
             sibling.grown();
             siblings.push((Arc::clone(shelf), sibling));
         }

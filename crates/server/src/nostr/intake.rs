@@ -81,7 +81,7 @@ struct QueuedEvent {
     from: ReplyHandle,
 }
 
-/// The session to answer, and the ticket and permit held until the answer.
+/// The session to answer, and the permits of the request and of its bytes, held until the answer.
 struct ReplyHandle {
     permit: RequestPermit,
     caller: Arc<ClientIdentity>,

@@ -1,4 +1,4 @@
-//! The line to one client: the queue of its outgoing messages. Other threads put messages on it and
+//! The outbox of one client: the queue of its messages. Other threads put messages into it and
 //! never wait; the session's task takes them off as fast as the client reads.
 //!
 //! Bytes are counted until they are sent. Above one bound, searches for this client are parked
@@ -28,8 +28,8 @@ thread_local! {
     static TO_WAKE: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and wakes sessions only at its end. All that `work` puts on a line is then sent in
-/// one write instead of one for each part.
+/// Runs `work`, and wakes sessions only at its end. All that `work` puts into an outbox is then
+/// sent in one write instead of one for each part.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     /// Wakes the sessions also when `work` panics.
     struct WakeOnDrop;
@@ -109,7 +109,7 @@ impl Sum for OutboxWeight {
     }
 }
 
-/// A flag that a subscription has ended: nothing more is put on the line for it.
+/// A flag that a subscription has ended: nothing more is put into the outbox for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndFlag(Arc<AtomicBool>);
 
@@ -168,7 +168,7 @@ impl OutboxQueue {
         self.weight.size + self.unsent
     }
 
-    /// Bytes of this line that count against the bound of all clients.
+    /// Bytes of this outbox that count against the bound of all clients.
     fn counted(&self) -> usize {
         self.weight.own + self.unsent
     }
@@ -194,14 +194,14 @@ impl Outbox {
         }
     }
 
-    /// Puts a part on the line, and wakes the session.
+    /// Puts an item into the outbox, and wakes the session.
     pub(crate) fn put(&self, part: OutboxItem) {
         self.lay_locked(self.queue.lock(), part);
         self.wake();
     }
 
-    /// Puts a part on the line for a subscription, and wakes the session. Returns false, and puts
-    /// nothing, if the subscription is over.
+    /// Puts an item into the outbox for a subscription, and wakes the session. Returns false, and
+    /// puts nothing, if the subscription is over.
     pub(crate) fn put_for(&self, over: &EndFlag, part: OutboxItem) -> bool {
         let laid = self.lay(over, part);
         self.wake();
@@ -218,7 +218,7 @@ impl Outbox {
         true
     }
 
-    /// Wakes the session's task, so that it reads the line; within [`together`], at its end.
+    /// Wakes the session's task, so that it reads the outbox; within [`together`], at its end.
     pub(crate) fn wake(&self) {
         let Some(waker) = self.task.take() else { return };
         let now = TO_WAKE.with_borrow_mut(|wakers| match wakers {
@@ -233,7 +233,7 @@ impl Outbox {
         }
     }
 
-    /// Puts one message on the line, which `write` appends to a buffer.
+    /// Puts one message into the outbox, which `write` appends to a buffer.
     pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::with_capacity(128);
         write(&mut out);
@@ -257,7 +257,7 @@ impl Outbox {
         }
     }
 
-    /// Ends a subscription: nothing more is put on the line for it.
+    /// Ends a subscription: nothing more is put into the outbox for it.
     pub(crate) fn end(&self, over: &EndFlag) {
         let _queue = self.queue.lock();
         over.0.store(true, Ordering::Release);
@@ -324,9 +324,9 @@ impl Outbox {
     }
 }
 
-/// The session's end of the line.
+/// The session's end of the outbox.
 impl Outbox {
-    /// Registers the task to wake when a part is put on the line or a ticket is dropped.
+    /// Registers the task to wake when an item is put into the outbox or a permit is dropped.
     pub(crate) fn listen(&self, waker: &Waker) {
         self.task.register(waker);
     }
@@ -364,7 +364,8 @@ impl Outbox {
         parked
     }
 
-    /// Closes the line, as the client is gone: what waits is dropped, and nothing more is accepted.
+    /// Closes the outbox, as the client is gone: what waits is dropped, and nothing more is
+    /// accepted.
     pub(crate) fn hang_up(&self) {
         let mut queue = self.queue.lock();
         queue.gone = true;
@@ -380,7 +381,7 @@ impl Outbox {
 
 #[cfg(test)]
 impl Outbox {
-    /// A line with outboxes of its own.
+    /// An outbox with accounts of its own.
     pub(crate) fn alone(limits: &Limits) -> Self {
         let metrics = Arc::<RelayMetrics>::default();
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::default(), Arc::default());
@@ -397,7 +398,7 @@ impl Outbox {
 }
 
 impl RequestPermit {
-    /// The line of the session that holds this ticket.
+    /// The outbox of the session that holds this permit.
     pub(crate) fn outbox(&self) -> &Arc<Outbox> {
         &self.outbox
     }

@@ -1,8 +1,8 @@
 //! The bytes that wait for clients to read them, of all connections together and of each address.
 //!
-//! The bytes of a connection are counted by its [`Outbox`](super::outbox::Outbox), against bounds of its
-//! own. They count here as well, so that all connections together stay within a bound. What happens
-//! at the bounds of this module depends on the kind of message:
+//! The bytes of a connection are counted by its [`Outbox`](super::outbox::Outbox), against bounds
+//! of its own. They count here as well, so that all connections together stay within a bound. What
+//! happens at the bounds of this module depends on the kind of message:
 //!
 //! - A question may wait before each of its pages. Above half of the bound of all, or above the
 //!   bound of its address, it waits if its client has unread bytes; above the bound of all, every

@@ -1,7 +1,7 @@
 //! The answer to a REQ: stored events in pages, EOSE, then live ones.
 //!
 //! A page is built from stored bytes straight into the buffer that goes to the socket: no parse, no
-//! second copy, one part on the line for many events.
+//! second copy, one item in the outbox for many events.
 //!
 //! EOSE says whether there is more (NIP-67). Where a bound of the relay ends an answer, the answer
 //! includes all events of its last second. Otherwise a client that continues from that time would
@@ -22,7 +22,7 @@ use super::outbox::{EndFlag, Outbox, OutboxItem, RequestPermit};
 use super::readers::{ReaderJob, Readers, SliceResult};
 use crate::budget::BudgetShare;
 
-/// A page of at least this many bytes is put on the line.
+/// A page of at least this many bytes is put into the outbox.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// A subscription of a session.

@@ -24,7 +24,7 @@ pub(crate) trait ReaderJob: Send {
     /// Answers the client with an error, after a time slice that panicked.
     fn fail(&mut self);
 
-    /// The line to the client that gets the answer.
+    /// The outbox to the client that gets the answer.
     fn outbox(&self) -> Arc<Outbox>;
 
     /// Whether the job sends anything, and so must wait while its client does not read.

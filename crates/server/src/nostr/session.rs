@@ -56,7 +56,7 @@ struct RelaySession {
     visitor: RatedConnection,
     door: MessageHandler,
     outgoing: OutgoingItems,
-    /// Unsent bytes of the socket, as last reported to the line.
+    /// Unsent bytes of the socket, as last reported to the outbox.
     unsent: usize,
     /// Memory of bytes that were received and not processed yet.
     inbound: BudgetShare,
@@ -71,7 +71,7 @@ struct RelaySession {
     leaving: bool,
 }
 
-/// Parts taken from the line and not yet fed to the socket.
+/// Items taken from the outbox and not yet fed to the socket.
 #[derive(Default)]
 struct OutgoingItems {
     parts: VecDeque<OutboxItem>,
@@ -223,8 +223,8 @@ impl RelaySession {
         Poll::Pending
     }
 
-    /// Whether nothing is under way any more. A ticket is dropped after its answer is put on the
-    /// line, so the tickets are checked before the line is read for the last time.
+    /// Whether nothing is under way any more. A permit is dropped after its answer is put into the
+    /// outbox, so the permits are checked before the outbox is read for the last time.
     fn is_through(&mut self) -> bool {
         self.waiting.is_none()
             && self.outbox.under_way(RequestKind::Event) == 0
@@ -355,7 +355,7 @@ impl RelaySession {
         Poll::Pending
     }
 
-    /// Moves the parts on the line to the socket: many frames, few writes.
+    /// Moves the items of the outbox to the socket: many frames, few writes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SessionEnd>> {
         let mut sent = SentCounts::default();
         let written = self.write(cx, &mut sent);
