@@ -1,4 +1,4 @@
-//! `hark bench store` as a peer of nodes, with small numbers. No test measures speed.
+//! `hark bench waku` as a peer of nodes, with small numbers. No test measures speed.
 
 use super::{Node, folder, hark};
 
@@ -8,7 +8,7 @@ const TOPIC: &str = "/waku/2/rs/1/3";
 fn gossip(node: &Node, more: &[&str]) -> (Option<i32>, String) {
     let (data, url) = (folder("bench"), format!("http://{}", node.rest));
     let mut command = hark(&data);
-    command.args(["bench", "store", "--url", &url, "--publish-by", "gossip"]);
+    command.args(["bench", "waku", "--url", &url, "--publish-by", "gossip"]);
     command.args(["--publishers", "5", "--messages", "200", "--payload-bytes", "100"]);
     command.args(more).stderr(std::process::Stdio::piped());
     let output = command.output().expect("the binary runs");

@@ -470,13 +470,13 @@ pub(crate) struct NostreamArgs {
     mut_arg("against", |arg| arg.value_parser(Url::http)),
     after_help = "\
 Examples:
-  hark bench store --readers 0                       publish only: 9,000 messages of 1,400 bytes
-  hark bench store --pid $(pgrep -x hark) --payload-bytes 1400,10240 --html store.html
-  hark bench store --messages 0 --seconds 30 --shape '1 topic'
-  hark bench store --publish-rate 100 --query-rate 50 --against http://127.0.0.1:8646 \\
+  hark bench waku --readers 0                       publish only: 9,000 messages of 1,400 bytes
+  hark bench waku --pid $(pgrep -x hark) --payload-bytes 1400,10240 --html store.html
+  hark bench waku --messages 0 --seconds 30 --shape '1 topic'
+  hark bench waku --publish-rate 100 --query-rate 50 --against http://127.0.0.1:8646 \\
       --against-name postgres
-  hark bench store --publish-by gossip --pubsub-topic /waku/2/rs/1/0 --publish-rate 100
-  hark bench store gen week.jsonl --messages 1000000
+  hark bench waku --publish-by gossip --pubsub-topic /waku/2/rs/1/0 --publish-rate 100
+  hark bench waku gen week.jsonl --messages 1000000
 
 Any node with nwaku's REST API will do. Readers go from page to page by the cursor; topics, times
 and hashes to ask for are learned from the node first. At a rate, publications and questions are due
@@ -485,9 +485,9 @@ when the one before it is answered. Gossip answers nothing: there, times are unt
 message back. In the end every message that was taken must be stored, or the run fails. A node takes
 only what was made just now: for a history that is days long, bring in a file of `gen` beforehand."
 )]
-pub(crate) struct StoreArgs {
+pub(crate) struct WakuBenchArgs {
     #[command(subcommand)]
-    pub(crate) command: Option<StoreCommand>,
+    pub(crate) command: Option<WakuBenchCommand>,
 
     #[command(flatten)]
     pub(crate) nodes: AgainstArgs,
@@ -568,20 +568,20 @@ pub(crate) enum PublishMethod {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum StoreCommand {
+pub(crate) enum WakuBenchCommand {
     /// Make a week of messages to fill a node with; the same seed gives the same messages
-    Gen(StoreGenArgs),
+    Gen(WakuGenArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  hark bench store gen week.jsonl                                  100,000 messages, 210 MB
-  hark bench store gen week.jsonl.zst --messages 1000000 --to 1700000000000000000
+  hark bench waku gen week.jsonl                                  100,000 messages, 210 MB
+  hark bench waku gen week.jsonl.zst --messages 1000000 --to 1700000000000000000
 
 Each line is a message as a node answers with it, oldest first: messageHash, message and pubsubTopic. The
 same flags give the same bytes on every machine if --to is among them.")]
-pub(crate) struct StoreGenArgs {
+pub(crate) struct WakuGenArgs {
     /// The file to write, one message a line; compressed if its name ends in .zst
     #[arg(value_name = "FILE")]
     pub(crate) out: PathBuf,

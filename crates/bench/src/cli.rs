@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use crate::args::{
     BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs, NostreamArgs, SqlArgs,
-    StoreArgs,
+    WakuBenchArgs,
 };
 use crate::codec::CodecArgs;
 
@@ -19,7 +19,7 @@ From nothing to a comparison:
   hark bench ingest events.jsonl --pid $(pgrep -x hark)
   hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
 
-Any relay's ws:// address will do, and for `store` any Waku node's http:// address. What is measured, how to repeat it, and what the JSON holds:
+Any relay's ws:// address will do, and for `waku` any Waku node's http:// address. What is measured, how to repeat it, and what the JSON holds:
 docs/benchmarks.md"
 )]
 pub struct BenchArgs {
@@ -44,7 +44,8 @@ pub(crate) enum Bench {
     /// Query and insert at the same time, each at a rate, and measure how long both take
     Hammer(HammerArgs),
     /// Publish to a Waku node, by REST or gossip, and query its history at the same time
-    Store(Box<StoreArgs>),
+    #[command(alias = "store")]
+    Waku(Box<WakuBenchArgs>),
     /// Fill a database as nostream does, to try `hark adopt` on
     Nostream(NostreamArgs),
     /// Measure what one message costs to read, write, hash, verify and store; needs no relay

@@ -49,7 +49,7 @@ pub fn run(args: &BenchArgs, open: BenchStoreOpener<'_>) -> anyhow::Result<ExitC
         Bench::Idle(args) => idle::run(args),
         Bench::Sql(args) => sql::run(args, open),
         Bench::Hammer(args) => hammer::run(args, open),
-        Bench::Store(args) => waku::run(args),
+        Bench::Waku(args) => waku::run(args),
         Bench::Nostream(args) => sql::nostream(args),
         Bench::Codec(args) => codec::run(args, &[], None),
     }

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::messages::{MessageDraft, now_ns};
 use super::rest::{RestClient, RestFailure};
-use crate::args::StoreArgs;
+use crate::args::WakuBenchArgs;
 use crate::websocket::Url;
 
 /// The protocol by which messages are relayed.
@@ -80,7 +80,7 @@ struct PublisherBehaviour {
 impl GossipEndpoint {
     /// The door to the node with this REST API, at the given address or at the one it reports.
     pub(super) fn new(
-        args: &StoreArgs,
+        args: &WakuBenchArgs,
         url: &Url,
         given: Option<&Multiaddr>,
     ) -> anyhow::Result<Self> {

@@ -12,7 +12,7 @@ use super::messages::MessageDraft;
 use super::publisher::Publisher;
 use super::rest::{RestClient, RestConnection, RestFailure, encoded, glance, runtime};
 use super::watch::{WatchSelector, watch};
-use crate::args::{StoreArgs, TOPICS};
+use crate::args::{TOPICS, WakuBenchArgs};
 use crate::latency::Latencies;
 use crate::random::Random;
 use crate::schedule::Schedule;
@@ -102,7 +102,7 @@ pub(super) struct LoadResult {
 /// Publishes and queries at the same time. If publications are not answered, `watcher` measures how
 /// long they take.
 pub(super) fn drive(
-    args: &StoreArgs,
+    args: &WakuBenchArgs,
     bytes: usize,
     start: Instant,
     publishers: &mut [Publisher],

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use hark_codec::hex;
 use hark_codec::waku::Message;
 
-use crate::args::StoreGenArgs;
+use crate::args::WakuGenArgs;
 use crate::generate;
 use crate::meter::ProgressMeter;
 use crate::random::Random;
@@ -70,8 +70,8 @@ pub(crate) fn now_ns() -> anyhow::Result<i64> {
     i64::try_from(now.as_nanos()).context("the clock is wrong")
 }
 
-/// `hark bench store gen`.
-pub(crate) fn write(args: &StoreGenArgs) -> anyhow::Result<ExitCode> {
+/// `hark bench waku gen`.
+pub(crate) fn write(args: &WakuGenArgs) -> anyhow::Result<ExitCode> {
     let to = match args.to {
         Some(to) => i64::try_from(to).context("--to lies too far ahead")?,
         None => now_ns()?,
@@ -104,7 +104,7 @@ fn time_of(number: u64, of: u64, to: i64) -> i64 {
     to - before as i64
 }
 
-fn write_line(args: &StoreGenArgs, random: &mut Random, time_ns: i64, line: &mut Vec<u8>) {
+fn write_line(args: &WakuGenArgs, random: &mut Random, time_ns: i64, line: &mut Vec<u8>) {
     let draft = MessageDraft::draw(random, args.topics, args.payload_bytes);
     let pubsub_topic = &args.pubsub_topic;
     let hash = draft.hash(time_ns, pubsub_topic);
@@ -125,8 +125,8 @@ mod tests {
 
     const TO: i64 = 1_700_000_000_000_000_000;
 
-    fn args(seed: u64) -> StoreGenArgs {
-        StoreGenArgs {
+    fn args(seed: u64) -> WakuGenArgs {
+        WakuGenArgs {
             out: "unused".into(),
             messages: 50,
             payload_bytes: 33,

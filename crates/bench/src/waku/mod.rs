@@ -1,4 +1,4 @@
-//! `hark bench store`: publishes to a Waku node, through its REST API or by gossip, and queries its
+//! `hark bench waku`: publishes to a Waku node, through its REST API or by gossip, and queries its
 //! history at the same time. Then it checks whether all published messages are stored.
 
 #[cfg(feature = "libp2p")]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::args::{StoreArgs, StoreCommand};
+use crate::args::{WakuBenchArgs, WakuBenchCommand};
 use crate::random::Random;
 use crate::report::{BenchReport, Column, Curve};
 use crate::shapes::choose;
@@ -42,8 +42,8 @@ const COLUMNS: [Column; 9] = [
     Column::plain("rss_mb", "memory", "MB"),
 ];
 
-pub(crate) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
-    if let Some(StoreCommand::Gen(args)) = &args.command {
+pub(crate) fn run(args: &WakuBenchArgs) -> anyhow::Result<ExitCode> {
+    if let Some(WakuBenchCommand::Gen(args)) = &args.command {
         return messages::write(args);
     }
     if args.messages == 0 && args.readers == 0 {
@@ -90,7 +90,7 @@ struct ComparedNode {
 }
 
 impl ComparedNode {
-    fn all(args: &StoreArgs) -> anyhow::Result<Vec<Self>> {
+    fn all(args: &WakuBenchArgs) -> anyhow::Result<Vec<Self>> {
         let targets = args.nodes.targets()?;
         let doors = PublishEndpoint::all(args, &targets)?;
         let sides = targets.into_iter().zip(doors);
@@ -98,7 +98,7 @@ impl ComparedNode {
     }
 }
 
-fn begin(args: &StoreArgs, side: &ComparedNode) -> anyhow::Result<BenchReport> {
+fn begin(args: &WakuBenchArgs, side: &ComparedNode) -> anyhow::Result<BenchReport> {
     let url = &side.target.url;
     let mut report = BenchReport::new("store", &COLUMNS);
     report.setting("url", url.text.clone());
@@ -123,7 +123,7 @@ fn begin(args: &StoreArgs, side: &ComparedNode) -> anyhow::Result<BenchReport> {
 
 /// Publishes payloads of one size, queries at the same time, and adds the rows.
 fn measure(
-    args: &StoreArgs,
+    args: &WakuBenchArgs,
     shapes: &[&HistoryShape],
     side: &ComparedNode,
     bytes: usize,

@@ -4,7 +4,7 @@
 use super::gossip;
 use super::messages::{MessageDraft, now_ns};
 use super::rest::{RestClient, RestFailure, encoded};
-use crate::args::{PublishMethod, StoreArgs};
+use crate::args::{PublishMethod, WakuBenchArgs};
 use crate::target::BenchTarget;
 use crate::websocket::Url;
 
@@ -29,7 +29,7 @@ pub(super) enum Publisher {
 
 impl PublishEndpoint {
     /// Returns the door of each node, of the kind that `--publish-by` names.
-    pub(super) fn all(args: &StoreArgs, targets: &[BenchTarget]) -> anyhow::Result<Vec<Self>> {
+    pub(super) fn all(args: &WakuBenchArgs, targets: &[BenchTarget]) -> anyhow::Result<Vec<Self>> {
         match args.publish_by {
             PublishMethod::Rest => {
                 let path = match &args.pubsub_topic {

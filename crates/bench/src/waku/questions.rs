@@ -36,7 +36,7 @@ impl HistorySample {
         let newest: Vec<StoredFields> = newest.messages;
         let last = newest.iter().max_by_key(|stored| stored.message.timestamp).context(
             "the node holds no messages to ask for: publish some first with --readers 0, or fill it \
-             with a file of `hark bench store gen`",
+             with a file of `hark bench waku gen`",
         )?;
         sample.newest = last.message.timestamp;
         sample.pubsub_topic.clone_from(&last.pubsub_topic);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::load::AcceptedMessage;
 use super::rest::{RestClient, StoredFields, encoded};
-use crate::args::StoreArgs;
+use crate::args::WakuBenchArgs;
 
 /// Hashes that are queried at once: a page.
 pub(super) const HASHES: usize = 100;
@@ -35,7 +35,7 @@ pub(super) fn by_hash(hashes: &[String]) -> String {
 
 /// Returns the hashes of accepted messages that are still not stored after `--settle` seconds.
 pub(super) fn missing(
-    args: &StoreArgs,
+    args: &WakuBenchArgs,
     client: &mut RestClient,
     taken: &[AcceptedMessage],
     bytes: usize,

@@ -147,10 +147,10 @@ struct Cli {
     bench: BenchArgs,
 }
 
-fn parse(args: &[&str]) -> Result<StoreArgs, String> {
+fn parse(args: &[&str]) -> Result<WakuBenchArgs, String> {
     let parsed = Cli::try_parse_from([&["bench", "store"], args].concat());
     match parsed.map_err(|error| error.to_string())?.bench.bench {
-        Bench::Store(args) => Ok(*args),
+        Bench::Waku(args) => Ok(*args),
         other => panic!("{other:?}"),
     }
 }
@@ -180,7 +180,7 @@ fn what_is_typed_is_what_is_meant() {
     assert!(parse(&["--against", "ws://a"]).is_err_and(|said| said.contains("http://")));
     assert!(parse(&["--payload-bytes", "0"]).is_err_and(|said| said.contains("at least 1")));
     let made = parse(&["gen", "week.jsonl", "--to", "5"]).unwrap();
-    let Some(StoreCommand::Gen(made)) = made.command else { panic!("no gen") };
+    let Some(WakuBenchCommand::Gen(made)) = made.command else { panic!("no gen") };
     assert_eq!((made.messages, made.topics, made.to), (100_000, 1_000, Some(5)));
     assert!(messages::write(&made).unwrap_err().to_string().contains("nanoseconds"));
     assert!(parse(&["--readers", "1", "gen", "week.jsonl"]).is_err());
