@@ -1,14 +1,12 @@
 //! The values of a label and the number of live records that have them: from the sections of
 //! segments, and from the records of heads, which are in memory or were written recently.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source as _;
 use hark_archive::store::label_values::count;
 
 use crate::head::HeadView;
+use crate::merged::merged;
 use crate::segment::view::Segment;
 use crate::term::TermHasher;
 use crate::view::ShelfView;
@@ -26,24 +24,11 @@ pub(crate) fn label_values(
     let heads: Vec<HeadView> = view.heads().map(HeadView::published).collect();
     let segments = view.segments.iter().map(|segment| of_segment(segment, terms, name));
     let heads = heads.iter().map(|head| of_head(head, name));
-    let mut parts: Vec<Counted<'_>> = segments.chain(heads).collect();
-    let mut heap = BinaryHeap::new();
-    for (at, part) in parts.iter_mut().enumerate() {
-        heap.extend(part.next().map(|(value, count)| Reverse((value, at, count))));
-    }
-    let mut next = || {
-        let Reverse((value, at, count)) = heap.pop()?;
-        heap.extend(parts[at].next().map(|(value, count)| Reverse((value, at, count))));
-        Some((value, count))
-    };
-    let mut current = next();
-    while let Some((value, mut count)) = current {
-        current = next();
-        while let Some((same, more)) = current
-            && same == value
-        {
+    let parts: Vec<Counted<'_>> = segments.chain(heads).collect();
+    let mut all = merged(parts).peekable();
+    while let Some((value, mut count)) = all.next() {
+        while let Some((_, more)) = all.next_if(|(other, _)| *other == value) {
             count += more;
-            current = next();
         }
         each(value, count);
     }

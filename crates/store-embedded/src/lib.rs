@@ -19,6 +19,7 @@ mod maintenance;
 mod manifest;
 mod map;
 mod mapped;
+mod merged;
 mod open;
 mod options;
 pub mod permissions;

@@ -16,6 +16,7 @@ use super::spool::{self, Spool};
 use super::values::Value;
 use super::view::Segment;
 use crate::disk::Disk;
+use crate::merged::merged;
 use crate::term::TermHasher;
 
 /// What a merge has written.
@@ -114,19 +115,11 @@ fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
 
 /// Returns the merged entries of the id indices.
 fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u64, u32)> {
-    let next = move |at: usize, mut entry: usize| loop {
-        let (hash, row) = segments[at].file.id_entry(entry)?;
-        entry += 1;
-        if let Some(new) = kept(&rows[at], row) {
-            return Some(Reverse((hash, new, at, entry)));
-        }
-    };
-    let mut heap: BinaryHeap<_> = (0..segments.len()).filter_map(|at| next(at, 0)).collect();
-    std::iter::from_fn(move || {
-        let Reverse((hash, row, at, entry)) = heap.pop()?;
-        heap.extend(next(at, entry));
-        Some((hash, row))
-    })
+    let parts = segments.iter().zip(rows).map(|(segment, map)| {
+        let entries = (0..).map_while(|entry| segment.file.id_entry(entry));
+        entries.filter_map(|(hash, row)| Some((hash, kept(map, row)?)))
+    });
+    merged(parts.collect())
 }
 
 /// Merges the values of listed labels. Those that no remaining row has are left out.
@@ -143,18 +136,9 @@ fn values<'a>(
             postings.any(|at| kept(map, file.posting(at)).is_some())
         })
     };
-    let mut lists: Vec<_> = segments.iter().map(|segment| segment.file.values()).collect();
-    let mut heap = BinaryHeap::new();
-    for (at, list) in lists.iter_mut().enumerate() {
-        heap.extend(list.next().map(|value| Reverse((value, at))));
-    }
     let mut last = None;
-    let merged = std::iter::from_fn(move || {
-        let Reverse((value, at)) = heap.pop()?;
-        heap.extend(lists[at].next().map(|value| Reverse((value, at))));
-        Some(value)
-    });
-    merged.filter(move |&value| last.replace(value) != Some(value) && is_kept(value))
+    let all = merged(segments.iter().map(|segment| segment.file.values()).collect());
+    all.filter(move |&value| last.replace(value) != Some(value) && is_kept(value))
 }
 
 /// Merges the dictionaries and their posting lists.
