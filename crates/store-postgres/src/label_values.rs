@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use hark_codec::record::{PRIVATE_LABELS, Record};
 
 use crate::layout::StatementForm;
-use crate::retire::whole;
 use crate::session::{DatabaseSession, StatementError};
 use crate::terms::DatabaseTermHasher;
 
@@ -17,13 +16,13 @@ const RECORDS: i64 = 5_000;
 
 /// Numbers of records by value, to be added to the table.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct ValueTally {
     values: HashMap<i64, (u8, Vec<u8>, i64)>,
     /// The terms of the current record, as it may have a label more than once.
     terms: Vec<i64>,
 }
 
-impl Tally {
+impl ValueTally {
     /// Counts the values of a record's listed labels.
     pub(crate) fn add(&mut self, record: &Record<'_>, listed: &[u8], terms: &DatabaseTermHasher) {
         if listed.is_empty() {
@@ -101,12 +100,12 @@ pub(crate) fn settle(
     if is_settled(session, listed)? {
         return Ok(());
     }
-    whole(session, |session| {
+    session.whole(|session| {
         session.batch("BEGIN")?;
         let state = session.query(StatementForm::Lock, &[])?;
         let last: i64 = state.first().map_or(0, |row| row.get(0));
         session.batch("DELETE FROM label_value; DELETE FROM listed_label")?;
-        let (mut tally, mut seq) = (Tally::default(), 0_i64);
+        let (mut tally, mut seq) = (ValueTally::default(), 0_i64);
         let mut records = if listed.is_empty() { 0 } else { RECORDS };
         while records == RECORDS {
             let rows = session.query(StatementForm::News, &[&seq, &last, &RECORDS])?;

@@ -35,32 +35,17 @@ pub(crate) fn oldest_part(
 ) -> Result<Option<u64>, StatementError> {
     // These parts were left by a process that ended, or failed, before it dropped them.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
-        whole(session, |session| drop_retired(inner, session, row.get(0)))?;
+        session.whole(|session| drop_retired(inner, session, row.get(0)))?;
     }
     let spared: Vec<i32> = spared.iter().map(|kind| kind.cast_signed()).collect();
     let Some(number) = candidate(session, to, &spared)? else { return Ok(None) };
     let records = count(session, number, false)?;
-    let moved = whole(session, |session| retire(inner, session, number, (&spared, records)))?;
+    let moved = session.whole(|session| retire(inner, session, number, (&spared, records)))?;
     let Some((moved, version)) = moved else { return Ok(None) };
     inner.set_parts(Parts::read(session, version)?);
     inner.forget_known();
-    let records =
-        whole(session, |session| drop_retired(inner, session, number))?.unwrap_or(records);
+    let records = session.whole(|session| drop_retired(inner, session, number))?.unwrap_or(records);
     Ok(Some((records - moved).max(0).cast_unsigned()))
-}
-
-/// Runs `work`, which begins a transaction. Rolls the transaction back if `work` did not succeed.
-pub(crate) fn whole<T>(
-    session: &mut DatabaseSession,
-    work: impl FnOnce(&mut DatabaseSession) -> Result<Option<T>, StatementError>,
-) -> Result<Option<T>, StatementError> {
-    let done = work(session);
-    match &done {
-        Ok(Some(_)) => {}
-        Err(fault) if fault.is_away() => {}
-        _ => session.batch("ROLLBACK")?,
-    }
-    done
 }
 
 /// Returns the number of the oldest part that can be dropped as a whole.

@@ -338,6 +338,21 @@ impl DatabaseSession {
         self.wait(self.client.query(text, values))
     }
 
+    /// Runs `work`, which begins a transaction. Rolls the transaction back if `work` did not
+    /// succeed.
+    pub(crate) fn whole<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<Option<T>, StatementError>,
+    ) -> Result<Option<T>, StatementError> {
+        let done = work(self);
+        match &done {
+            Ok(Some(_)) => {}
+            Err(fault) if fault.is_away() => {}
+            _ => self.batch("ROLLBACK")?,
+        }
+        done
+    }
+
     /// Executes statements without values.
     pub(crate) fn batch(&mut self, text: &str) -> Result<(), StatementError> {
         self.wait(self.client.batch_execute(text))

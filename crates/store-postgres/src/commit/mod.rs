@@ -17,7 +17,7 @@ use hark_archive::store::NumberedRecord;
 use hark_archive::{CommitError, CommitResult, Outcome, Record, Write};
 use tokio_postgres::types::ToSql;
 
-use crate::label_values::Tally;
+use crate::label_values::ValueTally;
 use crate::layout::StatementForm;
 use crate::line::TimelinePosition;
 use crate::parts::Parts;
@@ -280,7 +280,7 @@ struct RowEncoder<'a> {
     records: CopyRows,
     tags: Vec<(i64, i32, &'a IndexKey)>,
     forbidding: ForbidColumns<'a>,
-    values: Tally,
+    values: ValueTally,
     ended: bool,
     /// Bytes encoded so far.
     bytes: usize,
@@ -302,7 +302,7 @@ impl<'a> RowEncoder<'a> {
             records: CopyRows::new(PIECE_BYTES),
             tags: Vec::with_capacity(kept.len() * 4),
             forbidding: ForbidColumns::default(),
-            values: Tally::default(),
+            values: ValueTally::default(),
             ended: false,
             bytes: 0,
         }
