@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use hark_archive::store::LogPosition;
-use hark_archive::store::MirrorLag;
+use hark_archive::store::{LogPosition, MirrorLag};
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -257,12 +256,7 @@ impl ControlConnection {
                 break Ok(());
             }
             match network {
-                // What clients of the other process publish must also go to the peers that only
-                // this process reaches.
-                Some(OpenNetwork { shelf, door }) if frame.what == PUT && !siblings.is_empty() => {
-                    put(shelf, Some(Arc::clone(door)), frame.body(), say);
-                }
-                Some(network) => self.serve(&frame, network, say),
+                Some(network) => self.serve(&frame, network, !siblings.is_empty(), say),
                 None => {
                     let _ = say.send((FAILED, self.unserved(&frame).into()));
                 }
@@ -286,15 +280,21 @@ impl ControlConnection {
         format!("this server does not serve {}; it serves {}", frame.shelf(), served.join(", "))
     }
 
+    /// Serves a request about a shelf. What clients of a sibling process publish must also go to the
+    /// peers that only this process reaches.
     fn serve(
         &self,
         frame: &ControlFrame,
         OpenNetwork { shelf, door }: &OpenNetwork,
+        of_sibling: bool,
         say: ReplySender,
     ) {
         // The sends below fail only if the connection is gone; then no answer is needed.
         let answer = match frame.what {
-            PUT => return put(shelf, None, frame.body(), say),
+            PUT => {
+                let door = of_sibling.then(|| Arc::clone(door));
+                return put(shelf, door, frame.body(), say);
+            }
             ERASE => self.erase(shelf, frame.body(), &say).map(|count| count.to_string()),
             COMPACT => match shelf.compact() {
                 Some(compact) => compact(&mut |line| {
