@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network;
 use hark_server::door::ServableNetwork;
-use hark_server::shelf;
+use hark_server::{StoreLocation, shelf};
 
 use super::{Config, nostr, waku};
 
@@ -69,6 +69,17 @@ pub struct StoreFacts<'a> {
     pub listen: Option<SocketAddr>,
     /// Whether rate limits are off.
     pub unlimited: bool,
+}
+
+impl StoreFacts<'_> {
+    /// Where the store does its work.
+    pub(super) fn store_location(&self, config: &Config) -> StoreLocation {
+        match self.database_is_near {
+            None => StoreLocation::Process,
+            Some(true) => StoreLocation::Machine(config.postgres.connections_max),
+            Some(false) => StoreLocation::Elsewhere(config.postgres.connections_max),
+        }
+    }
 }
 
 /// A network that is to be served.

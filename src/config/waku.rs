@@ -12,9 +12,7 @@ use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::retention::Retention;
 use hark_server::shelf;
-use hark_server::waku::{
-    NodeConfig, NodeService, NodeSettings, StoreLocation, can_forward, shared,
-};
+use hark_server::waku::{NodeConfig, NodeService, NodeSettings, can_forward, shared};
 
 use super::Config;
 use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
@@ -39,8 +37,8 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
     settings: settings! {
         "serve" waku.serve: "Whether there is one.";
         "rest" waku.rest: "Address and port of nwaku's REST interface; /openapi.json there describes it. Empty: none. Whoever reaches\nit may publish.";
-        "rest_allow_origin" waku.access.allow_origin: "Web pages that may ask there, as nwaku's --rest-allow-origin has them: [\"http://localhost:*\", \"app.example\"];\n\"*\" is all of them. A browser lets any page that it shows ask any address, so others are refused.";
-        "rest_hosts" waku.access.hosts: "Names that lead there, beside localhost and IP addresses, e.g. [\"waku.example\"]. A request to another name is\nrefused, as a web page may let its own name lead here. \"*\": any name.";
+        "rest_allow_origin" waku.access.web.allow_origin: "Web pages that may ask there, as nwaku's --rest-allow-origin has them: [\"http://localhost:*\", \"app.example\"];\n\"*\" is all of them. A browser lets any page that it shows ask any address, so others are refused.";
+        "rest_hosts" waku.access.web.hosts: "Names that lead there, beside localhost and IP addresses, e.g. [\"waku.example\"]. A request to another name is\nrefused, as a web page may let its own name lead here. \"*\": any name.";
         "rest_any_peer" waku.access.any_peer: "Whether peerAddr there may name any address. If not, it names configured peers or addresses of the internet.";
         "rest_admin" waku.access.admin: "Whether /admin/v1 is there: the node's peers, and connecting to others. Whoever reaches it may do so.";
         "listen" waku.listen: "Addresses for peers (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws. Empty: none.\nThe node's key, by which peers know it, is in waku.key in the archive's directory.";
@@ -227,11 +225,7 @@ impl WakuSettings {
             message_bytes_max: self.message_bytes_max,
             settings: shared(self.settings()),
             slow_question: config.log.slow_question(),
-            store_at: match at.database_is_near {
-                None => StoreLocation::Process,
-                Some(true) => StoreLocation::Machine(config.postgres.connections_max),
-                Some(false) => StoreLocation::Elsewhere(config.postgres.connections_max),
-            },
+            store_at: at.store_location(config),
         }
     }
 }

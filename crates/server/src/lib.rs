@@ -25,11 +25,14 @@ mod patience;
 mod permits;
 pub mod ranges;
 mod rate;
+mod rest;
+mod runtime;
 mod server;
 mod settings;
 pub mod shelf;
 mod slow;
 pub mod stop;
+mod turns;
 mod vital;
 pub mod waku;
 pub mod websocket;
@@ -40,9 +43,11 @@ use admin::handover::WriteLock;
 pub use admin::http::MetricsDoor;
 pub use clients::{AddressLists, Clients};
 pub use error::ServeError;
+pub use rest::WebAccess;
 pub use server::Server;
 pub use settings::{Settings, SettingsHandle};
 pub use shelf::Shelf;
+pub use turns::StoreLocation;
 pub use vital::vital;
 
 /// The control socket, by which other processes write to a running server, and takeovers.

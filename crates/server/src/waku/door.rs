@@ -27,51 +27,22 @@ use crate::door::{
 use crate::listener::Listener;
 use crate::metrics::MetricsPage;
 use crate::rate::RateBuckets;
+use crate::runtime::DoorRuntime;
 use crate::shelf::{self, Shelf, Subscribers};
 use crate::slow::SlowLog;
 use crate::stop::StopSignal;
+use crate::turns::QuestionSlots;
 use crate::vital::vital;
 use crate::words::number;
 
 /// The door of a node.
 pub(super) struct WakuDoor {
     pub(super) waku: Arc<WakuNode>,
-    runtime: NodeRuntime,
+    runtime: DoorRuntime,
     rest: Option<Arc<Listener>>,
     /// `None` once it is served.
     #[cfg(feature = "libp2p")]
     network: Mutex<Option<p2p::NetworkTask>>,
-}
-
-/// The node's own threads: a question may wait for the disk on them without delaying other doors.
-struct NodeRuntime(Option<tokio::runtime::Runtime>);
-
-impl NodeRuntime {
-    fn start() -> Result<Self, ServeError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .thread_name("hark-waku")
-            .enable_all()
-            .build()
-            .map_err(ServeError::Thread)?;
-        Ok(Self(Some(runtime)))
-    }
-
-    /// Runs `work` and returns its result. `None` if it panics.
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.0.as_ref()?.spawn(work).await.ok()
-    }
-}
-
-impl Drop for NodeRuntime {
-    fn drop(&mut self) {
-        // Without waiting: this may be a thread of another runtime.
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 /// Queues new messages for clients that poll.
@@ -104,7 +75,7 @@ impl NodeService {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [waku]");
         let rest = config.rest.map(listen).transpose()?.map(Arc::new);
-        let runtime = NodeRuntime::start()?;
+        let runtime = DoorRuntime::start("hark-waku")?;
         #[cfg(feature = "libp2p")]
         let (network, handle) = match config.p2p.clone() {
             None => (None, None),
@@ -140,7 +111,7 @@ impl NodeService {
             poll,
             metrics: metrics::NodeMetrics::new(&config.shards),
             room: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
-            turns: super::QuestionSlots::new(config.store_at),
+            turns: QuestionSlots::new(config.store_at),
             positions: Arc::default(),
             answers: Arc::new(Semaphore::new(ANSWERS_BYTES_MAX)),
             buckets: RateBuckets::default(),

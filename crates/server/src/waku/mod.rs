@@ -20,13 +20,12 @@ use crate::metrics::SearchDriver;
 use crate::rate::{RateBuckets, RateSource, RateSubject};
 use crate::shelf::{self, Shelf};
 use crate::slow::{SearchCost, SlowLog};
+use crate::turns::{QuestionSlots, StoreLocation};
 use history::{HistoryError, HistoryPage, PositionCache};
 use metrics::{MessageFate, MessageOrigin, NodeMetrics};
 use poll::PollQueues;
 pub use poll::TOPICS_MAX as SHARDS_MAX;
 pub use rest::RestAccess;
-use turns::QuestionSlots;
-pub use turns::StoreLocation;
 
 mod door;
 pub mod history;
@@ -39,7 +38,6 @@ mod prometheus;
 mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
-mod turns;
 
 /// Bytes of messages that wait to be durable, at most. Above this bound callers wait.
 const INTAKE_BYTES_MAX: usize = 64 << 20;

@@ -10,7 +10,8 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::{RestAnswer, WakuState};
+use super::WakuState;
+use crate::rest::RestAnswer;
 use crate::waku::WakuNode;
 use crate::waku::neighbours::{NoPeerAnswer, PeerConnectivity, PeerStatus};
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::RestAnswer;
+use crate::rest::RestAnswer;
 use crate::waku::WakuNode;
 use crate::waku::neighbours::PeerStatus;
 

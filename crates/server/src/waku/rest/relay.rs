@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use hark_codec::waku::{Message, Shard};
 use hark_networks::waku::json::{OwnedMessage, put_message};
 
-use super::RestAnswer;
+use crate::rest::RestAnswer;
 use crate::waku::metrics::MessageOrigin;
 use crate::waku::poll::PollTopic;
 use crate::waku::{MessageRejection, WakuNode};

@@ -8,7 +8,7 @@ use hark_codec::waku::{MessageRecord, StoreRequest, StoreResponse};
 use hark_networks::waku::json::{put_element, put_hash, put_kept, read_hash};
 use percent_encoding::percent_decode_str;
 
-use super::RestAnswer;
+use crate::rest::RestAnswer;
 use crate::waku::history::{HistoryError, HistoryPage};
 use crate::waku::neighbours::{NO_PEERS, NoPeerAnswer};
 

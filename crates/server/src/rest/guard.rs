@@ -20,44 +20,51 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::RestAnswer;
-use crate::waku::WakuNode;
+use crate::Clients;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Which web pages may use the API, and which of its functions are allowed.
+/// Which web pages may use the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RestAccess {
+pub struct WebAccess {
     /// Origins whose pages may use the API, as in nwaku's `--rest-allow-origin`:
     /// `http://localhost:*`, `app.example`, or `*` for all. `*` stands for any text, `?` for one
     /// letter or none.
     pub allow_origin: Vec<String>,
     /// Host names of this node, beside `localhost` and addresses. `*` for any name.
     pub hosts: Vec<String>,
-    /// Whether `peerAddr` may name any address, even one of this machine or of private networks.
-    pub any_peer: bool,
-    /// Whether `/admin` is available.
-    pub admin: bool,
+}
+
+/// Decides which requests reach an interface.
+pub(crate) struct RestGuard {
+    /// The addresses whose requests are answered.
+    pub(crate) clients: Clients,
+    /// Which web pages may use the interface.
+    pub(crate) access: WebAccess,
+    /// The section of the configuration that has `rest_hosts` for it.
+    pub(crate) section: &'static str,
+    /// The types that a body may have. A web page cannot send them elsewhere without asking first.
+    pub(crate) body_types: &'static [&'static str],
 }
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RestClientAddress(pub(super) IpAddr);
+pub(crate) struct RestClientAddress(pub(crate) IpAddr);
 
 /// Passes a request to its handler, or refuses it.
-pub(super) async fn guard(
-    State(waku): State<Arc<WakuNode>>,
+pub(crate) async fn guard(
+    State(guard): State<Arc<RestGuard>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<IpAddr>().copied();
     let peer = peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-    let Some(client) = waku.clients.client(peer, request.headers()) else {
+    let Some(client) = guard.clients.client(peer, request.headers()) else {
         let words = "blocked: this node does not serve your address\n";
         return RestAnswer::words(StatusCode::FORBIDDEN, words).into_response();
     };
     request.extensions_mut().insert(RestClientAddress(client));
-    let access = &waku.config.access;
-    let page = match access.check(request.method(), request.uri(), request.headers()) {
+    let page = match guard.check(request.method(), request.uri(), request.headers()) {
         Ok(page) => page,
         Err(refused) => return refused.into_response(),
     };
@@ -80,7 +87,7 @@ pub(super) async fn guard(
     answer
 }
 
-impl RestAccess {
+impl RestGuard {
     /// Checks whether a request may pass. Returns the origin whose pages may read the answer.
     fn check(
         &self,
@@ -89,31 +96,37 @@ impl RestAccess {
         headers: &HeaderMap,
     ) -> Result<Option<HeaderValue>, RestAnswer> {
         let forbidden = |words: &str| RestAnswer::words(StatusCode::FORBIDDEN, words);
+        let access = &self.access;
         let named = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or_default());
-        if !named.chain(uri.authority().map(Authority::as_str)).all(|host| self.is_own(host)) {
-            return Err(forbidden(
-                "Host not allowed: use the address of this node, or set [waku] rest_hosts to the \
+        if !named.chain(uri.authority().map(Authority::as_str)).all(|host| access.is_own(host)) {
+            return Err(forbidden(&format!(
+                "Host not allowed: use the address of this node, or set [{}] rest_hosts to the \
                  names under which it is reached\n",
-            ));
+                self.section
+            )));
         }
-        let page = self.page(headers)?;
-        if page.is_none() && self.is_of_page(headers) {
+        let page = access.page(headers)?;
+        if page.is_none() && access.is_of_page(headers) {
             return Err(forbidden(NOT_ALLOWED));
         }
         if [Method::POST, Method::DELETE].contains(method) {
-            let json = |value: &HeaderValue| {
+            let expected = |value: &HeaderValue| {
                 let value = value.to_str().unwrap_or_default();
                 let essence = value.split(';').next().unwrap_or_default().trim();
-                essence.eq_ignore_ascii_case("application/json")
+                self.body_types.iter().any(|known| essence.eq_ignore_ascii_case(known))
             };
             // Browsers always send a type if there is a body.
-            if !headers.get_all(CONTENT_TYPE).iter().all(json) {
-                return Err(RestAnswer::refused("Wrong Content-Type, expected application/json\n"));
+            if !headers.get_all(CONTENT_TYPE).iter().all(expected) {
+                let types = self.body_types.join(" or ");
+                let words = format!("Wrong Content-Type, expected {types}\n");
+                return Err(RestAnswer::refused(words));
             }
         }
         Ok(page)
     }
+}
 
+impl WebAccess {
     /// The origin that a request names, if any. Fails if that origin is not allowed.
     fn page(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, RestAnswer> {
         let mut origins = headers.get_all(ORIGIN).iter();
@@ -207,17 +220,18 @@ mod tests {
 
     use super::*;
 
-    fn access(allow_origin: &[&str], hosts: &[&str]) -> RestAccess {
+    fn access(allow_origin: &[&str], hosts: &[&str]) -> RestGuard {
         let own = |list: &[&str]| list.iter().map(|&text| text.into()).collect();
-        RestAccess { allow_origin: own(allow_origin), hosts: own(hosts), ..RestAccess::default() }
+        RestGuard {
+            clients: Clients::default(),
+            access: WebAccess { allow_origin: own(allow_origin), hosts: own(hosts) },
+            section: "waku",
+            body_types: &["application/json"],
+        }
     }
 
     /// The status for a request with these headers, and the origin that may read the answer.
-    fn passes(
-        access: &RestAccess,
-        method: &Method,
-        said: &[(&str, &str)],
-    ) -> (u16, Option<String>) {
+    fn passes(access: &RestGuard, method: &Method, said: &[(&str, &str)]) -> (u16, Option<String>) {
         let mut headers = HeaderMap::new();
         for (name, value) in said {
             let name: HeaderName = name.parse().unwrap();
