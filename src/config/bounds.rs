@@ -141,6 +141,16 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             ("part_days", 1, DAYS),
         ],
     ),
+    (
+        "whisper",
+        &[
+            ("envelope_bytes_max", 1, MESSAGE),
+            ("queries", 0, ANY),
+            ("query_rows_max", 1, ANY),
+            ("retention_days", 0, DAYS),
+            ("part_days", 1, DAYS),
+        ],
+    ),
     ("log", &[("slow_question_ms", 0, MILLISECONDS)]),
 ];
 
@@ -200,9 +210,9 @@ mod tests {
                 }
             }
         }
-        // `queries` is a rate outside of the section `rates`.
+        // `queries` of two sections is a rate outside of the section `rates`.
         let ranges: usize = RANGES.iter().map(|(_, ranges)| ranges.len()).sum();
-        assert_eq!(found + 1, ranges, "a range without a setting");
+        assert_eq!(found + 2, ranges, "a range without a setting");
     }
 
     /// Returns the faults of the defaults with one setting changed to `number`.

@@ -10,6 +10,7 @@ mod policy;
 mod settings;
 mod typed;
 mod waku;
+mod whisper;
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,6 +28,7 @@ pub use networks::{
 };
 pub(crate) use networks::{serve_these, setup, setups};
 use waku::WakuSettings;
+use whisper::WhisperSettings;
 
 /// Checked settings.
 #[derive(Clone, Debug)]
@@ -58,6 +60,7 @@ pub struct Config {
     retention_every: IntervalSeconds,
     pub(crate) mirror: MirrorSettings,
     pub(crate) waku: WakuSettings,
+    pub(crate) whisper: WhisperSettings,
     pub(crate) log: LogSettings,
 }
 
@@ -151,6 +154,7 @@ impl Default for Config {
                 queue_bytes_max: hark_archive::mirror::MirrorOptions::default().queue_bytes_max,
             },
             waku: WakuSettings::default(),
+            whisper: WhisperSettings::default(),
             log: LogSettings {
                 level: "info".into(),
                 format: LogFormat::Text,

@@ -11,10 +11,10 @@ use hark_networks::Network;
 use hark_server::door::ServableNetwork;
 use hark_server::{StoreLocation, shelf};
 
-use super::{Config, nostr, waku};
+use super::{Config, nostr, waku, whisper};
 
 /// All networks, in the order in which they are served. The first is the default.
-pub static NETWORKS: &[NetworkSetup] = &[nostr::SETUP, waku::SETUP];
+pub static NETWORKS: &[NetworkSetup] = &[nostr::SETUP, waku::SETUP, whisper::SETUP];
 
 /// The networks that this process knows; [`NETWORKS`] if unset.
 static KNOWN: OnceLock<&'static [NetworkSetup]> = OnceLock::new();

@@ -217,6 +217,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         },
     },
     super::waku::SECTION,
+    super::whisper::SECTION,
     SettingsSection {
         name: "log",
         doc: "Logs go to stderr.",
@@ -234,11 +235,15 @@ const LIVE: [&str; 3] = ["limits", "rates", "policy"];
 const NOT_LIVE: [&str; 1] = ["intake_bytes_max"];
 
 /// Settings of other sections that are read again while the server runs.
-const LIVE_TOO: [(&str, &str); 4] = [
+const LIVE_TOO: [(&str, &str); 8] = [
     ("waku", "protected_shards"),
     ("waku", "window_s"),
     ("waku", "queries"),
     ("waku", "query_rows_max"),
+    ("whisper", "pow_min"),
+    ("whisper", "envelope_bytes_max"),
+    ("whisper", "queries"),
+    ("whisper", "query_rows_max"),
 ];
 
 /// Whether a change of the setting takes effect without a restart.
@@ -258,6 +263,7 @@ fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
         // A value typed for the wrong setting may be an address with a password.
         TypedValue::Text(text) | TypedValue::Bare(text) => format!("{:?}", shown(text)),
         TypedValue::Whole(number) => number.to_string(),
+        TypedValue::Fraction(number) => number.to_string(),
         TypedValue::Switch(switch) => switch.to_string(),
         TypedValue::List(_) => "a list".into(),
         TypedValue::Table(_) => "a table".into(),
@@ -342,6 +348,23 @@ impl SettingType for bool {
 }
 
 /// 0 stands for none.
+impl SettingType for f64 {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let number = match value {
+            TypedValue::Fraction(number) => Some(*number),
+            TypedValue::Whole(number) => Some(*number as Self),
+            TypedValue::Bare(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|number: &Self| number.is_finite() && *number >= 0.0);
+        number.map_or_else(|| wanted("a number that is not negative", value), Ok)
+    }
+
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
 impl SettingType for Option<u64> {
     fn read(value: &TypedValue) -> Result<Self, String> {
         Ok(Some(u64::read(value)?).filter(|number| *number > 0))

@@ -26,12 +26,13 @@ impl fmt::Display for ValueOrigin {
 }
 
 /// A value as typed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TypedValue {
     Text(String),
     /// Text from the environment, which has no other type.
     Bare(String),
     Whole(i64),
+    Fraction(f64),
     Switch(bool),
     List(Vec<TypedValue>),
     /// One of an array of tables, with the line of each key.
@@ -168,7 +169,9 @@ fn convert(value: &DeValue<'_>, line_of: &dyn Fn(usize) -> usize) -> TypedValue 
         DeValue::Array(list) => {
             TypedValue::List(list.iter().map(|value| convert(value.get_ref(), line_of)).collect())
         }
-        DeValue::Float(_) => TypedValue::Other("a fraction"),
+        DeValue::Float(number) => {
+            number.as_str().parse().map_or(TypedValue::Other("a fraction"), TypedValue::Fraction)
+        }
         DeValue::Datetime(_) => TypedValue::Other("a date"),
         DeValue::Table(table) => TypedValue::Table(
             table

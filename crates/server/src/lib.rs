@@ -36,6 +36,7 @@ mod turns;
 mod vital;
 pub mod waku;
 pub mod websocket;
+pub mod whisper;
 pub mod words;
 
 pub use address::Proxies;

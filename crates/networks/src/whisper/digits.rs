@@ -3,14 +3,14 @@
 use hark_codec::hex;
 
 /// Appends bytes as a JSON string.
-pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\"0x");
     hex::encode_into(bytes, out);
     out.push(b'"');
 }
 
 /// The digits of bytes, with 0x.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     let mut digits = b"0x".to_vec();
     hex::encode_into(bytes, &mut digits);
     String::from_utf8_lossy(&digits).into_owned()
@@ -18,7 +18,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
 
 /// Reads bytes into `out`, which is cleared first: digits of either case, with or without 0x.
 /// Returns false if there is anything else.
-pub(super) fn read(text: &str, out: &mut Vec<u8>) -> bool {
+pub fn read(text: &str, out: &mut Vec<u8>) -> bool {
     out.clear();
     let digits = text.strip_prefix("0x").unwrap_or(text);
     hex::decode_into(digits.as_bytes(), out)
@@ -26,7 +26,7 @@ pub(super) fn read(text: &str, out: &mut Vec<u8>) -> bool {
 }
 
 /// Reads `N` bytes.
-pub(super) fn read_array<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub fn read_array<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut out = Vec::with_capacity(N);
     if read(text, &mut out) { out.try_into().ok() } else { None }
 }

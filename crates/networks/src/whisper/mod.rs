@@ -6,7 +6,7 @@ use hark_codec::whisper::record::TOPIC;
 use crate::{Filters, LineFormat, Network, RecordProperties};
 
 pub mod admit;
-mod digits;
+pub mod digits;
 mod filters;
 mod lines;
 pub mod topics;

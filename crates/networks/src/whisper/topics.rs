@@ -24,6 +24,11 @@ impl KnownTopics {
         is_new
     }
 
+    /// Whether the topic is known.
+    pub fn has(&self, topic: Topic) -> bool {
+        self.known.contains(&topic)
+    }
+
     /// Number of topics.
     pub fn len(&self) -> usize {
         self.list.len()

@@ -1,0 +1,131 @@
+//! The mail server's door: opened with its shelf, served until the end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use hark_archive::writer;
+use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
+
+use super::metrics::{EnvelopeFate, MailMetrics, RequestFate};
+use super::{
+    INTAKE_BYTES_MAX, INTAKE_MAX, MailServer, MailService, PAGES_BYTES_MAX, TopicIndex, prometheus,
+    rest,
+};
+use crate::ServeError;
+use crate::admin::http::Operators;
+use crate::door::{
+    self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, ServableNetwork, StatusRow,
+};
+use crate::listener::Listener;
+use crate::metrics::MetricsPage;
+use crate::rate::RateBuckets;
+use crate::runtime::DoorRuntime;
+use crate::shelf::{self, Shelf, Subscribers};
+use crate::slow::SlowLog;
+use crate::stop::StopSignal;
+use crate::turns::QuestionSlots;
+use crate::vital::vital;
+use crate::words::number;
+
+/// The door of a mail server.
+struct MailDoor {
+    mail: Arc<MailServer>,
+    runtime: DoorRuntime,
+    rest: Option<Arc<Listener>>,
+}
+
+impl ServableNetwork for MailService {
+    fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
+        Box::pin(async move {
+            let door = self.open_in(host)?;
+            Ok(OpenNetwork { shelf: Arc::clone(&door.mail.shelf), door: Arc::new(door) })
+        })
+    }
+}
+
+impl MailService {
+    fn open_in(self, host: &mut Host<'_>) -> Result<MailDoor, ServeError> {
+        let Self { config, shelf } = self;
+        let listen = |addr| host.listen(addr, "`rest` in [whisper]");
+        let rest = config.rest.map(listen).transpose()?.map(Arc::new);
+        let runtime = DoorRuntime::start("hark-whisper")?;
+        let topics = Arc::new(TopicIndex::default());
+        // More than there can be envelopes, as retention writes too.
+        let writer = writer::WriterOptions { queue_max: INTAKE_MAX + 64, ..shelf.writer };
+        let subscribers: Arc<dyn Subscribers> = Arc::clone(&topics) as _;
+        let shelf = Shelf::open(shelf::ShelfOptions { writer, ..shelf }, subscribers);
+        // New envelopes add their topics from here on, so none is missed.
+        topics.fill(&**shelf.store()).map_err(|error| ServeError::Door(error.into()))?;
+        let mail = Arc::new(MailServer {
+            slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
+            shelf,
+            topics,
+            metrics: MailMetrics::default(),
+            intake: Arc::new(Semaphore::new(INTAKE_BYTES_MAX)),
+            slots: QuestionSlots::new(config.store_at),
+            pages: Arc::new(Semaphore::new(PAGES_BYTES_MAX)),
+            buckets: RateBuckets::default(),
+            clients: host.clients.clone(),
+            config,
+        });
+        Ok(MailDoor { mail, runtime, rest })
+    }
+}
+
+impl Door for MailDoor {
+    fn addresses(&self) -> Vec<DoorAddress> {
+        let rest = self.rest.iter().map(|rest| format!("http://{}", rest.addr()));
+        rest.map(|at| DoorAddress { what: "whisper rest on", at }).collect()
+    }
+
+    /// The socket of REST.
+    fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
+        self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
+    }
+
+    fn metrics(&self, page: &mut MetricsPage) {
+        prometheus::write(page, &self.mail);
+    }
+
+    fn stats(&self) -> (Map<String, Value>, Vec<StatusRow>) {
+        let metrics = &self.mail.metrics;
+        let (envelopes, requests) = (&metrics.envelopes, &metrics.requests);
+        let archived = [EnvelopeFate::Stored, EnvelopeFate::Duplicate];
+        let answered = |fate| fate == RequestFate::Answered;
+        let row = |what, done, not| (what, number(done), format!("{} refused", number(not)));
+        let rows = vec![
+            row(
+                "envelopes taken",
+                envelopes.sum(|fate| archived.contains(&fate)),
+                envelopes.sum(|fate| !archived.contains(&fate)),
+            ),
+            row("requests answered", requests.sum(answered), requests.sum(|it| !answered(it))),
+            ("topics", number(self.mail.topics.len() as u64), String::new()),
+        ];
+        let fields = [
+            ("envelopes", envelopes.nested()),
+            ("requests", requests.nested()),
+            ("topics", json!(self.mail.topics.len())),
+        ];
+        (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
+    }
+
+    fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
+        Box::pin(async move {
+            let serving = serve(self.rest.clone(), Arc::clone(&self.mail), stop);
+            self.runtime.run(vital("the Whisper mail server", serving)).await;
+        })
+    }
+
+    fn close(&self) {
+        self.mail.slow.close();
+    }
+}
+
+async fn serve(rest: Option<Arc<Listener>>, mail: Arc<MailServer>, stop: StopSignal) {
+    if let Some(listener) = rest {
+        rest::serve(listener, stop, mail).await;
+    }
+}

@@ -1,0 +1,310 @@
+//! The Whisper mail server: envelopes in, history out, by REST and by devp2p (EIP-627, 6/WAKU1,
+//! 8/WAKU-MAIL).
+//!
+//! `hark_networks::whisper::admit` decides which envelopes are accepted, [`history`] answers
+//! requests. `rest` is the HTTP interface, which has no equal in other mail servers: it makes history
+//! available to programs that do not speak devp2p.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, Guard};
+use hark_archive::limits::Rate;
+use hark_archive::{CommitError, Outcome, Write, writer};
+use hark_codec::whisper::record::encode;
+use hark_codec::whisper::{Envelope, EnvelopeError, HistoryRequest};
+use hark_networks::whisper::admit::{EnvelopeBounds, EnvelopeRefusal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::metrics::SearchDriver;
+use crate::rate::{RateBuckets, RateSource, RateSubject};
+use crate::shelf::{self, Shelf};
+use crate::slow::{SearchCost, SlowLog};
+use crate::turns::{QuestionSlots, StoreLocation};
+use crate::{Clients, WebAccess};
+use history::{EnvelopePage, EnvelopeQuestion, MailError, PageBounds};
+use metrics::{EnvelopeFate, MailMetrics, MailSource, RequestFate};
+use topics::TopicIndex;
+
+mod door;
+pub mod history;
+pub mod metrics;
+mod prometheus;
+mod rest;
+pub mod topics;
+
+/// Bytes of envelopes that wait to be durable, at most. Above this bound senders wait.
+const INTAKE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that an envelope counts for at least, so that no more envelopes wait than the writer's
+/// queue holds.
+const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
+/// Envelopes that wait to be durable, at most.
+const INTAKE_MAX: usize = 16_384;
+
+/// Bytes of a page's envelopes, unless one is longer.
+const PAGE_BYTES_MAX: usize = 256 << 10;
+/// Maximum bytes of pages that clients have not read yet, together.
+const PAGES_BYTES_MAX: usize = 256 << 20;
+
+/// Rows that a search may visit on an async worker thread, which other tasks share.
+const ROWS_AT_ONCE: u64 = 20_000;
+
+/// A mail server to be served.
+pub struct MailService {
+    /// How it is served.
+    pub config: MailConfig,
+    /// The options of its store.
+    pub shelf: shelf::ShelfOptions,
+}
+
+/// What can change while a mail server runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MailSettings {
+    /// Which envelopes are accepted.
+    pub bounds: EnvelopeBounds,
+    /// Requests allowed per client. `None` is unlimited.
+    pub requests: Option<Rate>,
+    /// Rows that a request may visit.
+    pub query_rows_max: u64,
+}
+
+impl Default for MailSettings {
+    fn default() -> Self {
+        Self { bounds: EnvelopeBounds::default(), requests: None, query_rows_max: 5_000_000 }
+    }
+}
+
+/// The current settings. Any holder of this handle can replace them while the mail server runs.
+pub type SharedMailSettings = Arc<ArcSwap<MailSettings>>;
+
+/// Makes a shared handle that holds these settings.
+pub fn shared(settings: MailSettings) -> SharedMailSettings {
+    Arc::new(ArcSwap::from_pointee(settings))
+}
+
+/// How a mail server is served.
+#[derive(Clone, Debug)]
+pub struct MailConfig {
+    /// Address of the REST interface. `None` disables it.
+    pub rest: Option<SocketAddr>,
+    /// Which web pages may use the REST interface.
+    pub access: WebAccess,
+    /// What can change while the mail server runs.
+    pub settings: SharedMailSettings,
+    /// Requests slower than this are logged. `None` disables the log.
+    pub slow_question: Option<Duration>,
+    /// Where the store does its work.
+    pub store_at: StoreLocation,
+    /// The name of the store in metrics: `embedded` or `postgres`.
+    pub database: &'static str,
+}
+
+impl Default for MailConfig {
+    /// Without any interface, on an archive in files.
+    fn default() -> Self {
+        Self {
+            rest: None,
+            access: WebAccess::default(),
+            settings: SharedMailSettings::default(),
+            slow_question: Some(Duration::from_secs(1)),
+            store_at: StoreLocation::Process,
+            database: "embedded",
+        }
+    }
+}
+
+/// The state that all interfaces share.
+pub(crate) struct MailServer {
+    shelf: Arc<Shelf>,
+    topics: Arc<TopicIndex>,
+    pub(crate) metrics: MailMetrics,
+    slow: SlowLog,
+    /// Permits, in bytes, for envelopes that wait to be durable.
+    intake: Arc<Semaphore>,
+    slots: QuestionSlots,
+    /// Permits, in bytes, for pages that are being sent.
+    pages: Arc<Semaphore>,
+    buckets: RateBuckets,
+    clients: Clients,
+    config: MailConfig,
+}
+
+/// A page, and the memory permit for it.
+pub(crate) struct PermittedEnvelopes {
+    pub(crate) page: EnvelopePage,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The result for an envelope that was accepted: it is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Archived {
+    /// The envelope is new.
+    Stored,
+    /// The envelope was stored before.
+    Duplicate,
+}
+
+/// Why an envelope was not stored.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum EnvelopeRejection {
+    /// It is no envelope.
+    #[error(transparent)]
+    Malformed(#[from] EnvelopeError),
+    /// It is not admissible.
+    #[error(transparent)]
+    Refused(#[from] EnvelopeRefusal),
+    /// The archive failed to commit it.
+    #[error("the envelope was not stored: {0}")]
+    Store(Arc<CommitError>),
+    /// The server is shutting down.
+    #[error("the envelope was not stored: the server is going down")]
+    Down,
+}
+
+/// An envelope on its way to the disk.
+pub(crate) struct PendingEnvelope {
+    from: MailSource,
+    bytes: u64,
+    began: Instant,
+    done: oneshot::Receiver<Result<Outcome, Arc<CommitError>>>,
+}
+
+impl MailServer {
+    /// The settings in force now.
+    pub(crate) fn settings(&self) -> Guard<Arc<MailSettings>> {
+        self.config.settings.load()
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn now_s(&self) -> u64 {
+        self.shelf.clock().now_s()
+    }
+
+    fn count(&self, from: MailSource, fate: EnvelopeFate) {
+        self.metrics.envelopes.of(from).of(fate).add(1);
+    }
+
+    /// Counts a request.
+    pub(crate) fn count_request(&self, from: MailSource, fate: RequestFate) {
+        self.metrics.requests.of(from).of(fate).add(1);
+    }
+
+    /// Checks an envelope and begins to store it. [`MailServer::settle`] waits until it is durable;
+    /// whoever has several envelopes begins with all of them first. Waits while too many bytes of
+    /// envelopes are on their way.
+    pub(crate) async fn submit(
+        &self,
+        from: MailSource,
+        rlp: &[u8],
+    ) -> Result<PendingEnvelope, EnvelopeRejection> {
+        let began = Instant::now();
+        let envelope =
+            Envelope::parse(rlp).inspect_err(|_| self.count(from, EnvelopeFate::Malformed))?;
+        self.settings()
+            .bounds
+            .admit(&envelope, self.now_s())
+            .inspect_err(|refusal| self.count(from, (*refusal).into()))?;
+        let mut record = Vec::new();
+        encode(&envelope, &envelope.hash(), &mut record);
+        let share = record.len().clamp(INTAKE_BYTES_MIN, INTAKE_BYTES_MAX) as u32;
+        let room = Arc::clone(&self.intake).acquire_many_owned(share).await;
+        let room = room.map_err(|_| EnvelopeRejection::Down)?;
+        let (send, done) = oneshot::channel();
+        let callback: writer::WriteCallback = Box::new(move |outcome| {
+            drop(room);
+            // The receiver may be dropped.
+            let _ = send.send(outcome);
+        });
+        self.shelf
+            .writer()
+            .try_submit(Write::Put(record.into()), callback)
+            .map_err(|_| EnvelopeRejection::Down)?;
+        Ok(PendingEnvelope { from, bytes: rlp.len() as u64, began, done })
+    }
+
+    /// Waits until an envelope is durable.
+    pub(crate) async fn settle(
+        &self,
+        pending: PendingEnvelope,
+    ) -> Result<Archived, EnvelopeRejection> {
+        let PendingEnvelope { from, bytes, began, done } = pending;
+        let archived = match done.await {
+            Ok(Ok(Outcome::Duplicate)) => Ok(Archived::Duplicate),
+            Ok(Ok(_)) => Ok(Archived::Stored),
+            Ok(Err(error)) => Err(EnvelopeRejection::Store(error)),
+            Err(_) => Err(EnvelopeRejection::Down),
+        };
+        let fate = match archived {
+            Ok(Archived::Stored) => {
+                self.metrics.insert.note(began.elapsed());
+                self.metrics.stored_bytes.add(bytes);
+                EnvelopeFate::Stored
+            }
+            Ok(Archived::Duplicate) => EnvelopeFate::Duplicate,
+            Err(_) => EnvelopeFate::Failed,
+        };
+        self.count(from, fate);
+        archived
+    }
+
+    /// Takes one request from what a client may send.
+    pub(crate) fn allow(&self, from: RateSource) -> Result<(), MailError> {
+        let Some(rate) = self.settings().requests else { return Ok(()) };
+        let taken = self.buckets.take(RateSubject::Questions(from), rate);
+        taken.map_err(|_| MailError::TooMany)
+    }
+
+    /// The question of a request. A request without a limit gets one of `limit_default`.
+    pub(crate) fn question(
+        &self,
+        request: &HistoryRequest<'_>,
+        limit_default: usize,
+    ) -> EnvelopeQuestion {
+        EnvelopeQuestion::new(request, &self.topics, self.now_s(), limit_default)
+    }
+
+    /// Returns the next page of a question: at most [`PAGE_BYTES_MAX`], or one envelope.
+    pub(crate) async fn page(
+        &self,
+        from: MailSource,
+        question: &EnvelopeQuestion,
+    ) -> Result<PermittedEnvelopes, MailError> {
+        let room = Arc::clone(&self.pages).try_acquire_many_owned(PAGE_BYTES_MAX as u32);
+        let room = room.map_err(|_| MailError::Busy)?;
+        let began = Instant::now();
+        let page = self.find(question).await;
+        let time = began.elapsed();
+        self.metrics.page.note(time);
+        if self.slow.is_slow(time) {
+            let (rows, plan) = match &page {
+                Ok(page) => (page.rows, SearchDriver::from(page.driver)),
+                // The search ended at the bound of rows.
+                Err(_) => (self.settings().query_rows_max, SearchDriver::from(None)),
+            };
+            let spent = SearchCost { time, waited: Duration::ZERO, rows, plan };
+            let limit = question.query.limit;
+            self.slow.note("MAIL", &spent, std::iter::once((&question.query, limit)));
+        }
+        let page = page?;
+        self.metrics.sent.of(from).add(page.len() as u64);
+        self.metrics.sent_bytes.of(from).add(page.rlp().len() as u64);
+        Ok(PermittedEnvelopes { page, _room: room })
+    }
+
+    async fn find(&self, question: &EnvelopeQuestion) -> Result<EnvelopePage, MailError> {
+        let rows = self.settings().query_rows_max;
+        let bounds = PageBounds { envelopes: usize::MAX, bytes: PAGE_BYTES_MAX, rows };
+        if self.config.store_at == StoreLocation::Process {
+            // Switching threads would take longer than nearly every search.
+            let few = PageBounds { rows: rows.min(ROWS_AT_ONCE), ..bounds };
+            let page = history::page(&**self.shelf.store(), question, &few);
+            if few.rows == rows || page != Err(MailError::TooDear) {
+                return page;
+            }
+        }
+        let (store, question) = (Arc::clone(self.shelf.store()), question.clone());
+        let page = self.slots.run(move || history::page(&*store, &question, &bounds)).await;
+        page.unwrap_or(Err(MailError::Down))
+    }
+}

@@ -1,0 +1,77 @@
+//! The mail server's part of the page for Prometheus: under status-go's names what they have names
+//! for, the rest under Hark's.
+
+use super::MailServer;
+use super::metrics::{EnvelopeFate, RequestFate};
+use crate::metrics::MetricsPage;
+
+/// Writes the mail server's metrics.
+pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
+    let metrics = &mail.metrics;
+    let database = mail.config.database;
+    let labels = format!("db=\"{database}\"");
+    let fates = |fate: EnvelopeFate| metrics.envelopes.sum(|it| it == fate);
+    let all = metrics.envelopes.sum(|_| true);
+    page.head("mailserver_envelopes_total", "counter", "Envelopes that came in.");
+    page.line("mailserver_envelopes_total", "", all);
+    page.head("mailserver_archived_envelopes_total", "counter", "Envelopes stored.");
+    let stored = fates(EnvelopeFate::Stored);
+    page.line("mailserver_archived_envelopes_total", &labels, stored);
+    // status-go spells it so.
+    let failures = "mailserver_archived_envelopes_falures_total";
+    page.head(failures, "counter", "Envelopes that the archive failed to store.");
+    page.line(failures, &labels, fates(EnvelopeFate::Failed));
+    let bytes = "mailserver_archived_envelopes_bytes_total";
+    page.counter(bytes, "Bytes of the envelopes stored.", &metrics.stored_bytes);
+    page.counters_nested(
+        "hark_whisper_envelopes_total",
+        "Envelopes that came in, by their way in and what was done with them.",
+        ["source", "result"],
+        &metrics.envelopes,
+    );
+    page.histogram(
+        "hark_whisper_insert_duration_seconds",
+        "Time from an envelope's arrival until it was durable.",
+        &metrics.insert,
+    );
+    page.head("mailserver_delivery_attempts_total", "counter", "Requests for history.");
+    page.line("mailserver_delivery_attempts_total", "", metrics.requests.sum(|_| true));
+    let failures = "mailserver_delivery_failures_total";
+    page.head(failures, "counter", "Requests for history that were not answered, by reason.");
+    for (name, fate) in [
+        ("validation", RequestFate::Refused),
+        ("rate_limit", RequestFate::TooMany),
+        ("archive", RequestFate::Failed),
+    ] {
+        let count = metrics.requests.sum(|it| it == fate);
+        page.line(failures, &format!("type=\"{name}\""), count);
+    }
+    page.counters_nested(
+        "hark_whisper_requests_total",
+        "Requests for history, by their way in and what became of them.",
+        ["source", "result"],
+        &metrics.requests,
+    );
+    page.histogram(
+        "mailserver_delivery_duration_seconds",
+        "Time to find a page of envelopes for an answer.",
+        &metrics.page,
+    );
+    page.counters(
+        "hark_whisper_sent_envelopes_total",
+        "Envelopes sent in answers.",
+        "source",
+        &metrics.sent,
+    );
+    page.counters(
+        "hark_whisper_sent_bytes_total",
+        "Bytes of the envelopes sent in answers.",
+        "source",
+        &metrics.sent_bytes,
+    );
+    page.gauge(
+        "hark_whisper_topics",
+        "Topics known, for questions by bloom filter.",
+        mail.topics.len(),
+    );
+}

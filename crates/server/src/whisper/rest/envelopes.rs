@@ -1,0 +1,78 @@
+//! `POST /whisper/envelopes`: an envelope, or a list of envelopes, as RLP.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use hark_codec::crypto::keccak256;
+use hark_codec::hex;
+use hark_codec::whisper::rlp::{RlpError, RlpItems};
+use serde_json::json;
+
+use super::{MailState, is_json};
+use crate::rest::RestAnswer;
+use crate::whisper::metrics::MailSource;
+use crate::whisper::{Archived, EnvelopeRejection, MailServer};
+
+/// Stores envelopes. The answer says what became of them, once those that were accepted are durable.
+pub(super) async fn publish(State(rest): MailState, request: Request) -> RestAnswer {
+    if is_json(&request) {
+        return RestAnswer::refused("envelopes are sent as RLP, application/octet-stream\n");
+    }
+    let body = match rest.body(request).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    match split(&body.bytes) {
+        Ok(envelopes) => store(&rest.mail, &envelopes).await,
+        Err(error) => {
+            let words = format!("this is neither an envelope nor a list of envelopes: {error}\n");
+            RestAnswer::refused(words)
+        }
+    }
+}
+
+/// Returns the RLP of each envelope. An envelope is a list itself, whose first item is not.
+fn split(body: &[u8]) -> Result<Vec<&[u8]>, RlpError> {
+    let mut items = RlpItems::of_list(body)?;
+    if !items.next_is_list() && !items.is_empty() {
+        return Ok(vec![body]);
+    }
+    let mut envelopes = Vec::new();
+    while !items.is_empty() {
+        let before = items.rest();
+        items.list()?;
+        envelopes.push(&before[..before.len() - items.rest().len()]);
+    }
+    Ok(envelopes)
+}
+
+async fn store(mail: &MailServer, envelopes: &[&[u8]]) -> RestAnswer {
+    let mut pending = Vec::with_capacity(envelopes.len());
+    for rlp in envelopes {
+        pending.push(mail.submit(MailSource::Rest, rlp).await);
+    }
+    let (mut stored, mut duplicates, mut refused, mut failed) = (0, 0, Vec::new(), false);
+    for (at, pending) in pending.into_iter().enumerate() {
+        let archived = match pending {
+            Ok(pending) => mail.settle(pending).await,
+            Err(rejection) => Err(rejection),
+        };
+        match archived {
+            Ok(Archived::Stored) => stored += 1,
+            Ok(Archived::Duplicate) => duplicates += 1,
+            Err(rejection) => {
+                failed |=
+                    matches!(rejection, EnvelopeRejection::Store(_) | EnvelopeRejection::Down);
+                let hash = hex::encode_32(&keccak256(envelopes[at]));
+                let hash = format!("0x{}", String::from_utf8_lossy(&hash));
+                refused.push(json!({ "at": at, "hash": hash, "reason": rejection.to_string() }));
+            }
+        }
+    }
+    let status = match (failed, stored + duplicates, refused.len()) {
+        (true, ..) => StatusCode::SERVICE_UNAVAILABLE,
+        (_, 0, 1..) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    };
+    let answer = json!({ "stored": stored, "duplicates": duplicates, "refused": refused });
+    RestAnswer { status, ..RestAnswer::json(answer.to_string()) }
+}

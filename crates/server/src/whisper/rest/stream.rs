@@ -1,0 +1,171 @@
+//! An answer that is made page by page, as fast as its client reads it.
+//!
+//! As RLP it is a sequence of frames; each is a length in four bytes, big endian, and so many bytes:
+//!
+//! | length | content |
+//! |---|---|
+//! | n > 0 | an envelope |
+//! | 0 | the end: what follows is the [`Completion`] of 8/WAKU-MAIL, up to the end of the body |
+//!
+//! As JSON it is `{"envelopes": [...], "cursor": "0x..."}`, each envelope as in exports.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use hark_codec::record::{Id, Record};
+use hark_codec::whisper::record::encode;
+use hark_codec::whisper::{Completion, Envelope, HistoryCursor};
+use hark_networks::Network as _;
+use hark_networks::whisper::{Whisper, digits};
+
+use crate::whisper::history::{EnvelopeQuestion, MailError};
+use crate::whisper::metrics::{MailSource, RequestFate};
+use crate::whisper::{MailServer, PermittedEnvelopes};
+
+/// How envelopes are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerFormat {
+    /// Frames of RLP.
+    Rlp,
+    /// JSON.
+    Json,
+}
+
+/// An answer under way.
+pub(super) struct HistoryStream {
+    mail: Arc<MailServer>,
+    question: EnvelopeQuestion,
+    /// The hash of the request.
+    request: Id,
+    format: AnswerFormat,
+    /// Position of the last envelope.
+    last: Option<HistoryCursor>,
+    began: bool,
+    ended: bool,
+}
+
+/// A part of an answer, which holds a page's memory permit until it is sent.
+struct PermittedChunk {
+    bytes: Vec<u8>,
+    _page: PermittedEnvelopes,
+}
+
+impl AsRef<[u8]> for PermittedChunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The parts of an answer.
+type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, MailError>> + Send>>;
+
+impl HistoryStream {
+    pub(super) fn new(
+        mail: Arc<MailServer>,
+        question: EnvelopeQuestion,
+        request: Id,
+        format: AnswerFormat,
+    ) -> Self {
+        Self { mail, question, request, format, last: None, began: false, ended: false }
+    }
+
+    /// Makes the next part of the answer. `None` after the last one.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, MailError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let is_first = !self.began;
+        self.began = true;
+        if is_first && self.format == AnswerFormat::Json {
+            bytes.extend_from_slice(b"{\"envelopes\":[");
+        }
+        let answer = match self.mail.page(MailSource::Rest, &self.question).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.ended = true;
+                if is_first {
+                    return Err(error);
+                }
+                self.mail.count_request(MailSource::Rest, RequestFate::from(&error));
+                // The status was sent long ago. In JSON only a body without an end can say it.
+                if self.format == AnswerFormat::Json {
+                    return Err(error);
+                }
+                let text = error.to_string();
+                end(&mut bytes, &Completion::Failed { request: self.request, text: &text });
+                return Ok(Some(bytes.into()));
+            }
+        };
+        let page = &answer.page;
+        bytes.reserve(page.rlp().len() + 4 * page.len() + 128);
+        for (at, envelope) in page.envelopes().enumerate() {
+            match self.format {
+                AnswerFormat::Rlp => {
+                    bytes.extend_from_slice(&(envelope.len() as u32).to_be_bytes());
+                    bytes.extend_from_slice(envelope);
+                }
+                AnswerFormat::Json => {
+                    if !is_first || at > 0 {
+                        bytes.push(b',');
+                    }
+                    write_json(envelope, &mut bytes);
+                }
+            }
+        }
+        self.last = page.last.or(self.last);
+        self.question.advance(page);
+        let more = page.more;
+        if !more || self.question.query.limit == 0 {
+            self.ended = true;
+            self.mail.count_request(MailSource::Rest, RequestFate::Answered);
+            let cursor = self.last.filter(|_| more);
+            match self.format {
+                AnswerFormat::Rlp => {
+                    let last = self.last.map_or([0; 32], |last| last.hash);
+                    end(&mut bytes, &Completion::Done { request: self.request, last, cursor });
+                }
+                AnswerFormat::Json => {
+                    bytes.push(b']');
+                    if let Some(cursor) = cursor {
+                        bytes.extend_from_slice(b",\"cursor\":");
+                        digits::put(&mut bytes, &cursor.bytes());
+                    }
+                    bytes.push(b'}');
+                }
+            }
+        }
+        Ok(Some(Bytes::from_owner(PermittedChunk { bytes, _page: answer })))
+    }
+
+    /// The whole answer, whose first part was made already.
+    pub(super) fn with_first(self, first: Bytes) -> Chunks {
+        Box::pin(unfold((Some(first), self), |(first, mut rest)| async move {
+            let next = match first {
+                Some(first) => Ok(Some(first)),
+                None => rest.next().await,
+            };
+            next.transpose().map(|next| (next, (None, rest)))
+        }))
+    }
+}
+
+/// Writes the end of an answer in RLP.
+fn end(bytes: &mut Vec<u8>, completion: &Completion<'_>) {
+    bytes.extend_from_slice(&[0; 4]);
+    completion.write(bytes);
+}
+
+/// Writes an envelope as a line of an export.
+fn write_json(rlp: &[u8], bytes: &mut Vec<u8>) {
+    // It was stored, so it is an envelope.
+    let Ok(envelope) = Envelope::parse(rlp) else { return };
+    let mut record = Vec::new();
+    encode(&envelope, &envelope.hash(), &mut record);
+    if let Ok(record) = Record::new(&record) {
+        Whisper.lines().write(&record, bytes);
+    }
+}

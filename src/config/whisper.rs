@@ -1,0 +1,123 @@
+//! The settings of the Whisper mail server, and the mail server that is built from them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use hark_archive::limits::Rate;
+use hark_archive::retention::{RetentionPolicy, RetentionRule};
+use hark_networks::whisper::admit::EnvelopeBounds;
+use hark_server::whisper::{MailConfig, MailService, MailSettings, shared};
+use hark_server::{WebAccess, shelf};
+
+use super::Config;
+use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
+use super::settings::{Setting, SettingType, SettingsSection, settings};
+
+/// The network, as this program serves it.
+pub(super) const SETUP: NetworkSetup = NetworkSetup {
+    network: &hark_networks::whisper::Whisper,
+    shelf: |config| ShelfConfig {
+        retention: config.retention(&config.whisper.retention()),
+        part_days: config.whisper.part_days,
+        record_bytes_max: config.whisper.envelope_bytes_max,
+    },
+    is_served: |config| config.whisper.serve,
+    serve,
+};
+
+/// The network's section of the configuration file.
+pub(super) const SECTION: SettingsSection = SettingsSection {
+    name: "whisper",
+    doc: "A mail server of Whisper (Status) beside the relay, on a shelf of its own.",
+    settings: settings! {
+        "serve" whisper.serve: "Whether there is one.";
+        "rest" whisper.rest: "Address and port of the REST interface; /openapi.json there describes it. Empty: none. Whoever reaches it may\npublish.";
+        "rest_allow_origin" whisper.access.allow_origin: "Web pages that may use it: [\"http://localhost:*\", \"app.example\"]; \"*\" is all of them. A browser lets any page\nsend requests to any address, so others are refused.";
+        "rest_hosts" whisper.access.hosts: "Names under which it is reached, beside localhost and IP addresses, e.g. [\"mail.example\"]. A request to another\nname is refused, as a web page may let its own name lead here. \"*\": any name.";
+        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope. 0.2 is go-ethereum's, 0.002 Status's. Lower ones are refused.";
+        "envelope_bytes_max" whisper.envelope_bytes_max: "Bytes of an envelope. A longer one is refused.";
+        "queries" whisper.requests: "How fast a client may ask for history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: as fast as it likes.";
+        "query_rows_max" whisper.query_rows_max: "Rows that one request may visit. Above it, it is refused.";
+        "retention_days" whisper.retention_days: "Days after which envelopes are deleted. 0: never. [retention] says how often and in what steps.";
+        "part_days" whisper.part_days: "Days that one part of the tables holds in PostgreSQL. Counts when the tables are made.";
+    },
+};
+
+fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &StoreFacts<'_>) -> NetworkService {
+    let mail = config.whisper.mail(config, at);
+    let settings = Arc::clone(&mail.settings);
+    NetworkService {
+        network: Box::new(MailService { config: mail, shelf }),
+        reload: Box::new(move |config| settings.store(Arc::new(config.whisper.settings()))),
+    }
+}
+
+/// The mail server's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct WhisperSettings {
+    /// Whether the mail server runs.
+    pub(crate) serve: bool,
+    pub(crate) rest: Option<SocketAddr>,
+    pub(crate) access: WebAccess,
+    pub(crate) pow_min: f64,
+    pub(crate) envelope_bytes_max: usize,
+    pub(crate) requests: Option<Rate>,
+    pub(crate) query_rows_max: u64,
+    /// `None` keeps envelopes for ever.
+    pub(crate) retention_days: Option<u64>,
+    pub(crate) part_days: u64,
+}
+
+impl Default for WhisperSettings {
+    fn default() -> Self {
+        let settings = MailSettings::default();
+        Self {
+            serve: false,
+            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8548))),
+            access: WebAccess::default(),
+            pow_min: settings.bounds.pow_min,
+            envelope_bytes_max: settings.bounds.envelope_bytes_max,
+            requests: settings.requests,
+            query_rows_max: settings.query_rows_max,
+            retention_days: Some(30),
+            part_days: 1,
+        }
+    }
+}
+
+impl WhisperSettings {
+    /// Returns the settings that can change while the mail server runs.
+    fn settings(&self) -> MailSettings {
+        MailSettings {
+            bounds: EnvelopeBounds {
+                envelope_bytes_max: self.envelope_bytes_max,
+                pow_min: self.pow_min,
+            },
+            requests: self.requests,
+            query_rows_max: self.query_rows_max,
+        }
+    }
+
+    fn retention(&self) -> RetentionPolicy {
+        let rule = |days: u64| RetentionRule {
+            older_than_s: days.saturating_mul(86_400),
+            ..RetentionRule::default()
+        };
+        RetentionPolicy {
+            rules: self.retention_days.map(rule).into_iter().collect(),
+            spared_kinds: Vec::new(),
+            ..RetentionPolicy::default()
+        }
+    }
+
+    fn mail(&self, config: &Config, at: &StoreFacts<'_>) -> MailConfig {
+        MailConfig {
+            rest: self.rest,
+            access: self.access.clone(),
+            settings: shared(self.settings()),
+            slow_question: config.log.slow_question(),
+            store_at: at.store_location(config),
+            database: if at.database_is_near.is_some() { "postgres" } else { "embedded" },
+        }
+    }
+}
