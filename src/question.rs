@@ -7,6 +7,8 @@ use std::ops::ControlFlow;
 use hark_archive::{Id, Order, Position, Query, Search, SearchProgress, Store};
 use hark_networks::{LineFormat, Network};
 
+use crate::location::ArchiveLocation;
+
 /// Rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
 /// Bytes of records that one search buffers, about.
@@ -25,15 +27,24 @@ impl std::fmt::Display for FilterFault {
 
 impl std::error::Error for FilterFault {}
 
-/// Parses filters of a network. The queries do not find records that expire at or before `now`.
+/// Parses filters of the network of an archive. The queries do not find records that expire at or before `now`.
 pub(crate) fn read(
-    network: &dyn Network,
+    location: &ArchiveLocation,
     texts: &[String],
     now: u64,
 ) -> anyhow::Result<Vec<Query>> {
+    let network = location.network;
+    let mut values = |name| {
+        let mut values = Vec::new();
+        let read = location.read().and_then(|store| {
+            Ok(store.label_values(name, &mut |value, _| values.push(value.into()))?)
+        });
+        read.map_err(|error| format!("{error:#}"))?;
+        Ok(values)
+    };
     let mut queries = Vec::with_capacity(texts.len());
     for text in texts {
-        let query = network.filters().query(text).map_err(|said| {
+        let query = network.filters().query(text, &mut values).map_err(|said| {
             FilterFault(format!(
                 "{text} is no filter Hark can answer: {said}. A filter looks like '{}'; quote it for \
                  the shell",

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use hark_archive::{Store, Write};
+use hark_archive::{Query, Store, Write};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
+use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::rules::NostrRules;
@@ -13,7 +14,7 @@ use hark_store_postgres::{PostgresStore, is_database};
 
 use crate::location::LocationArgs;
 use crate::location::{ArchiveLocation, OwnedStore};
-use crate::question::{self, MergedAnswer};
+use crate::question::MergedAnswer;
 
 /// Connections for queries: more than any bench runs at once.
 const CONNECTIONS: usize = 32;
@@ -57,7 +58,8 @@ impl hark_bench::BenchStore for LentStore {
     }
 
     fn ask(&self, filter: &str) -> anyhow::Result<u64> {
-        let queries = question::read(&Nostr, &[filter.to_owned()], 0)?;
+        let query = Nostr.filters().query(filter, &mut |_| Ok(Vec::new()));
+        let queries: Vec<Query> = query.map_err(anyhow::Error::msg)?.into_iter().collect();
         let mut answer = MergedAnswer::new(&*self.store, &queries)?.with_lines(&Nostr);
         let mut events = 0;
         while answer.next()?.is_some() {

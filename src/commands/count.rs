@@ -7,7 +7,7 @@ use crate::location::ArchiveLocation;
 use crate::{print, question, when};
 
 pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let queries = question::read(location.network, &args.filters, when::now_s())?;
+    let queries = question::read(location, &args.filters, when::now_s())?;
     let count = question::count(&*location.read()?, &queries)?;
     let text = if args.json {
         serde_json::json!({ "count": count }).to_string()

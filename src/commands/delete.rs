@@ -40,7 +40,7 @@ const SHOWN_CHARS: usize = 160;
 
 pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     // At time 0 nothing has expired, so that stored records can be deleted even after they expire.
-    let queries = question::read(location.network, &args.filters, 0)?;
+    let queries = question::read(location, &args.filters, 0)?;
     if queries.iter().any(|query| query.limit == 0) {
         bail!("a limit of 0 matches nothing; leave it out to delete all that matches");
     }

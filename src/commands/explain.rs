@@ -39,7 +39,7 @@ struct RunResult {
 pub(crate) fn run(args: &ExplainArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let store = location.read()?;
     for text in &args.filters {
-        let queries = question::read(location.network, std::slice::from_ref(text), when::now_s())?;
+        let queries = question::read(location, std::slice::from_ref(text), when::now_s())?;
         let Some(query) = queries.first() else {
             let plan = "nothing can match: a list in the filter is empty, or since is after until";
             let said = json!({ "filter": text, "plan": plan, "estimate": 0, "steps": [] });

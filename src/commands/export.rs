@@ -49,7 +49,7 @@ const METER_EVERY: u64 = 4096;
 
 pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let now = when::now_s();
-    let mut queries = question::read(location.network, &args.filters, now)?;
+    let mut queries = question::read(location, &args.filters, now)?;
     if args.filters.is_empty() {
         queries.push(Query { now, ..Query::default() });
     }

@@ -27,7 +27,7 @@ pub(crate) struct QueryArgs {
 }
 
 pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let queries = question::read(location.network, &args.filters, when::now_s())?;
+    let queries = question::read(location, &args.filters, when::now_s())?;
     let store = location.read()?;
     let mut answer = MergedAnswer::new(&*store, &queries)?.with_lines(location.network);
     let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());

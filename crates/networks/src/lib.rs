@@ -97,12 +97,16 @@ pub enum LineFault {
     Kept,
 }
 
+/// Returns all values of a label in an archive. The error is a text for people.
+pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Result<Vec<Box<[u8]>>, String>;
+
 /// Filters as people type them.
 pub trait Filters: Send + Sync {
     /// Returns the query of a filter, with `now` at 1970 and no `budget` of rows. Returns `None` if
     /// nothing can match the filter. The error is a text for people: the filter cannot be read, or
-    /// needs something that the archive does not have.
-    fn query(&self, text: &str) -> Result<Option<Query>, String>;
+    /// needs something that the archive does not have. `values` looks up what an archive has, for
+    /// filters that are matched against it; most filters need no look.
+    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String>;
     /// Returns the filter of a query, on one line.
     fn text(&self, query: &Query) -> String;
     /// An example of a filter.
@@ -118,7 +122,7 @@ mod tests {
         let networks: [&dyn Network; 3] = [&nostr::Nostr, &waku::Waku, &whisper::Whisper];
         for network in networks {
             let filters = network.filters();
-            let query = filters.query(filters.example()).unwrap().unwrap();
+            let query = filters.query(filters.example(), &mut |_| Ok(Vec::new())).unwrap().unwrap();
             assert_eq!(filters.text(&query), filters.example());
         }
     }

@@ -5,13 +5,13 @@ use hark_codec::hex;
 use hark_codec::nostr::Filter;
 
 use super::query;
-use crate::Filters;
+use crate::{Filters, LabelValues};
 
 /// Filters of events.
 pub(super) struct EventFilters;
 
 impl Filters for EventFilters {
-    fn query(&self, text: &str) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
         let mut filter = Filter::default();
         filter.parse(text.as_bytes()).map_err(|error| {
             let said = error.to_string();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn filters_become_queries_or_words_that_say_why_not() {
-        let query = |text| EventFilters.query(text);
+        let query = |text| EventFilters.query(text, &mut |_| Ok(Vec::new()));
         let found = query(r#"{"kinds":[7,1],"limit":3}"#).unwrap().unwrap();
         assert_eq!((found.kinds, found.limit), (Some(vec![1, 7]), 3));
         assert_eq!(query(r#"{"kinds":[]}"#), Ok(None));

@@ -6,7 +6,7 @@ use hark_codec::waku::topic;
 use serde::{Deserialize, Serialize};
 
 use super::json::read_hash;
-use crate::Filters;
+use crate::{Filters, LabelValues};
 
 /// Filters of messages.
 pub(super) struct MessageFilters;
@@ -30,7 +30,7 @@ struct TypedFilter {
 }
 
 impl Filters for MessageFilters {
-    fn query(&self, text: &str) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
         let typed: TypedFilter = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let mut query = Query {
             from: typed.start_time.unwrap_or(0),
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn filters_become_queries_or_words_that_say_why_not() {
-        let query = |text: &str| MessageFilters.query(text);
+        let query = |text: &str| MessageFilters.query(text, &mut |_| Ok(Vec::new()));
         let hash = "ab".repeat(32);
         let text = format!(
             r#"{{"contentTopics":["/b","/a","/b"],"pubsubTopic":"/p","startTime":3,"endTime":9,

@@ -1,12 +1,14 @@
-//! Filters of envelopes: by topics, hashes and the time of sending.
+//! Filters of envelopes: by topics or a bloom filter of them, hashes and the time of sending.
 
 use hark_archive::{LabelSet, Query};
 use hark_codec::whisper::record::TOPIC;
+use hark_codec::whisper::{Bloom, Topic, bloom};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::digits;
-use crate::Filters;
+use super::topics::KnownTopics;
+use crate::{Filters, LabelValues};
 
 /// Filters of envelopes.
 pub(super) struct EnvelopeFilters;
@@ -59,16 +61,30 @@ fn list<const N: usize>(key: &str, value: Option<Value>) -> Result<Option<Vec<[u
     items.iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
+fn read_bloom(value: Option<Value>) -> Result<Option<Bloom>, String> {
+    let read = |value: Value| {
+        let bytes = value.as_str().and_then(digits::read_array);
+        bytes.map(Bloom).ok_or_else(|| {
+            format!("`bloom` is {} bytes in hex digits, which {value} is not", bloom::BYTES)
+        })
+    };
+    value.map(read).transpose()
+}
+
+/// The topics of an archive that a filter covers.
+fn covered(bloom: &Bloom, values: &[Box<[u8]>]) -> Vec<Topic> {
+    let mut known = KnownTopics::default();
+    known.extend(values.iter().filter_map(|value| Topic::try_from(&**value).ok()));
+    known.matching(bloom)
+}
+
 impl Filters for EnvelopeFilters {
-    fn query(&self, text: &str) -> Result<Option<Query>, String> {
+    fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, String> {
         let typed: TypedEnvelopeFilter =
             serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if typed.bloom.is_some() {
-            return Err(
-                "`bloom` is matched against the topics of the archive, which no filter can \
-                        look up yet; name the `topics`"
-                    .into(),
-            );
+        let bloom = read_bloom(typed.bloom)?;
+        if bloom.is_some() && typed.topics.is_some() {
+            return Err("`topics` and `bloom` exclude each other".into());
         }
         let limit = number("limit", typed.limit)?.unwrap_or(u64::MAX);
         let mut query = Query {
@@ -78,7 +94,11 @@ impl Filters for EnvelopeFilters {
             ids: list("hashes", typed.hashes)?,
             ..Query::default()
         };
-        if let Some(topics) = list::<4>("topics", typed.topics)? {
+        let topics = match bloom.filter(|bloom| !bloom.is_full()) {
+            Some(bloom) => Some(covered(&bloom, &values(TOPIC)?)),
+            None => list::<4>("topics", typed.topics)?,
+        };
+        if let Some(topics) = topics {
             let values = topics.iter().map(|topic| topic[..].into()).collect();
             query.labels.push(LabelSet { name: TOPIC, values });
         }
@@ -112,7 +132,7 @@ mod tests {
 
     #[test]
     fn filters_become_queries_or_words_that_say_why_not() {
-        let query = |text: &str| EnvelopeFilters.query(text);
+        let query = |text: &str| EnvelopeFilters.query(text, &mut |_| Ok(Vec::new()));
         let hash = "ab".repeat(32);
         let text = format!(
             r#"{{"topics":["0x5C6c9b56","1a2b3c4d","0x5c6c9b56"],"from":3,"to":9,
@@ -136,11 +156,34 @@ mod tests {
     }
 
     #[test]
+    fn a_bloom_filter_stands_for_the_topics_of_the_archive_that_it_covers() {
+        let (one, two) = ([0x5c, 0x6c, 0x9b, 0x56], [0x1a, 0x2b, 0x3c, 0x4d]);
+        let text = format!(r#"{{"bloom":"{}","to":9}}"#, digits::text(&Bloom::of_topic_or(one).0));
+        let mut looks = 0;
+        let mut values = |name| {
+            looks += 1;
+            assert_eq!(name, TOPIC);
+            Ok(vec![one[..].into(), two[..].into(), b"not a topic"[..].into()])
+        };
+        let found = EnvelopeFilters.query(&text, &mut values).unwrap().unwrap();
+        assert_eq!((found.to, &found.labels[..]), (9, &[LabelSet::one(TOPIC, &one)][..]));
+        // A full filter covers everything, whatever there is.
+        let full = format!(r#"{{"bloom":"{}"}}"#, digits::text(&Bloom::FULL.0));
+        assert_eq!(EnvelopeFilters.query(&full, &mut values), Ok(Some(Query::default())));
+        assert_eq!(looks, 1);
+        let failed = EnvelopeFilters.query(&text, &mut |_| Err("no archive".into()));
+        assert_eq!(failed, Err("no archive".into()));
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
+        let both = format!(r#"{{"topics":[],"bloom":"{}"}}"#, "0".repeat(128));
         for (text, word) in [
             (r#"{"kinds":[1]}"#, "unknown field `kinds`"),
             (r#"{"from":1,"from":2}"#, "duplicate field `from`"),
-            (r#"{"bloom":"0xff"}"#, "`topics`"),
+            (r#"{"bloom":"0xff"}"#, "`bloom` is 64 bytes in hex digits, which \"0xff\" is not"),
+            (r#"{"bloom":7}"#, "`bloom` is 64 bytes"),
+            (&both, "exclude each other"),
             (r#"{"from":"1"}"#, "`from` is a whole number, which \"1\" is not"),
             (r#"{"to":-1}"#, "`to` is a whole number, which -1 is not"),
             (r#"{"limit":1.5}"#, "`limit` is a whole number, which 1.5 is not"),
@@ -151,7 +194,7 @@ mod tests {
             ("[]", "invalid"),
             ("{", "EOF"),
         ] {
-            let said = EnvelopeFilters.query(text).unwrap_err();
+            let said = EnvelopeFilters.query(text, &mut |_| Ok(Vec::new())).unwrap_err();
             assert!(said.contains(word), "{text}: {said}");
         }
     }
