@@ -168,7 +168,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Where a network may be named, and why there.
-const NAMED: [(&str, &str); 16] = [
+const NAMED: [(&str, &str); 17] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
     ("crates/codec/src/whisper/", "its folder"),
@@ -177,6 +177,7 @@ const NAMED: [(&str, &str); 16] = [
     ("crates/networks/src/whisper/", "its folder"),
     ("crates/server/src/nostr/", "its folder"),
     ("crates/server/src/waku/", "its folder"),
+    ("crates/server/src/whisper/", "its folder"),
     ("crates/codec/src/lib.rs", "the list of folders"),
     ("crates/networks/src/lib.rs", "the list of folders"),
     ("crates/server/src/lib.rs", "the list of folders"),

@@ -18,3 +18,4 @@ mod served;
 mod stores;
 mod takeover;
 mod waku;
+mod whisper;

@@ -258,7 +258,7 @@ pub(super) trait SettingType: Sized {
     fn show(&self) -> String;
 }
 
-fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
+pub(super) fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
     let got = match got {
         // A value typed for the wrong setting may be an address with a password.
         TypedValue::Text(text) | TypedValue::Bare(text) => format!("{:?}", shown(text)),
@@ -348,23 +348,6 @@ impl SettingType for bool {
 }
 
 /// 0 stands for none.
-impl SettingType for f64 {
-    fn read(value: &TypedValue) -> Result<Self, String> {
-        let number = match value {
-            TypedValue::Fraction(number) => Some(*number),
-            TypedValue::Whole(number) => Some(*number as Self),
-            TypedValue::Bare(text) => text.trim().parse().ok(),
-            _ => None,
-        };
-        let number = number.filter(|number: &Self| number.is_finite() && *number >= 0.0);
-        number.map_or_else(|| wanted("a number that is not negative", value), Ok)
-    }
-
-    fn show(&self) -> String {
-        format!("{self:?}")
-    }
-}
-
 impl SettingType for Option<u64> {
     fn read(value: &TypedValue) -> Result<Self, String> {
         Ok(Some(u64::read(value)?).filter(|number| *number > 0))

@@ -11,7 +11,8 @@ use hark_server::{WebAccess, shelf};
 
 use super::Config;
 use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
-use super::settings::{Setting, SettingType, SettingsSection, settings};
+use super::settings::{Setting, SettingType, SettingsSection, settings, wanted};
+use super::typed::TypedValue;
 
 /// The network, as this program serves it.
 pub(super) const SETUP: NetworkSetup = NetworkSetup {
@@ -59,13 +60,34 @@ pub(crate) struct WhisperSettings {
     pub(crate) serve: bool,
     pub(crate) rest: Option<SocketAddr>,
     pub(crate) access: WebAccess,
-    pub(crate) pow_min: f64,
+    pub(crate) pow_min: ProofMinimum,
     pub(crate) envelope_bytes_max: usize,
     pub(crate) requests: Option<Rate>,
     pub(crate) query_rows_max: u64,
     /// `None` keeps envelopes for ever.
     pub(crate) retention_days: Option<u64>,
     pub(crate) part_days: u64,
+}
+
+/// The minimum proof of work of an envelope.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ProofMinimum(f64);
+
+impl SettingType for ProofMinimum {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let number = match value {
+            TypedValue::Fraction(number) => Some(*number),
+            TypedValue::Whole(number) => Some(*number as f64),
+            TypedValue::Bare(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        number.map_or_else(|| wanted("a number that is not negative", value), |it| Ok(Self(it)))
+    }
+
+    fn show(&self) -> String {
+        format!("{:?}", self.0)
+    }
 }
 
 impl Default for WhisperSettings {
@@ -75,7 +97,7 @@ impl Default for WhisperSettings {
             serve: false,
             rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8548))),
             access: WebAccess::default(),
-            pow_min: settings.bounds.pow_min,
+            pow_min: ProofMinimum(settings.bounds.pow_min),
             envelope_bytes_max: settings.bounds.envelope_bytes_max,
             requests: settings.requests,
             query_rows_max: settings.query_rows_max,
@@ -91,7 +113,7 @@ impl WhisperSettings {
         MailSettings {
             bounds: EnvelopeBounds {
                 envelope_bytes_max: self.envelope_bytes_max,
-                pow_min: self.pow_min,
+                pow_min: self.pow_min.0,
             },
             requests: self.requests,
             query_rows_max: self.query_rows_max,

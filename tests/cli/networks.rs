@@ -54,8 +54,14 @@ fn messages_are_queried_counted_explained_copied_and_deleted_by_filters_of_their
     let wrong = hark(&["query", r#"{"kinds":[1]}"#]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("contentTopics"), "{}", wrong.stderr);
-    let none = place.hark(&["stats", "--network", "whisper"]);
+    let none = place.hark(&["stats", "--network", "gossip"]);
     assert_eq!((none.code, none.stderr.contains("nostr")), (2, true), "{}", none.stderr);
+}
+
+/// A line of an export: an envelope of this topic, sent so many seconds after 2023-11-14.
+fn envelope(topic: &str, seconds: u64) -> String {
+    let expiry = 1_700_000_050 + seconds;
+    json!({ "expiry": expiry, "ttl": 50, "topic": topic, "data": "0x17", "nonce": 1 }).to_string()
 }
 
 /// The result of a command beside a running server.
@@ -79,16 +85,25 @@ struct Case {
 fn every_command_works_on_every_shelf_beside_a_running_server_or_says_why_not() {
     use Said::{Refused, Works};
     let place = Place::new("network-table");
-    let config =
-        place.file("hark.toml", b"[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\n");
+    let config = place.file(
+        "hark.toml",
+        b"[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\n\
+          [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nretention_days = 0\n",
+    );
     let mut server = place.serve_with(&["--config", &config]);
     let messages: Vec<_> = (0..40).map(|n| message("/a/1/b/proto", n)).collect();
+    let envelopes: Vec<_> = (0..40).map(|n| envelope("0x0a0b0c0d", n)).collect();
     let cases = [
         Case { network: "nostr", lines: notes(40), filter: r#"{"limit":5}"# },
         Case {
             network: "waku",
             lines: messages.join("\n"),
             filter: r#"{"contentTopics":["/a/1/b/proto"],"pageSize":5}"#,
+        },
+        Case {
+            network: "whisper",
+            lines: envelopes.join("\n"),
+            filter: r#"{"topics":["0x0a0b0c0d"],"limit":5}"#,
         },
     ];
     for Case { network, lines, filter } in cases {

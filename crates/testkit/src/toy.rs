@@ -9,13 +9,11 @@ use hark_archive::effects::{Effects, Rules};
 use hark_archive::{Id, LabelSet, Query, Record, Write};
 use hark_codec::crypto::sha256;
 use hark_codec::record::{LabelPosition, RecordHeader, write};
-use hark_networks::{
-    Filters, LabelValues, LineFault, LineFormat, LineReader, Network, RecordProperties,
-};
+use hark_networks::LabelValues;
+use hark_networks::{Filters, LineFault, LineFormat, LineReader, Network, RecordProperties};
 use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, Operators};
-use hark_server::listener::Listener;
 use hark_server::shelf::{self, Shelf};
-use hark_server::stop::StopSignal;
+use hark_server::{listener::Listener, stop::StopSignal};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 #[derive(Clone, Copy, Debug)]

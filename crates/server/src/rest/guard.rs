@@ -27,7 +27,7 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 /// Which web pages may use the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebAccess {
-    /// Origins whose pages may use the API, as in nwaku's `--rest-allow-origin`:
+    /// Origins whose pages may use the API:
     /// `http://localhost:*`, `app.example`, or `*` for all. `*` stands for any text, `?` for one
     /// letter or none.
     pub allow_origin: Vec<String>,
@@ -169,7 +169,7 @@ impl WebAccess {
     }
 }
 
-/// The text of nwaku's answer.
+/// The text of the answer to a page of another origin.
 const NOT_ALLOWED: &str = "Origin not allowed";
 
 fn without_port(host: &str) -> &str {

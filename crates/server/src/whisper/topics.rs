@@ -119,7 +119,9 @@ mod tests {
         let index = TopicIndex::with_max(2);
         let (one, two, three) = ([1, 2, 3, 4], [5, 6, 7, 0], [9, 10, 11, 7]);
         let filter = Bloom::of_topic(one);
-        [one, two, one, two].into_iter().for_each(|topic| index.add(topic));
+        for topic in [one, two, one, two] {
+            index.add(topic);
+        }
         assert_eq!(index.condition(&filter), TopicCondition::Topics(vec![one]));
         assert_eq!(index.condition(&Bloom::FULL), TopicCondition::All);
         assert_eq!(index.condition(&Bloom::default()), TopicCondition::Topics(vec![]));

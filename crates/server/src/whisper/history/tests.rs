@@ -1,3 +1,5 @@
+//! Pages compared with what a list of all envelopes has.
+
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Order, Write};
@@ -22,9 +24,9 @@ type Kept = Vec<(HistoryCursor, Topic, Vec<u8>)>;
 fn store(random: &mut Random, count: u64, topics: &TopicIndex) -> (MemoryStore, Kept) {
     let (store, mut kept) = (MemoryStore::new(KeepAll), Vec::new());
     for nonce in 0..count {
-        let of = topic(random.below(40) as usize);
+        let of = topic(random.below(40));
         let sent = SENT + random.below(30) as u32;
-        let data = vec![7; random.below(90) as usize];
+        let data = vec![7; random.below(90)];
         let envelope = Envelope { expiry: sent + 50, ttl: 50, topic: of, data: &data, nonce };
         let (mut record, mut rlp) = (Vec::new(), Vec::new());
         encode(&envelope, &envelope.hash(), &mut record);
@@ -66,14 +68,15 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
     let topics = TopicIndex::default();
     let (store, kept) = store(&mut random, 400, &topics);
     for round in 0..300 {
-        let wanted: Vec<Topic> =
-            (0..random.below(6)).map(|_| topic(random.below(48) as usize)).collect();
+        let wanted: Vec<Topic> = (0..random.below(6)).map(|_| topic(random.below(48))).collect();
         let (lower, upper) = (SENT + random.below(30) as u32, SENT + random.below(40) as u32);
         let (lower, upper) = (lower.min(upper), lower.max(upper));
         // A filter in either form; an old client's has no topics.
         let of = if random.below(2) == 0 { Bloom::of_topic } else { Bloom::of_topic_or };
         let mut bloom = Bloom::default();
-        wanted.iter().for_each(|topic| bloom.add(&of(*topic)));
+        for topic in &wanted {
+            bloom.add(&of(*topic));
+        }
         let by_topics = random.below(2) == 0 && !wanted.is_empty();
         let mut payload = Vec::new();
         let limit = 1 + random.below(50) as u32;
@@ -81,7 +84,7 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
         let named: &[Topic] = if by_topics { &wanted } else { &[] };
         bare.write(named.iter().copied(), &mut payload);
         let request = HistoryRequest::parse(&payload).unwrap();
-        let found = whole(&store, &topics, &request, 1 + random.below(2_000) as usize);
+        let found = whole(&store, &topics, &request, 1 + random.below(2_000));
         let matches = |(cursor, topic, _): &&(HistoryCursor, Topic, Vec<u8>)| {
             let is_named = wanted.contains(topic);
             let is_covered = bloom.covers(&Bloom::of_topic(*topic));

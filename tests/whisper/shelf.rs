@@ -1,0 +1,131 @@
+//! What Whisper's shelf has like every other shelf: commands with its filters, a mirror in either
+//! direction, a takeover, retention.
+
+use hark_codec::whisper::{Bloom, Topic};
+use serde_json::{Value, json};
+
+use super::{MailNode, RLP, envelope, folder, wait_for};
+use crate::served::hark;
+
+const ONE: Topic = [0x5c, 0x6c, 0x9b, 0x56];
+const TWO: Topic = [8, 9, 10, 0];
+
+/// The output of a command on Whisper's shelf.
+fn run(data: &std::path::Path, args: &[&str]) -> String {
+    let output = hark(data).args(args).args(["--network", "whisper"]).output().expect("runs");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn some(count: u8) -> Vec<Vec<u8>> {
+    let topic = |n: u8| [ONE, TWO][usize::from(n % 2)];
+    (0..count).map(|n| envelope(topic(n), u32::from(n), &[n; 50])).collect()
+}
+
+#[test]
+fn commands_find_envelopes_by_topics_and_by_bloom_filters() {
+    let mut node = MailNode::start("commands", &[]);
+    node.publish(&some(40));
+    let mut digits = Vec::new();
+    hark_codec::hex::encode_into(&Bloom::of_topic(TWO).0, &mut digits);
+    let bloom = format!("{{\"bloom\":\"0x{}\"}}", String::from_utf8(digits).expect("digits"));
+    let by_topic = r#"{"topics":["0x08090a00"]}"#;
+    // Beside the server, and without it.
+    for is_served in [true, false] {
+        let data = node.data.clone();
+        assert_eq!(run(&data, &["count", by_topic]), "20\n");
+        assert_eq!(run(&data, &["count", &bloom]), "20\n");
+        assert_eq!(run(&data, &["query", &bloom]), run(&data, &["query", by_topic]));
+        let plan = run(&data, &["explain", "--run", &bloom]);
+        assert!(plan.contains("label t with 1 value"), "{plan}");
+        assert!(plan.contains("run: 20 events"), "{plan}");
+        if is_served {
+            node.stop();
+        }
+    }
+    let exported = run(&node.data, &["export"]);
+    let copy = folder("commands-copy");
+    let file = copy.join("lines");
+    std::fs::write(&file, &exported).expect("is written");
+    run(&copy, &["import", file.to_str().expect("a path")]);
+    assert_eq!(run(&copy, &["export"]), exported);
+    let deleted: Value =
+        serde_json::from_str(&run(&copy, &["delete", "--yes", "--json", &bloom])).expect("JSON");
+    assert_eq!(deleted, json!({ "matching": 20, "deleted": 20 }));
+    for command in ["compact", "check", "rebuild", "check"] {
+        run(&copy, &[command]);
+    }
+    assert_eq!(run(&copy, &["count", "{}"]), "20\n");
+    std::fs::remove_dir_all(copy).expect("is removed");
+}
+
+#[test]
+fn a_server_takes_over_and_questions_by_bloom_filter_find_what_came_before_and_after() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("there is one");
+    let rest = port.local_addr().expect("has one").to_string();
+    drop(port);
+    let settings = [("rest", &*rest)];
+    let data = folder("takeover");
+    let mut first = MailNode::on(data, &[], &settings);
+    first.publish(&some(10));
+    let relay = first.relay.clone();
+    let second = MailNode::on(
+        first.data.clone(),
+        &["--takeover"],
+        &[("rest", &*rest), ("HARK_SERVER_LISTEN", &*relay)],
+    );
+    let late = envelope(TWO, 1, b"late");
+    let answer = second.ask("POST /whisper/envelopes", &[RLP], &late);
+    assert_eq!(answer.json()["stored"], 1);
+    let mut digits = Vec::new();
+    hark_codec::hex::encode_into(&Bloom::of_topic(TWO).0, &mut digits);
+    let bloom = format!("{{\"bloom\":\"{}\"}}", String::from_utf8(digits).expect("digits"));
+    assert_eq!(second.hashes(&bloom).len(), 6);
+    assert!(first.child.wait().expect("ends").success());
+    drop(second);
+}
+
+#[test]
+fn a_mirror_is_kept_in_step_and_back_again() {
+    let other = folder("mirror-other");
+    let address = other.to_str().expect("a path").to_owned();
+    let mut node = MailNode::start("mirror", &[("HARK_MIRROR_STORE", &address)]);
+    node.publish(&some(30));
+    wait_for("the mirror has it", || {
+        let stats: Value =
+            serde_json::from_str(&run(&node.data, &["stats", "--json"])).expect("JSON");
+        let mirror = &stats["server"]["mirror"];
+        mirror["in_step"] == true && mirror["copied"].as_u64() >= Some(30)
+    });
+    node.stop();
+    assert_eq!(run(&node.data, &["export"]), run(&other, &["export"]));
+    // The mirror becomes the archive, and the archive its mirror.
+    let back = node.data.to_str().expect("a path").to_owned();
+    let mut turned = MailNode::on(other, &[], &[("HARK_MIRROR_STORE", &back)]);
+    turned.publish(&[envelope(ONE, 0, b"after the turn")]);
+    wait_for("and back", || {
+        let stats: Value =
+            serde_json::from_str(&run(&turned.data, &["stats", "--json"])).expect("JSON");
+        stats["server"]["mirror"]["in_step"] == true
+    });
+    turned.stop();
+    assert_eq!(run(&node.data, &["count", "{}"]), "31\n");
+    assert_eq!(run(&node.data, &["export"]), run(&turned.data, &["export"]));
+}
+
+#[test]
+fn envelopes_are_deleted_after_so_many_days() {
+    let node = MailNode::start("retention", &[]);
+    node.publish(&some(5));
+    let mut node = node;
+    node.stop();
+    // Lines of envelopes that were sent in 2019.
+    let old = r#"{"expiry":1554076850,"ttl":50,"topic":"0x5c6c9b56","data":"0x01","nonce":1}"#;
+    let file = node.data.join("lines");
+    std::fs::write(&file, old).expect("is written");
+    run(&node.data, &["import", file.to_str().expect("a path")]);
+    assert_eq!(run(&node.data, &["count", "{}"]), "6\n");
+    let settings = [("retention_days", "1"), ("HARK_RETENTION_EVERY_S", "1")];
+    let again = MailNode::on(std::mem::take(&mut node.data), &[], &settings);
+    wait_for("the old one is gone", || again.hashes("{}").len() == 5);
+}
