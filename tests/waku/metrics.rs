@@ -85,7 +85,8 @@ fn metrics_are_found_in_expressions() {
 
 #[test]
 fn dashboards_ask_for_what_there_is() {
-    let node = Node::start("dashboards", &[]);
+    let settings = [("HARK_WHISPER_SERVE", "true"), ("HARK_WHISPER_REST", "127.0.0.1:0")];
+    let node = Node::start("dashboards", &settings);
     let there = names(&page(&node));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana");
     let mut boards = 0;
@@ -116,7 +117,7 @@ fn dashboards_ask_for_what_there_is() {
             assert!(there.contains(name), "{}: {text}", file.display());
         }
     }
-    assert_eq!(boards, 2);
+    assert_eq!(boards, 3);
 }
 
 #[test]
