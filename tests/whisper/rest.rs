@@ -12,7 +12,7 @@ const ONE: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 const TWO: Topic = [8, 9, 10, 0];
 
 /// An answer in frames: the envelopes and the end.
-fn frames(mut body: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
+pub(super) fn frames(mut body: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
     let mut envelopes = Vec::new();
     loop {
         let (len, rest) = body.split_first_chunk().expect("a frame");

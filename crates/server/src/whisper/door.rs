@@ -39,14 +39,14 @@ struct MailDoor {
 impl ServableNetwork for MailService {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
-            let door = self.open_in(host)?;
+            let door = self.open_in(host).await?;
             Ok(OpenNetwork { shelf: Arc::clone(&door.mail.shelf), door: Arc::new(door) })
         })
     }
 }
 
 impl MailService {
-    fn open_in(self, host: &mut Host<'_>) -> Result<MailDoor, ServeError> {
+    async fn open_in(self, host: &mut Host<'_>) -> Result<MailDoor, ServeError> {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [whisper]");
         let rest = config.rest.map(listen).transpose()?.map(Arc::new);
@@ -57,7 +57,12 @@ impl MailService {
         let subscribers: Arc<dyn Subscribers> = Arc::clone(&topics) as _;
         let shelf = Shelf::open(shelf::ShelfOptions { writer, ..shelf }, subscribers);
         // New envelopes add their topics from here on, so none is missed.
-        topics.fill(&**shelf.store()).map_err(|error| ServeError::Door(error.into()))?;
+        // A database is waited for on a thread that may block.
+        let (filled, store) = (Arc::clone(&topics), Arc::clone(shelf.store()));
+        let filling = tokio::task::spawn_blocking(move || filled.fill(&*store));
+        let ended = |error| ServeError::Thread(io::Error::other(error));
+        let done = filling.await.map_err(ended)?;
+        done.map_err(|error| ServeError::Door(error.into()))?;
         let mail = Arc::new(MailServer {
             slow: SlowLog::new(config.slow_question, shelf.store(), shelf.network()),
             shelf,
