@@ -1,10 +1,13 @@
 //! What Whisper's shelf has like every other shelf: commands with its filters, a mirror in either
 //! direction, a takeover, retention.
 
+use std::path::{Path, PathBuf};
+
 use hark_codec::whisper::{Bloom, Topic};
+use hark_testkit::postgres::Cluster;
 use serde_json::{Value, json};
 
-use super::{MailNode, RLP, envelope, folder, wait_for};
+use super::{MailNode, RLP, ask, envelope, folder, wait_for};
 use crate::served::hark;
 
 const ONE: Topic = [0x5c, 0x6c, 0x9b, 0x56];
@@ -85,32 +88,71 @@ fn a_server_takes_over_and_questions_by_bloom_filter_find_what_came_before_and_a
     drop(second);
 }
 
+/// Publishes envelopes until the server has `count` more of them.
+fn load(node: &MailNode, name: u8, count: usize) {
+    for batch in 0..count / 50 {
+        let data = |n: usize| [&[name][..], &(batch * 50 + n).to_be_bytes()].concat();
+        let some: Vec<_> =
+            (0..50).map(|n| envelope([ONE, TWO][n % 2], (n % 7) as u32, &data(n))).collect();
+        node.publish(&some);
+    }
+}
+
+/// Serves from files with a mirror in `other`, then from `other` with the files as the mirror, and
+/// back again, always under load. The exports of both are the same each time.
+fn turn_and_turn_back(name: &str, other: &str) {
+    let files = folder(name);
+    let first = files.to_str().expect("a path").to_owned();
+    let export = |store: &str| {
+        if store.starts_with("postgres") {
+            run(&files, &["--store", store, "export"])
+        } else {
+            run(Path::new(store), &["export"])
+        }
+    };
+    // Where a server keeps its own files if its records are in a database.
+    let beside = folder(&format!("{name}-beside"));
+    let mut sent = 0;
+    for (turn, store, mirrored) in [(1, &*first, other), (2, other, &first), (3, &first, other)] {
+        let is_database = store.starts_with("postgres");
+        let data = if is_database { beside.clone() } else { PathBuf::from(store) };
+        let args: &[&str] = if is_database { &["--store", store] } else { &[] };
+        let settings = [("HARK_MIRROR_STORE", mirrored), ("retention_days", "0")];
+        let mut node = MailNode::on(data.clone(), args, &settings);
+        load(&node, turn, 1_000);
+        sent += 1_000;
+        let status: &[&str] =
+            if is_database { &["--store", store, "count", "{}"] } else { &["count", "{}"] };
+        wait_for("the mirror is in step", || {
+            let page = ask(&node.relay, "GET /metrics", &[], b"").text();
+            let has = |line: &str| page.lines().any(|other| other == line);
+            has("hark_mirror_in_step{shelf=\"whisper\"} 1")
+                && has("hark_mirror_queued_writes{shelf=\"whisper\"} 0")
+        });
+        assert_eq!(run(&data, status), format!("{sent}\n"));
+        node.stop();
+        // The directory is the archive's, and is removed at the end only.
+        std::mem::take(&mut node.data);
+        let (kept, copied) = (export(store), export(mirrored));
+        assert_eq!(kept.lines().count(), sent);
+        assert!(kept == copied, "turn {turn}: {} and {}", kept.len(), copied.len());
+    }
+    for folder in [files, beside] {
+        std::fs::remove_dir_all(folder).expect("is removed");
+    }
+}
+
 #[test]
-fn a_mirror_is_kept_in_step_and_back_again() {
-    let other = folder("mirror-other");
-    let address = other.to_str().expect("a path").to_owned();
-    let mut node = MailNode::start("mirror", &[("HARK_MIRROR_STORE", &address)]);
-    node.publish(&some(30));
-    wait_for("the mirror has it", || {
-        let stats: Value =
-            serde_json::from_str(&run(&node.data, &["stats", "--json"])).expect("JSON");
-        let mirror = &stats["server"]["mirror"];
-        mirror["in_step"] == true && mirror["copied"].as_u64() >= Some(30)
-    });
-    node.stop();
-    assert_eq!(run(&node.data, &["export"]), run(&other, &["export"]));
-    // The mirror becomes the archive, and the archive its mirror.
-    let back = node.data.to_str().expect("a path").to_owned();
-    let mut turned = MailNode::on(other, &[], &[("HARK_MIRROR_STORE", &back)]);
-    turned.publish(&[envelope(ONE, 0, b"after the turn")]);
-    wait_for("and back", || {
-        let stats: Value =
-            serde_json::from_str(&run(&turned.data, &["stats", "--json"])).expect("JSON");
-        stats["server"]["mirror"]["in_step"] == true
-    });
-    turned.stop();
-    assert_eq!(run(&node.data, &["count", "{}"]), "31\n");
-    assert_eq!(run(&node.data, &["export"]), run(&turned.data, &["export"]));
+fn files_and_a_database_mirror_each_other_under_load_and_can_be_exchanged_and_back() {
+    let database = Cluster::shared().database("whisper mirror");
+    turn_and_turn_back("mirror-database", &database.url);
+}
+
+#[test]
+fn files_mirror_files_under_load_and_can_be_exchanged_and_back() {
+    let other = folder("mirror-files-other");
+    turn_and_turn_back("mirror-files", other.to_str().expect("a path"));
+    std::fs::remove_dir_all(other).expect("is removed");
 }
 
 #[test]
