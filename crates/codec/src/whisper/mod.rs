@@ -8,7 +8,9 @@
 pub mod bloom;
 pub mod completion;
 pub mod cursor;
+pub mod ecies;
 pub mod envelope;
+pub mod keys;
 pub mod record;
 pub mod request;
 pub mod rlp;
@@ -17,6 +19,7 @@ pub use bloom::Bloom;
 pub use completion::Completion;
 pub use cursor::HistoryCursor;
 pub use envelope::{Envelope, EnvelopeError};
+pub use keys::{PublicKey, SecretKey};
 pub use record::EnvelopeRecord;
 pub use request::{HistoryRequest, RequestError};
 pub use rlp::RlpError;
