@@ -53,6 +53,11 @@ pub enum RlpError {
 pub struct RlpItems<'a>(&'a [u8]);
 
 impl<'a> RlpItems<'a> {
+    /// Items that follow one another without a list around them.
+    pub fn of_sequence(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The items of the list in `bytes`, which must be that list and nothing else.
     pub fn of_list(bytes: &'a [u8]) -> Result<Self, RlpError> {
         let mut all = Self(bytes);
@@ -126,6 +131,15 @@ impl<'a> RlpItems<'a> {
     pub fn flag(&mut self) -> Result<bool, RlpError> {
         let number = self.uint64()?;
         if number > 1 { Err(RlpError::Large) } else { Ok(number == 1) }
+    }
+
+    /// Reads an item of either kind and returns it as it is encoded, with its head. What is in a
+    /// list is not looked at.
+    pub fn raw(&mut self) -> Result<&'a [u8], RlpError> {
+        let all = self.0;
+        self.item()?;
+        let (item, _) = all.split_at_checked(all.len() - self.0.len()).ok_or(RlpError::Short)?;
+        Ok(item)
     }
 
     /// Reads an item of either kind and returns its content.
@@ -288,6 +302,17 @@ mod tests {
         assert_eq!(items.list(), Ok(RlpItems(&[0xc0])));
         assert_eq!(items.list(), Ok(RlpItems(&[0xc0, 0xc1, 0xc0])));
         assert_eq!((items.end(), items.list()), (Ok(()), Err(RlpError::Missing)));
+    }
+
+    #[test]
+    fn items_are_read_raw_and_one_after_another() {
+        let all = bytes("C0C20102826162 05 8180".replace(' ', "").as_str());
+        let mut items = RlpItems::of_sequence(&all);
+        for item in ["C0", "C20102", "826162", "05", "8180"] {
+            assert_eq!(items.raw(), Ok(&bytes(item)[..]));
+        }
+        assert_eq!((items.raw(), items.end()), (Err(RlpError::Missing), Ok(())));
+        assert_eq!(RlpItems::of_sequence(&[0xc2, 1]).raw(), Err(RlpError::Short));
     }
 
     /// From go-ethereum's rlp/decode_test.go.

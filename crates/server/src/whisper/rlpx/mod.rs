@@ -1,0 +1,363 @@
+//! RLPx, the encrypted connections of Ethereum's nodes, with the base protocol of devp2p on them.
+//!
+//! A connection begins with the key exchange of [`handshake`]; from then on all is in the frames of
+//! [`frame`]. Both sides say hello ([`hello`]), and after that messages are compressed with Snappy
+//! (EIP-706), if both sides' version is 5 or more. A frame has one message: its code as an RLP number,
+//! and its content.
+//!
+//! It is our own because there is no crate of it that is not a part of a chain's node. What it is made
+//! of is RustCrypto and libsecp256k1. What a peer sends takes no more memory than has arrived of it,
+//! and [`READ_BYTES`].
+
+use std::io;
+
+use hark_codec::whisper::RlpError;
+use hark_codec::whisper::keys::{PublicKey, SecretKey};
+use hark_codec::whisper::rlp::{RlpItems, put_number};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use frame::{FrameOpener, FrameSealer, HEADER_BYTES, RlpxFrameError};
+use handshake::{
+    ACK_BYTES, AUTH_BYTES, OpenedPacket, PacketProgress, RandomSource, RlpxHandshakeError,
+    RlpxInitiator, RlpxSecrets,
+};
+use hello::{DisconnectReason, Hello, HelloError};
+
+pub mod frame;
+pub mod handshake;
+pub mod hello;
+
+/// Bytes that are read of a frame at a time.
+pub const READ_BYTES: usize = 64 << 10;
+/// Memory of buffers that is kept between two messages, in bytes.
+const KEPT_BYTES: usize = 16 << 10;
+/// Bytes of a message's code at most.
+const CODE_BYTES_MAX: usize = 9;
+/// The most that Snappy makes of a byte, rounded up: three bytes become 64.
+const SNAPPY_RATIO_MAX: usize = 22;
+
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RlpxError {
+    /// The other side has closed the connection, or it broke.
+    #[error("the connection has ended: {0}")]
+    Io(#[from] io::Error),
+    /// See [`RlpxHandshakeError`].
+    #[error(transparent)]
+    Handshake(#[from] RlpxHandshakeError),
+    /// See [`RlpxFrameError`].
+    #[error(transparent)]
+    Frame(#[from] RlpxFrameError),
+    /// A message is longer than the reader accepts.
+    #[error("a message of {0} bytes is longer than {1}")]
+    TooLong(usize, usize),
+    /// The memory for messages that are being read is used up.
+    #[error("there is no memory for a message of this peer")]
+    Memory,
+    /// A message does not begin with a code.
+    #[error("a message has no code: {0}")]
+    Code(RlpError),
+    /// A message is not what Snappy makes.
+    #[error("a message cannot be decompressed: {0}")]
+    Snappy(#[from] snap::Error),
+    /// See [`HelloError`].
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// Another message comes where the hello is expected.
+    #[error("message {0} came before the hello")]
+    NoHello(u64),
+    /// The id in the hello is not that of the key exchange.
+    #[error("the peer's hello has another id than its key")]
+    OtherId,
+    /// The other side ends the connection.
+    #[error("the peer disconnects: {0}")]
+    Disconnected(DisconnectReason),
+}
+
+/// Accounts for the memory of messages that are being read.
+pub trait ReadAllowance: Send {
+    /// Changes the bytes that are held. Returns false if there may not be as many.
+    fn resize(&mut self, bytes: usize) -> bool;
+}
+
+/// Any message may be read.
+impl ReadAllowance for () {
+    fn resize(&mut self, _: usize) -> bool {
+        true
+    }
+}
+
+/// A message of the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RlpxMessage<'a> {
+    /// The code. See [`hello::SharedProtocol::offset`].
+    pub code: u64,
+    /// The content: mostly an RLP list.
+    pub payload: &'a [u8],
+}
+
+/// Reads messages.
+pub struct RlpxReader<R, A> {
+    stream: R,
+    opener: FrameOpener,
+    is_snappy: bool,
+    message_bytes_max: usize,
+    allowance: A,
+    frame: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+/// Writes messages.
+pub struct RlpxWriter<W> {
+    stream: W,
+    sealer: FrameSealer,
+    is_snappy: bool,
+    plain: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// A connection on which both sides have said hello.
+pub struct RlpxConnection<R, W, A> {
+    /// Reads messages.
+    pub reader: RlpxReader<R, A>,
+    /// Writes messages.
+    pub writer: RlpxWriter<W>,
+    /// The other side's hello, with its id.
+    pub peer: Hello,
+}
+
+/// Both directions of a stream, and what is read of it.
+pub struct RlpxStream<R, W, A> {
+    /// What the other side sends.
+    pub read: R,
+    /// What is sent to the other side.
+    pub write: W,
+    /// Maximum length of a message, in bytes, not compressed.
+    pub message_bytes_max: usize,
+    /// Accounts for the memory of messages.
+    pub allowance: A,
+}
+
+/// Reads a packet of the key exchange, and decrypts it.
+async fn packet<R: AsyncRead + Unpin>(
+    key: &SecretKey,
+    stream: &mut R,
+    fixed_bytes: usize,
+) -> Result<(Vec<u8>, OpenedPacket), RlpxError> {
+    let mut packet = vec![0; fixed_bytes];
+    stream.read_exact(&mut packet).await?;
+    loop {
+        match handshake::open(key, &packet, fixed_bytes)? {
+            PacketProgress::Whole(opened) => return Ok((packet, opened)),
+            PacketProgress::Needs(bytes) => {
+                let there = packet.len();
+                packet.resize(bytes, 0);
+                if let Some(missing) = packet.get_mut(there..) {
+                    stream.read_exact(missing).await?;
+                }
+            }
+        }
+    }
+}
+
+impl<R, W, A> RlpxStream<R, W, A>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    A: ReadAllowance,
+{
+    /// Accepts a connection: the key exchange as its listener, and both hellos.
+    pub async fn accept(
+        mut self,
+        key: &SecretKey,
+        hello: &Hello,
+        random: impl FnMut(&mut [u8]),
+    ) -> Result<RlpxConnection<R, W, A>, RlpxError> {
+        let mut random = random;
+        let (auth, opened) = packet(key, &mut self.read, AUTH_BYTES).await?;
+        let answer = handshake::answer(key, &auth, &opened, &mut random)?;
+        self.write.write_all(&answer.ack).await?;
+        self.greet(answer.secrets, hello, &answer.initiator).await
+    }
+
+    /// Opens a connection to the node with this key: the key exchange as its initiator, and both
+    /// hellos.
+    pub async fn connect(
+        mut self,
+        key: &SecretKey,
+        peer: &PublicKey,
+        hello: &Hello,
+        random: RandomSource<'_>,
+    ) -> Result<RlpxConnection<R, W, A>, RlpxError> {
+        let initiator = RlpxInitiator::new(key, peer, random);
+        self.write.write_all(initiator.auth()).await?;
+        let (ack, opened) = packet(key, &mut self.read, ACK_BYTES).await?;
+        let secrets = initiator.finish(&ack, &opened)?;
+        self.greet(secrets, hello, peer).await
+    }
+
+    /// Sends a hello, and reads that of the other side.
+    async fn greet(
+        self,
+        secrets: RlpxSecrets,
+        own: &Hello,
+        peer: &PublicKey,
+    ) -> Result<RlpxConnection<R, W, A>, RlpxError> {
+        let (sealer, opener) = frame::directions(secrets);
+        let mut writer = RlpxWriter {
+            stream: self.write,
+            sealer,
+            is_snappy: false,
+            plain: Vec::new(),
+            out: Vec::new(),
+        };
+        let mut reader = RlpxReader {
+            stream: self.read,
+            opener,
+            is_snappy: false,
+            message_bytes_max: hello::HELLO_BYTES_MAX,
+            allowance: self.allowance,
+            frame: Vec::new(),
+            plain: Vec::new(),
+        };
+        let mut written = Vec::new();
+        own.write(&mut written);
+        writer.write(hello::code::HELLO, &[&written]).await?;
+        let message = reader.read().await?;
+        let theirs = match message.code {
+            hello::code::HELLO => Hello::read(message.payload),
+            hello::code::DISCONNECT => {
+                return Err(RlpxError::Disconnected(DisconnectReason::read(message.payload)));
+            }
+            other => return Err(RlpxError::NoHello(other)),
+        };
+        let fault = match &theirs {
+            Ok(theirs) if theirs.id != *peer => Some(DisconnectReason::Unexpected),
+            Ok(_) => None,
+            Err(HelloError::Id) => Some(DisconnectReason::Identity),
+            Err(HelloError::Rlp(_)) => Some(DisconnectReason::Protocol),
+        };
+        if let Some(reason) = fault {
+            writer.disconnect(reason).await?;
+        }
+        let theirs = theirs?;
+        if theirs.id != *peer {
+            return Err(RlpxError::OtherId);
+        }
+        let is_snappy = own.version.min(theirs.version) >= hello::VERSION;
+        (reader.is_snappy, writer.is_snappy) = (is_snappy, is_snappy);
+        reader.message_bytes_max = self.message_bytes_max;
+        Ok(RlpxConnection { reader, writer, peer: theirs })
+    }
+}
+
+impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
+    /// Reads the next message. If this is dropped before it is done, the connection cannot go on.
+    pub async fn read(&mut self) -> Result<RlpxMessage<'_>, RlpxError> {
+        for buffer in [&mut self.frame, &mut self.plain] {
+            buffer.clear();
+            buffer.shrink_to(KEPT_BYTES);
+        }
+        self.allowance.resize(0);
+        let mut header = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut header).await?;
+        let header = self.opener.header(&header)?;
+        let message_bytes_max = self.message_bytes_max;
+        let content_bytes_max = CODE_BYTES_MAX
+            + if self.is_snappy {
+                snap::raw::max_compress_len(message_bytes_max)
+            } else {
+                message_bytes_max
+            };
+        if header.content > content_bytes_max {
+            return Err(RlpxError::TooLong(header.content, message_bytes_max));
+        }
+        while self.frame.len() < header.bytes() {
+            let step = READ_BYTES.min(header.bytes() - self.frame.len());
+            self.allow(self.frame.len() + step)?;
+            let there = self.frame.len();
+            self.frame.reserve(step);
+            let mut rest = (&mut self.stream).take(step as u64);
+            while self.frame.len() < there + step {
+                if rest.read_buf(&mut self.frame).await? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+            }
+        }
+        let content = self.opener.content(header, &mut self.frame)?;
+        let mut items = RlpItems::of_sequence(content);
+        let code = items.uint64().map_err(RlpxError::Code)?;
+        let payload = items.rest();
+        if !self.is_snappy {
+            return Ok(RlpxMessage { code, payload });
+        }
+        let bytes = snap::raw::decompress_len(payload)?;
+        let bytes_max = message_bytes_max.min(payload.len().saturating_mul(SNAPPY_RATIO_MAX));
+        if bytes > bytes_max {
+            return Err(RlpxError::TooLong(bytes, bytes_max));
+        }
+        if bytes > READ_BYTES && !self.allowance.resize(header.bytes() + bytes) {
+            return Err(RlpxError::Memory);
+        }
+        self.plain.resize(bytes, 0);
+        let bytes = snap::raw::Decoder::new().decompress(payload, &mut self.plain)?;
+        let payload = self.plain.get(..bytes).unwrap_or_default();
+        Ok(RlpxMessage { code, payload })
+    }
+
+    /// Accounts for a frame of which this much is held. What is small is not accounted for.
+    fn allow(&mut self, bytes: usize) -> Result<(), RlpxError> {
+        let is_allowed = bytes <= READ_BYTES || self.allowance.resize(bytes);
+        if is_allowed { Ok(()) } else { Err(RlpxError::Memory) }
+    }
+}
+
+impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
+    /// Writes a message, whose content is given in parts. If this is dropped before it is done, the
+    /// connection cannot go on.
+    pub async fn write(&mut self, code: u64, parts: &[&[u8]]) -> Result<(), RlpxError> {
+        let is_snappy = self.is_snappy;
+        self.plain.clear();
+        if is_snappy {
+            parts.iter().for_each(|part| self.plain.extend_from_slice(part));
+        }
+        let plain = &self.plain;
+        let mut compressed = Ok(());
+        self.out.clear();
+        self.sealer.seal(&mut self.out, |out| {
+            put_number(out, code);
+            if is_snappy {
+                compressed = compress(plain, out);
+            } else {
+                parts.iter().for_each(|part| out.extend_from_slice(part));
+            }
+        })?;
+        compressed?;
+        self.stream.write_all(&self.out).await?;
+        self.stream.flush().await?;
+        for buffer in [&mut self.plain, &mut self.out] {
+            buffer.clear();
+            buffer.shrink_to(KEPT_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Tells the other side that the connection ends.
+    pub async fn disconnect(&mut self, reason: DisconnectReason) -> Result<(), RlpxError> {
+        let mut payload = Vec::new();
+        reason.write(&mut payload);
+        self.write(hello::code::DISCONNECT, &[&payload]).await
+    }
+}
+
+/// Appends compressed bytes.
+fn compress(plain: &[u8], out: &mut Vec<u8>) -> Result<(), snap::Error> {
+    let start = out.len();
+    out.resize(start + snap::raw::max_compress_len(plain.len()), 0);
+    let bytes = snap::raw::Encoder::new().compress(plain, out.get_mut(start..).unwrap_or_default());
+    out.truncate(start + bytes.as_ref().copied().unwrap_or_default());
+    bytes.map(drop)
+}
+
+#[cfg(test)]
+mod tests;
