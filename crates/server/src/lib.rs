@@ -18,6 +18,8 @@ mod connections;
 pub mod door;
 mod error;
 mod http;
+#[cfg(any(feature = "devp2p", feature = "libp2p"))]
+mod key_file;
 pub mod listener;
 pub mod metrics;
 pub mod nostr;

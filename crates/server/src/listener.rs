@@ -59,6 +59,11 @@ impl Listener {
         &self.connections
     }
 
+    /// Connections that a door may have, in all.
+    pub(crate) fn connections_max(&self) -> usize {
+        self.settings.load().limits.connections_max
+    }
+
     /// Admits a connection, or returns why not, by the bounds that all doors have.
     pub(crate) fn enter(
         &self,
@@ -85,7 +90,7 @@ impl Listener {
         serve: impl Fn(TcpStream) -> F,
     ) {
         let Some(socket) = self.take() else { return };
-        let enter = |peer| self.enter(peer, self.settings.load().limits.connections_max);
+        let enter = |peer| self.enter(peer, self.connections_max());
         let ended = stop.clone();
         let serve = |stream, _, entered| {
             let (serving, mut ended) = (serve(stream), ended.clone());

@@ -98,6 +98,23 @@ impl RateBuckets {
         }
     }
 
+    /// Begins a pause of the subject, or returns how long one that has begun still takes. A subject
+    /// has a pause or a rate, not both.
+    #[cfg(feature = "devp2p")]
+    pub(crate) fn pause(&self, subject: RateSubject, pause: Duration) -> Result<(), Duration> {
+        let now_ns = self.now_ns();
+        match self.spent_ns(subject, now_ns) {
+            0 => {
+                let until_ns = now_ns.saturating_add(pause.as_nanos() as u64);
+                for bucket in self.of(subject) {
+                    bucket.fetch_max(until_ns, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            left_ns => Err(Duration::from_nanos(left_ns)),
+        }
+    }
+
     /// Takes one token, or returns the time until there is one.
     pub(crate) fn take(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
         let wait = self.wait(meter, rate);
@@ -249,6 +266,18 @@ mod tests {
         assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
         // A rate that has been raised applies at once.
         assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
+    }
+
+    #[cfg(feature = "devp2p")]
+    #[test]
+    fn a_pause_is_one_of_its_subject_and_ends() {
+        let buckets = RateBuckets::default();
+        let subject = |n| RateSubject::QuestionsOf([n; 32]);
+        assert_eq!(buckets.pause(subject(1), Duration::from_mins(1)), Ok(()));
+        let left = buckets.pause(subject(1), Duration::from_mins(1)).unwrap_err();
+        assert!(left > Duration::from_secs(30) && left <= Duration::from_mins(1), "{left:?}");
+        assert_eq!(buckets.pause(subject(2), Duration::ZERO), Ok(()));
+        assert_eq!(buckets.pause(subject(2), Duration::from_mins(1)), Ok(()), "it is over");
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub mod deflate;
 pub mod disk;
 pub mod events;
 pub mod hidden;
+#[cfg(feature = "devp2p")]
+pub mod mail;
 pub mod postgres;
 pub mod random;
 #[cfg(feature = "toy")]

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use super::metrics::{EnvelopeFate, MailMetrics, RequestFate};
+#[cfg(feature = "devp2p")]
+use super::peers;
 use super::{
     INTAKE_BYTES_MAX, INTAKE_MAX, MailServer, MailService, PAGES_BYTES_MAX, TopicIndex, prometheus,
     rest,
@@ -34,6 +36,8 @@ struct MailDoor {
     mail: Arc<MailServer>,
     runtime: DoorRuntime,
     rest: Option<Arc<Listener>>,
+    #[cfg(feature = "devp2p")]
+    peers: Option<Arc<peers::PeersDoor>>,
 }
 
 impl ServableNetwork for MailService {
@@ -50,6 +54,11 @@ impl MailService {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [whisper]");
         let rest = config.rest.map(listen).transpose()?.map(Arc::new);
+        #[cfg(feature = "devp2p")]
+        let peers = match config.peers.clone() {
+            Some(peers) => Some(Arc::new(peers::PeersDoor::open(peers, host)?)),
+            None => None,
+        };
         let runtime = DoorRuntime::start("hark-whisper")?;
         let topics = Arc::new(TopicIndex::default());
         // More than there can be envelopes, as retention writes too.
@@ -75,19 +84,35 @@ impl MailService {
             clients: host.clients.clone(),
             config,
         });
-        Ok(MailDoor { mail, runtime, rest })
+        Ok(MailDoor {
+            mail,
+            runtime,
+            rest,
+            #[cfg(feature = "devp2p")]
+            peers,
+        })
     }
 }
 
 impl Door for MailDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
         let rest = self.rest.iter().map(|rest| format!("http://{}", rest.addr()));
-        rest.map(|at| DoorAddress { what: "whisper rest on", at }).collect()
+        let rest = rest.map(|at| DoorAddress { what: "whisper rest on", at });
+        #[cfg(feature = "devp2p")]
+        let rest = rest.chain(
+            self.peers.iter().map(|it| DoorAddress { what: "whisper peer on", at: it.enode() }),
+        );
+        rest.collect()
     }
 
-    /// The socket of REST.
+    /// The sockets of REST and of peers. Peers' connections stay with the process that has their
+    /// keys.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
-        self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
+        let listeners = self.rest.iter().map(|rest| &**rest);
+        #[cfg(feature = "devp2p")]
+        let listeners = listeners.chain(self.peers.iter().map(|peers| peers.listener()));
+        let sockets: io::Result<Vec<_>> = listeners.map(Listener::sockets).collect();
+        Ok(sockets?.into_iter().flatten().collect())
     }
 
     fn metrics(&self, page: &mut MetricsPage) {
@@ -119,7 +144,13 @@ impl Door for MailDoor {
 
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            let serving = serve(self.rest.clone(), Arc::clone(&self.mail), stop);
+            let serving = serve(
+                self.rest.clone(),
+                #[cfg(feature = "devp2p")]
+                self.peers.clone(),
+                Arc::clone(&self.mail),
+                stop,
+            );
             self.runtime.run(vital("the Whisper mail server", serving)).await;
         })
     }
@@ -129,8 +160,25 @@ impl Door for MailDoor {
     }
 }
 
-async fn serve(rest: Option<Arc<Listener>>, mail: Arc<MailServer>, stop: StopSignal) {
-    if let Some(listener) = rest {
-        rest::serve(listener, stop, mail).await;
+async fn serve(
+    rest: Option<Arc<Listener>>,
+    #[cfg(feature = "devp2p")] peers: Option<Arc<peers::PeersDoor>>,
+    mail: Arc<MailServer>,
+    stop: StopSignal,
+) {
+    let doors = [
+        rest.map(|listener| {
+            let door = rest::serve(listener, stop.clone(), Arc::clone(&mail));
+            tokio::spawn(vital("Whisper's REST door", door))
+        }),
+        #[cfg(feature = "devp2p")]
+        peers.map(|peers| {
+            let door = async move { peers.serve(mail, stop).await };
+            tokio::spawn(vital("Whisper's peers", door))
+        }),
+    ];
+    for door in doors.into_iter().flatten() {
+        // None panics: see `vital`.
+        let _ = door.await;
     }
 }

@@ -30,8 +30,12 @@ use topics::TopicIndex;
 mod door;
 pub mod history;
 pub mod metrics;
+#[cfg(feature = "devp2p")]
+pub mod peers;
 mod prometheus;
 mod rest;
+#[cfg(feature = "devp2p")]
+pub mod rlpx;
 pub mod topics;
 
 /// Bytes of envelopes that wait to be durable, at most. Above this bound senders wait.
@@ -90,6 +94,9 @@ pub struct MailConfig {
     pub rest: Option<SocketAddr>,
     /// Which web pages may use the REST interface.
     pub access: WebAccess,
+    /// Where peers are accepted. `None` disables it.
+    #[cfg(feature = "devp2p")]
+    pub peers: Option<peers::PeersConfig>,
     /// What can change while the mail server runs.
     pub settings: SharedMailSettings,
     /// Requests slower than this are logged. `None` disables the log.
@@ -106,6 +113,8 @@ impl Default for MailConfig {
         Self {
             rest: None,
             access: WebAccess::default(),
+            #[cfg(feature = "devp2p")]
+            peers: None,
             settings: SharedMailSettings::default(),
             slow_question: Some(Duration::from_secs(1)),
             store_at: StoreLocation::Process,

@@ -112,6 +112,8 @@ pub struct RlpxWriter<W> {
     stream: W,
     sealer: FrameSealer,
     is_snappy: bool,
+    /// Set while a message is sent: it stays set if that did not come to its end.
+    is_cut: bool,
     plain: Vec<u8>,
     out: Vec<u8>,
 }
@@ -208,6 +210,7 @@ where
             stream: self.write,
             sealer,
             is_snappy: false,
+            is_cut: false,
             plain: Vec::new(),
             out: Vec::new(),
         };
@@ -289,7 +292,9 @@ impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
         let code = items.uint64().map_err(RlpxError::Code)?;
         let payload = items.rest();
         if !self.is_snappy {
-            return Ok(RlpxMessage { code, payload });
+            let fits = payload.len() <= message_bytes_max;
+            let too_long = || RlpxError::TooLong(payload.len(), message_bytes_max);
+            return fits.then_some(RlpxMessage { code, payload }).ok_or_else(too_long);
         }
         let bytes = snap::raw::decompress_len(payload)?;
         let bytes_max = message_bytes_max.min(payload.len().saturating_mul(SNAPPY_RATIO_MAX));
@@ -313,9 +318,8 @@ impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
 }
 
 impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
-    /// Writes a message, whose content is given in parts. If this is dropped before it is done, the
-    /// connection cannot go on.
-    pub async fn write(&mut self, code: u64, parts: &[&[u8]]) -> Result<(), RlpxError> {
+    /// Adds a message, whose content is given in parts, to what [`RlpxWriter::flush`] sends.
+    pub fn push(&mut self, code: u64, parts: &[&[u8]]) -> Result<(), RlpxError> {
         let is_snappy = self.is_snappy;
         self.plain.clear();
         if is_snappy {
@@ -323,7 +327,6 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
         }
         let plain = &self.plain;
         let mut compressed = Ok(());
-        self.out.clear();
         self.sealer.seal(&mut self.out, |out| {
             put_number(out, code);
             if is_snappy {
@@ -332,14 +335,30 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
                 parts.iter().for_each(|part| out.extend_from_slice(part));
             }
         })?;
-        compressed?;
+        Ok(compressed?)
+    }
+
+    /// Sends the messages that were added. If this is dropped before it is done, the connection
+    /// cannot go on, and nothing more is sent.
+    pub async fn flush(&mut self) -> Result<(), RlpxError> {
+        if self.is_cut {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
+        self.is_cut = true;
         self.stream.write_all(&self.out).await?;
         self.stream.flush().await?;
+        self.is_cut = false;
         for buffer in [&mut self.plain, &mut self.out] {
             buffer.clear();
             buffer.shrink_to(KEPT_BYTES);
         }
         Ok(())
+    }
+
+    /// Sends a message.
+    pub async fn write(&mut self, code: u64, parts: &[&[u8]]) -> Result<(), RlpxError> {
+        self.push(code, parts)?;
+        self.flush().await
     }
 
     /// Tells the other side that the connection ends.

@@ -1,0 +1,74 @@
+//! The file with a node's key, from which its id is made. So the id outlives a restart.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use hark_codec::hex;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read or created.
+    #[error("the node's key in {0} cannot be read or made: {1}")]
+    File(String, io::Error),
+    /// The file does not hold a key.
+    #[error(
+        "{0} holds no key; it must be 64 hex digits. If the node may get another id, delete it"
+    )]
+    Key(String),
+}
+
+/// Reads the key from a file, or creates the file with the key that `make` returns. `read` makes a
+/// key of 32 bytes, if these are one.
+pub(crate) fn load<K>(
+    path: &Path,
+    make: impl FnOnce() -> [u8; 32],
+    read: impl FnOnce([u8; 32]) -> Option<K>,
+) -> Result<K, KeyError> {
+    let name = path.display().to_string();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            write(path, &make()).map_err(|error| KeyError::File(name.clone(), error))?
+        }
+        Err(error) => return Err(KeyError::File(name, error)),
+    };
+    let bytes = hex::decode_32(text.trim().to_ascii_lowercase().as_bytes());
+    bytes.and_then(read).ok_or(KeyError::Key(name))
+}
+
+/// Writes a new key, whole or not at all, to a file that only its owner can read.
+fn write(path: &Path, key: &[u8; 32]) -> io::Result<String> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let text = String::from_utf8_lossy(&hex::encode_32(key)).into_owned();
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let unfinished = path.with_extension("unfinished");
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()?;
+    std::fs::rename(unfinished, path)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hark_testkit::disk::scratch;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_key_is_made_once_and_for_its_owner() {
+        let folder = scratch("key");
+        let path = folder.join("node.key");
+        assert_eq!(load(&path, || [7; 32], Some).unwrap(), [7; 32]);
+        assert_eq!(load(&path, || [8; 32], Some).unwrap(), [7; 32]);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(load::<()>(&path, || [8; 32], |_| None), Err(KeyError::Key(_))));
+        std::fs::write(&path, "no key").unwrap();
+        assert!(matches!(load(&path, || [8; 32], Some), Err(KeyError::Key(_))));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,20 @@
+//! Codes of the packets of `shh/6` and `waku/1`, without what a connection adds to them.
+
+/// What a peer says of itself first.
+pub const STATUS: u64 = 0;
+/// Envelopes that are passed on.
+pub const MESSAGES: u64 = 1;
+/// The hash of a packet of envelopes that were archived (`waku/1`, deprecated by [`OUTCOMES`]).
+pub const BATCH_ACKNOWLEDGED: u64 = 11;
+/// What became of the envelopes of a packet (`waku/1`).
+pub const OUTCOMES: u64 = 12;
+/// A request of one mail server to another for envelopes (`shh/6` of status-go).
+pub const SYNC_REQUEST: u64 = 123;
+/// A part of the answer to [`SYNC_REQUEST`].
+pub const SYNC_RESPONSE: u64 = 124;
+/// The end of the answer to a request for history.
+pub const COMPLETE: u64 = 125;
+/// A request for history.
+pub const REQUEST: u64 = 126;
+/// Envelopes of an answer.
+pub const DIRECT: u64 = 127;

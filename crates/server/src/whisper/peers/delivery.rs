@@ -1,0 +1,233 @@
+//! Answers to requests for history: pages of envelopes as fast as the peer takes them, and an end.
+
+use hark_codec::record::Id;
+use hark_codec::whisper::rlp::{RlpItems, head_len, put_bytes, put_list, put_number};
+use hark_codec::whisper::{Bloom, Completion, HistoryCursor, HistoryRequest, RlpError};
+use tokio::io::AsyncWrite;
+use tokio::sync::mpsc;
+
+use super::mail::MailRequest;
+use super::session::{PeerSession, SessionEnd};
+use super::{PeerForm, code};
+use crate::rate::{RateSource, RateSubject};
+use crate::whisper::history::{EnvelopePage, EnvelopeQuestion, MailError};
+use crate::whisper::metrics::{MailSource, RequestFate};
+
+/// Envelopes of an answer to a request that does not say how many it wants, as in status-go.
+const LIMIT_DEFAULT: usize = 1_000;
+
+/// What a peer asks for.
+#[derive(Debug)]
+pub(super) enum PeerQuestion {
+    /// A request for history.
+    Mail(MailRequest),
+    /// The packet of another mail server, which wants to have the same envelopes.
+    Sync(Box<[u8]>),
+}
+
+/// How the envelopes of a page are put into packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageForm {
+    /// A list of all, as `waku/1` has it.
+    List,
+    /// A list in each packet, of one envelope: for a request that wants no batches.
+    ListOfOne,
+    /// One envelope in each packet, as `shh/6` has it.
+    Bare,
+    /// A list of all, in a packet for another mail server.
+    Sync,
+}
+
+/// What was sent of an answer.
+#[derive(Default)]
+struct DeliveredPages {
+    last: Option<HistoryCursor>,
+    cursor: Option<HistoryCursor>,
+}
+
+impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
+    /// Answers one question after the other.
+    pub(super) async fn answer_all(&self, mut asked: mpsc::Receiver<PeerQuestion>) -> SessionEnd {
+        while let Some(question) = asked.recv().await {
+            let answered = match question {
+                PeerQuestion::Mail(request) => self.answer(&request).await,
+                PeerQuestion::Sync(packet) => self.sync(&packet).await,
+            };
+            if let Err(end) = answered {
+                return end;
+            }
+        }
+        // The reading side ends first, and with it the session.
+        std::future::pending().await
+    }
+
+    /// Refuses a question that was not begun.
+    pub(super) async fn refuse(
+        &self,
+        question: &PeerQuestion,
+        why: &str,
+    ) -> Result<(), SessionEnd> {
+        match question {
+            PeerQuestion::Mail(request) => self.fail(&request.id, why).await,
+            PeerQuestion::Sync(_) => self.end_sync(None, false, why).await,
+        }
+    }
+
+    async fn answer(&self, request: &MailRequest) -> Result<(), SessionEnd> {
+        let parsed = match request.parsed() {
+            Ok(parsed) => parsed,
+            // Not reached: it was parsed before.
+            Err(error) => return self.fail(&request.id, &error.to_string()).await,
+        };
+        if let Err(error) = self.allow() {
+            return self.refuse_mail(&request.id, &error).await;
+        }
+        // go-ethereum's clients cannot ask for a second page.
+        let is_whole = self.form == PeerForm::Shh && request.is_bare();
+        let limit = if is_whole { usize::MAX } else { LIMIT_DEFAULT };
+        let question = self.state.mail.question(&parsed, limit);
+        let form = match self.form {
+            PeerForm::Waku if parsed.batch => PageForm::List,
+            PeerForm::Waku => PageForm::ListOfOne,
+            PeerForm::Shh => PageForm::Bare,
+        };
+        match self.deliver(question, form).await? {
+            Ok(sent) => {
+                self.state.mail.count_request(MailSource::Peer, RequestFate::Answered);
+                let last = sent.last.map_or([0; 32], |last| last.hash);
+                let done = Completion::Done { request: request.id, last, cursor: sent.cursor };
+                let mut packet = Vec::new();
+                done.write(&mut packet);
+                self.send(code::COMPLETE, &[&packet]).await
+            }
+            Err(error) => self.refuse_mail(&request.id, &error).await,
+        }
+    }
+
+    /// Takes a request from what the peer and its address may send.
+    fn allow(&self) -> Result<(), MailError> {
+        let pause = self.state.request_pause;
+        if !pause.is_zero() {
+            let paused = self.state.mail.buckets.pause(RateSubject::QuestionsOf(self.key()), pause);
+            paused.map_err(|_| MailError::TooMany)?;
+        }
+        self.state.mail.allow(RateSource::Address(self.address))
+    }
+
+    async fn refuse_mail(&self, request: &Id, error: &MailError) -> Result<(), SessionEnd> {
+        self.state.mail.count_request(MailSource::Peer, error.into());
+        self.fail(request, &error.to_string()).await
+    }
+
+    /// Sends the pages of a question. The inner error is one that the peer is told.
+    async fn deliver(
+        &self,
+        mut question: EnvelopeQuestion,
+        form: PageForm,
+    ) -> Result<Result<DeliveredPages, MailError>, SessionEnd> {
+        let mut sent = DeliveredPages::default();
+        loop {
+            let found = match self.state.mail.page(MailSource::Peer, &question).await {
+                Ok(found) => found,
+                Err(error) => return Ok(Err(error)),
+            };
+            let page = &found.page;
+            if !page.is_empty() {
+                self.send_page(page, form).await?;
+            }
+            question.advance(page);
+            sent = DeliveredPages { last: page.last.or(sent.last), cursor: page.cursor() };
+            if sent.cursor.is_none() || question.query.limit == 0 {
+                return Ok(Ok(sent));
+            }
+        }
+    }
+
+    async fn send_page(&self, page: &EnvelopePage, form: PageForm) -> Result<(), SessionEnd> {
+        let list = |len| {
+            let mut head = Vec::new();
+            put_list(&mut head, len);
+            head
+        };
+        self.send_with(|packets| match form {
+            PageForm::List => packets.add(code::DIRECT, &[&list(page.rlp().len()), page.rlp()]),
+            PageForm::ListOfOne => page.envelopes().try_for_each(|envelope| {
+                packets.add(code::DIRECT, &[&list(envelope.len()), envelope])
+            }),
+            PageForm::Bare => {
+                page.envelopes().try_for_each(|envelope| packets.add(code::DIRECT, &[envelope]))
+            }
+            PageForm::Sync => {
+                let (head, rest) = around_sync(page.rlp().len(), None, false, "");
+                packets.add(code::SYNC_RESPONSE, &[&head, page.rlp(), &rest])
+            }
+        })
+        .await
+    }
+
+    /// Answers a mail server that wants to have the same envelopes.
+    async fn sync(&self, packet: &[u8]) -> Result<(), SessionEnd> {
+        let request = match sync_request(packet) {
+            Ok(request) => request,
+            Err(error) => return Err(SessionEnd::Packet(code::SYNC_REQUEST, error)),
+        };
+        let question = self.state.mail.question(&request, LIMIT_DEFAULT);
+        match self.deliver(question, PageForm::Sync).await? {
+            Ok(sent) => {
+                self.state.mail.count_request(MailSource::Peer, RequestFate::Answered);
+                self.end_sync(sent.cursor, true, "").await
+            }
+            Err(error) => {
+                self.state.mail.count_request(MailSource::Peer, (&error).into());
+                self.end_sync(None, false, &error.to_string()).await
+            }
+        }
+    }
+
+    /// Sends the end of an answer to a mail server.
+    async fn end_sync(
+        &self,
+        cursor: Option<HistoryCursor>,
+        is_done: bool,
+        error: &str,
+    ) -> Result<(), SessionEnd> {
+        let (head, rest) = around_sync(0, cursor, is_done, error);
+        self.send(code::SYNC_RESPONSE, &[&head, &rest]).await
+    }
+}
+
+/// What stands before and after the envelopes, which have this many bytes, in a part of an answer to a
+/// mail server: `[[envelope, ...], cursor, whether this is the end, error]`.
+fn around_sync(
+    envelopes: usize,
+    cursor: Option<HistoryCursor>,
+    is_done: bool,
+    error: &str,
+) -> (Vec<u8>, Vec<u8>) {
+    let cursor = cursor.map(|cursor| cursor.bytes());
+    let (mut head, mut rest) = (Vec::new(), Vec::new());
+    put_bytes(&mut rest, cursor.as_ref().map_or(&[][..], |cursor| cursor));
+    put_number(&mut rest, is_done.into());
+    put_bytes(&mut rest, error.as_bytes());
+    put_list(&mut head, head_len(envelopes) + envelopes + rest.len());
+    put_list(&mut head, envelopes);
+    (head, rest)
+}
+
+/// Reads what a mail server wants: `[lower, upper, bloom, limit, cursor]`.
+fn sync_request(packet: &[u8]) -> Result<HistoryRequest<'static>, RlpError> {
+    let mut items = RlpItems::of_list(packet)?;
+    let (lower, upper) = (items.uint32()?, items.uint32()?);
+    let bloom = items.bytes()?;
+    let wrong = RlpError::Width(bloom.len(), hark_codec::whisper::bloom::BYTES);
+    let bloom = Some(Bloom::read(bloom).ok_or(wrong)?);
+    let limit = items.uint32()?;
+    let cursor = items.bytes()?;
+    let wrong = RlpError::Width(cursor.len(), HistoryCursor::BYTES);
+    let cursor = match cursor {
+        [] => None,
+        cursor => Some(HistoryCursor::read(cursor).ok_or(wrong)?),
+    };
+    items.end()?;
+    Ok(HistoryRequest { lower, upper, bloom, limit, cursor, batch: true, ..HistoryRequest::default() })
+}

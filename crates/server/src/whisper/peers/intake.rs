@@ -1,0 +1,163 @@
+//! Envelopes that peers pass on (packet 1): archived, and acknowledged where the protocol has that.
+
+use hark_codec::crypto::keccak256;
+use hark_codec::record::Id;
+use hark_codec::whisper::rlp::{
+    RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
+};
+use hark_networks::whisper::admit::EnvelopeRefusal;
+use tokio::io::AsyncWrite;
+
+use super::session::{PeerSession, SessionEnd};
+use super::{PeerForm, code};
+use crate::whisper::metrics::MailSource;
+use crate::whisper::{EnvelopeRejection, PendingEnvelope};
+
+/// Envelopes of a packet that are on their way to the disk at a time.
+const TOGETHER_MAX: usize = 4_096;
+
+/// Codes of status-go for an envelope that is not from now, and for all other faults.
+const NOT_IN_TIME: u64 = 21;
+const OTHER_FAULT: u64 = 22;
+/// Version of the packet that says what became of envelopes.
+const OUTCOMES_VERSION: u64 = 1;
+
+/// Why an envelope of a packet was not archived.
+struct EnvelopeFault {
+    hash: Id,
+    code: u64,
+    text: String,
+}
+
+/// What became of the envelopes of a packet.
+#[derive(Default)]
+struct BatchOutcome {
+    faults: Vec<EnvelopeFault>,
+    /// Why the connection ends, if the peer is at fault.
+    end: Option<String>,
+}
+
+impl BatchOutcome {
+    fn note(&mut self, form: PeerForm, rlp: &[u8], why: &EnvelopeRejection) {
+        use EnvelopeRefusal::{Ahead, Expired, Old};
+        let code = match why {
+            // It has expired on its way, which is nobody's fault.
+            EnvelopeRejection::Refused(Expired(_)) => return,
+            EnvelopeRejection::Refused(Ahead(_) | Old(_)) => NOT_IN_TIME,
+            _ => OTHER_FAULT,
+        };
+        let is_fault = match why {
+            EnvelopeRejection::Malformed(_) => true,
+            // status-go tells a peer whose clock is wrong, go-ethereum disconnects it.
+            EnvelopeRejection::Refused(_) => code == OTHER_FAULT || form == PeerForm::Shh,
+            EnvelopeRejection::Store(_) | EnvelopeRejection::Down => false,
+        };
+        if is_fault && self.end.is_none() {
+            self.end = Some(why.to_string());
+        }
+        self.faults.push(EnvelopeFault { hash: keccak256(rlp), code, text: why.to_string() });
+    }
+}
+
+impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
+    /// Archives the envelopes of a packet. On return they are durable.
+    pub(super) async fn take(&self, packet: &[u8]) -> Result<(), SessionEnd> {
+        let unread = |error| SessionEnd::Packet(code::MESSAGES, error);
+        let mut items = RlpItems::of_list(packet).map_err(unread)?;
+        let (mut outcome, mut pending) = (BatchOutcome::default(), Vec::new());
+        while !items.is_empty() {
+            let rlp = items.raw().map_err(unread)?;
+            match self.state.mail.submit(MailSource::Peer, rlp).await {
+                Ok(envelope) => pending.push((rlp, envelope)),
+                Err(why) => outcome.note(self.form, rlp, &why),
+            }
+            if pending.len() == TOGETHER_MAX {
+                self.settle(&mut pending, &mut outcome).await;
+            }
+        }
+        self.settle(&mut pending, &mut outcome).await;
+        if self.form == PeerForm::Waku {
+            self.acknowledge(packet, &outcome.faults).await?;
+        }
+        outcome.end.map_or(Ok(()), |why| Err(SessionEnd::Envelope(why)))
+    }
+
+    /// Waits until envelopes are durable.
+    async fn settle(
+        &self,
+        pending: &mut Vec<(&[u8], PendingEnvelope)>,
+        outcome: &mut BatchOutcome,
+    ) {
+        for (rlp, envelope) in pending.drain(..) {
+            if let Err(why) = self.state.mail.settle(envelope).await {
+                outcome.note(self.form, rlp, &why);
+            }
+        }
+    }
+
+    /// Tells the peer which envelopes of a packet were not archived; all others are durable.
+    async fn acknowledge(
+        &self,
+        packet: &[u8],
+        faults: &[EnvelopeFault],
+    ) -> Result<(), SessionEnd> {
+        let batch = keccak256(packet);
+        let (mut outcomes, mut hash) = (Vec::new(), Vec::new());
+        write_outcomes(&batch, faults, &mut outcomes);
+        put_bytes(&mut hash, &batch);
+        self.send_with(|packets| {
+            packets.add(code::OUTCOMES, &[&outcomes])?;
+            packets.add(code::BATCH_ACKNOWLEDGED, &[&hash])
+        })
+        .await
+    }
+}
+
+/// Appends what became of the envelopes of a packet: `[1, [hash of the packet, [[hash of the
+/// envelope, code, text], ...]]]`.
+fn write_outcomes(batch: &Id, faults: &[EnvelopeFault], out: &mut Vec<u8>) {
+    let with_head = |len| head_len(len) + len;
+    let fault_len = |fault: &EnvelopeFault| {
+        bytes_len(&fault.hash) + number_len(fault.code) + bytes_len(fault.text.as_bytes())
+    };
+    let faults_len: usize = faults.iter().map(|fault| with_head(fault_len(fault))).sum();
+    let response_len = bytes_len(batch) + with_head(faults_len);
+    put_list(out, number_len(OUTCOMES_VERSION) + with_head(response_len));
+    put_number(out, OUTCOMES_VERSION);
+    put_list(out, response_len);
+    put_bytes(out, batch);
+    put_list(out, faults_len);
+    for fault in faults {
+        put_list(out, fault_len(fault));
+        put_bytes(out, &fault.hash);
+        put_number(out, fault.code);
+        put_bytes(out, fault.text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_lists_within_lists() {
+        let fault =
+            |code| EnvelopeFault { hash: [7; 32], code, text: "the envelope is too old".into() };
+        for faults in [vec![], vec![fault(NOT_IN_TIME)], vec![fault(OTHER_FAULT), fault(1)]] {
+            let mut out = Vec::new();
+            write_outcomes(&[9; 32], &faults, &mut out);
+            let mut items = RlpItems::of_list(&out).unwrap();
+            assert_eq!(items.uint64(), Ok(1));
+            let mut response = items.list().unwrap();
+            assert_eq!((response.array(), items.end()), (Ok(&[9; 32]), Ok(())));
+            let mut listed = response.list().unwrap();
+            assert_eq!(response.end(), Ok(()));
+            for fault in &faults {
+                let mut read = listed.list().unwrap();
+                assert_eq!((read.array(), read.uint64()), (Ok(&fault.hash), Ok(fault.code)));
+                assert_eq!((read.bytes(), read.end()), (Ok(fault.text.as_bytes()), Ok(())));
+            }
+            assert_eq!(listed.end(), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Requests in envelopes, as clients send them.
+
+use super::*;

@@ -1,0 +1,179 @@
+//! The status, which each side sends first.
+//!
+//! | sub-protocol | content |
+//! |---|---|
+//! | `shh/6` (EIP-627) | 6, the minimum proof of work, a bloom filter, whether the node only listens |
+//! | `waku/1` (6/WAKU1) | a list of pairs, each of a key and its value |
+//!
+//! A proof of work is a number whose bits are those of a float of 64 bits. Hark's own status says that
+//! it wants all envelopes with enough proof of work. Of a peer's it checks what go-ethereum checks:
+//! Hark passes no envelopes on, so what a peer wants has no effect.
+
+use hark_codec::whisper::rlp::{
+    RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
+};
+use hark_codec::whisper::{Bloom, RlpError};
+
+use super::PeerForm;
+
+/// The version in a status of `shh/6`.
+const SHH_VERSION: u64 = 6;
+
+/// Keys of the pairs of `waku/1`.
+mod key {
+    pub(super) const POW: u64 = 0;
+    pub(super) const BLOOM: u64 = 1;
+    pub(super) const LISTENS: u64 = 2;
+    pub(super) const CONFIRMS: u64 = 3;
+    pub(super) const PACKET_LIMITS: u64 = 4;
+    pub(super) const BYTE_LIMITS: u64 = 6;
+}
+
+/// Why a status is refused.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum StatusError {
+    /// It is not an RLP list of the right items.
+    #[error("the status cannot be read: {0}")]
+    Rlp(#[from] RlpError),
+    /// It is of another version.
+    #[error("the status is of version {0}, not of version {SHH_VERSION}")]
+    Version(u64),
+    /// The minimum proof of work is not a number, or negative.
+    #[error("the status asks for a proof of work of {0}")]
+    Pow(f64),
+    /// The bloom filter has another length than 64 bytes.
+    #[error("the status has a bloom filter of {0} bytes")]
+    Bloom(usize),
+}
+
+/// Appends the status of a node that wants all envelopes with this proof of work.
+pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
+    let (pow, bloom) = (pow_min.to_bits(), Bloom::FULL.0);
+    match form {
+        PeerForm::Shh => {
+            let len = number_len(SHH_VERSION) + number_len(pow) + bytes_len(&bloom) + 1;
+            put_list(out, len);
+            put_number(out, SHH_VERSION);
+            put_number(out, pow);
+            put_bytes(out, &bloom);
+            put_number(out, 0);
+        }
+        PeerForm::Waku => {
+            let mut pairs = Vec::new();
+            let mut pair = |key: u64, len: usize, value: &dyn Fn(&mut Vec<u8>)| {
+                put_list(&mut pairs, number_len(key) + len);
+                put_number(&mut pairs, key);
+                value(&mut pairs);
+            };
+            let number = |number| move |out: &mut Vec<u8>| put_number(out, number);
+            // No limits: of an address, of a peer, of a topic.
+            let none = |out: &mut Vec<u8>| {
+                put_list(out, 3);
+                (0..3).for_each(|_| put_number(out, 0));
+            };
+            pair(key::POW, number_len(pow), &number(pow));
+            pair(key::BLOOM, bytes_len(&bloom), &|out| put_bytes(out, &bloom));
+            pair(key::LISTENS, 1, &number(0));
+            pair(key::CONFIRMS, 1, &number(1));
+            pair(key::PACKET_LIMITS, head_len(3) + 3, &none);
+            pair(key::BYTE_LIMITS, head_len(3) + 3, &none);
+            put_list(out, pairs.len());
+            out.extend_from_slice(&pairs);
+        }
+    }
+}
+
+/// Checks the status of a peer. Items and keys that are not known are ignored.
+pub(super) fn check(form: PeerForm, payload: &[u8]) -> Result<(), StatusError> {
+    let mut items = RlpItems::of_sequence(payload).list()?;
+    match form {
+        PeerForm::Shh => {
+            let version = items.uint64()?;
+            if version != SHH_VERSION {
+                return Err(StatusError::Version(version));
+            }
+            // What follows may be left out, and has other kinds in status-go's versions.
+            if let Ok(pow) = items.uint64() {
+                check_pow(pow)?;
+                if let Ok(bloom) = items.bytes() {
+                    check_bloom(bloom)?;
+                }
+            }
+        }
+        PeerForm::Waku => {
+            while !items.is_empty() {
+                let mut pair = items.list()?;
+                match pair.uint64()? {
+                    key::POW => check_pow(pair.uint64()?)?,
+                    key::BLOOM => check_bloom(pair.bytes()?)?,
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_pow(bits: u64) -> Result<(), StatusError> {
+    let pow = f64::from_bits(bits);
+    if pow.is_finite() && pow >= 0.0 { Ok(()) } else { Err(StatusError::Pow(pow)) }
+}
+
+fn check_bloom(bloom: &[u8]) -> Result<(), StatusError> {
+    Bloom::read(bloom).map(drop).ok_or(StatusError::Bloom(bloom.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hark_codec::hex;
+
+    fn digits(bytes: &[u8]) -> String {
+        let mut out = Vec::new();
+        hex::encode_into(bytes, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn written(form: PeerForm) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(form, 0.2, &mut out);
+        assert_eq!(check(form, &out), Ok(()));
+        out
+    }
+
+    /// 0.2 is 0x3fc999999999999a.
+    #[test]
+    fn statuses_are_those_of_go_ethereum_and_status_go() {
+        let bloom = format!("b840{}", "ff".repeat(64));
+        let shh = format!("f84d06883fc999999999999a{bloom}80");
+        assert_eq!(digits(&written(PeerForm::Shh)), shh);
+        let pow = "ca80883fc999999999999a";
+        let waku = format!("f862{pow}f84301{bloom}c20280c20301c504c3808080c506c3808080");
+        assert_eq!(digits(&written(PeerForm::Waku)), waku);
+    }
+
+    #[test]
+    fn what_a_peer_leaves_out_or_adds_is_ignored() {
+        let read = |form, digits: &str| {
+            let mut bytes = Vec::new();
+            assert!(hex::decode_into(digits.replace(' ', "").as_bytes(), &mut bytes));
+            check(form, &bytes)
+        };
+        let (shh, waku) = (PeerForm::Shh, PeerForm::Waku);
+        for fine in ["c106", "c20680", "c30680c0", "c206c0", "c5068080c0c0", "c4068080 01"] {
+            assert_eq!(read(shh, fine), Ok(()), "{fine}");
+        }
+        for fine in ["c0", "c3c24207", "c4c342c105", "c3c28080", "c3c20180"] {
+            assert_eq!(read(waku, fine), Ok(()), "{fine}");
+        }
+        assert_eq!(read(shh, "c105"), Err(StatusError::Version(5)));
+        assert_eq!(read(shh, "c0"), Err(StatusError::Rlp(RlpError::Missing)));
+        assert_eq!(read(shh, "c50680820102"), Err(StatusError::Bloom(2)));
+        assert_eq!(read(waku, "c5c401820102"), Err(StatusError::Bloom(2)));
+        assert_eq!(read(waku, "c180"), Err(StatusError::Rlp(RlpError::NoList)));
+        let negative = "cbca80 88bff0000000000000";
+        assert_eq!(read(waku, negative), Err(StatusError::Pow(-1.0)));
+        assert!(matches!(read(shh, "ca0688fff8000000000000"), Err(StatusError::Pow(_))));
+        assert!(matches!(read(shh, "ca06887ff0000000000000"), Err(StatusError::Pow(_))));
+    }
+}

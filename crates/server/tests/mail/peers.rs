@@ -1,0 +1,230 @@
+//! Envelopes come in and go out, by both sub-protocols.
+
+use std::time::Duration;
+
+use hark_codec::crypto::keccak256;
+use hark_codec::whisper::rlp::RlpItems;
+use hark_codec::whisper::{Bloom, Completion, HistoryRequest, Topic};
+use hark_testkit::mail::{
+    MailClient, SHH, WAKU, envelope, list, new_key, number, packet, request, status, string,
+};
+
+use crate::kit::{Mail, NOW_S, PASSWORD, ask, mail, of};
+
+const TOPICS: [Topic; 2] = [[0x5c, 0x6c, 0x9b, 0x56], [1, 2, 3, 4]];
+
+/// Twenty envelopes, a second apart, of two topics in turn; the last one was sent now.
+fn twenty() -> Vec<Vec<u8>> {
+    (0..20).map(|n| of(TOPICS[n % 2], NOW_S - 19 + n as u32, &format!("envelope {n}"))).collect()
+}
+
+/// The payload before RLP: two times, and a bloom filter.
+fn bare(lower: u32, upper: u32, bloom: &Bloom) -> Vec<u8> {
+    [&lower.to_be_bytes()[..], &upper.to_be_bytes(), &bloom.0].concat()
+}
+
+fn everything() -> HistoryRequest<'static> {
+    HistoryRequest {
+        lower: NOW_S - 1_000,
+        upper: NOW_S,
+        bloom: Some(Bloom::FULL),
+        batch: true,
+        ..HistoryRequest::default()
+    }
+}
+
+/// Passes envelopes on and waits until they are archived.
+async fn publish(client: &mut MailClient, envelopes: &[Vec<u8>]) {
+    client.publish(envelopes).await;
+    loop {
+        if client.receive().await.unwrap().0 == packet::BATCH_ACKNOWLEDGED {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn go_ethereums_clients_post_and_get_all_back_after_it_expired() {
+    let server = Mail::start(|_| {}).await;
+    let all = twenty();
+    let mut poster = MailClient::connect(&server.enode, SHH).await;
+    poster.publish(&all[..15]).await;
+    poster.publish(&all[10..]).await;
+    // Packets of a peer are taken one after the other, so this answer comes when all are durable.
+    let (stored, _) = ask(&mut poster, &mail(&everything(), &[])).await;
+    assert_eq!(stored.envelopes, all);
+    server.clock.set(u64::from(NOW_S) + 3_600);
+    let mut reader = MailClient::connect(&server.enode, SHH).await;
+    let signer = new_key();
+    for (lower, upper, bloom, expected) in [
+        (0, u32::MAX, Bloom::FULL, all.clone()),
+        (NOW_S - 9, NOW_S - 3, Bloom::FULL, all[10..17].to_vec()),
+        (0, u32::MAX, Bloom::of_topic(TOPICS[1]), all.iter().skip(1).step_by(2).cloned().collect()),
+        (0, 10, Bloom::FULL, vec![]),
+    ] {
+        let packet = request(&bare(lower, upper, &bloom), PASSWORD, Some(&signer), NOW_S);
+        let (answer, cursor) = ask(&mut reader, &packet).await;
+        assert_eq!((answer.envelopes.len(), cursor), (expected.len(), None));
+        assert_eq!(answer.envelopes, expected);
+        assert_eq!(answer.packets, expected.len(), "each in a packet of its own");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_gos_clients_page_by_topics_limit_and_cursor() {
+    let server = Mail::start(|_| {}).await;
+    let all = twenty();
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    client.publish(&all).await;
+    let (code, outcomes) = client.receive().await.unwrap();
+    assert_eq!(code, packet::OUTCOMES);
+    let envelopes: Vec<_> = all.iter().map(|envelope| &envelope[..]).collect();
+    let batch = keccak256(&list(&envelopes));
+    let none = list(&[]);
+    assert_eq!(outcomes, list(&[&number(1), &list(&[&string(&batch), &none])]));
+    let acknowledged = (packet::BATCH_ACKNOWLEDGED, string(&batch));
+    assert_eq!(client.receive().await.unwrap(), acknowledged);
+    // Both as it is now and as it was before topics were part of it.
+    let mut wanted = HistoryRequest { limit: 4, ..everything() };
+    let mut got = Vec::new();
+    loop {
+        let (answer, cursor) = ask(&mut client, &mail(&wanted, &TOPICS[..1])).await;
+        assert_eq!(answer.packets, 1);
+        match Completion::parse(&answer.completion).unwrap() {
+            Completion::Done { last, .. } => {
+                assert_eq!(last, keccak256(answer.envelopes.last().unwrap()));
+            }
+            failed @ Completion::Failed { .. } => panic!("{failed:?}"),
+        }
+        got.extend(answer.envelopes);
+        let Some(cursor) = cursor else { break };
+        wanted.cursor = Some(cursor);
+    }
+    let of_topic: Vec<_> = all.iter().step_by(2).cloned().collect();
+    assert_eq!(got, of_topic);
+    // Without batches, each envelope is a list of its own.
+    let single = HistoryRequest { batch: false, ..everything() };
+    let (answer, _) = ask(&mut client, &mail(&single, &[])).await;
+    assert_eq!((answer.packets, &answer.envelopes), (20, &all));
+    // The order before topics: lower, upper, bloom, limit, cursor, batch.
+    let old = list(&[
+        &number((NOW_S - 1_000).into()),
+        &number(NOW_S.into()),
+        &string(&Bloom::of_topic(TOPICS[0]).0),
+        &number(3),
+        &string(&[]),
+        &number(1),
+    ]);
+    let (answer, cursor) =
+        ask(&mut client, &request(&old, PASSWORD, Some(&new_key()), NOW_S)).await;
+    assert_eq!((answer.envelopes, cursor.is_some()), (of_topic[..3].to_vec(), true));
+    // An answer may have nothing in it.
+    let early = HistoryRequest { upper: NOW_S - 900, ..everything() };
+    let (answer, cursor) = ask(&mut client, &mail(&early, &[])).await;
+    assert_eq!((answer.packets, cursor), (0, None));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_may_be_open_or_for_the_servers_own_key() {
+    let secret = new_key();
+    let public = secret.public();
+    let server = Mail::start(|peers| {
+        peers.rules.secret_key = Some(secret);
+    })
+    .await;
+    let all = twenty();
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    publish(&mut client, &all).await;
+    let open = list(&[
+        &string(&[9; 32]),
+        &number((NOW_S - 1_000).into()),
+        &number(NOW_S.into()),
+        &number(100),
+        &string(&[]),
+        &string(&Bloom::FULL.0),
+        &list(&[&string(&TOPICS[1])]),
+    ]);
+    let answer = client.ask(&open).await;
+    assert_eq!(answer.envelopes.len(), 10);
+    let done = Completion::parse(&answer.completion).unwrap();
+    assert!(matches!(done, Completion::Done { request, .. } if request == [9; 32]), "{done:?}");
+
+    use hark_codec::whisper::message::{SealingKey, seal};
+    let (mut payload, mut data) = (Vec::new(), Vec::new());
+    everything().write(std::iter::empty(), &mut payload);
+    let mut random = hark_testkit::mail::random;
+    seal(&payload, Some(&new_key()), SealingKey::Public(&public), &mut random, &mut data).unwrap();
+    let (answer, _) = ask(&mut client, &envelope(NOW_S, 50, [0; 4], &data, 0.2)).await;
+    assert_eq!(answer.envelopes, all);
+    // That of the password still opens others.
+    let (answer, _) = ask(&mut client, &mail(&everything(), &[])).await;
+    assert_eq!(answer.envelopes.len(), 20);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_server_that_is_trusted_gets_the_same_envelopes() {
+    let trusted = new_key();
+    let id = trusted.public();
+    let server = Mail::start(|peers| peers.trusted.push(id)).await;
+    let all = twenty();
+    let mut poster = MailClient::connect(&server.enode, WAKU).await;
+    publish(&mut poster, &all).await;
+    let wanted = |limit, cursor: &[u8]| {
+        let (from, to) = (number((NOW_S - 1_000).into()), number(NOW_S.into()));
+        let bloom = string(&Bloom::FULL.0);
+        list(&[&from, &to, &bloom, &number(limit), &string(cursor)])
+    };
+    for (key, is_answered) in [(trusted, true), (new_key(), false)] {
+        let mut client = MailClient::greet(&server.enode, SHH, &key).await.unwrap();
+        client.send(packet::STATUS, &status(SHH)).await;
+        assert_eq!(client.receive().await.unwrap().0, packet::STATUS);
+        let (mut got, mut cursor) = (Vec::new(), Vec::new());
+        for limit in [12, 100] {
+            client.send(packet::SYNC_REQUEST, &wanted(limit, &cursor)).await;
+            if !is_answered {
+                continue;
+            }
+            loop {
+                let (code, part) = client.receive().await.unwrap();
+                assert_eq!(code, packet::SYNC_RESPONSE);
+                let mut items = RlpItems::of_list(&part).unwrap();
+                let mut envelopes = items.list().unwrap();
+                while !envelopes.is_empty() {
+                    got.push(envelopes.raw().unwrap().to_vec());
+                }
+                cursor = items.bytes().unwrap().to_vec();
+                let is_done = items.flag().unwrap();
+                assert_eq!((items.bytes(), items.end()), (Ok(&b""[..]), Ok(())));
+                if is_done {
+                    break;
+                }
+            }
+            assert_eq!(cursor.len(), if limit == 12 { 36 } else { 0 });
+        }
+        // What comes next is the answer to this: the requests of others are ignored.
+        let (answer, _) = ask(&mut client, &mail(&everything(), &[])).await;
+        assert_eq!(answer.envelopes.len(), 20);
+        assert_eq!(got, if is_answered { all.clone() } else { vec![] });
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_asks_no_faster_than_it_may_and_others_are_not_concerned() {
+    let server = Mail::start(|peers| peers.request_pause = Duration::from_mins(10)).await;
+    let key = new_key();
+    for (key, is_first) in [(&key, true), (&key, false), (&new_key(), true)] {
+        let mut client = MailClient::greet(&server.enode, WAKU, key).await.unwrap();
+        client.send(packet::STATUS, &status(WAKU)).await;
+        if is_first {
+            ask(&mut client, &mail(&everything(), &[])).await;
+        }
+        // A new connection of the same peer does not help.
+        let refused = crate::kit::refusal(&mut client, &mail(&everything(), &[])).await;
+        assert_eq!(refused, "rate limit exceeded");
+    }
+    server.stop().await;
+}

@@ -1,0 +1,237 @@
+//! What peers do wrong, and that it troubles nobody else.
+
+use std::time::{Duration, Instant};
+
+use hark_archive::Query;
+use hark_codec::whisper::rlp::RlpItems;
+use hark_codec::whisper::{Bloom, HistoryRequest};
+use hark_server::whisper::rlpx::hello::{DisconnectReason, SubProtocol};
+use hark_testkit::mail::{
+    MailClient, SHH, WAKU, envelope, list, new_key, node, number, packet, request, string,
+};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+
+use crate::kit::{Mail, NOW_S, PASSWORD, ask, mail, of, refusal};
+
+fn wanted() -> HistoryRequest<'static> {
+    HistoryRequest {
+        lower: NOW_S - 1_000,
+        upper: NOW_S + 1_000,
+        bloom: Some(Bloom::FULL),
+        batch: true,
+        ..HistoryRequest::default()
+    }
+}
+
+/// Number of envelopes in the archive.
+fn stored(server: &Mail) -> u64 {
+    server.store.count(&Query::default()).unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_refused_is_answered_with_the_reason() {
+    let server = Mail::start(|peers| peers.rules.bare_range_max_s = Some(86_400)).await;
+    let signer = new_key();
+    for protocol in [SHH, WAKU] {
+        let mut client = MailClient::connect(&server.enode, protocol).await;
+        let mut payload = Vec::new();
+        wanted().write(std::iter::empty(), &mut payload);
+        let too_many = list(&[
+            &number(1),
+            &number(2),
+            &string(&Bloom::FULL.0),
+            &list(&[]),
+            &number(1_001),
+            &string(&[]),
+            &number(1),
+        ]);
+        let range = [&1u32.to_be_bytes()[..], &(2 + 86_400u32).to_be_bytes()].concat();
+        let signed = Some(&signer);
+        let weak = {
+            let full = request(&payload, PASSWORD, signed, NOW_S);
+            let read = hark_codec::whisper::Envelope::parse(&full).unwrap();
+            let mut weak = hark_codec::whisper::Envelope { nonce: 0, ..read };
+            while weak.pow() >= 0.2 {
+                weak.nonce += 1;
+            }
+            let mut out = Vec::new();
+            weak.write(&mut out);
+            out
+        };
+        let open = list(&[
+            &string(&[7; 32]),
+            &number(3),
+            &number(2),
+            &number(1),
+            &string(&[]),
+            &string(&Bloom::FULL.0),
+            &list(&[]),
+        ]);
+        for (packet, word) in [
+            (request(&payload, "another password", signed, NOW_S), "decrypt"),
+            (request(&payload, PASSWORD, None, NOW_S), "not signed"),
+            (request(&too_many, PASSWORD, signed, NOW_S), "limit 1001 exceeds"),
+            (request(&range, PASSWORD, signed, NOW_S), "query range too big"),
+            (request(b"no request", PASSWORD, signed, NOW_S), "request is invalid"),
+            (weak, "proof of work"),
+            (open, "query range is invalid"),
+        ] {
+            let refused = refusal(&mut client, &packet).await;
+            assert!(refused.contains(word), "{refused}");
+        }
+        // After all this, a good one is answered.
+        ask(&mut client, &mail(&wanted(), &[])).await;
+        // What cannot be told from others ends the connection.
+        client.send(packet::REQUEST, b"\xc0").await;
+        assert_eq!(client.disconnected().await, DisconnectReason::SubProtocol);
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sends_bad_envelopes_is_disconnected_and_good_ones_are_kept() {
+    let server = Mail::start(|_| {}).await;
+    let good = |n: u32| of([9; 4], NOW_S - n, "good");
+    let weak = {
+        let strong = of([9; 4], NOW_S, "weak");
+        let read = hark_codec::whisper::Envelope::parse(&strong).unwrap();
+        let mut weak = hark_codec::whisper::Envelope { nonce: 0, ..read };
+        while weak.pow() >= 0.2 {
+            weak.nonce += 1;
+        }
+        let mut out = Vec::new();
+        weak.write(&mut out);
+        out
+    };
+    let old = of([9; 4], NOW_S - 100, "it expired 50 s ago");
+    let ahead = of([9; 4], NOW_S + 11, "of the future");
+    let mut kept = 0;
+    // Whether the peer is at fault, in either sub-protocol.
+    for (n, (bad, faults)) in [
+        (weak, [true, true]),
+        (old.clone(), [true, false]),
+        (ahead, [true, false]),
+        (b"\xc0".to_vec(), [true, true]),
+        (of([9; 4], NOW_S - 60, "it expired 10 s ago"), [false, false]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (protocol, is_fault) in [SHH, WAKU].into_iter().zip(faults) {
+            let mut client = MailClient::connect(&server.enode, protocol).await;
+            kept += 1;
+            client.publish(&[bad.clone(), good(n as u32 * 2 + u32::from(protocol == WAKU))]).await;
+            if is_fault {
+                assert_eq!(client.disconnected().await, DisconnectReason::SubProtocol, "{n}");
+            } else {
+                ask(&mut client, &mail(&wanted(), &[])).await;
+            }
+            assert_eq!(stored(&server), kept);
+        }
+    }
+    // status-go's are told which ones were not kept.
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    client.publish(&[old.clone()]).await;
+    let (code, outcomes) = client.receive().await.unwrap();
+    assert_eq!(code, packet::OUTCOMES);
+    let mut items = RlpItems::of_list(&outcomes).unwrap();
+    items.raw().unwrap();
+    let mut response = items.list().unwrap();
+    response.raw().unwrap();
+    let mut fault = response.list().unwrap().list().unwrap();
+    assert_eq!(fault.bytes(), Ok(&hark_codec::crypto::keccak256(&old)[..]));
+    assert_eq!(fault.uint64(), Ok(21));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_without_a_status_or_a_protocol_is_disconnected() {
+    let server = Mail::start(|_| {}).await;
+    let other = SubProtocol { name: "eth", version: 63, codes: 17 };
+    let mut client = MailClient::greet(&server.enode, other, &new_key()).await.unwrap();
+    assert_eq!(client.disconnected().await, DisconnectReason::Useless);
+    let mut client = MailClient::greet(&server.enode, SHH, &new_key()).await.unwrap();
+    client.publish(&[]).await;
+    assert_eq!(client.disconnected().await, DisconnectReason::SubProtocol);
+    let mut client = MailClient::greet(&server.enode, SHH, &new_key()).await.unwrap();
+    client.send(packet::STATUS, &list(&[&number(5)])).await;
+    assert_eq!(client.disconnected().await, DisconnectReason::SubProtocol);
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    client.send(200, &[0xc0]).await;
+    assert_eq!(client.disconnected().await, DisconnectReason::Protocol);
+    // A server that ends says so.
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    let (reason, ()) = tokio::join!(client.disconnected(), server.stop());
+    assert_eq!(reason, DisconnectReason::Quitting);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_that_say_nothing_keep_nobody_out() {
+    let server = Mail::with(|config| config.server.unlimited = false).await;
+    let (_, at) = node(&server.enode);
+    let mut silent = Vec::new();
+    for _ in 0..1_000 {
+        silent.push(TcpStream::connect(at).await.unwrap());
+    }
+    let began = Instant::now();
+    let mut client = MailClient::connect(&server.enode, WAKU).await;
+    client.publish(&[of([1; 4], NOW_S, "there is room")]).await;
+    let (answer, _) = ask(&mut client, &mail(&wanted(), &[])).await;
+    assert_eq!(answer.envelopes.len(), 1);
+    // Not by waiting until they are dropped for their silence.
+    assert!(began.elapsed() < Duration::from_secs(4));
+    // The oldest were closed.
+    let read = silent[0].read(&mut [0; 1_000]).await;
+    assert!(!matches!(read, Ok(1..)) || silent[0].read(&mut [0]).await.is_ok_and(|n| n == 0));
+    drop(silent);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_finish_a_handshake_or_says_nothing_is_dropped() {
+    let server = Mail::start(|peers| {
+        peers.times.handshake = Duration::from_millis(100);
+        peers.times.read = Duration::from_millis(300);
+    })
+    .await;
+    let (_, at) = node(&server.enode);
+    let mut silent = TcpStream::connect(at).await.unwrap();
+    assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
+    let mut client = MailClient::connect(&server.enode, SHH).await;
+    assert_eq!(client.disconnected().await, DisconnectReason::Timeout);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stops_reading_an_answer_is_dropped_and_others_are_served() {
+    let server = Mail::with(|config| {
+        config.peers.times.write = Duration::from_millis(500);
+        config.settings.bounds.pow_min = 0.0;
+    })
+    .await;
+    let mut poster = MailClient::connect(&server.enode, WAKU).await;
+    // More than the operating system buffers.
+    for n in 0..60u32 {
+        let data = vec![n as u8; 512 << 10];
+        poster.publish(&[envelope(NOW_S - n, 100, [1; 4], &data, 0.0)]).await;
+    }
+    ask(&mut poster, &mail(&HistoryRequest { limit: 1, ..wanted() }, &[])).await;
+    assert_eq!(stored(&server), 60);
+    let mut stalling = MailClient::connect(&server.enode, WAKU).await;
+    stalling.send(packet::REQUEST, &mail(&wanted(), &[])).await;
+    let (first, _) = stalling.receive().await.unwrap();
+    assert_eq!(first, packet::DIRECT);
+    // Meanwhile another one gets all, however long it takes to read it.
+    let (answer, _) = ask(&mut poster, &mail(&wanted(), &[])).await;
+    assert_eq!(answer.envelopes.len(), 60);
+    // It reads nothing for longer than it may.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // What was on its way to it still arrives, but it is not all, and no end.
+    let mut packets = 1;
+    while stalling.receive().await.is_ok() {
+        packets += 1;
+    }
+    assert!(packets < 60, "{packets}");
+    server.stop().await;
+}
