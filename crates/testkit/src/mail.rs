@@ -11,12 +11,15 @@ use hark_codec::whisper::rlp::{RlpItems, put_bytes, put_list, put_number};
 use hark_codec::whisper::{Bloom, Envelope, Topic};
 use hark_server::whisper::rlpx::hello::{DisconnectReason, Hello, SubProtocol, code as base};
 use hark_server::whisper::rlpx::{RlpxError, RlpxReader, RlpxStream, RlpxWriter};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Nothing that a test waits for takes as long.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes that the operating system receives for a client before it reads them.
+const RECEIVED_BYTES_MAX: u32 = 256 << 10;
 
 /// A sub-protocol that a client speaks.
 pub const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
@@ -149,7 +152,10 @@ impl MailClient {
         key: &SecretKey,
     ) -> Result<Self, RlpxError> {
         let (id, at) = node(enode);
-        let (read, write) = TcpStream::connect(at).await?.into_split();
+        let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Some systems would take tens of megabytes that nobody reads.
+        socket.set_recv_buffer_size(RECEIVED_BYTES_MAX)?;
+        let (read, write) = socket.connect(at).await?.into_split();
         let stream = RlpxStream { read, write, message_bytes_max: 2 << 20, allowance: () };
         let hello = Hello::new("test/v1", &[protocol], 0, key.public());
         let mut random = random;
