@@ -16,6 +16,8 @@ use crate::served::{PATIENCE, hark, now_s};
 mod history;
 mod rest;
 mod shelf;
+#[cfg(feature = "devp2p")]
+mod wnode;
 
 /// A server with a mail server.
 pub(crate) struct MailNode {
@@ -23,6 +25,8 @@ pub(crate) struct MailNode {
     pub(crate) data: PathBuf,
     /// Host and port of the REST interface.
     pub(crate) rest: String,
+    /// The address of the node for peers: its enode URL.
+    pub(crate) enode: String,
     /// Host and port of the relay.
     pub(crate) relay: String,
 }
@@ -71,7 +75,7 @@ impl MailNode {
         let mut command = hark(&data);
         command.arg("serve").args(args).args(["--unlimited", "--listen", "127.0.0.1:0"]);
         command.env("HARK_WHISPER_SERVE", "true").env("HARK_WHISPER_REST", "127.0.0.1:0");
-        command.env("HARK_WHISPER_POW_MIN", "0");
+        command.env("HARK_WHISPER_LISTEN", "127.0.0.1:0").env("HARK_WHISPER_POW_MIN", "0");
         for (name, value) in settings {
             let own = format!("HARK_WHISPER_{}", name.to_uppercase());
             command.env(if name.starts_with("HARK_") { *name } else { &*own }, value);
@@ -80,8 +84,8 @@ impl MailNode {
         let log = log.expect("is made");
         let mut child = command.stderr(log).spawn().expect("the binary runs");
         let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-        let (mut relay, mut rest) = (String::new(), String::new());
-        while rest.is_empty() {
+        let (mut relay, mut rest, mut enode) = (String::new(), String::new(), String::new());
+        while rest.is_empty() || (cfg!(feature = "devp2p") && enode.is_empty()) {
             let Some(line) = lines.next() else {
                 let log = std::fs::read_to_string(data.join("log")).unwrap_or_default();
                 panic!("the server does not start: {log}");
@@ -91,9 +95,11 @@ impl MailNode {
                 relay = addr.into();
             } else if let Some(addr) = line.strip_prefix("whisper rest on http://") {
                 rest = addr.into();
+            } else if let Some(url) = line.strip_prefix("whisper peer on ") {
+                enode = url.into();
             }
         }
-        Self { child, data, rest, relay }
+        Self { child, data, rest, enode, relay }
     }
 
     pub(crate) fn kill(&mut self) {

@@ -144,6 +144,8 @@ static RANGES: &[(&str, &[SettingRange])] = &[
     (
         "whisper",
         &[
+            ("request_pause_s", 0, SECONDS),
+            ("bare_range_max_s", 0, SECONDS),
             ("envelope_bytes_max", 1, MESSAGE),
             ("queries", 0, ANY),
             ("query_rows_max", 1, ANY),

@@ -4,6 +4,7 @@
 
 mod address;
 mod bounds;
+mod mail_keys;
 mod networks;
 mod nostr;
 mod policy;

@@ -272,7 +272,7 @@ pub(super) fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
     Err(format!("must be {what}, but is {got}"))
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
@@ -509,7 +509,7 @@ impl SettingType for Vec<String> {
 }
 
 /// A list of texts.
-fn texts(value: &TypedValue) -> Option<Vec<String>> {
+pub(super) fn texts(value: &TypedValue) -> Option<Vec<String>> {
     value.entries()?.iter().map(|value| String::read(value).ok()).collect()
 }
 

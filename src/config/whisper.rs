@@ -2,14 +2,19 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+#[cfg(feature = "devp2p")]
+use std::time::Duration;
 
 use hark_archive::limits::Rate;
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_networks::whisper::admit::EnvelopeBounds;
+#[cfg(feature = "devp2p")]
+use hark_server::whisper::peers::{PeerTimes, PeersConfig, RequestRules};
 use hark_server::whisper::{MailConfig, MailService, MailSettings, shared};
 use hark_server::{WebAccess, shelf};
 
 use super::Config;
+use super::mail_keys::{RequestKey, RequestPassword, TrustedNode};
 use super::networks::{NetworkService, NetworkSetup, ShelfConfig, StoreFacts};
 use super::settings::{Setting, SettingType, SettingsSection, settings, wanted};
 use super::typed::TypedValue;
@@ -35,7 +40,13 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
         "rest" whisper.rest: "Address and port of the REST interface; /openapi.json there describes it. Empty: none. Whoever reaches it may\npublish.";
         "rest_allow_origin" whisper.access.allow_origin: "Web pages that may use it: [\"http://localhost:*\", \"app.example\"]; \"*\" is all of them. A browser lets any page\nsend requests to any address, so others are refused.";
         "rest_hosts" whisper.access.hosts: "Names under which it is reached, beside localhost and IP addresses, e.g. [\"mail.example\"]. A request to another\nname is refused, as a web page may let its own name lead here. \"*\": any name.";
-        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope. 0.2 is go-ethereum's, 0.002 Status's. Lower ones are refused.";
+        "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, which its enode URL has, is in whisper.key in the archive's directory.";
+        "password" whisper.password: "The password with which clients encrypt requests for history. Empty: none, and `request_key` has to be set.";
+        "request_key" whisper.request_key: "A secret key in hex for whose public key clients may encrypt requests instead. Empty: none.";
+        "request_pause_s" whisper.request_pause_s: "Time between two requests of a peer; one that comes earlier is refused (MailServerRateLimit). 0: none.";
+        "bare_range_max_s" whisper.bare_range_max_s: "The longest time that a request in the form before RLP may cover, e.g. 86400 as in status-go. 0: any.";
+        "trusted" whisper.trusted: "Mail servers that may fetch all envelopes to have the same ones: their enode URLs.";
+        "pow_min" whisper.pow_min: "Minimum proof of work of an envelope, and of a request. 0.2 is go-ethereum's, 0.002 Status's. Lower ones are refused.";
         "envelope_bytes_max" whisper.envelope_bytes_max: "Bytes of an envelope. A longer one is refused.";
         "queries" whisper.requests: "How fast a client may ask for history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: as fast as it likes.";
         "query_rows_max" whisper.query_rows_max: "Rows that one request may visit. Above it, it is refused.";
@@ -60,6 +71,12 @@ pub(crate) struct WhisperSettings {
     pub(crate) serve: bool,
     pub(crate) rest: Option<SocketAddr>,
     pub(crate) access: WebAccess,
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) password: RequestPassword,
+    pub(crate) request_key: Option<RequestKey>,
+    pub(crate) request_pause_s: u64,
+    pub(crate) bare_range_max_s: Option<u64>,
+    pub(crate) trusted: Vec<TrustedNode>,
     pub(crate) pow_min: ProofMinimum,
     pub(crate) envelope_bytes_max: usize,
     pub(crate) requests: Option<Rate>,
@@ -97,6 +114,12 @@ impl Default for WhisperSettings {
             serve: false,
             rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8548))),
             access: WebAccess::default(),
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 30_303))),
+            password: RequestPassword::default(),
+            request_key: None,
+            request_pause_s: 0,
+            bare_range_max_s: None,
+            trusted: Vec::new(),
             pow_min: ProofMinimum(settings.bounds.pow_min),
             envelope_bytes_max: settings.bounds.envelope_bytes_max,
             requests: settings.requests,
@@ -132,10 +155,28 @@ impl WhisperSettings {
         }
     }
 
+    #[cfg(feature = "devp2p")]
+    fn peers(&self, listen: SocketAddr, at: &StoreFacts<'_>) -> PeersConfig {
+        PeersConfig {
+            listen,
+            key: at.data.join("whisper.key"),
+            rules: RequestRules {
+                password_key: self.password.key(),
+                secret_key: self.request_key.as_ref().map(|key| key.0.clone()),
+                bare_range_max_s: self.bare_range_max_s,
+            },
+            request_pause: Duration::from_secs(self.request_pause_s),
+            trusted: self.trusted.iter().map(|node| node.0).collect(),
+            times: PeerTimes::default(),
+        }
+    }
+
     fn mail(&self, config: &Config, at: &StoreFacts<'_>) -> MailConfig {
         MailConfig {
             rest: self.rest,
             access: self.access.clone(),
+            #[cfg(feature = "devp2p")]
+            peers: self.listen.map(|listen| self.peers(listen, at)),
             settings: shared(self.settings()),
             slow_question: config.log.slow_question(),
             store_at: at.store_location(config),

@@ -22,7 +22,7 @@ fn events_are_kept_and_a_server_comes_and_goes_whatever_numbers_are_set() {
         let place = Place::new(&format!("extremes-{name}"));
         let waku = "[waku]\nserve = true\nrest = \"127.0.0.1:0\"\n\
                     listen = [\"/ip4/127.0.0.1/tcp/0\"]\n";
-        let whisper = "[whisper]\nserve = true\nrest = \"127.0.0.1:0\"\n";
+        let whisper = "[whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"127.0.0.1:0\"\n";
         let text = text.replace("[waku]\n", waku).replace("[whisper]\n", whisper);
         let config = place.file("hark.toml", text.as_bytes());
         let data = place.data();

@@ -88,7 +88,7 @@ fn every_command_works_on_every_shelf_beside_a_running_server_or_says_why_not() 
     let config = place.file(
         "hark.toml",
         b"[waku]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = []\n\
-          [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nretention_days = 0\n",
+          [whisper]\nserve = true\nrest = \"127.0.0.1:0\"\nlisten = \"127.0.0.1:0\"\nretention_days = 0\n",
     );
     let mut server = place.serve_with(&["--config", &config]);
     let messages: Vec<_> = (0..40).map(|n| message("/a/1/b/proto", n)).collect();

@@ -52,7 +52,6 @@ impl Mail {
             rules: RequestRules {
                 password_key: Some(password_key(PASSWORD.as_bytes())),
                 secret_key: None,
-                pow_min: 0.2,
                 bare_range_max_s: None,
             },
             request_pause: Duration::ZERO,

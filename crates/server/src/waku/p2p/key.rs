@@ -4,8 +4,8 @@ use std::path::Path;
 
 use libp2p::identity::{Keypair, secp256k1};
 
-pub use crate::key_file::KeyError;
 use crate::key_file;
+pub use crate::key_file::KeyError;
 
 /// Reads the key, or creates one if there is no file.
 pub(super) fn load(path: &Path) -> Result<Keypair, KeyError> {

@@ -229,5 +229,13 @@ fn sync_request(packet: &[u8]) -> Result<HistoryRequest<'static>, RlpError> {
         cursor => Some(HistoryCursor::read(cursor).ok_or(wrong)?),
     };
     items.end()?;
-    Ok(HistoryRequest { lower, upper, bloom, limit, cursor, batch: true, ..HistoryRequest::default() })
+    Ok(HistoryRequest {
+        lower,
+        upper,
+        bloom,
+        limit,
+        cursor,
+        batch: true,
+        ..HistoryRequest::default()
+    })
 }

@@ -96,11 +96,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Tells the peer which envelopes of a packet were not archived; all others are durable.
-    async fn acknowledge(
-        &self,
-        packet: &[u8],
-        faults: &[EnvelopeFault],
-    ) -> Result<(), SessionEnd> {
+    async fn acknowledge(&self, packet: &[u8], faults: &[EnvelopeFault]) -> Result<(), SessionEnd> {
         let batch = keccak256(packet);
         let (mut outcomes, mut hash) = (Vec::new(), Vec::new());
         write_outcomes(&batch, faults, &mut outcomes);

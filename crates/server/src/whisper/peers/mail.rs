@@ -13,14 +13,12 @@ use hark_codec::whisper::{Envelope, HistoryRequest, MessageError, RequestError, 
 const AHEAD_S: u64 = 60;
 
 /// What requests must be, and the keys that open them.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct RequestRules {
     /// The key of the password that clients know, if there is one.
     pub password_key: Option<SymmetricKey>,
     /// The key for which clients may encrypt requests instead, if there is one.
     pub secret_key: Option<SecretKey>,
-    /// Minimum proof of work of a request's envelope.
-    pub pow_min: f64,
     /// The longest time that a request in the form before RLP may cover, in s, if that is bounded:
     /// status-go's mail servers allow a day.
     pub bare_range_max_s: Option<u64>,
@@ -30,7 +28,6 @@ pub struct RequestRules {
 impl std::fmt::Debug for RequestRules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RequestRules")
-            .field("pow_min", &self.pow_min)
             .field("bare_range_max_s", &self.bare_range_max_s)
             .finish_non_exhaustive()
     }
@@ -85,11 +82,22 @@ pub(super) struct RefusedRequest {
 }
 
 impl RequestRules {
-    /// Opens the request in a packet and checks it.
-    pub(super) fn open(&self, packet: &[u8], now_s: u64) -> Result<MailRequest, RefusedRequest> {
+    /// Opens the request in a packet and checks it. Its envelope needs the proof of work that others
+    /// need.
+    pub(super) fn open(
+        &self,
+        packet: &[u8],
+        pow_min: f64,
+        now_s: u64,
+    ) -> Result<MailRequest, RefusedRequest> {
         if let Ok(envelope) = Envelope::parse(packet) {
             let id = envelope.hash();
-            let opened = self.open_envelope(&envelope, id, now_s);
+            let pow = envelope.pow();
+            let opened = if pow < pow_min {
+                Err(RequestRefusal::Pow(pow, pow_min))
+            } else {
+                self.open_envelope(&envelope, id, now_s)
+            };
             return opened.map_err(|why| RefusedRequest { id: Some(id), why });
         }
         match HistoryRequest::parse_open(packet) {
@@ -111,10 +119,6 @@ impl RequestRules {
         id: Id,
         now_s: u64,
     ) -> Result<MailRequest, RequestRefusal> {
-        let pow = envelope.pow();
-        if pow < self.pow_min {
-            return Err(RequestRefusal::Pow(pow, self.pow_min));
-        }
         let secret = self.secret_key.iter().map(OpeningKey::Secret);
         let keys = secret.chain(self.password_key.iter().map(OpeningKey::Symmetric));
         let mut opened = Err(MessageError::Key);
@@ -129,8 +133,7 @@ impl RequestRules {
         if opened.signer().is_none() {
             return Err(RequestRefusal::Unsigned);
         }
-        let request =
-            MailRequest { id, content: RequestContent::Sealed(opened.payload().into()) };
+        let request = MailRequest { id, content: RequestContent::Sealed(opened.payload().into()) };
         let parsed = request.parsed()?;
         if let Some(range_max_s) = self.bare_range_max_s.filter(|_| request.is_bare()) {
             let upper = if parsed.upper == 0 { now_s + AHEAD_S } else { parsed.upper.into() };

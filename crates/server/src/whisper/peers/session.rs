@@ -19,7 +19,9 @@ use super::{PeerForm, PeersState, code};
 use crate::address::ClientAddress;
 use crate::stop::StopSignal;
 use crate::whisper::metrics::{MailSource, RequestFate};
-use crate::whisper::rlpx::hello::{BASE_CODES, DisconnectReason, NOTHING, SharedProtocol, code as base};
+use crate::whisper::rlpx::hello::{
+    BASE_CODES, DisconnectReason, NOTHING, SharedProtocol, code as base,
+};
 use crate::whisper::rlpx::{
     ReadAllowance, RlpxConnection, RlpxError, RlpxMessage, RlpxReader, RlpxWriter,
 };
@@ -249,9 +251,8 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             ..BASE_CODES => return Ok(()),
             _ => {}
         }
-        let within = |it: &&SharedProtocol| {
-            code >= it.offset && code - it.offset < it.protocol.codes
-        };
+        let within =
+            |it: &&SharedProtocol| code >= it.offset && code - it.offset < it.protocol.codes;
         let of = self.shared.iter().find(within).ok_or(SessionEnd::Code(code))?;
         if of.offset != self.offset {
             // The peer speaks both. What it sends by the other one, it sends by this one too.
@@ -288,7 +289,8 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         packet: &[u8],
         ask: &mpsc::Sender<PeerQuestion>,
     ) -> Result<(), SessionEnd> {
-        match self.state.rules.open(packet, self.state.mail.now_s()) {
+        let pow_min = self.state.mail.settings().bounds.pow_min;
+        match self.state.rules.open(packet, pow_min, self.state.mail.now_s()) {
             Ok(request) => self.enqueue(PeerQuestion::Mail(request), ask).await,
             Err(refused) => {
                 self.state.mail.count_request(MailSource::Peer, RequestFate::Refused);

@@ -140,9 +140,7 @@ fn fields<T>(
     let read = match packet.encoding {
         PacketEncoding::Fixed => fixed(&packet.plain),
         // What follows the list is padding.
-        PacketEncoding::Eip8 => {
-            RlpItems::of_sequence(&packet.plain).list().ok().and_then(listed)
-        }
+        PacketEncoding::Eip8 => RlpItems::of_sequence(&packet.plain).list().ok().and_then(listed),
     };
     read.ok_or(RlpxHandshakeError::Content)
 }

@@ -3,7 +3,9 @@
 
 use hark_codec::whisper::RlpError;
 use hark_codec::whisper::keys::PublicKey;
-use hark_codec::whisper::rlp::{RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number};
+use hark_codec::whisper::rlp::{
+    RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
+};
 
 /// Version of the base protocol that this node speaks. From 5 on, all messages but the hello are
 /// compressed with Snappy (EIP-706).
@@ -107,9 +109,8 @@ impl Hello {
     /// Appends the hello.
     pub fn write(&self, out: &mut Vec<u8>) {
         let id = self.id.bytes();
-        let pair_len = |(name, version): &(String, u64)| {
-            bytes_len(name.as_bytes()) + number_len(*version)
-        };
+        let pair_len =
+            |(name, version): &(String, u64)| bytes_len(name.as_bytes()) + number_len(*version);
         let pairs = self.capabilities.iter().map(pair_len);
         let listed: usize = pairs.map(|len| head_len(len) + len).sum();
         let len = number_len(self.version)

@@ -146,8 +146,7 @@ async fn an_initiator_that_is_somebody_else_is_told_so() {
     let accepting = stream(one, Held::default()).accept(&listener, &hello_one, random);
     let peer = listener.public();
     let mut drawn = random;
-    let connecting =
-        stream(two, Held::default()).connect(&own, &peer, &hello_two, &mut drawn);
+    let connecting = stream(two, Held::default()).connect(&own, &peer, &hello_two, &mut drawn);
     let (accepted, connected) = tokio::join!(accepting, connecting);
     assert!(matches!(accepted, Err(RlpxError::OtherId)));
     let mut connected = connected.unwrap();

@@ -96,11 +96,7 @@ fn key(digits: &str) -> SecretKey {
 }
 
 /// Opens a packet as it comes in: first as much as the old encoding has.
-fn opened(
-    to: &str,
-    packet: &[u8],
-    fixed_bytes: usize,
-) -> Result<OpenedPacket, RlpxHandshakeError> {
+fn opened(to: &str, packet: &[u8], fixed_bytes: usize) -> Result<OpenedPacket, RlpxHandshakeError> {
     match open(&key(to), &packet[..fixed_bytes], fixed_bytes)? {
         PacketProgress::Whole(opened) => Ok(opened),
         PacketProgress::Needs(bytes) => {

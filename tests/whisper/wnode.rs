@@ -1,0 +1,126 @@
+//! A real client: wnode, the Whisper node of go-ethereum 1.9.20, the last version that has it. It is
+//! installed from Go's module proxy, below the target directory. Where that is not possible, the test
+//! says so and ends.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{MailNode, wait_for};
+use crate::served::now_s;
+
+const PACKAGE: &str = "github.com/ethereum/go-ethereum/cmd/wnode@v1.9.20";
+/// Downloading and building takes a few minutes at most.
+const INSTALL_MAX: Duration = Duration::from_mins(10);
+
+/// The program, installed if it is not there. `None` if it cannot be.
+fn installed() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wnode");
+    let program = folder.join("bin/wnode");
+    if program.exists() {
+        return Some(program);
+    }
+    let mut install = Command::new("go");
+    // go-ethereum's memory profiler refers to a part of Go's runtime that it may not.
+    install.args(["install", "-ldflags=-checklinkname=0", PACKAGE]);
+    install.env("GOBIN", folder.join("bin")).env("GOFLAGS", "-modcacherw");
+    install.env("GOMODCACHE", folder.join("mod")).env("GOCACHE", folder.join("cache"));
+    install.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut installing = install.spawn().ok()?;
+    let began = Instant::now();
+    while installing.try_wait().ok()?.is_none() {
+        if began.elapsed() > INSTALL_MAX {
+            // It may have ended by itself.
+            let _ = installing.kill();
+            let _ = installing.wait();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    program.exists().then_some(program)
+}
+
+/// A wnode that is connected.
+struct Wnode {
+    child: Child,
+    input: ChildStdin,
+    output: Arc<Mutex<String>>,
+}
+
+impl Wnode {
+    fn start(program: &Path, node: &MailNode, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        // -test: passwords and topic are "wwww".
+        command.args(["-test", "-boot", &node.enode]).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("wnode runs");
+        let (input, lines) = (child.stdin.take().expect("piped"), child.stdout.take());
+        let output = Arc::<Mutex<String>>::default();
+        let written = Arc::clone(&output);
+        std::thread::spawn(move || {
+            for line in BufReader::new(lines.expect("piped")).lines().map_while(Result::ok) {
+                *written.lock() += &(line + "\n");
+            }
+        });
+        let wnode = Self { child, input, output };
+        wait_for("wnode is connected", || wnode.has("Filter is configured"));
+        wnode
+    }
+
+    fn type_line(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("wnode reads");
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.output.lock().contains(text)
+    }
+}
+
+impl Drop for Wnode {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
+    let Some(program) = installed() else {
+        println!("skipped: wnode cannot be installed, which takes Go and its module proxy");
+        return;
+    };
+    let node = MailNode::start("wnode", &[("pow_min", "0.2"), ("password", "wwww")]);
+    let began = now_s();
+    let mut poster = Wnode::start(&program, &node, &["-ttl", "3", "-work", "2"]);
+    let stored = |count| node.hashes("{}").len() == count;
+    poster.type_line("the first message");
+    wait_for("one is stored", || stored(1));
+    // The next ones are of later seconds.
+    let first = now_s();
+    wait_for("a second has passed", || now_s() > first + 1);
+    for text in ["the second message", "the third message"] {
+        poster.type_line(text);
+    }
+    wait_for("all are stored", || stored(3));
+    drop(poster);
+    let sent = now_s();
+    wait_for("they have expired", || now_s() > sent + 4);
+
+    let mut reader = Wnode::start(&program, &node, &["-mailclient"]);
+    // From, to and topic: all that was sent up to the first one.
+    for line in [began.to_string(), first.to_string(), String::new()] {
+        reader.type_line(&line);
+    }
+    wait_for("the first one is back", || reader.has("the first message"));
+    for line in [began.to_string(), sent.to_string(), String::new()] {
+        reader.type_line(&line);
+    }
+    wait_for("all are back", || {
+        reader.has("the second message") && reader.has("the third message")
+    });
+}
