@@ -5,6 +5,8 @@
 pub mod envelope;
 pub mod event;
 pub mod filter;
+pub mod frame;
+pub mod handshake;
 pub mod log;
 pub mod message;
 pub mod record;
@@ -39,7 +41,7 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 10] = [
+        let targets: [Target; 12] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
@@ -50,6 +52,8 @@ mod tests {
             ("waku", super::waku::check),
             ("envelope", super::envelope::check),
             ("request", super::request::check),
+            ("handshake", super::handshake::check),
+            ("frame", super::frame::check),
         ];
         for (name, check) in targets {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));

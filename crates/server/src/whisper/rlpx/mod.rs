@@ -214,15 +214,8 @@ where
             plain: Vec::new(),
             out: Vec::new(),
         };
-        let mut reader = RlpxReader {
-            stream: self.read,
-            opener,
-            is_snappy: false,
-            message_bytes_max: hello::HELLO_BYTES_MAX,
-            allowance: self.allowance,
-            frame: Vec::new(),
-            plain: Vec::new(),
-        };
+        let hello_bytes_max = hello::HELLO_BYTES_MAX;
+        let mut reader = RlpxReader::new(self.read, opener, false, hello_bytes_max, self.allowance);
         let mut written = Vec::new();
         own.write(&mut written);
         writer.write(hello::code::HELLO, &[&written]).await?;
@@ -255,6 +248,18 @@ where
 }
 
 impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
+    /// Reads the frames of `stream`, whose messages have at most this many bytes, not compressed.
+    pub fn new(
+        stream: R,
+        opener: FrameOpener,
+        is_snappy: bool,
+        message_bytes_max: usize,
+        allowance: A,
+    ) -> Self {
+        let (frame, plain) = (Vec::new(), Vec::new());
+        Self { stream, opener, is_snappy, message_bytes_max, allowance, frame, plain }
+    }
+
     /// Reads the next message. If this is dropped before it is done, the connection cannot go on.
     pub async fn read(&mut self) -> Result<RlpxMessage<'_>, RlpxError> {
         for buffer in [&mut self.frame, &mut self.plain] {
