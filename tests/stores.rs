@@ -143,7 +143,7 @@ fn embedded_answers_like_the_model_for_labels_and_nanoseconds() {
 }
 
 #[test]
-fn embedded_answers_like_the_model_while_upkeep_runs_beside_it() {
+fn embedded_answers_like_the_model_while_maintenance_runs_beside_it() {
     let size = Size { records: 20_000, queries: 20_000, disturbances: 10 };
     let compared = contract("contract-background", Flavour::Nostr, true, 400, size);
     assert!(compared.answers > compared.queries);

@@ -87,8 +87,8 @@ fn table(live: &Value) -> String {
         .map(|row| (row[0].as_str().unwrap_or_default(), text(&row[1]), text(&row[2])));
     rows.extend(of_door);
     rows.push(("memory", print::bytes(number("resident_bytes")), plain()));
-    if let Some(reason) = live["upkeep_failed"].as_str() {
-        rows.push(("upkeep", "fails".into(), reason.into()));
+    if let Some(reason) = live["maintenance_failed"].as_str() {
+        rows.push(("maintenance", "fails".into(), reason.into()));
     }
     for file in live["damaged_files"].as_array().into_iter().flatten() {
         rows.push(("damaged", plain(), file.as_str().unwrap_or_default().into()));

@@ -53,7 +53,7 @@ fn who_comes_too_late_changes_nothing() {
 
 /// Failed jobs also raise the number of the next segment.
 #[test]
-fn who_has_released_a_shelf_after_upkeep_failed_goes_on_with_it() {
+fn who_has_released_a_shelf_after_maintenance_failed_goes_on_with_it() {
     let (dir, mut random, mut alive) = (scratch("failed"), Random::new(2), Vec::new());
     let options =
         EmbeddedOptions { seal_records: 40, background: false, ..EmbeddedOptions::default() };
@@ -178,7 +178,7 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
                 assert!(old.knows(id).expect("answers"));
             }
         }
-        assert!(old.compact(&mut |_| {}).is_err(), "only one does upkeep");
+        assert!(old.compact(&mut |_| {}).is_err(), "only one maintains the archive");
         drop((old, new));
         let again = EmbeddedStore::open(&dir, Box::new(KeepAll), options).expect("opens");
         assert_eq!(all(&again).0.len(), alive.len(), "seed {seed}");

@@ -277,8 +277,8 @@ fn who_comes_back_too_late_does_not_write() {
 }
 
 #[test]
-fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
-    let place = Place::new("upkeep-failed", QUICK);
+fn a_takeover_that_fails_after_maintenance_has_failed_changes_nothing() {
+    let place = Place::new("maintenance-failed", QUICK);
     let server = place.start();
     // Directories with the names of the next segments make sealing fail.
     let segments = place.data().join("nostr/seg");
@@ -289,10 +289,11 @@ fn a_takeover_that_fails_after_upkeep_has_failed_changes_nothing() {
     let (mut numbers, mut ids) = (0..1_600, Vec::new());
     let next = || numbers.next().map(|n| event(true, &format!("{n}")).0);
     publish(Socket::connect(&server.address), 64, next, |id, _| ids.push(id));
-    let failing = || get(&server.address, "/metrics").contains("hark_store_upkeep_failing 1\n");
+    let failing =
+        || get(&server.address, "/metrics").contains("hark_store_maintenance_failing 1\n");
     let begun = Instant::now();
     while !failing() {
-        assert!(begun.elapsed() < PATIENCE, "upkeep does not fail");
+        assert!(begun.elapsed() < PATIENCE, "maintenance does not fail");
         std::thread::sleep(Duration::from_millis(20));
     }
     // A new server that cannot listen on its address.

@@ -582,7 +582,7 @@ fn fill(dir: &Path, events: &mut Events, count: usize) {
     let begun = Instant::now();
     store.settle().expect("settles");
     println!(
-        "upkeep settled after {:.1} s, RssAnon {} MB",
+        "maintenance settled after {:.1} s, RssAnon {} MB",
         begun.elapsed().as_secs_f64(),
         rss_anon_mb()
     );

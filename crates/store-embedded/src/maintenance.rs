@@ -76,10 +76,10 @@ impl JobFailure {
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
     /// A file could not be written, renamed or removed.
-    #[error("upkeep of the archive failed: {0}")]
+    #[error("maintenance of the archive failed: {0}")]
     Io(#[from] io::Error),
     /// A file that was written could not be opened again.
-    #[error("upkeep of the archive failed: {0}")]
+    #[error("maintenance of the archive failed: {0}")]
     Open(#[from] ShelfOpenError),
     /// Another process has the shelf.
     #[error("another process has taken the archive over; ask that one")]
@@ -126,7 +126,7 @@ pub struct CompactionResult {
 pub(crate) fn start(shelf: &Arc<EmbeddedShelf>) -> io::Result<JoinHandle<()>> {
     let shelf = Arc::clone(shelf);
     shelf.signal.lock().work = true;
-    vital::spawn("hark-upkeep", move || {
+    vital::spawn("hark-maintain", move || {
         loop {
             let mut signal = shelf.signal.lock();
             while (!signal.work || signal.resting) && !signal.stop {
@@ -155,13 +155,13 @@ fn report(signal: &mut MaintenanceSignal, error: Option<&MaintenanceError>) {
     let failed = error.map(JobFailure::new);
     match &failed {
         Some(now) if now.is_like(signal.failed.as_ref()) => {
-            tracing::debug!(error = now.why, rest_s, "upkeep fails still");
+            tracing::debug!(error = now.why, rest_s, "maintenance still fails");
         }
         Some(now) => {
             let error = &now.why;
-            tracing::error!(error, rest_s, "upkeep failed; it is tried again after a rest");
+            tracing::error!(error, rest_s, "maintenance failed; it is tried again after a rest");
         }
-        None if signal.failed.is_some() => tracing::info!("upkeep goes on"),
+        None if signal.failed.is_some() => tracing::info!("maintenance continues"),
         None => {}
     }
     signal.failed = failed;

@@ -144,7 +144,7 @@ impl TakeoverSource {
         patience: Duration,
     ) -> TakeoverOutcome {
         let mut to = stream;
-        let waiting = b"waiting for upkeep of the archive to pause";
+        let waiting = b"waiting for maintenance of the archive to pause";
         let asked = protocol::write(&mut to, PROGRESS, "", waiting)
             .and_then(|()| stream.set_read_timeout(Some(RETRY)))
             .and_then(|()| successor::to(stream));

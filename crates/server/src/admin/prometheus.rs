@@ -137,9 +137,11 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
                 "Records in segments that wait to be merged.",
                 |stats| stats.merge_due_records as f64,
             ),
-            ("hark_store_upkeep_failing", "1 while sealing or merging fails, else 0.", |stats| {
-                f64::from(u8::from(stats.maintenance_failed.is_some()))
-            }),
+            (
+                "hark_store_maintenance_failing",
+                "1 while sealing or merging fails, else 0.",
+                |stats| f64::from(u8::from(stats.maintenance_failed.is_some())),
+            ),
             (
                 "hark_store_damaged_files",
                 "Files that are damaged or could not be read, and are not made anew.",

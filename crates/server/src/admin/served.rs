@@ -369,7 +369,7 @@ fn stats(shelf: &Shelf) -> Map<String, Value> {
     let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
     let more = [
         ("damaged_files", json!(stats.damaged_files)),
-        ("upkeep_failed", json!(stats.maintenance_failed)),
+        ("maintenance_failed", json!(stats.maintenance_failed)),
         ("written_bytes", json!(stats.written_bytes)),
         ("mirror", json!(stats.mirror.as_ref().map(mirror))),
         ("batches", json!(counters.batches.read().count())),

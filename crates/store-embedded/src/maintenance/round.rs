@@ -184,7 +184,7 @@ impl<'a> MaintenanceRound<'a> {
         if let Entry::Vacant(place) = known.damaged.entry(path) {
             tracing::error!(
                 file = %place.key().display(), reason,
-                "a file of the archive is damaged; upkeep leaves it alone, `hark check` says more"
+                "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
             );
             place.insert(reason);
         }

@@ -1,4 +1,4 @@
-//! Upkeep on a disk without room: it leaves nothing behind, takes nothing that the writer needs, and
+//! Maintenance on a disk without room: it leaves nothing behind, takes nothing that the writer needs, and
 //! goes on by itself.
 
 use hark_archive::{CommitError, Store, Write};
@@ -7,7 +7,7 @@ use hark_testkit::disk::Trouble;
 use crate::support::Fixture;
 
 #[test]
-fn upkeep_that_fails_leaves_only_what_manifest_names() {
+fn maintenance_that_fails_leaves_only_what_manifest_names() {
     let due = Fixture::with_all_maintenance_due(1);
     let store = due.open(due.options());
     let before = due.disk.operations();
