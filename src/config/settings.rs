@@ -64,167 +64,167 @@ pub(super) use settings;
 pub(crate) static SECTIONS: &[SettingsSection] = &[
     SettingsSection {
         name: "server",
-        doc: "Where Hark listens.",
+        doc: "Where Hark listens, and which proxies it trusts.",
         settings: settings! {
-            "listen" listen: "Address and port. 0.0.0.0 is every IPv4 address of the machine.";
-            "metrics_listen" metrics.listen: "An address and port of their own for /metrics and /healthz. Empty: the same as the relay's.";
-            "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]; asked through a proxy, nobody may.";
-            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies whose word about their clients is taken, e.g. [\"127.0.0.1\"] for one on this\nmachine. Only proxies that set or extend the header below themselves: Tor and balancers of TCP connections do not.";
-            "proxy_header" proxies.header: "The header they name the client in: x-forwarded-for, x-real-ip or forwarded. Of several hops, the last\none that is no trusted proxy counts.";
-            "deflate_from_bytes" deflate_from_bytes: "Messages of so many bytes or more are compressed for clients that offer permessage-deflate. 0: none.";
-            "verify_threads" threads.verify: "Threads that check signatures. 0: one a core.";
-            "read_threads" threads.read: "Threads that search the archive. 0: by the number of cores.";
+            "listen" listen: "Address and port of the relay. 0.0.0.0 stands for every IPv4 address of the machine.";
+            "metrics_listen" metrics.listen: "A separate address and port for /metrics and /healthz, which no other address serves then. Empty: they are served\nat the relay's address.";
+            "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
+            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for one on this machine.\nList only proxies that set or extend the header below themselves. Tor and TCP load balancers do not.";
+            "proxy_header" proxies.header: "The header in which these proxies name the client: x-forwarded-for, x-real-ip or forwarded. If it lists several\naddresses, the last one that is not a trusted proxy counts.";
+            "deflate_from_bytes" deflate_from_bytes: "Messages of this many bytes or more are compressed for clients that offer permessage-deflate. 0: none.";
+            "verify_threads" threads.verify: "Threads that check signatures. 0: one for each core.";
+            "read_threads" threads.read: "Threads that search the archive. 0: chosen by the number of cores.";
         },
     },
     SettingsSection {
         name: "archive",
-        doc: "What is kept where, and how writes are grouped.",
+        doc: "Where the archive is, and how writes are grouped.",
         settings: settings! {
-            "data" data: "The archive's directory. --data and HARK_DATA win over it.";
-            "store" store: "Where events are: `embedded` for files in the data directory, or postgres://user:password@host/database.";
-            "batch_writes_max" batch.batch_writes_max: "Events made durable with one sync, at most.";
-            "batch_bytes_max" batch.batch_bytes_max: "Bytes of them, about at most.";
-            "batch_wait_ms" batch.batch_wait: "How long a batch waits for company. 0: not at all, and batches grow with the load.";
-            "queue_writes_max" batch.queue_max: "Events that may wait for the writer. Above it, senders wait.";
-            "seal_records" seal_records: "Events that are indexed in memory before they become a segment.";
-            "log_bytes_max" log_bytes_max: "Bytes of log after which they do, if that comes first.";
-            "head_bytes_max" head_bytes_max: "Bytes of memory after which they do, about: events with many tags take more. Up to four times as many are in use\nwhile events come faster than segments are made; then writers wait.";
+            "data" data: "The archive's directory. --data and HARK_DATA override it.";
+            "store" store: "Where events are stored: `embedded` for files in the data directory, or postgres://user:password@host/database.";
+            "batch_writes_max" batch.batch_writes_max: "The most events in a batch. A batch is made durable with one sync.";
+            "batch_bytes_max" batch.batch_bytes_max: "The most bytes of events in a batch, approximately.";
+            "batch_wait_ms" batch.batch_wait: "Milliseconds that a batch waits for further events after its first one. 0: it does not wait; batches then grow\nwith the load.";
+            "queue_writes_max" batch.queue_max: "The most events that wait for the writer. Above it, senders wait.";
+            "seal_records" seal_records: "Number of events in memory at which they are sealed into a segment.";
+            "log_bytes_max" log_bytes_max: "Bytes of log at which they are sealed, if that comes first.";
+            "head_bytes_max" head_bytes_max: "Bytes of memory at which they are sealed, if that comes first, approximately. Events with many tags take more memory.\nWhile events come faster than segments are written, up to four times as much is in use; above that, writers wait.";
         },
     },
     SettingsSection {
         name: "postgres",
         doc: "How an archive in PostgreSQL is used (store = \"postgres://…\").",
         settings: settings! {
-            "read_url" postgres.read_url: "postgres:// URL of a replica that questions go to. Empty: none. While it is behind or away, they go to the\nprimary, so that no answer misses what is there.";
-            "connections_max" postgres.connections_max: "Connections for questions, as many again to a replica. One more is for writes, one to hear of what other servers write.";
-            "statement_timeout_ms" postgres.statement_timeout: "How long a statement may take. A question that takes longer is answered with an error.";
-            "part_days" postgres.part_days: "Days that one part of the tables holds. Counts when the tables are made.";
-            "migrate" postgres.migrate: "Whether `hark serve` brings the tables up to date when it starts.";
+            "read_url" postgres.read_url: "postgres:// URL of a replica that answers questions. Empty: none. While the replica is behind or unreachable, the\nprimary answers them, so that no answer lacks a stored event.";
+            "connections_max" postgres.connections_max: "The most connections for questions; a replica has as many again. Two more are for writes and for notifications of\nwhat other servers write.";
+            "statement_timeout_ms" postgres.statement_timeout: "Milliseconds that a statement may take. A question with a longer statement is answered with an error.";
+            "part_days" postgres.part_days: "Days that one part of the tables holds. It takes effect only when the tables are created.";
+            "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables when it starts. If not, `hark migrate up` does.";
         },
     },
     SettingsSection {
         name: "limits",
-        doc: "Bounds, and what happens at them. Read again when this file changes.",
+        doc: "Bounds, and what happens at them. Changes of this file take effect while the server runs.",
         settings: settings! {
-            "connections_max" limits.connections_max: "Connections at a time. One more is answered with HTTP status 503.";
-            "connections_per_address_max" limits.connections_per_address_max: "Connections of one address (of IPv6, of its first 64 bits). One more is answered with 429.";
-            "handshake_timeout_ms" limits.handshake_timeout_ms: "How long a connection may take to send its HTTP request head.";
-            "message_bytes_max" limits.message_bytes_max: "Bytes of one message from a client. A longer one ends the connection.";
-            "ping_after_s" limits.ping_after_s: "Silence after which the server pings.";
-            "idle_timeout_s" limits.idle_timeout_s: "Silence after which a connection is closed, and how long a client may take nothing of what waits for it.";
-            "subscriptions_max" limits.subscriptions_max: "Subscriptions of one connection. One more is answered with CLOSED.";
-            "subscription_bytes_max" limits.subscription_bytes_max: "Bytes of the REQs that one connection is subscribed with, together.";
-            "questions_bytes_max" limits.questions_bytes_max: "Bytes of memory for the questions of all connections, subscriptions included; an address may have a quarter of\nit. One more question is answered with CLOSED.";
-            "subscription_id_chars_max" limits.subscription_id_chars_max: "Characters of a subscription's name.";
-            "filters_max" limits.filters_max: "Filters in a REQ or COUNT.";
-            "filter_values_max" limits.filter_values_max: "Values in one filter: ids, authors, kinds and tag values together.";
-            "limit_default" limits.limit_default: "Stored events a filter gets that names no limit.";
-            "limit_max" limits.limit_max: "Stored events a filter gets at most; a higher limit is lowered to it.";
-            "event_bytes_max" limits.event_bytes_max: "Bytes of one event, from clients and in imports.";
-            "content_chars_max" limits.content_chars_max: "Characters of the content of an event from a client.";
-            "event_tags_max" limits.event_tags_max: "Tags of an event from a client.";
-            "created_at_ahead_s_max" limits.created_at_ahead_s_max: "How far an event's time may lie ahead.";
-            "created_at_behind_s_max" limits.created_at_behind_s_max: "How old an event may be when it comes in. 0: of any age.";
-            "auth_keys_max" limits.auth_keys_max: "Keys that one connection may prove with AUTH. One more is refused.";
-            "auth_age_s_max" limits.auth_age_s_max: "How far the time of an AUTH may be from now, before and after.";
-            "query_rows_max" limits.query_rows_max: "Rows that the searches of one REQ or COUNT may visit in all.";
-            "slice_rows" limits.slice_rows: "Rows a search visits before the next one has its turn.";
-            "searches_per_connection_max" limits.searches_per_connection_max: "REQs and COUNTs of one connection under way. Above it the connection is not read from.";
-            "events_per_connection_max" limits.events_per_connection_max: "Events of one connection without an OK. Above it the connection is not read from.";
-            "intake_bytes_max" limits.intake_bytes_max: "Bytes of events of all connections without an OK. Above it publishers wait.";
-            "inbound_bytes_max" limits.inbound_bytes_max: "Bytes of messages that have not come whole, of all connections; an address may have a quarter of it. Above it\nthose that would need more are closed.";
-            "outbox_pause_bytes" limits.outbox_pause_bytes: "Bytes waiting for a client to take them, above which its searches pause.";
-            "outbox_bytes_max" limits.outbox_bytes_max: "Bytes waiting for a client, above which it is too slow and closed.";
-            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max: "Bytes waiting for all clients of one address. Above it, searches wait for those that have something to take,\nHTTP requests get status 503, and a live event closes a client that has more than its share.";
-            "outboxes_bytes_max" limits.outboxes_bytes_max: "Bytes waiting for all clients. Above it the same happens, and all searches wait; from half of it on, those of\nclients that have something to take.";
-            "held_bytes_max" limits.held_bytes_max: "Bytes of live events a subscription holds back until its stored ones are told.";
-            "control_connections_max" limits.control_connections_max: "Commands that hand writes to the server at a time.";
-            "control_frame_bytes_max" limits.control_frame_bytes_max: "Bytes of one frame from such a command.";
-            "control_window" limits.control_window: "Events of such a command without an answer.";
-            "drain_timeout_ms" limits.drain_timeout_ms: "How long a shutdown waits for what is under way.";
-            "takeover_wait_ms" limits.takeover_wait_ms: "How long writes wait for a server that takes over. After that this one goes on, or refuses them where the other may write by then.";
-            "takeover_drain_s" limits.takeover_drain_s: "How long a server that was taken over serves its connections to their end.";
-            "takeover_records_max" limits.takeover_records_max: "Events it hears of meanwhile and keeps in memory. After that it closes them.";
+            "connections_max" limits.connections_max: "The most connections at a time. One more is answered with HTTP status 503.";
+            "connections_per_address_max" limits.connections_per_address_max: "The most connections of one address (of IPv6, of its first 64 bits) at a time. One more is answered with HTTP\nstatus 429.";
+            "handshake_timeout_ms" limits.handshake_timeout_ms: "Milliseconds that a connection may take to send its HTTP request head. After that it is closed.";
+            "message_bytes_max" limits.message_bytes_max: "The most bytes of a message from a client. A longer one ends the connection.";
+            "ping_after_s" limits.ping_after_s: "Seconds of silence after which the server sends a ping.";
+            "idle_timeout_s" limits.idle_timeout_s: "Seconds of silence after which a connection is closed. A connection is also closed if its client reads nothing of\nwhat waits for it for as long.";
+            "subscriptions_max" limits.subscriptions_max: "The most subscriptions of a connection. One more is answered with CLOSED.";
+            "subscription_bytes_max" limits.subscription_bytes_max: "The most bytes of the REQs of all subscriptions of a connection together. More are answered with CLOSED.";
+            "questions_bytes_max" limits.questions_bytes_max: "The most bytes of memory for the questions of all connections, subscriptions included. One address may use a quarter\nof it. A question above it is answered with CLOSED.";
+            "subscription_id_chars_max" limits.subscription_id_chars_max: "The most characters of a subscription's name. A longer one is refused.";
+            "filters_max" limits.filters_max: "The most filters in a REQ or COUNT. More are answered with CLOSED.";
+            "filter_values_max" limits.filter_values_max: "The most values in a filter: ids, authors, kinds and tag values together. More are answered with CLOSED.";
+            "limit_default" limits.limit_default: "Number of stored events that are sent for a filter without a limit.";
+            "limit_max" limits.limit_max: "The most stored events that are sent for a filter. A higher limit is lowered to it.";
+            "event_bytes_max" limits.event_bytes_max: "The most bytes of an event, from clients and in imports. A larger one is refused.";
+            "content_chars_max" limits.content_chars_max: "The most characters of the content of an event from a client. An event with more is refused.";
+            "event_tags_max" limits.event_tags_max: "The most tags of an event from a client. An event with more is refused.";
+            "created_at_ahead_s_max" limits.created_at_ahead_s_max: "Seconds that an event's time may lie in the future. An event further ahead is refused.";
+            "created_at_behind_s_max" limits.created_at_behind_s_max: "Seconds that the time of an event may lie in the past when the event comes in. An older one is refused. 0: any age.";
+            "auth_keys_max" limits.auth_keys_max: "The most keys that a connection may prove with AUTH. One more is refused.";
+            "auth_age_s_max" limits.auth_age_s_max: "Seconds that the time of an AUTH may lie before or after now. An AUTH further away is refused.";
+            "query_rows_max" limits.query_rows_max: "The most rows that the searches of one REQ or COUNT may visit together. Above it the answer ends with CLOSED.";
+            "slice_rows" limits.slice_rows: "Rows that a search visits before the next search continues.";
+            "searches_per_connection_max" limits.searches_per_connection_max: "The most unanswered REQs and COUNTs of a connection. Above it nothing more is read from the connection.";
+            "events_per_connection_max" limits.events_per_connection_max: "The most events of a connection without an OK. Above it nothing more is read from the connection.";
+            "intake_bytes_max" limits.intake_bytes_max: "The most bytes of events without an OK, of all connections. Above it, clients that publish wait.";
+            "inbound_bytes_max" limits.inbound_bytes_max: "The most bytes of incomplete messages, of all connections. One address may use a quarter of it. A connection that\nwould exceed it is closed.";
+            "outbox_pause_bytes" limits.outbox_pause_bytes: "Bytes waiting for a client to read them, above which its searches pause.";
+            "outbox_bytes_max" limits.outbox_bytes_max: "Bytes waiting for a client to read them, above which the client is too slow and its connection is closed.";
+            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max: "Bytes waiting for all clients of one address. Above it, searches of clients that have bytes to read wait, HTTP\nrequests get status 503, and a live event closes a connection that has more than its share.";
+            "outboxes_bytes_max" limits.outboxes_bytes_max: "Bytes waiting for all clients. Above half of it, searches of clients that have bytes to read wait. Above all of it,\nevery search waits, HTTP requests get status 503, and a live event closes a connection that has more than its share.";
+            "held_bytes_max" limits.held_bytes_max: "Bytes of live events that a subscription holds back until its stored events are sent. Above it the connection is\nclosed.";
+            "control_connections_max" limits.control_connections_max: "The most connections to control.sock, by which commands pass their writes to the server. One more is closed.";
+            "control_frame_bytes_max" limits.control_frame_bytes_max: "The most bytes of a frame on such a connection. A longer one ends the connection.";
+            "control_window" limits.control_window: "The most events without an answer on such a connection. Above it nothing more is read from the connection.";
+            "drain_timeout_ms" limits.drain_timeout_ms: "Milliseconds that a shutdown waits for work under way. After that it drops that work.";
+            "takeover_wait_ms" limits.takeover_wait_ms: "Milliseconds that a server waits for a step of a server that takes over, while writes wait. After that it continues\nas before. If the other server may write by then, it refuses writes instead.";
+            "takeover_drain_s" limits.takeover_drain_s: "Seconds that a server that was taken over serves its connections. After that it closes them.";
+            "takeover_records_max" limits.takeover_records_max: "The most events that a server that was taken over receives and keeps in memory. Above it, it closes its connections.";
         },
     },
     SettingsSection {
         name: "privacy",
-        doc: "What only those see whom it concerns, once they have shown who they are (NIP-42).",
+        doc: "Kinds that are sent only to their author and recipients, once these have authenticated (NIP-42).",
         settings: settings! {
-            "kinds" private_kinds: "Kinds that only their author and those in their `p` tags get: direct messages (NIP-04), gift wraps (NIP-59) and passing gift wraps. []: everyone gets everything.";
+            "kinds" private_kinds: "Kinds that only their author and the keys in their `p` tags receive: direct messages (NIP-04), gift wraps (NIP-59)\nand ephemeral gift wraps. []: everyone receives every kind.";
         },
     },
     SettingsSection {
         name: "rates",
-        doc: "How fast things may come: [so many a minute, so many at once after a rest]. Faster is refused with\n# `rate-limited:`. [0, 0]: any. `hark serve --unlimited` lifts all of them. Read again when this file changes.",
+        doc: "How fast messages may come: [number a minute, number at once after a pause]. Faster ones are refused with\n# `rate-limited:`. [0, 0]: no limit. `hark serve --unlimited` lifts all of them. Changes of this file take effect\n# while the server runs.",
         settings: settings! {
-            "events_per_address" limits.rates.events_per_address: "EVENT and AUTH messages from one address, whatever becomes of them.";
+            "events_per_address" limits.rates.events_per_address: "EVENT and AUTH messages from one address, whatever their outcome.";
             "events_per_key" limits.rates.events_per_key: "Events of one key.";
-            "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and whatever else takes an answer, from one address.";
+            "questions_per_address" limits.rates.questions_per_address: "REQs, COUNTs and all other messages that are answered, from one address.";
             "questions_per_key" limits.rates.questions_per_key: "REQs and COUNTs of one key that was proved with AUTH.";
-            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches of one connection visit; an event that is told counts as ten more.";
-            "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit.";
+            "rows_per_connection" limits.rates.rows_per_connection: "Rows that the searches of one connection visit. Each event that is sent counts as ten more.";
+            "rows_per_address" limits.rates.rows_per_address: "Rows that the searches of one address visit, counted in the same way.";
         },
     },
     SettingsSection {
         name: "policy",
-        doc: "Who may come and what may be published. An empty list asks for nothing. An entry that starts with @\n# names a file with one entry a line, beside this one unless its path is absolute; # starts a comment there.\n# Read again when this file or one of those changes.",
+        doc: "Who may connect and what may be published. An empty list sets no condition. An entry that starts with @ names a\n# file with one entry a line; a relative path starts at the folder of this file, and # starts a comment there.\n# Changes of this file and of those files take effect while the server runs.",
         settings: settings! {
             "allow_addresses" lists.allow_addresses: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"].";
-            "deny_addresses" lists.deny_addresses: "Clients at these are not; they get HTTP status 403.";
-            "allow_keys" lists.allow_keys: "Only events of these public keys (hex) are taken, e.g. [\"@members.txt\"].";
-            "deny_keys" lists.deny_keys: "Events of these are not. They get OK false `blocked:`, as below.";
-            "allow_kinds" lists.allow_kinds: "Only events of these kinds are taken, e.g. [0, 1, \"30000-39999\"].";
-            "deny_kinds" lists.deny_kinds: "Events of these are not.";
-            "allow_words" lists.allow_words: "Only events with one of these words in content or tags are taken.";
-            "deny_words" lists.deny_words: "Events with one of these are not. A word stands alone: \"coin\" is not in bitcoin, \"*coin\" is.";
-            "pow_bits_min" lists.pow_bits_min: "Work an event must show and commit to (NIP-13): leading zero bits of its id.";
+            "deny_addresses" lists.deny_addresses: "Clients at these addresses and networks are not served. They get HTTP status 403.";
+            "allow_keys" lists.allow_keys: "Only events of these public keys (hex) are accepted, e.g. [\"@members.txt\"].";
+            "deny_keys" lists.deny_keys: "Events of these public keys are refused. As with the lists below, they get OK false `blocked:`.";
+            "allow_kinds" lists.allow_kinds: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"].";
+            "deny_kinds" lists.deny_kinds: "Events of these kinds are refused.";
+            "allow_words" lists.allow_words: "Only events with one of these words in content or tags are accepted.";
+            "deny_words" lists.deny_words: "Events with one of these words are refused. Only whole words match: \"coin\" does not match bitcoin, \"*coin\" does.";
+            "pow_bits_min" lists.pow_bits_min: "Proof of work that an event must have and commit to (NIP-13), as the number of leading zero bits of its id. 0: none.";
         },
     },
     SettingsSection {
         name: "info",
-        doc: "What the relay says about itself (NIP-11).",
+        doc: "What the relay tells clients about itself (NIP-11).",
         settings: settings! {
-            "name" info.name: "Its name.";
-            "description" info.description: "A few words or lines.";
-            "url" info.url: "Its public address, e.g. \"wss://relay.example\"; AUTH and requests to vanish name it. Without it, AUTH may name what the client's request called the server.";
-            "other_urls" info.other_urls: "Further addresses that lead here, e.g. [\"ws://….onion\"]; for clients that know it by one of these.";
-            "pubkey" info.pubkey: "Its operator's public key, hex.";
+            "name" info.name: "The relay's name.";
+            "description" info.description: "A description of the relay, of a few words or lines.";
+            "url" info.url: "The relay's public address, e.g. \"wss://relay.example\". AUTH and requests to vanish name it. If it is empty, AUTH\nmay name the host of the client's own HTTP request.";
+            "other_urls" info.other_urls: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these as well.";
+            "pubkey" info.pubkey: "The operator's public key, hex.";
             "contact" info.contact: "How to reach the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon: "URL of a square picture.";
             "banner" info.banner: "URL of a wide picture.";
-            "terms_of_service" info.terms_of_service: "URL of the terms.";
+            "terms_of_service" info.terms_of_service: "URL of the terms of service.";
         },
     },
     SettingsSection {
         name: "retention",
-        doc: "What is not kept for ever. Expired events always go.",
+        doc: "What is deleted after some time. Expired events are always deleted.",
         settings: settings! {
-            "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events go. 0: no bound.";
-            "spared_kinds" retention.spared_kinds: "Kinds that no rule touches: deletions and requests to vanish keep others from coming back.";
-            "every_s" retention_every: "Time between two rounds.";
-            "batch_max" retention.batch_max: "Deletes in one write.";
-            "clock_ahead_max_s" retention.clock_ahead_max_s: "How far the clock may be ahead of the ten newest events for anything to go by age; a clock that is wrong\nwould else cost what a rule names. 0: the clock is always believed.";
-            "rules" retention.rules: "What goes when it is old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex) narrow a rule; older_than is s, m, h, d, w or y.";
+            "bytes_max" retention.bytes_max: "Bytes on disk above which the oldest events are deleted. 0: no bound.";
+            "spared_kinds" retention.spared_kinds: "Kinds that neither rules nor bytes_max delete. Deletions and requests to vanish must stay: they keep the events that\nthey deleted from coming back.";
+            "every_s" retention_every: "Seconds between two rounds of retention.";
+            "batch_max" retention.batch_max: "The most events that one write deletes.";
+            "clock_ahead_max_s" retention.clock_ahead_max_s: "Seconds that the clock may be ahead of the ten newest events. If it is further ahead, nothing is deleted by age,\nbecause a wrong clock would delete all that a rule names. 0: the clock is always trusted.";
+            "rules" retention.rules: "Events that are deleted when they are old, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex) narrow a rule; older_than is in s, m, h, d, w or y.";
         },
     },
     SettingsSection {
         name: "mirror",
-        doc: "A second store that gets every event the first one accepts, to move there without losing any, and back.",
+        doc: "A second store that receives every event that the first one accepts, to move to it without a loss, and back.",
         settings: settings! {
-            "store" mirror.store: "A directory or a postgres:// URL. Empty: none. It is brought up to what the first has, then kept so; the first\nnever waits for it. `hark stats` says how far it is.";
-            "queue_bytes_max" mirror.queue_bytes_max: "Bytes of writes that may wait for it. Above it, they are given up and found again by comparing both stores.";
+            "store" mirror.store: "Address of the second store: a directory or a postgres:// URL. Empty: none. It first receives what the first store\nhas, then every write; the first store never waits for it. `hark stats` shows its progress.";
+            "queue_bytes_max" mirror.queue_bytes_max: "The most bytes of writes that wait for the second store. Above it they are discarded, and found again by a comparison\nof both stores.";
         },
     },
     super::waku::SECTION,
     super::whisper::SECTION,
     SettingsSection {
         name: "log",
-        doc: "Logs go to stderr.",
+        doc: "The log goes to stderr.",
         settings: settings! {
-            "level" log.level: "error, warn, info, debug or trace; or a filter like \"warn,hark_server=debug\".";
+            "level" log.level: "error, warn, info, debug or trace; or a filter such as \"warn,hark_server=debug\".";
             "format" log.format: "text or json.";
-            "slow_question_ms" log.slow_question_ms: "Time a REQ or COUNT takes to be answered from which it is logged, with its filters and plan. 0: never.";
+            "slow_question_ms" log.slow_question_ms: "Milliseconds from which the answer to a REQ or COUNT is slow. A slow one is logged with its filters and plan. 0: none.";
         },
     },
 ];

@@ -35,33 +35,33 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
     name: "waku",
     doc: "A store of Waku messages beside the relay, on a shelf of its own.",
     settings: settings! {
-        "serve" waku.serve: "Whether there is one.";
-        "rest" waku.rest: "Address and port of nwaku's REST interface; /openapi.json there describes it. Empty: none. Whoever reaches\nit may publish.";
-        "rest_allow_origin" waku.access.web.allow_origin: "Web pages that may ask there, as nwaku's --rest-allow-origin has them: [\"http://localhost:*\", \"app.example\"];\n\"*\" is all of them. A browser lets any page that it shows ask any address, so others are refused.";
-        "rest_hosts" waku.access.web.hosts: "Names that lead there, beside localhost and IP addresses, e.g. [\"waku.example\"]. A request to another name is\nrefused, as a web page may let its own name lead here. \"*\": any name.";
-        "rest_any_peer" waku.access.any_peer: "Whether peerAddr there may name any address. If not, it names configured peers or addresses of the internet.";
-        "rest_admin" waku.access.admin: "Whether /admin/v1 is there: the node's peers, and connecting to others. Whoever reaches it may do so.";
-        "listen" waku.listen: "Addresses for peers (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws. Empty: none.\nThe node's key, by which peers know it, is in waku.key in the archive's directory.";
-        "announce" waku.announce: "Further addresses that lead to the node, which peers are told: of a proxy, for browsers,\ne.g. [\"/dns4/node.example/tcp/443/wss\"].";
-        "peers" waku.peers: "Peers to stay connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
-        "stores" waku.stores: "Peers whose stores are asked for what came while this node was away; it stays connected with them as well.";
-        "resume_max_s" waku.resume_max_s: "How far back that goes.";
-        "sync_every_s" waku.sync_every_s: "Time between two comparisons with each of them (Waku Store Sync), by which both get what they lack. 0: never.";
-        "sync_range_s" waku.sync_range_s: "How far back messages are compared.";
-        "sync_jitter_s" waku.sync_jitter_s: "The last messages, which may still be under way, are left out for so long.";
-        "connections_max" waku.connections_max: "Connections of peers at a time. One more is closed.";
-        "connections_per_address_max" waku.connections_per_address_max: "Connections that peers at one address (of IPv6, at its first 64 bits) have opened. One more is closed.";
-        "cluster" waku.cluster: "The cluster whose messages are kept: 1 is The Waku Network, 16 Status.";
-        "shards_in_cluster" waku.shards_in_cluster: "How many shards the cluster has, for messages that name only their content topic.";
-        "shards" waku.shards: "Those of them that are served.";
-        "forward" waku.forward: "Whether messages are passed on to peers, and may be published: always, never, or auto, which is always but on\ncluster 1. There each message needs a rate-limit proof (RLN), which Hark neither checks nor makes; peers cut off\nwho passes on one without.";
-        "protected_shards" waku.protected_shards: "Shards on which only messages signed by a key are taken (nwaku's --protected-shard), e.g. [\"32:02…\"].";
-        "message_bytes_max" waku.message_bytes_max: "Bytes of a message. A longer one is refused.";
-        "window_s" waku.window_s: "How far a message's time may lie from now when it is published, before and after. 0: any time.";
-        "queries" waku.queries: "How fast one peer, or one client of the REST door, may ask: [so many a minute, so many at once after a rest].\nFaster is answered with 429. [0, 0]: any.";
-        "query_rows_max" waku.query_rows_max: "Rows that one question may visit. Above it, it is refused.";
-        "retention" waku.retention: "What is kept, in nwaku's words: time:SECONDS, size:10GB, capacity:MESSAGES, several with ; between them,\nof which each holds. Empty: everything. [retention] says how often and in what steps.";
-        "part_days" waku.part_days: "Days that one part of the tables holds in PostgreSQL. Counts when the tables are made.";
+        "serve" waku.serve: "Whether the node runs.";
+        "rest" waku.rest: "Address and port of nwaku's REST API; /openapi.json describes it. Empty: none. Whoever reaches it may publish.";
+        "rest_allow_origin" waku.access.web.allow_origin: "Origins of web pages that may use the REST API, as in nwaku's --rest-allow-origin: [\"http://localhost:*\",\n\"app.example\"]. \"*\": all. Requests of other pages are refused, because a browser lets any page send requests anywhere.";
+        "rest_hosts" waku.access.web.hosts: "Host names of the REST API, beside localhost and IP addresses, e.g. [\"waku.example\"]. A request to another name is\nrefused, because a web page can make its own name point to this address. \"*\": any name.";
+        "rest_any_peer" waku.access.any_peer: "Whether peerAddr in a request may name any address. If not, it may name configured or connected peers and public\naddresses.";
+        "rest_admin" waku.access.admin: "Whether the REST API has /admin/v1, which lists peers and connects to others. Whoever reaches it may use it.";
+        "listen" waku.listen: "Addresses on which peers connect (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws.\nEmpty: none. The node's key, by which peers know it, is in waku.key in the archive's directory.";
+        "announce" waku.announce: "Further addresses of the node that are announced to peers, such as that of a proxy for browsers,\ne.g. [\"/dns4/node.example/tcp/443/wss\"].";
+        "peers" waku.peers: "Peers that the node stays connected with, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
+        "stores" waku.stores: "Peers with a store, from which the node fetches the messages that it missed. It stays connected with them as well.";
+        "resume_max_s" waku.resume_max_s: "Seconds into the past for which missed messages are fetched. Older ones are not.";
+        "sync_every_s" waku.sync_every_s: "Seconds between two comparisons with each of these stores (Waku Store Sync), in which both sides receive the messages\nthat they lack. 0: never.";
+        "sync_range_s" waku.sync_range_s: "Length of the compared time span, in seconds.";
+        "sync_jitter_s" waku.sync_jitter_s: "Seconds by which the compared time span ends before now, because younger messages may still be in transit.";
+        "connections_max" waku.connections_max: "The most connections with peers at a time. One more is closed.";
+        "connections_per_address_max" waku.connections_per_address_max: "The most connections that peers at one address (of IPv6, of its first 64 bits) have opened. One more is closed.";
+        "cluster" waku.cluster: "The cluster whose messages are kept: 1 is The Waku Network, 16 is Status.";
+        "shards_in_cluster" waku.shards_in_cluster: "Number of shards in the cluster. It decides the shard of messages that name only a content topic.";
+        "shards" waku.shards: "The shards of the cluster that are served.";
+        "forward" waku.forward: "Whether messages are relayed to peers and may be published: always, never or auto. auto is always, except on cluster 1.\nEach message there needs a rate-limit proof (RLN), which Hark neither checks nor makes. Peers disconnect a node that\nrelays a message without one.";
+        "protected_shards" waku.protected_shards: "Shards on which only messages signed by a key are accepted (nwaku's --protected-shard), e.g. [\"32:02…\"].";
+        "message_bytes_max" waku.message_bytes_max: "The most bytes of a message. A longer one is refused.";
+        "window_s" waku.window_s: "Seconds that a message's time may lie before or after now when it is published. 0: any time.";
+        "queries" waku.queries: "How fast a peer or a client of the REST API may send queries: [number a minute, number at once after a pause].\nFaster ones are answered with status 429. [0, 0]: no limit.";
+        "query_rows_max" waku.query_rows_max: "The most rows that a query may visit. A query that would visit more is refused.";
+        "retention" waku.retention: "What is kept, in nwaku's words: time:SECONDS, size:10GB or capacity:MESSAGES. Several are separated by ; and each of\nthem holds. Empty: everything is kept. [retention] says how often messages are deleted, and how many at once.";
+        "part_days" waku.part_days: "Days that one part of the tables in PostgreSQL holds. It takes effect only when the tables are created.";
     },
 };
 
