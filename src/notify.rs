@@ -5,25 +5,25 @@ use sd_notify::NotifyState;
 
 /// Reports that the server accepts connections.
 pub(crate) fn ready(url: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(&format!("listening on {url}"))]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&format!("listening on {url}"))]);
 }
 
 /// Reports that the configuration is being read again. [`reloaded`] follows, whatever the result.
 pub(crate) fn reloading() {
     // Newer versions of systemd require the time. Reading the clock does not fail.
     if let Ok(now) = NotifyState::monotonic_usec_now() {
-        tell(&[NotifyState::Reloading, now]);
+        notify(&[NotifyState::Reloading, now]);
     }
 }
 
 /// Reports that the configuration has been read again.
 pub(crate) fn reloaded() {
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
 }
 
 /// Reports that the server is shutting down.
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
 }
 
 /// Notifies systemd's watchdog three times per watchdog interval. If the runtime hangs, systemd
@@ -31,12 +31,12 @@ pub(crate) fn stopping() {
 pub(crate) async fn signs_of_life() {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     loop {
-        tell(&[NotifyState::Watchdog]);
+        notify(&[NotifyState::Watchdog]);
         tokio::time::sleep(patience / 3).await;
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "systemd could not be notified of this server's state");
     }

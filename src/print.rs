@@ -43,7 +43,7 @@ pub(crate) fn table(rows: &[(&str, String, String)]) -> String {
 pub(crate) struct CommandProgress {
     bar: Option<ProgressBar>,
     started: Instant,
-    told: Instant,
+    shown_at: Instant,
     what: String,
 }
 
@@ -71,7 +71,7 @@ impl CommandProgress {
             bar
         });
         let now = Instant::now();
-        Self { bar, started: now, told: now, what: what.into() }
+        Self { bar, started: now, shown_at: now, what: what.into() }
     }
 
     /// Shows the progress that the store reports.
@@ -87,8 +87,8 @@ impl CommandProgress {
             }
             bar.set_position(done);
             bar.set_message(words.to_owned());
-        } else if self.told.elapsed() >= LINE_EVERY {
-            self.told = Instant::now();
+        } else if self.shown_at.elapsed() >= LINE_EVERY {
+            self.shown_at = Instant::now();
             let share = match (done * 100).checked_div(total) {
                 Some(percent) => {
                     let spent_s = self.started.elapsed().as_secs();

@@ -60,7 +60,7 @@ fn generated_events_are_the_same_from_the_same_seed() {
     // An existing file is not overwritten.
     let again = bench(&["gen", &one, "--events", "10"]);
     assert_eq!(again.code, 1);
-    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     assert!(bytes == std::fs::read(&one).unwrap());
 }
 
@@ -148,12 +148,12 @@ fn every_delivery_is_counted_and_idle_connections_are_weighed() {
         (&["--matches", "10"], 300),
         (&["--ephemeral", "--publishers", "2"], 900),
     ] {
-        let told = row(&bench(&[&["fanout"], more, &small[..], &target].concat()));
-        assert_eq!(count(&told, "published"), 30, "{more:?}: {told}");
+        let row_of = row(&bench(&[&["fanout"], more, &small[..], &target].concat()));
+        assert_eq!(count(&row_of, "published"), 30, "{more:?}: {row_of}");
         for (key, expected) in [("expected", deliveries), ("delivered", deliveries), ("lost", 0)] {
-            assert_eq!(count(&told, key), expected, "{key} with {more:?}: {told}");
+            assert_eq!(count(&row_of, key), expected, "{key} with {more:?}: {row_of}");
         }
-        assert!(told["p50_ms"].as_f64() <= told["p99_ms"].as_f64());
+        assert!(row_of["p50_ms"].as_f64() <= row_of["p99_ms"].as_f64());
     }
     for deflate in [&[][..], &["--deflate", "--subscribed"]] {
         let args = [&["idle", "--connections", "40"], deflate, &target].concat();
@@ -201,7 +201,7 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["store", "--url", "http://127.0.0.1:1"], 1, "is the node running"),
         (&["store", "--url", "ws://127.0.0.1"], 2, "begins with http://"),
         (&["store", "--shape", "none"], 1, "  10 hashes"),
-        (&["store", "gen", &file], 1, "is there already"),
+        (&["store", "gen", &file], 1, "exists already"),
     ] {
         let run = bench(args);
         assert_eq!(run.code, code, "{args:?}: {}", run.stderr);

@@ -11,7 +11,7 @@ mod watched;
 use support::{Place, hark, hark_with};
 
 #[test]
-fn help_teaches_and_wrong_flags_are_told_apart() {
+fn help_teaches_and_wrong_flags_are_refused() {
     let help = hark(&["--help"]);
     assert_eq!(help.code, 0);
     for word in ["serve", "import", "On a fresh machine", "Exit codes", "--data"] {

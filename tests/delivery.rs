@@ -43,7 +43,7 @@ impl Drop for Relay {
 
 /// What one subscriber received in a run.
 #[derive(Default)]
-struct Heard {
+struct Delivery {
     times: HashMap<u64, u32>,
     stored: usize,
 }
@@ -55,7 +55,7 @@ fn listen(
     acknowledged: &AtomicUsize,
     begin: usize,
     events: usize,
-) -> Heard {
+) -> Delivery {
     let mut socket = Socket::connect(address);
     let waiting = Instant::now();
     while acknowledged.load(Ordering::Acquire) < begin {
@@ -65,13 +65,13 @@ fn listen(
     let mut request = vec![json!("REQ"), json!("s")];
     request.extend_from_slice(filters);
     socket.say(&json!(request).to_string());
-    let (mut heard, mut eose) = (Heard::default(), false);
-    while heard.times.len() < events || !eose {
+    let (mut received, mut eose) = (Delivery::default(), false);
+    while received.times.len() < events || !eose {
         let message = socket.json();
         if message[0] == "EVENT" {
             let n = message[2]["content"].as_str().and_then(|text| text.parse().ok());
-            *heard.times.entry(n.expect("a number")).or_default() += 1;
-            heard.stored += usize::from(!eose);
+            *received.times.entry(n.expect("a number")).or_default() += 1;
+            received.stored += usize::from(!eose);
         } else {
             assert_eq!((&message[0], eose), (&json!("EOSE"), false), "{message}");
             eose = true;
@@ -81,11 +81,11 @@ fn listen(
     socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
     let last = socket.json();
     assert_eq!(last[0], "COUNT", "{last}");
-    heard
+    received
 }
 
 #[test]
-fn two_subscribers_hear_each_event_published_meanwhile_exactly_once() {
+fn two_subscribers_receive_each_event_published_meanwhile_exactly_once() {
     let (runs, events) = if long() { (100, 10_000) } else { (4, 2_000) };
     let relay =
         Relay::start("once", "[limits]\nlimit_max = 100000\n[archive]\nseal_records = 5000\n");
@@ -96,7 +96,7 @@ fn two_subscribers_hear_each_event_published_meanwhile_exactly_once() {
     for run in 0..runs {
         let topic = format!("run {run}");
         let acknowledged = AtomicUsize::new(0);
-        let heard = std::thread::scope(|scope| {
+        let received = std::thread::scope(|scope| {
             let whole = json!({ "#t": [topic], "limit": 100_000 });
             let author = |at: usize| String::from_utf8_lossy(&hex(keys[at].public())).into_owned();
             // The second subscriber's filters overlap, and are searched one after the other.
@@ -127,13 +127,13 @@ fn two_subscribers_hear_each_event_published_meanwhile_exactly_once() {
                     acknowledged.fetch_add(1, Ordering::Release);
                 },
             );
-            let heard: Vec<Heard> =
+            let received: Vec<Delivery> =
                 listening.into_iter().map(|each| each.join().expect("no panic")).collect();
-            heard
+            received
         });
-        for each in heard {
-            let doubles = each.times.values().filter(|times| **times != 1).count();
-            assert_eq!((each.times.len(), doubles), (events, 0), "run {run}");
+        for each in received {
+            let duplicates = each.times.values().filter(|times| **times != 1).count();
+            assert_eq!((each.times.len(), duplicates), (events, 0), "run {run}");
             stored += each.stored;
             live += events - each.stored;
         }
@@ -180,10 +180,10 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
                     let due: usize = (0..PER_CONNECTION)
                         .map(|sub| (0..events).filter(|n| n % TAGS == mine(sub) % TAGS).count())
                         .sum();
-                    let mut heard = HashSet::new();
+                    let mut received = HashSet::new();
                     let mut delays_ns = Vec::with_capacity(due);
                     for _ in 0..due {
-                        let text = socket.hear().expect("the connection holds");
+                        let text = socket.receive().expect("the connection holds");
                         let at_ns = elapsed_ns();
                         let message: serde_json::Value =
                             serde_json::from_slice(&text).expect("is JSON");
@@ -193,7 +193,7 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
                         };
                         let (sub, n) = (word(&message[1]), word(&message[2]["content"]));
                         assert_eq!(n % TAGS, mine(sub) % TAGS, "{message}");
-                        assert!(heard.insert((sub, n)), "a double: {message}");
+                        assert!(received.insert((sub, n)), "a duplicate: {message}");
                         delays_ns.push(at_ns - sent_ns[n].load(Ordering::Acquire));
                     }
                     delays_ns
@@ -225,7 +225,7 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
     assert_eq!(delays_ns.len(), events * SUBSCRIPTIONS / TAGS);
     let at = |share: f64| delays_ns[((delays_ns.len() - 1) as f64 * share) as usize] as f64 / 1e6;
     println!(
-        "{SUBSCRIPTIONS} subscriptions to {TAGS} tags, 200 events/s: from sent to heard p50 {:.2} ms, \
+        "{SUBSCRIPTIONS} subscriptions to {TAGS} tags, 200 events/s: from sent to received p50 {:.2} ms, \
          p99 {:.2} ms, at most {:.2} ms; {} deliveries, none lost",
         at(0.5),
         at(0.99),

@@ -55,7 +55,7 @@ fn send(address: &str, window: usize, messages: &[Vec<u8>]) -> HashMap<Id, Vec<u
 }
 
 #[test]
-fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
+fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
     let cluster = Cluster::with(&["fsync=off"]);
     let database = cluster.database("fleet");
     let places: Vec<Place> = (0..3).map(|n| Place::new(&format!("fleet-{n}"))).collect();
@@ -104,7 +104,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
     assert_eq!(kept.len(), expected.len());
     assert_eq!(kept.into_iter().collect::<HashSet<Id>>(), expected);
 
-    heard_elsewhere(&nodes, &keys);
+    received_elsewhere(&nodes, &keys);
     for node in nodes {
         let (code, logged) = node.terminate();
         assert_eq!((code, logged.contains("ERROR")), (0, false), "{logged}");
@@ -113,7 +113,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_heard_on_all() {
 }
 
 /// Measures how long an event takes from one server to a subscriber of another.
-fn heard_elsewhere(nodes: &[Serving], keys: &KeyPair) {
+fn received_elsewhere(nodes: &[Serving], keys: &KeyPair) {
     let mut subscriber = Socket::connect(&nodes[1].address);
     subscriber.say(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
     while subscriber.json()[0] != "EOSE" {}
@@ -125,9 +125,9 @@ fn heard_elsewhere(nodes: &[Serving], keys: &KeyPair) {
                 publication(keys, now_s(), 1, &[&["t", "far"]], &format!("far {n}"));
             let sent = Instant::now();
             mouth.say(&message).expect("is sent");
-            let heard = subscriber.json();
+            let received = subscriber.json();
             let time = sent.elapsed();
-            assert_eq!(heard[2]["id"], String::from_utf8_lossy(&hex::encode_32(&id)).as_ref());
+            assert_eq!(received[2]["id"], String::from_utf8_lossy(&hex::encode_32(&id)).as_ref());
             publisher.json();
             std::thread::sleep(Duration::from_millis(5));
             time
@@ -135,7 +135,7 @@ fn heard_elsewhere(nodes: &[Serving], keys: &KeyPair) {
         .collect();
     times.sort_unstable();
     let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
-    println!("published on one server, heard on another: p50 {p50:?}, p99 {p99:?}");
+    println!("published on one server, received on another: p50 {p50:?}, p99 {p99:?}");
 }
 
 /// How a database is taken away, and given back.

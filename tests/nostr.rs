@@ -115,11 +115,11 @@ async fn nostr_sdk_publishes_subscribes_and_counts() {
         {}
         let late = note(&keys, start + 3, "live");
         publish(&publisher, &late).await;
-        let heard = RelayMessage::Event {
+        let received = RelayMessage::Event {
             subscription_id: Cow::Borrowed(&id),
             event: Cow::Borrowed(&late),
         };
-        while message_of(&mut notifications).await != heard {}
+        while message_of(&mut notifications).await != received {}
 
         assert_eq!(count(&reader, filter.clone()).await, 4);
         assert_eq!(count(&reader, filter.until(Timestamp::from(start))).await, 1);

@@ -73,12 +73,12 @@ impl Browser {
         self.socket.send(Message::text(message.to_string())).expect("sent");
         loop {
             let Message::Text(text) = self.socket.read().expect("an answer") else { continue };
-            let mut heard: Value = serde_json::from_str(&text).expect("JSON");
-            if heard["id"] == json!(self.calls) {
-                assert!(heard.get("error").is_none(), "{method}: {heard}");
-                return heard["result"].take();
+            let mut received: Value = serde_json::from_str(&text).expect("JSON");
+            if received["id"] == json!(self.calls) {
+                assert!(received.get("error").is_none(), "{method}: {received}");
+                return received["result"].take();
             }
-            self.events.push(heard);
+            self.events.push(received);
         }
     }
 
@@ -195,9 +195,9 @@ fn the_page_reads_well_on_a_phone_and_its_counts_stay_fresh() {
     let (mut client, _) = connect(&address).expect("the relay answers");
     client.send(Message::text(format!("[\"EVENT\",{}]", note.trim()))).expect("sent");
     let ok = loop {
-        let heard = client.read().expect("an answer").to_string();
-        if heard.starts_with("[\"OK\"") {
-            break heard;
+        let received = client.read().expect("an answer").to_string();
+        if received.starts_with("[\"OK\"") {
+            break received;
         }
     };
     assert!(ok.contains("true"), "{ok}");

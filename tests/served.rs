@@ -116,7 +116,7 @@ impl Socket {
 
     /// Returns the next message, except AUTH challenges. `None` once the connection has ended.
     /// Answers pings.
-    pub(crate) fn hear(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn receive(&mut self) -> Option<Vec<u8>> {
         loop {
             let mut head = [0; 2];
             self.exact(&mut head)?;
@@ -148,7 +148,7 @@ impl Socket {
     fn exact(&mut self, bytes: &mut [u8]) -> Option<()> {
         match self.from.read_exact(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                panic!("nothing was heard for {PATIENCE:?}");
+                panic!("nothing was received for {PATIENCE:?}");
             }
             read => read.ok(),
         }
@@ -156,7 +156,7 @@ impl Socket {
 
     /// The next message as JSON.
     pub(crate) fn json(&mut self) -> serde_json::Value {
-        let text = self.hear().expect("the connection holds");
+        let text = self.receive().expect("the connection holds");
         serde_json::from_slice(&text).expect("is JSON")
     }
 }
@@ -213,9 +213,9 @@ pub(crate) fn publish(
         scope.spawn(move || {
             // The channel has one entry for each message without an answer.
             while unanswered.recv().is_ok() {
-                let Some(text) = socket.hear() else { return };
+                let Some(text) = socket.receive() else { return };
                 let reply = text.strip_prefix(b"[\"OK\",\"").unwrap_or_else(|| {
-                    panic!("heard {}", String::from_utf8_lossy(&text));
+                    panic!("received {}", String::from_utf8_lossy(&text));
                 });
                 let (id, rest) = reply.split_at(64);
                 answered(hex::decode_32(id).expect("an id"), rest);

@@ -147,7 +147,7 @@ fn subscribe(address: &str) -> Socket {
 /// Returns how often each content was received, until `ends` contents that begin with "end" have
 /// arrived.
 fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
-    let (mut heard, mut ended) = (HashMap::new(), 0);
+    let (mut received, mut ended) = (HashMap::new(), 0);
     while ended < ends {
         let message = socket.json();
         assert_eq!(message[0], "EVENT", "{message}");
@@ -155,13 +155,13 @@ fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
         if content.starts_with("end") {
             ended += 1;
         } else {
-            *heard.entry(content.to_owned()).or_default() += 1;
+            *received.entry(content.to_owned()).or_default() += 1;
         }
     }
     // A duplicate that is still under way would arrive before the answer to this COUNT.
     socket.say(&json!(["COUNT", "n", { "limit": 1 }]).to_string());
     assert_eq!(socket.json()[0], "COUNT");
-    heard
+    received
 }
 
 /// Publishes one event and waits for its OK.
@@ -192,7 +192,7 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
         // Subscribers from before the load receive all of its events.
         let listening = [subscribe(&address), subscribe(&address)];
         let mut idle = Socket::connect(&address);
-        let (mut new, took, late, heard) = std::thread::scope(|scope| {
+        let (mut new, took, late, received) = std::thread::scope(|scope| {
             let published = &published;
             let load = |name: &'static str| {
                 let socket = Socket::connect(&address);
@@ -230,16 +230,16 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
             (new, took, late, listening.map(|each| each.join().expect("no panic")))
         });
         let contents = published.contents.lock().expect("no panic");
-        for heard in &heard {
-            let of = |content: &String| heard.get(content).copied().unwrap_or(0);
+        for received in &received {
+            let of = |content: &String| received.get(content).copied().unwrap_or(0);
             let missed = contents.iter().filter(|content| of(content) == 0).count();
-            let doubles = heard.values().filter(|times| **times > 1).count();
-            assert_eq!((missed, doubles), (0, 0), "of {}, round {round}", contents.len());
+            let duplicates = received.values().filter(|times| **times > 1).count();
+            assert_eq!((missed, duplicates), (0, 0), "of {}, round {round}", contents.len());
         }
         let (before, late) = late;
         let missed = contents[before..].iter().filter(|content| !late.contains_key(*content));
         assert_eq!(missed.count(), 0, "by one that came later, round {round}");
-        assert!(late.values().all(|times| *times == 1), "doubles, round {round}");
+        assert!(late.values().all(|times| *times == 1), "duplicates, round {round}");
         // The old process ends with its last connection.
         drop(idle);
         assert!(old.child.wait().expect("ends").success());
@@ -279,9 +279,9 @@ fn servers_are_replaced_one_after_another() {
         }
     }
     for subscriber in subscribers {
-        let heard = listen(subscriber, 6);
-        assert_eq!(heard.len(), 1_800);
-        assert!(heard.values().all(|times| *times == 1));
+        let received = listen(subscriber, 6);
+        assert_eq!(received.len(), 1_800);
+        assert!(received.values().all(|times| *times == 1));
     }
     let taken = hark(&place.data()).args(["serve", "--listen", "127.0.0.1:0"]).output();
     let taken = taken.expect("runs");
@@ -436,7 +436,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
 fn round_trip(socket: &mut Socket, round: u32) -> bool {
     let (message, _) = event(true, &format!("{round}, after"));
     socket.say(std::str::from_utf8(&message).expect("is text"));
-    socket.hear().is_some_and(|text| {
+    socket.receive().is_some_and(|text| {
         let text = String::from_utf8_lossy(&text);
         text.starts_with("[\"OK\"") && text.contains(",true,")
     })

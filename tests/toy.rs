@@ -197,8 +197,8 @@ fn without_a_server(place: &Place) {
     let report = place.json(&["import", file.to_str().expect("a path")]);
     assert_eq!(report["stored"], 50, "{report}");
     assert_eq!((place.count("weather"), place.count("*"), place.count("sports")), (50, 50, 0));
-    let told = place.says(&["query", "weather"]);
-    assert_eq!(told.lines().collect::<Vec<_>>(), lines, "newest first");
+    let output = place.says(&["query", "weather"]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), lines, "newest first");
     let explained = place.says(&["explain", "--run", "weather"]);
     assert!(explained.contains("plan: "), "{explained}");
     let exported = place.says(&["export"]);

@@ -112,8 +112,8 @@ impl Node {
     /// Stops the node as an operator does.
     pub(crate) fn stop(&mut self) {
         let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
-        assert!(told.success());
+        let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(killed.success());
         assert!(self.child.wait().expect("has ended").success());
     }
 

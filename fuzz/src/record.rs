@@ -21,7 +21,7 @@ pub fn check(bytes: &[u8]) {
         return;
     }
 
-    // Where a value stands can be told from its address: labels never copy.
+    // The position of a value shows in its address: labels never copy.
     let place = |value: &[u8]| {
         let at = (value.as_ptr() as usize).wrapping_sub(wire.as_ptr() as usize);
         (at + value.len() <= wire.len())

@@ -57,20 +57,20 @@ impl AsyncWrite for Wire<'_> {
 pub fn check(bytes: &[u8]) {
     let [how, frames @ ..] = bytes else { return };
     let compressed = how & 1 == 1;
-    let whole = hear(frames, compressed, usize::MAX);
+    let whole = receive(frames, compressed, usize::MAX);
     for piece in [1, usize::from(how >> 1) + 2] {
-        assert_eq!(hear(frames, compressed, piece), whole, "in pieces of {piece}");
+        assert_eq!(receive(frames, compressed, piece), whole, "in pieces of {piece}");
     }
     is_a_server(&whole.1);
 }
 
-/// What is heard, and what goes back.
-fn hear(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>) {
+/// The messages received, and the bytes sent back.
+fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>) {
     let deflate = DeflateOptions::new(usize::from(compressed)).compressors();
     let wire = Wire { coming: frames, piece, sent: Vec::new() };
     let mut socket = Socket::new(wire, &[], deflate, MESSAGE_MAX);
     let mut cx = Context::from_waker(Waker::noop());
-    let mut heard = Vec::new();
+    let mut inputs = Vec::new();
     loop {
         // Where others are to have their turn, it is asked again.
         let Poll::Ready(received) = socket.poll_recv(&mut cx) else { continue };
@@ -78,11 +78,11 @@ fn hear(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u8>)
         if let ClientInput::Text(text) = &received {
             assert!(text.len() <= MESSAGE_MAX, "{} bytes", text.len());
         }
-        heard.push(format!("{received:?}"));
+        inputs.push(format!("{received:?}"));
         if is_end {
             let Poll::Ready(flushed) = socket.poll_flush(&mut cx) else { panic!("it waits") };
             flushed.expect("is written");
-            return (heard, socket.stream().sent.clone());
+            return (inputs, socket.stream().sent.clone());
         }
         socket.settle();
     }

@@ -52,9 +52,9 @@ fn compared(payload: &SyncPayload<'_>) {
         match range.said {
             RangeContent::Skip => writer.skip(range.end),
             RangeContent::Fingerprint(print) => writer.fingerprint(range.end, &print),
-            RangeContent::Items(items, told) => {
+            RangeContent::Items(items, was_sent) => {
                 let items: Vec<MessagePosition> = items.iter().collect();
-                writer.items(range.end, &items, told);
+                writer.items(range.end, &items, was_sent);
             }
         }
     }

@@ -260,8 +260,8 @@ fn mirrored(
     let queue_bytes_max = location.config.mirror.queue_bytes_max;
     let options = mirror::MirrorOptions { queue_bytes_max, ..mirror::MirrorOptions::default() };
     let shelf = location.network.name();
-    let tell = Box::new(move |words: &str| tracing::info!(shelf, "{words}"));
-    Ok(Some(Arc::new(MirroredStore::start(store, second, options, tell))))
+    let report = Box::new(move |words: &str| tracing::info!(shelf, "{words}"));
+    Ok(Some(Arc::new(MirroredStore::start(store, second, options, report))))
 }
 
 fn compaction(store: &Arc<EmbeddedStore>) -> CompactFn {

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_told_nowhere() {
+    fn a_password_is_shown_nowhere() {
         for address in [
             "postgres://me:secret@host:5432/hark",
             "postgres://me@host/hark?password=secret",
@@ -378,8 +378,8 @@ mod tests {
             assert_eq!(changes.len(), 3);
             let elsewhere = faults(&format!("[server]\nlisten = \"{address}\""));
             let toml = config.to_toml(true) + &config.to_toml(false);
-            for told in [format!("{changes:?}"), toml, elsewhere, format!("{config:?}")] {
-                assert!(told.contains("***") && !told.contains("secret"), "{told}");
+            for printed in [format!("{changes:?}"), toml, elsewhere, format!("{config:?}")] {
+                assert!(printed.contains("***") && !printed.contains("secret"), "{printed}");
             }
             // A change of the password alone is still detected.
             let mut other = config.clone();

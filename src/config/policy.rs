@@ -90,8 +90,8 @@ impl PolicyReader<'_> {
                 Ok(text) => {
                     for (line, entry) in (1..).zip(text.lines().map(str::trim)) {
                         if !entry.is_empty() && !entry.starts_with('#') {
-                            let place = format!("{}:{line}", path.display());
-                            self.entry(&place, entry, &read, &mut values);
+                            let origin = format!("{}:{line}", path.display());
+                            self.entry(&origin, entry, &read, &mut values);
                         }
                     }
                 }
@@ -106,14 +106,14 @@ impl PolicyReader<'_> {
 
     fn entry<T>(
         &mut self,
-        place: &impl Display,
+        origin: &impl Display,
         entry: &str,
         read: &impl Fn(&str) -> Result<T, String>,
         values: &mut Vec<T>,
     ) {
         match read(entry) {
             Ok(value) => values.push(value),
-            Err(fault) => self.faults.push(format!("{place}: {fault}")),
+            Err(fault) => self.faults.push(format!("{origin}: {fault}")),
         }
     }
 

@@ -84,31 +84,32 @@ pub(crate) fn from_toml(path: &Path, text: &str) -> Result<Vec<TypedSetting>, Ve
     let line_of = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
     let at = |at: usize| ValueOrigin::File { path: path.to_path_buf(), line: line_of(at) };
     let document = DeTable::parse(text).map_err(|error| {
-        let place = at(error.span().map_or(0, |span| span.start));
-        vec![format!("{place}: {}", error.message())]
+        let origin = at(error.span().map_or(0, |span| span.start));
+        vec![format!("{origin}: {}", error.message())]
     })?;
     let mut typed = Vec::new();
     let mut faults = Vec::new();
     for (section, body) in document.get_ref() {
-        let (name, place) = (section.get_ref().as_ref(), at(section.span().start));
+        let (name, origin) = (section.get_ref().as_ref(), at(section.span().start));
         if !SECTIONS.iter().any(|section| section.name == name) {
             let known = SECTIONS.iter().map(|section| section.name);
-            faults.push(format!("{place}: unknown section [{name}]{}", did_you_mean(name, known)));
+            faults.push(format!("{origin}: unknown section [{name}]{}", did_you_mean(name, known)));
             continue;
         }
         let DeValue::Table(body) = body.get_ref() else {
-            faults
-                .push(format!("{place}: `{name}` is a section: write [{name}], then its settings"));
+            faults.push(format!(
+                "{origin}: `{name}` is a section: write [{name}], then its settings"
+            ));
             continue;
         };
         for (key, value) in body {
-            let (key, place) = (key.get_ref().as_ref(), at(key.span().start));
+            let (key, origin) = (key.get_ref().as_ref(), at(key.span().start));
             match find(name, key) {
                 Ok(setting) => {
                     let value = convert(value.get_ref(), &line_of);
-                    typed.push(TypedSetting { setting, value, origin: place });
+                    typed.push(TypedSetting { setting, value, origin });
                 }
-                Err(fault) => faults.push(format!("{place}: {fault}")),
+                Err(fault) => faults.push(format!("{origin}: {fault}")),
             }
         }
     }

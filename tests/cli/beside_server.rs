@@ -21,7 +21,7 @@ fn commands_work_beside_a_running_server() {
         (&0.into(), &600.into())
     );
     let table = place.hark(&["stats"]).text();
-    assert!(table.contains("a server is running") && table.contains("events taken"), "{table}");
+    assert!(table.contains("a server is running") && table.contains("events accepted"), "{table}");
     assert!(place.hark(&["explain", "--run", "{\"kinds\":[1]}"]).text().contains("plan: "));
     let again = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
     assert_eq!(again["refused"]["duplicate"], 600, "{again}");

@@ -188,8 +188,8 @@ fn an_end_is_asked_for_once_also_where_a_pipe_has_said_nothing_yet() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     signal(&child, "TERM");
-    let (told, ended) = std::sync::mpsc::channel();
-    let waiting = std::thread::spawn(move || told.send(child.wait_with_output().unwrap()));
+    let (sender, ended) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
     let output = ended.recv_timeout(std::time::Duration::from_secs(30));
     drop(input);
     waiting.join().unwrap().unwrap();

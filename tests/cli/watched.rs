@@ -38,7 +38,7 @@ fn the_log_is_for_people_or_for_programs() {
 }
 
 #[test]
-fn systemd_is_told_when_it_serves_lives_and_ends() {
+fn systemd_is_notified_when_it_serves_lives_and_ends() {
     let place = Place::new("systemd");
     let path = place.path("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -48,22 +48,22 @@ fn systemd_is_told_when_it_serves_lives_and_ends() {
         .envs([("NOTIFY_SOCKET", path.as_str()), ("WATCHDOG_USEC", "60000000")])
         .spawn()
         .unwrap();
-    let hear = || {
+    let receive = || {
         let mut bytes = [0; 500];
         let len = socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..len].to_vec()).unwrap()
     };
-    let ready = hear();
+    let ready = receive();
     assert!(ready.starts_with("READY=1\nSTATUS=listening on ws://127.0.0.1:"), "{ready}");
-    assert_eq!(hear(), "WATCHDOG=1\n");
+    assert_eq!(receive(), "WATCHDOG=1\n");
     signal(&child, "HUP");
-    let reloading = hear();
+    let reloading = receive();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
-    assert_eq!(hear(), "READY=1\n");
+    assert_eq!(receive(), "READY=1\n");
     signal(&child, "TERM");
-    assert!(hear().starts_with("STOPPING=1\n"));
+    assert!(receive().starts_with("STOPPING=1\n"));
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut log = String::new();
     child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert!(!log.contains("could not be told"), "{log}");
+    assert!(!log.contains("could not be notified"), "{log}");
 }

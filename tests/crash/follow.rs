@@ -166,10 +166,10 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
             if random.once_in(20) {
                 new.compact(&mut |_| {}).expect("compacts");
             }
-            let mut heard = Vec::new();
-            old.follow(new.end(), u64::MAX, &mut |n, record| heard.push((n, *record.id())))
+            let mut received = Vec::new();
+            old.follow(new.end(), u64::MAX, &mut |n, record| received.push((n, *record.id())))
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-            for (n, _) in heard {
+            for (n, _) in received {
                 seq += 1;
                 assert_eq!(n, seq, "seed {seed}");
             }

@@ -92,7 +92,7 @@ impl Simulation {
         }
     }
 
-    fn tell(&mut self, what: impl Into<String>) {
+    fn note(&mut self, what: impl Into<String>) {
         let at = self.disk.operations();
         self.story.push(format!("[{at}] {}", what.into()));
     }
@@ -118,7 +118,7 @@ impl Simulation {
                 Ok(store) => Some(store),
                 Err(error) => {
                     assert!(self.disk.struck(), "a sound shelf does not open: {error}");
-                    self.tell(format!("opening failed: {error}"));
+                    self.note(format!("opening failed: {error}"));
                     None
                 }
             };
@@ -154,7 +154,7 @@ impl Simulation {
         // Sealing, merging and rewriting take dozens of operations, a commit two.
         let far = *self.random.pick(&[20, 100, 300]);
         let after = self.random.below(far) as u64;
-        self.tell(format!("{trouble:?} in {after} operations"));
+        self.note(format!("{trouble:?} in {after} operations"));
         self.disk.arm(trouble, after);
     }
 
@@ -171,23 +171,23 @@ impl Simulation {
             match self.random.below(16) {
                 0 => {
                     let settled = store.settle().map_err(|error| error.to_string());
-                    self.tell(format!("settled: {settled:?}"));
+                    self.note(format!("settled: {settled:?}"));
                     self.same_as_model(&store, "settled");
                 }
                 1 => {
                     let compacted = store.compact(&mut |_| {}).map_err(|error| error.to_string());
-                    self.tell(format!("compacted: {compacted:?}"));
+                    self.note(format!("compacted: {compacted:?}"));
                     assert!(compacted.is_ok() || self.disk.struck(), "{compacted:?}");
                     self.same_as_model(&store, "compacted");
                 }
                 2 => {
                     drop(store);
-                    self.tell("opened again");
+                    self.note("opened again");
                     match self.open() {
                         Ok(again) => store = again,
                         Err(error) => {
                             assert!(self.disk.struck(), "a sound shelf does not open: {error}");
-                            self.tell(format!("opening failed: {error}"));
+                            self.note(format!("opening failed: {error}"));
                             return;
                         }
                     }
@@ -223,11 +223,11 @@ impl Simulation {
                 let ours = self.model.commit(&batch).expect("the model commits");
                 let made = self.world.made();
                 compare_outcomes(&committed.outcomes, &ours.outcomes, self.seed, made);
-                self.tell(format!("{} writes", batch.len()));
+                self.note(format!("{} writes", batch.len()));
                 true
             }
             Err(error) => {
-                self.tell(format!("{} writes failed: {error}", batch.len()));
+                self.note(format!("{} writes failed: {error}", batch.len()));
                 assert!(self.disk.struck(), "a commit failed on a sound disk: {error}");
                 self.doubtful = batch;
                 if !matches!(error, CommitError::Unavailable(_)) {
@@ -248,7 +248,7 @@ impl Simulation {
         self.disk.calm();
         for _ in 0..2 {
             let maintenance = store.settle().map_err(|error| error.to_string());
-            self.tell(format!("settled after the stop: {maintenance:?}"));
+            self.note(format!("settled after the stop: {maintenance:?}"));
             let batch = self.batch();
             let refused = store.commit(&batch);
             assert!(matches!(refused, Err(CommitError::Stopped(_))), "{refused:?}");
@@ -261,10 +261,10 @@ impl Simulation {
     fn fall(&mut self) {
         self.disk.calm();
         if self.random.once_in(3) {
-            self.tell("killed");
+            self.note("killed");
         } else {
             self.disk = self.disk.crash(&mut self.random).expect("room for another disk");
-            self.tell("the power was cut");
+            self.note("the power was cut");
         }
         if self.random.once_in(3) {
             // Opening may be interrupted or fail, too.
@@ -272,12 +272,12 @@ impl Simulation {
             let after = self.random.below(12) as u64;
             self.disk.arm(trouble, after);
             let opened = self.open().map(drop).map_err(|error| error.to_string());
-            self.tell(format!("opened, with {trouble:?} in {after} operations: {opened:?}"));
+            self.note(format!("opened, with {trouble:?} in {after} operations: {opened:?}"));
             assert!(opened.is_ok() || self.disk.struck(), "{opened:?}");
             self.disk.calm();
             if self.random.once_in(2) {
                 self.disk = self.disk.crash(&mut self.random).expect("room for another disk");
-                self.tell("the power was cut again");
+                self.note("the power was cut again");
             }
         }
     }

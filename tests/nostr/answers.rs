@@ -18,7 +18,7 @@ async fn fill(client: &mut Client, events: &[Value]) {
         }
         client.flush().await;
         for _ in some {
-            let ok = client.hear().await;
+            let ok = client.receive().await;
             assert_eq!((&ok[0], &ok[2]), (&json!("OK"), &json!(true)), "{ok}");
         }
     }
@@ -118,7 +118,7 @@ async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
         assert_eq!(client.count(filters.as_array().unwrap()).await, expected, "{filters}");
     }
     client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
-    assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 1_000}]), "and nothing else");
+    assert_eq!(client.receive().await, json!(["COUNT", "n", {"count": 1_000}]), "and nothing else");
 }
 
 /// NIP-45, step by step, with keys and bytes as text.
@@ -155,7 +155,7 @@ async fn nip45_followers_come_with_a_hyperloglog_byte_for_byte() {
         let hex: Vec<String> = registers.iter().map(|register| format!("{register:02x}")).collect();
         client.say(json!(["COUNT", "n", {"kinds": [3], "#p": [target]}])).await;
         let expected = json!({"count": 120, "hll": hex.concat()});
-        assert_eq!(client.hear().await, json!(["COUNT", "n", expected]));
+        assert_eq!(client.receive().await, json!(["COUNT", "n", expected]));
     }
 }
 
@@ -171,8 +171,12 @@ async fn nip45_a_count_that_is_refused_is_closed() {
         json!(["COUNT", "n", {"#t": ["a", "b"], "authors": [pubkey(1)]}, {"#t": ["a"], "since": 1}]),
     ] {
         client.say(&said).await;
-        let heard = client.hear().await;
-        assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &json!("n")), "{said}: {heard}");
+        let received = client.receive().await;
+        assert_eq!(
+            (&received[0], &received[1]),
+            (&json!("CLOSED"), &json!("n")),
+            "{said}: {received}"
+        );
     }
 }
 
@@ -212,7 +216,7 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
         let (times, hint) = page(filter).await;
         assert_eq!((times.len(), &hint), (count, &more));
     }
-    // Cut by the client: as many as it wants, and it is told.
+    // Cut by the client: as many as it wants, and the answer says so.
     assert_eq!(
         page(json!({"limit": 9})).await,
         ([vec![109; 7], vec![108; 2]].concat(), more.clone())
@@ -284,9 +288,9 @@ async fn a_question_that_costs_too_much_ends_with_closed() {
     fill(&mut client, &events).await;
     client.say(json!(["REQ", "s", {"#t": ["a"], "limit": 300}])).await;
     let closed = loop {
-        let heard = client.hear().await;
-        if heard[0] != "EVENT" {
-            break heard;
+        let received = client.receive().await;
+        if received[0] != "EVENT" {
+            break received;
         }
     };
     assert_eq!((&closed[0], &closed[1]), (&json!("CLOSED"), &json!("s")), "{closed}");
@@ -307,7 +311,7 @@ async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     for n in 0..50 {
         other.keep(&note(2, 100 + n, "")).await;
     }
-    assert_eq!(leaving.hear().await[2], true);
+    assert_eq!(leaving.receive().await[2], true);
     assert_eq!(other.count(&[json!({"kinds": [1]})]).await, 50);
 }
 
@@ -332,7 +336,7 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
         let event = event(1, now(), 1, &[&["t", "a"]], &n.to_string());
         sender.keep(&event).await;
         for client in &mut listeners {
-            assert_eq!(client.hear().await, json!(["EVENT", "s", event]));
+            assert_eq!(client.receive().await, json!(["EVENT", "s", event]));
         }
     }
 }

@@ -8,9 +8,9 @@ use super::kit::{Relay, now};
 
 async fn closed(client: &mut Client, said: Value, prefix: &str) {
     client.say(&said).await;
-    let heard = client.hear().await;
-    assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]), "{heard}");
-    assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
+    let received = client.receive().await;
+    assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]), "{received}");
+    assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
 }
 
 /// Publishes a message from 1 to 2, a wrap for 2, a wrap for 3 that is the newest event, and public
@@ -93,7 +93,7 @@ async fn nip42_kind_22242_is_never_stored_or_sent() {
     assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
     let last = note(1, now(), "");
     client.keep(&last).await;
-    assert_eq!(listener.hear().await, json!(["EVENT", "s", last]));
+    assert_eq!(listener.receive().await, json!(["EVENT", "s", last]));
     assert_eq!(client.ask("s", &[json!({})]).await, [last]);
 }
 
@@ -139,7 +139,7 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
         assert!(party.ask("s", &[theirs]).await.is_empty());
     }
     stranger.say(json!(["NEG-OPEN", "n", {"kinds": [1059]}, "6100000200"])).await;
-    assert_eq!(stranger.hear().await[0], "NEG-ERR");
+    assert_eq!(stranger.receive().await[0], "NEG-ERR");
 
     stranger.ask("s", &[mixed.clone(), to_two.clone()]).await;
     party.ask("s", &[mixed, to_two]).await;
@@ -148,9 +148,9 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
     for kind in [4, 1059, 21_059, 1] {
         let sent = event(7, now(), kind, &[&["p", &two]], "live");
         sender.keep(&sent).await;
-        assert_eq!(party.hear().await, json!(["EVENT", "s", sent]));
+        assert_eq!(party.receive().await, json!(["EVENT", "s", sent]));
         if kind == 1 {
-            assert_eq!(stranger.hear().await, json!(["EVENT", "s", sent]));
+            assert_eq!(stranger.receive().await, json!(["EVENT", "s", sent]));
         }
     }
     // Ephemeral wraps are not stored.

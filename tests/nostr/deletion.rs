@@ -159,7 +159,7 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
 /// Note 0 and 3.4.16: expired events are refused; stored ones are not sent once they expire, and
 /// are then deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn nip40_what_has_expired_is_neither_taken_nor_told_and_goes() {
+async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
     let relay = Relay::with("expiry", "[retention]\nevery_s = 1\n");
     let (mut client, mut listener) = (relay.client().await, relay.client().await);
     let until = |at: u64| event(1, now(), 1, &[&["expiration", &at.to_string()]], "");
@@ -186,7 +186,7 @@ async fn nip40_what_has_expired_is_neither_taken_nor_told_and_goes() {
     let passing = event(1, now(), 20_001, &[&["expiration", &far]], "");
     client.keep(&passing).await;
     for _ in ["s", "e"] {
-        assert_eq!(listener.hear().await[2], passing);
+        assert_eq!(listener.receive().await[2], passing);
     }
     assert_eq!(client.count(&[json!({"kinds": [20_001]})]).await, 0);
 }

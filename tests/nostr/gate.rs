@@ -179,14 +179,14 @@ impl Guest {
         self.subs.remove(sub);
         let (mut events, mut hint) = (Vec::new(), None);
         let open = loop {
-            let mut heard = self.client.hear().await;
-            match text_of(&heard[0]) {
-                "EVENT" => events.push(heard[2].take()),
+            let mut received = self.client.receive().await;
+            match text_of(&received[0]) {
+                "EVENT" => events.push(received[2].take()),
                 "EOSE" => {
-                    hint = heard.get_mut(2).map(Value::take);
+                    hint = received.get_mut(2).map(Value::take);
                     break true;
                 }
-                _ => break self.is_closed(&expected, &heard, &who),
+                _ => break self.is_closed(&expected, &received, &who),
             }
         };
         for event in &events {
@@ -201,42 +201,42 @@ impl Guest {
             if let [list] = &expected.ids[..] {
                 assert_eq!(ids, *list, "{who}");
             }
-            let told: BTreeSet<&str> = ids.iter().copied().collect();
-            assert_eq!(told.len(), ids.len(), "{who}: a double");
+            let returned: BTreeSet<&str> = ids.iter().copied().collect();
+            assert_eq!(returned.len(), ids.len(), "{who}: a duplicate");
             let all: BTreeSet<&str> = expected.ids.iter().flatten().map(String::as_str).collect();
-            assert_eq!(told, all, "{who}");
+            assert_eq!(returned, all, "{who}");
         }
         self.client.say(message("COUNT", "count", filters)).await;
-        let heard = self.client.hear().await;
-        if heard[0] == "COUNT" {
-            assert!(open, "{who}: {heard}");
-            assert_eq!(heard[2]["count"], expected.count, "{who}");
+        let received = self.client.receive().await;
+        if received[0] == "COUNT" {
+            assert!(open, "{who}: {received}");
+            assert_eq!(received[2]["count"], expected.count, "{who}");
         } else {
-            self.is_closed(&expected, &heard, &who);
-            assert!(!open, "{who}: {heard}");
+            self.is_closed(&expected, &received, &who);
+            assert!(!open, "{who}: {received}");
         }
     }
 
     /// Whether a refusal is correct: a stranger has asked only for private kinds.
-    fn is_closed(&self, expected: &Expected, heard: &Value, who: &str) -> bool {
-        assert_eq!(heard[0], "CLOSED", "{who}: {heard}");
-        assert!(text_of(&heard[2]).starts_with("auth-required: "), "{who}: {heard}");
-        assert!(expected.private_only && self.readers.is_empty(), "{who}: {heard}");
+    fn is_closed(&self, expected: &Expected, received: &Value, who: &str) -> bool {
+        assert_eq!(received[0], "CLOSED", "{who}: {received}");
+        assert!(text_of(&received[2]).starts_with("auth-required: "), "{who}: {received}");
+        assert!(expected.private_only && self.readers.is_empty(), "{who}: {received}");
         false
     }
 
     /// Checks the live events since the last call, up to the answer to a COUNT.
     async fn live(&mut self, news: &[Value]) {
         self.client.say(json!(["COUNT", "barrier", {"ids": []}])).await;
-        let mut heard = BTreeSet::new();
+        let mut received = BTreeSet::new();
         loop {
-            let message = self.client.hear().await;
+            let message = self.client.receive().await;
             if message[0] == "COUNT" {
                 break;
             }
             assert_eq!(message[0], "EVENT", "{message}");
             let of = (text_of(&message[1]).to_owned(), text(&message[2], "id").to_owned());
-            assert!(heard.insert(of), "a double: {message}");
+            assert!(received.insert(of), "a duplicate: {message}");
         }
         let mut expected = BTreeSet::new();
         for (sub, (filters, readers)) in &self.subs {
@@ -246,7 +246,7 @@ impl Guest {
                 }
             }
         }
-        assert_eq!(heard, expected, "live, to {:?}", self.readers);
+        assert_eq!(received, expected, "live, to {:?}", self.readers);
     }
 }
 

@@ -19,11 +19,11 @@ fn ties(count: usize, make: impl Fn(&str) -> Value) -> Vec<Value> {
 /// Sends a message and returns the answer, which must name it and begin with a standard prefix.
 async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
     client.say(said).await;
-    let heard = client.hear().await;
-    assert_eq!(heard[0], verb, "{said}: {heard}");
-    let reason = heard.as_array().unwrap().last().unwrap().as_str().unwrap().to_owned();
+    let received = client.receive().await;
+    assert_eq!(received[0], verb, "{said}: {received}");
+    let reason = received.as_array().unwrap().last().unwrap().as_str().unwrap().to_owned();
     let prefix = reason.split(": ").next().unwrap();
-    assert!(["invalid", "blocked", "unsupported", "error"].contains(&prefix), "{said}: {heard}");
+    assert!(["invalid", "blocked", "unsupported", "error"].contains(&prefix), "{said}: {received}");
     reason
 }
 
@@ -90,9 +90,9 @@ async fn limit_binds_the_stored_phase_only() {
     for n in 0..5 {
         let live = note(1, 10 + n, "live");
         other.keep(&live).await;
-        let mut heard = [client.hear().await, client.hear().await];
-        heard.sort_by_key(|message| message[1].to_string());
-        assert_eq!(heard, [json!(["EVENT", "s", live]), json!(["EVENT", "t", live])]);
+        let mut received = [client.receive().await, client.receive().await];
+        received.sort_by_key(|message| message[1].to_string());
+        assert_eq!(received, [json!(["EVENT", "s", live]), json!(["EVENT", "t", live])]);
     }
 }
 
@@ -111,8 +111,8 @@ async fn since_and_until_are_inclusive() {
     for at in [102, 103, 105, 106] {
         other.keep(&note(2, at, "live")).await;
     }
-    assert_eq!(client.hear().await[2]["created_at"], 103);
-    assert_eq!(client.hear().await[2]["created_at"], 105);
+    assert_eq!(client.receive().await[2]["created_at"], 103);
+    assert_eq!(client.receive().await[2]["created_at"], 105);
     assert_eq!(client.count(&[json!({"authors": [pubkey(2)]})]).await, 4);
 }
 
@@ -153,7 +153,7 @@ async fn subscription_ids_are_1_to_64_characters_and_each_connections_own() {
     two.say(json!(["CLOSE", longest])).await;
     let event = note(1, 100, "");
     two.keep(&event).await;
-    assert_eq!(one.hear().await, json!(["EVENT", longest, event]));
+    assert_eq!(one.receive().await, json!(["EVENT", longest, event]));
     // A second REQ with the same id replaces the first.
     assert!(one.ask(&longest, &[json!({"kinds": [9]})]).await.is_empty());
     two.keep(&note(1, 101, "")).await;
@@ -199,7 +199,7 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
         (&note(1, now() + 10_000, "future"), false, "invalid: "),
     ] {
         client.say(json!(["EVENT", event])).await;
-        let ok = client.hear().await;
+        let ok = client.receive().await;
         assert_eq!(ok.as_array().unwrap().len(), 4, "{ok}");
         assert_eq!((&ok[0], &ok[1], &ok[2]), (&json!("OK"), &event["id"], &json!(accepted)));
         let reason = ok[3].as_str().unwrap();
@@ -209,7 +209,7 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
 
 /// Note 0 and 3.4.9: never only a NOTICE, and NEG-ERR with a prefix.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_question_is_told_by_closed() {
+async fn a_refused_question_is_answered_with_closed() {
     let settings = "[limits]\nsubscriptions_max = 2\nfilters_max = 2\nfilter_values_max = 5\n";
     let relay = Relay::with("closed", settings);
     let mut client = relay.client().await;
@@ -234,8 +234,8 @@ async fn a_refused_question_is_told_by_closed() {
     refused(&mut client, &json!(["NEG-OPEN", "n", {}, "61"]).to_string(), "NEG-ERR").await;
     // None of the refusals has ended the other subscriptions.
     relay.client().await.keep(&note(1, now(), "")).await;
-    let heard = [client.hear().await, client.hear().await];
-    assert!(heard.iter().all(|message| message[0] == "EVENT"), "{heard:?}");
+    let received = [client.receive().await, client.receive().await];
+    assert!(received.iter().all(|message| message[0] == "EVENT"), "{received:?}");
 }
 
 /// Elements that are not offered, those of NIP-50, 77 and 91 too, are refused and not ignored.
@@ -266,11 +266,11 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
     for kind in [20_000, 29_999] {
         let passing = event(1, now(), kind, &[], "");
         other.keep(&passing).await;
-        assert_eq!(client.hear().await, json!(["EVENT", "s", passing]));
+        assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
         assert_eq!(other.count(&[json!({"ids": [passing["id"]]})]).await, 0);
         // Its id is not remembered either, so it is sent as often as it is published.
         other.keep(&passing).await;
-        assert_eq!(client.hear().await, json!(["EVENT", "s", passing]));
+        assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
     }
     assert_eq!(other.count(&[json!({})]).await, 0);
 }
@@ -290,12 +290,12 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     let spelt = text.replace('/', "\\/").replace('é', "\\u00e9").replace('\u{7f}', "\\u007f");
     assert_ne!(spelt, text);
     client.say(spelt).await;
-    assert_eq!(client.hear().await[3], "duplicate: already have this event");
+    assert_eq!(client.receive().await[3], "duplicate: already have this event");
     // Half of a surrogate pair is no character.
     let broken = text.replacen("é", "\\ud83e", 1);
     client.say(broken).await;
-    let heard = client.hear().await;
-    assert!(heard.to_string().contains("invalid: "), "{heard}");
+    let received = client.receive().await;
+    assert!(received.to_string().contains("invalid: "), "{received}");
     assert_eq!(client.count(&[json!({})]).await, 1);
 }
 
@@ -337,15 +337,15 @@ async fn events_of_another_form_are_refused() {
         let mut bad = good.clone();
         bad[field] = value;
         client.say(json!(["EVENT", bad])).await;
-        let heard = client.hear().await;
-        let reason = heard.as_array().unwrap().last().unwrap().as_str().unwrap();
-        assert!(reason.starts_with("invalid: "), "{field}: {heard}");
-        assert_eq!(heard[0], if field == "id" { "NOTICE" } else { "OK" }, "{heard}");
+        let received = client.receive().await;
+        let reason = received.as_array().unwrap().last().unwrap().as_str().unwrap();
+        assert!(reason.starts_with("invalid: "), "{field}: {received}");
+        assert_eq!(received[0], if field == "id" { "NOTICE" } else { "OK" }, "{received}");
     }
     let twice =
         json!(["EVENT", good]).to_string().replacen("\"kind\":1", "\"kind\":1,\"kind\":1", 1);
     client.say(twice).await;
-    assert_eq!(client.hear().await[2], false);
+    assert_eq!(client.receive().await[2], false);
     assert_eq!(client.count(&[json!({})]).await, 0);
 }
 

@@ -18,7 +18,7 @@ use crate::cli::support::{Place, notes};
 use crate::served::{now_s, publication};
 
 /// The number of received refusals, by the verb of the answer and the prefix of the reason.
-type Heard = Mutex<BTreeMap<(&'static str, String), u64>>;
+type ReceivedRefusals = Mutex<BTreeMap<(&'static str, String), u64>>;
 
 /// Interval between two messages of an attacker.
 const PACE: Duration = Duration::from_millis(1);
@@ -27,7 +27,7 @@ const PACE: Duration = Duration::from_millis(1);
 struct Mix {
     address: String,
     over: AtomicBool,
-    heard: Heard,
+    received: ReceivedRefusals,
     said: AtomicU64,
     turned_away: AtomicU64,
 }
@@ -50,7 +50,7 @@ impl Mix {
         };
         let reason = reply.last().and_then(Value::as_str).unwrap_or_default();
         let prefix = reason.split(':').next().unwrap_or_default().to_owned();
-        *self.heard.lock().unwrap().entry((verb, prefix)).or_default() += 1;
+        *self.received.lock().unwrap().entry((verb, prefix)).or_default() += 1;
     }
 
     /// Connects from its own address, and sends the messages of `next` until the attack is over or
@@ -268,7 +268,7 @@ fn the_others_are_served_and_every_refusal_is_counted() {
     let mix = Arc::new(Mix {
         address: address.clone(),
         over: AtomicBool::new(false),
-        heard: Mutex::default(),
+        received: Mutex::default(),
         said: AtomicU64::new(0),
         turned_away: AtomicU64::new(0),
     });
@@ -295,20 +295,20 @@ fn the_others_are_served_and_every_refusal_is_counted() {
 
     assert!(server.is_running(), "the server has crashed");
     let counted = counted(&address);
-    let heard = mix.heard.lock().unwrap();
+    let received = mix.received.lock().unwrap();
     println!("{} messages and connections of attackers", mix.said.load(Ordering::Relaxed));
-    for ((verb, prefix), heard) in heard.iter() {
+    for ((verb, prefix), received) in received.iter() {
         let result = format!("result=\"{prefix}\"");
         let counted: u64 = counted
             .iter()
             .filter(|(name, _)| name.starts_with("hark_messages_total") && name.contains(&result))
             .map(|(_, count)| count)
             .sum();
-        println!("{verb} {prefix}: {heard} heard, {counted} counted with this reason");
-        assert!(counted >= *heard, "{verb} {prefix} is not counted");
+        println!("{verb} {prefix}: {received} received, {counted} counted with this reason");
+        assert!(counted >= *received, "{verb} {prefix} is not counted");
     }
     let kinds: Vec<(&str, &str)> =
-        heard.keys().map(|(verb, prefix)| (*verb, prefix.as_str())).collect();
+        received.keys().map(|(verb, prefix)| (*verb, prefix.as_str())).collect();
     for expected in [
         ("OK", "invalid"),
         ("OK", "rate-limited"),
@@ -316,7 +316,7 @@ fn the_others_are_served_and_every_refusal_is_counted() {
         ("CLOSED", "invalid"),
         ("NOTICE", "invalid"),
     ] {
-        assert!(kinds.contains(&expected), "{expected:?} was never heard: {kinds:?}");
+        assert!(kinds.contains(&expected), "{expected:?} was never received: {kinds:?}");
     }
     let turned_away: u64 = counted
         .iter()

@@ -50,7 +50,7 @@ fn kept(address: &str, content: &str) -> Option<Id> {
     let mut socket = Socket::try_connect(address).ok()?;
     let (message, id) = event(true, content);
     socket.mouth().say(&message).ok()?;
-    let text = String::from_utf8(socket.hear()?).expect("is text");
+    let text = String::from_utf8(socket.receive()?).expect("is text");
     (text.starts_with("[\"OK\"") && text.contains(",true,")).then_some(id)
 }
 
@@ -171,7 +171,7 @@ fn disturbed(step: Step, who: Who, how: Signal) -> bool {
 }
 
 #[test]
-fn whoever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
+fn whichever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
     let steps = [Said::Takeover, Said::Handed, Said::Ready, Said::Go, Said::Started];
     let steps = || steps.into_iter().map(Some).chain([None]);
     let ways = [Signal::TERM, Signal::KILL];

@@ -252,7 +252,7 @@ fn scripts_for_nwaku_find_its_health_and_its_peers() {
     assert_eq!(first.get(path), Value::Array(Vec::new()));
     let addrs = format!("[\"{}\"]", second.peers[0]);
     assert_eq!(first.ask("POST", path, &addrs), (200, "OK".into()));
-    wait_for("both hear of each other", || {
+    wait_for("both know each other", || {
         [&first, &second].iter().all(|node| health(node, "Relay") == "READY")
     });
     wait_for("the second has said who it is", || {

@@ -46,12 +46,12 @@ impl Kept {
         (Self { time, hash, pubsub: pubsub.into(), content: content.into() }, json)
     }
 
-    fn of(told: &Value) -> Self {
-        let message = &told["message"];
+    fn of(returned: &Value) -> Self {
+        let message = &returned["message"];
         Self {
             time: message["timestamp"].as_u64().expect("a time"),
-            hash: text(&told["messageHash"]),
-            pubsub: text(&told["pubsubTopic"]),
+            hash: text(&returned["messageHash"]),
+            pubsub: text(&returned["pubsubTopic"]),
             content: text(&message["contentTopic"]),
         }
     }
@@ -123,8 +123,8 @@ impl World {
         let (status, body) = self.ask(by_peer, &format!("includeData=true&{query}"));
         assert_eq!(status, 200, "{}, {query}: {body}", self.name);
         let page: Value = serde_json::from_str(&body).expect("JSON");
-        let told = page["messages"].as_array().expect("a list").iter().map(Kept::of).collect();
-        (told, page["paginationCursor"].as_str().map(Into::into))
+        let returned = page["messages"].as_array().expect("a list").iter().map(Kept::of).collect();
+        (returned, page["paginationCursor"].as_str().map(Into::into))
     }
 }
 
@@ -154,23 +154,23 @@ fn walk(world: &World, random: &mut Random) {
             && end.is_none_or(|end| one.time <= end)
     };
     let expected = world.kept();
-    let (mut told, mut cursor) = (Vec::<Kept>::new(), String::new());
+    let (mut returned, mut cursor) = (Vec::<Kept>::new(), String::new());
     loop {
         let (page, next) = world.page(by_peer, &format!("{query}&cursor={cursor}"));
         assert!(page.is_sorted() && page.len() <= size, "{query}: {page:?}");
         let last = if forward { page.last() } else { page.first() };
         assert!(next.is_none() || next.as_ref() == last.map(|one| &one.hash), "{query}: {next:?}");
-        let at = if forward { told.len() } else { 0 };
-        told.splice(at..at, page);
+        let at = if forward { returned.len() } else { 0 };
+        returned.splice(at..at, page);
         match next {
             Some(next) => cursor = next,
             None => break,
         }
     }
-    assert!(told.is_sorted_by(|a, b| a < b), "{query}: not in order, or one came twice");
+    assert!(returned.is_sorted_by(|a, b| a < b), "{query}: not in order, or one came twice");
     let sent = world.sent.lock().expect("is whole");
-    assert!(told.iter().all(|one| holds(one) && sent.contains(one)), "{query}: not asked for");
-    let there: BTreeSet<&Kept> = told.iter().collect();
+    assert!(returned.iter().all(|one| holds(one) && sent.contains(one)), "{query}: not asked for");
+    let there: BTreeSet<&Kept> = returned.iter().collect();
     for one in expected.iter().filter(|one| holds(one)) {
         assert!(there.contains(one), "{}, {query}: left out {one:?}", world.name);
     }
@@ -279,16 +279,16 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         ("contentTopics=%2Fapp%2F1%2Fnone%2Fproto".into(), &[], false),
         ("pubsubTopic=%2Fwaku%2F2%2Frs%2F1%2F7".into(), &[], false),
     ] {
-        let (told, cursor) = world.page(by_peer, &query);
+        let (returned, cursor) = world.page(by_peer, &query);
         let place = format!("{}, by peer {by_peer}, {query}", world.name);
-        assert_eq!(told, expected, "{place}");
+        assert_eq!(returned, expected, "{place}");
         assert_eq!(cursor.is_some(), more, "{place}");
     }
     for time in [oldest.time, newest.time] {
-        let (told, _) =
+        let (returned, _) =
             world.page(by_peer, &format!("startTime={time}&endTime={time}&pageSize=100"));
         let expected: Vec<Kept> = all.iter().filter(|one| one.time == time).cloned().collect();
-        assert_eq!(told, expected);
+        assert_eq!(returned, expected);
     }
     // Without `includeData`, a page has only hashes.
     let (_, body) = world.ask(by_peer, "pageSize=1");

@@ -48,7 +48,7 @@ fn a_node_that_was_away_fetches_what_came_meanwhile() {
     let stores = [("stores", first.peers[0].as_str())];
     let mut second = Node::start("resume-2", &stores);
     first.publish(&message("resume", "AA==", now_ns()));
-    wait_for("the first is fetched or heard", || second.hashes("").len() == 1);
+    wait_for("the first is fetched or received", || second.hashes("").len() == 1);
     second.stop();
     for _ in 0..250 {
         first.publish(&message("resume", "AQ==", now_ns()));

@@ -22,7 +22,7 @@ fn what_is_published_is_durable_polled_once_and_asked_for() {
     passing["proof"] = json!("cHJvb2Y=");
     node.publish(&passing);
 
-    // Its shards are subscribed to from the start; what was asked for once is not told again.
+    // Its shards are subscribed to from the start; what was polled once is not returned again.
     let shard = hark_codec::waku::Shard::of("/toychat/1/chat/proto", 1, 8).expect("a topic");
     let shard = format!("/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F{}", shard.index);
     let polled = node.get(&shard);
@@ -143,7 +143,7 @@ fn every_message_that_got_its_200_is_there_after_kill_9() {
 }
 
 #[test]
-fn who_asks_too_fast_is_told_so() {
+fn a_client_that_asks_too_fast_is_refused() {
     let node = Node::start("rate", &[("queries", "[6, 2]")]);
     let status = || node.ask("GET", "/store/v3/messages", "").0;
     assert_eq!([status(), status(), status()], [200, 200, 429]);

@@ -111,12 +111,12 @@ fn clients_notice_nothing_and_peers_reconnect() {
     new.publish(&passing);
     let both = ["AQ==", "Ag==", "Aw=="];
     assert_eq!(polled(&new.ask("GET", &poll, "")), both);
-    let mut told = Vec::new();
+    let mut returned = Vec::new();
     wait_for("the old process follows", || {
-        told.extend(polled(&kept.ask("GET", &poll, "")));
-        told.len() >= both.len()
+        returned.extend(polled(&kept.ask("GET", &poll, "")));
+        returned.len() >= both.len()
     });
-    assert_eq!(told, both);
+    assert_eq!(returned, both);
     let history = |answer: &(u16, String)| {
         let page: Value = serde_json::from_str(&answer.1).expect("JSON");
         page["messages"].as_array().expect("a list").len()

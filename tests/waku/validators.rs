@@ -31,7 +31,7 @@ fn counted(node: &Node, name: &str) -> u64 {
 }
 
 #[test]
-fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
+fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
     let data = folder("void");
     let now = now_ns();
     let shelf =
@@ -56,24 +56,24 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
     let stores = [("stores", node.peers[0].as_str()), ("rest_any_peer", "true")];
     let stores = [&settings[..], &stores].concat();
     let other = Node::start("void-resume", &stores);
-    wait_for("all that can be told is fetched", || other.hashes("").len() == 25);
+    wait_for("all that may be sent is fetched", || other.hashes("").len() == 25);
     let fetched = "waku_messages_total{origin=\"store\",result=\"invalid_message\"}";
-    assert_eq!(counted(&other, fetched), 0, "it was told what it has to refuse");
+    assert_eq!(counted(&other, fetched), 0, "it was sent what it has to refuse");
     let peer = node.peers[1].replace('/', "%2F");
     for query in ["ascending=true", "ascending=false", &format!("peerAddr={peer}")] {
         let asked = if query.starts_with("peerAddr") { &other } else { &node };
-        let (mut told, mut cursor) = (Vec::new(), String::new());
+        let (mut returned, mut cursor) = (Vec::new(), String::new());
         loop {
             let path = format!("/store/v3/messages?includeData=true&pageSize=10&{query}{cursor}");
             let page = asked.get(&path);
             let messages = page["messages"].as_array().expect("a list");
-            told.extend(messages.iter().map(|one| one["message"]["payload"].clone()));
+            returned.extend(messages.iter().map(|one| one["message"]["payload"].clone()));
             match page["paginationCursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
                 None => break,
             }
         }
-        assert_eq!(told, vec![json!("AQ=="); 25], "{query}");
+        assert_eq!(returned, vec![json!("AQ=="); 25], "{query}");
     }
     // Comparisons leave such messages out too: otherwise they would be sent every second.
     let compared = "waku_catch_ups_total{by=\"sync\",result=\"done\"}";
@@ -99,7 +99,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_told() {
 }
 
 #[test]
-fn a_node_that_only_listens_keeps_what_it_hears_and_passes_nothing_on() {
+fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
     let speaking = Node::start("listener-speaking", &[]);
     // The default on cluster 1.
     let listening = [("peers", speaking.peers[0].as_str()), ("forward", "auto")];

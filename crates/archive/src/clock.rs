@@ -15,7 +15,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Makes a clock that stands at `now_s` until it is set.
+    /// Makes a clock that shows `now_s` until it is set.
     pub fn fake(now_s: u64) -> Self {
         Self::Fake(Arc::new(AtomicU64::new(now_s)))
     }

@@ -139,17 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_tells_what_only_one_side_has_in_order() {
+    fn a_walk_reports_what_only_one_side_has_in_order() {
         let (source, target) = (shelf(&[1, 2, 3, 5, 8, 9]), shelf(&[0, 2, 4, 5, 9, 10]));
         let mut walk = ComparisonWalk::new(&source, &target).unwrap();
-        let mut told = Vec::new();
+        let mut differences = Vec::new();
         while let Some(difference) = walk.next_difference().unwrap() {
-            told.push(match difference {
+            differences.push(match difference {
                 Difference::Missing(record) => ('+', record[0]),
                 Difference::Extra(id) => ('-', id[0]),
             });
         }
-        assert_eq!(told, [('-', 0), ('+', 1), ('+', 3), ('-', 4), ('+', 8), ('-', 10)]);
+        assert_eq!(differences, [('-', 0), ('+', 1), ('+', 3), ('-', 4), ('+', 8), ('-', 10)]);
         assert_eq!(walk.compared(), 6);
     }
 }

@@ -138,7 +138,7 @@ impl MirroredStore {
         first: Arc<dyn Store>,
         second: StoreOpener,
         options: MirrorOptions,
-        tell: MirrorReporter,
+        report: MirrorReporter,
     ) -> Self {
         let queue = MirrorQueue {
             writes: VecDeque::new(),
@@ -161,7 +161,7 @@ impl MirroredStore {
         });
         let thread = vital::spawn("hark-mirror", {
             let shared = Arc::clone(&shared);
-            move || shared.run(&second, &tell)
+            move || shared.run(&second, &report)
         })
         .expect("the system starts a thread");
         Self { shared, thread: Some(thread) }
@@ -298,18 +298,18 @@ impl MirrorState {
         self.closing.load(Ordering::Relaxed)
     }
 
-    fn run(&self, open: &StoreOpener, tell: &MirrorReporter) {
+    fn run(&self, open: &StoreOpener, report: &MirrorReporter) {
         let mut wait = self.options.retry;
         while !self.is_closing() {
             let failed = open().and_then(|second| {
                 wait = self.options.retry;
-                self.follow(&*second, tell)
+                self.follow(&*second, report)
             });
             let Err(reason) = failed else { return };
             let mut queue = self.queue.lock();
             queue.give_up();
             if queue.trouble.as_ref() != Some(&reason) {
-                tell(&format!("the mirror takes nothing and is tried again: {reason}"));
+                report(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
             queue.trouble = Some(reason);
             // Woken by the end, or by writes; these do not shorten the wait.
@@ -323,14 +323,14 @@ impl MirrorState {
     }
 
     /// Keeps the second store in step until the end, or until that store fails.
-    fn follow(&self, second: &dyn Store, tell: &MirrorReporter) -> Result<(), String> {
+    fn follow(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         loop {
             let gap = self.queue.lock().gap;
             if gap {
                 if self.is_closing() {
                     return Ok(());
                 }
-                self.catch_up(second, tell)?;
+                self.catch_up(second, report)?;
                 continue;
             }
             let Some(batch) = self.next() else { return Ok(()) };
@@ -367,7 +367,7 @@ impl MirrorState {
 
     /// Walks through both stores and copies what is missing in the second. Writes that come
     /// meanwhile gather in the queue; if the queue fills up, there is another walk.
-    fn catch_up(&self, second: &dyn Store, tell: &MirrorReporter) -> Result<(), String> {
+    fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
         // The walk sees what was queued before it begins; erasing twice could erase more.
@@ -426,7 +426,7 @@ impl MirrorState {
         }
         queue.behind_since = None;
         drop(queue);
-        tell(&format!(
+        report(&format!(
             "the mirror is in step: {} records compared in {} s, {copied} brought over, {refused} \
              refused by it, {extra} that only it has",
             walk.compared(),

@@ -502,12 +502,12 @@ mod tests {
         let (store, writer) = shelf(&[record(1, 10, 1, 1, Some(50)), record(2, 10, 1, 1, None)]);
         let policy =
             RetentionPolicy { every: Duration::from_millis(1), ..RetentionPolicy::default() };
-        let (told, hear) = sync_channel(16);
+        let (sender, receiver) = sync_channel(16);
         let writer = Arc::new(writer);
-        let report = move |swept: Result<SweepResult, _>| told.try_send(swept.unwrap()).unwrap();
+        let report = move |swept: Result<SweepResult, _>| sender.try_send(swept.unwrap()).unwrap();
         let keeper =
             RetentionThread::start(policy, Arc::clone(&store), writer, Clock::fake(100), report);
-        assert_eq!(hear.recv().unwrap().expired, 1);
+        assert_eq!(receiver.recv().unwrap().expired, 1);
         drop(keeper);
         assert_eq!(left(&*store), [2]);
     }

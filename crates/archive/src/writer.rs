@@ -185,9 +185,9 @@ impl Writer {
 
     /// Passes to the listener, between two batches, what other processes have put
     /// ([`Store::news`]). If the queue is full, the next batch does so.
-    pub fn tell_news(&self) {
+    pub fn deliver_news(&self) {
         let store = Arc::clone(&self.store);
-        let told = self.between(Box::new(move |target| {
+        let waiter = self.between(Box::new(move |target| {
             loop {
                 let news = store.news();
                 if news.is_empty() {
@@ -198,7 +198,7 @@ impl Writer {
                 target.listener.batch(&mut records, &mut || {});
             }
         }));
-        drop(told);
+        drop(waiter);
     }
 
     /// Queues a write and waits until it is durable or refused.
@@ -430,10 +430,10 @@ mod tests {
         let (go, wait) = channel::<()>();
         let held = writer.between(Box::new(move |_| wait.recv().unwrap()));
         assert!(held.is_ok());
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let submit = |name: &'static str, write| {
-            let tell = tell.clone();
-            let done = move |outcome: Result<_, _>| tell.send((name, outcome.unwrap())).unwrap();
+            let sender = sender.clone();
+            let done = move |outcome: Result<_, _>| sender.send((name, outcome.unwrap())).unwrap();
             writer.submit(write, Box::new(done)).unwrap();
         };
         let erase =
@@ -443,7 +443,7 @@ mod tests {
         submit("rest", erase(0, usize::MAX));
         submit("another", put(1_001));
         go.send(()).unwrap();
-        let all: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();
+        let all: Vec<_> = (0..4).map(|_| receiver.recv().unwrap()).collect();
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         assert_eq!(names[..2], ["one", "another"]);
         // Together the two erases deleted each record once, and each reports how many.
@@ -454,11 +454,11 @@ mod tests {
         assert_eq!(erased.sum::<u64>(), 95);
         // On close, an unfinished write is answered with an error.
         store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
-        let (tell, told) = channel();
-        let done = move |outcome| tell.send(outcome).unwrap();
+        let (sender, receiver) = channel();
+        let done = move |outcome| sender.send(outcome).unwrap();
         writer.submit(erase(0, usize::MAX), Box::new(done)).unwrap();
         writer.close();
-        let outcome: Result<Outcome, Arc<CommitError>> = told.recv().unwrap();
+        let outcome: Result<Outcome, Arc<CommitError>> = receiver.recv().unwrap();
         assert!(matches!(*outcome.unwrap_err(), CommitError::Unavailable(_)));
         assert!(writer.submit(put(1_002), Box::new(|_| {})).is_err(), "and nothing is taken");
         writer.close();

@@ -482,7 +482,7 @@ Any node with nwaku's REST API will do. Readers go from page to page by the curs
 and hashes to ask for are learned from the node first. At a rate, publications and questions are due
 at times that do not wait for those before them, and their times count from then; else each begins
 when the one before it is answered. Gossip answers nothing: there, times are until the node gives a
-message back. In the end every message that was taken must be stored, or the run fails. A node takes
+message back. In the end every message that was accepted must be stored, or the run fails. A node takes
 only what was made just now: for a history that is days long, bring in a file of `gen` beforehand."
 )]
 pub(crate) struct WakuBenchArgs {

@@ -37,7 +37,7 @@ const COLUMNS: [Column; 12] = [
     Column::plain("expected", "deliveries expected", ""),
     Column::plain("delivered", "delivered", ""),
     Column::plain("lost", "lost", ""),
-    Column::plain("doubled", "told twice", ""),
+    Column::plain("doubled", "delivered twice", ""),
     Column::compared("deliveries_per_s", "deliveries/s", ""),
     Column::compared("p50_ms", "publish to delivery, p50", "ms"),
     Column::compared("p99_ms", "publish to delivery, p99", "ms"),
@@ -69,8 +69,8 @@ impl EventsInFlight {
         self.delivered.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 
-    fn refuse(&self, told: RelayMessage<'_>) {
-        self.refusals.lock().add_told(told);
+    fn refuse(&self, message: RelayMessage<'_>) {
+        self.refusals.lock().add_message(message);
     }
 }
 
@@ -93,7 +93,7 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
     let authors = (0..groups).map(|group| author(group, run)).collect::<Result<Vec<_>, _>>()?;
     let count = (args.rate * args.seconds).ceil() as usize;
     if count == 0 || count >= 10usize.pow(DIGITS as u32) {
-        bail!("--rate times --seconds is {count} events; 1 to 99,999,999 can be told apart");
+        bail!("--rate times --seconds is {count} events; 1 to 99,999,999 can be distinguished");
     }
     let events = events(count, &authors, now.as_secs(), args.ephemeral);
 
@@ -132,11 +132,11 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
             task.abort();
         }
     }
-    tell(&mut report, &flight, &times, spent, groups, args);
+    fill_report(&mut report, &flight, &times, spent, groups, args);
     Ok(report)
 }
 
-fn tell(
+fn fill_report(
     report: &mut BenchReport,
     flight: &EventsInFlight,
     times_to_ok: &Latencies,
@@ -159,7 +159,7 @@ fn tell(
     if doubled > 0 {
         report.fault(format!("{doubled} deliveries came twice"));
     }
-    flight.refusals.lock().tell(report, "fanout");
+    flight.refusals.lock().add_to(report, "fanout");
     let times = flight.times.lock();
     let each = |cpu: Option<Duration>, of: u64| {
         cpu.filter(|_| of > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / of as f64)
@@ -290,8 +290,8 @@ async fn take(mut connection: RelayConnection, flight: Arc<EventsInFlight>) -> a
     let mut times = Vec::new();
     while !flight.over.load(Ordering::Relaxed) {
         let now_ns = flight.now_ns();
-        while let Some(told) = connection.next_read()? {
-            match told {
+        while let Some(message) = connection.next_read()? {
+            match message {
                 RelayMessage::Event(text) => {
                     let Some(number) = number(text, &mut place) else { continue };
                     let Some(delivered) = flight.delivered.get(number) else { continue };
@@ -299,7 +299,7 @@ async fn take(mut connection: RelayConnection, flight: Arc<EventsInFlight>) -> a
                     let sent_ns = flight.sent_ns[number].load(Ordering::Relaxed);
                     times.push(now_ns.saturating_sub(sent_ns));
                 }
-                RelayMessage::Closed(_) | RelayMessage::Notice(_) => flight.refuse(told),
+                RelayMessage::Closed(_) | RelayMessage::Notice(_) => flight.refuse(message),
                 _ => {}
             }
         }
@@ -398,9 +398,9 @@ impl PublisherAnswers {
         connection: &mut RelayConnection,
         flight: &EventsInFlight,
     ) -> anyhow::Result<()> {
-        while let Some(told) = connection.next_read()? {
-            let RelayMessage::Ok(text) = told else {
-                flight.refuse(told);
+        while let Some(message) = connection.next_read()? {
+            let RelayMessage::Ok(text) = message else {
+                flight.refuse(message);
                 continue;
             };
             let id = ok_digits(text);

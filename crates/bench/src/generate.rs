@@ -28,7 +28,7 @@ type SignedBatch = Receiver<anyhow::Result<Vec<u8>>>;
 
 pub(crate) fn run(args: &GenArgs) -> anyhow::Result<ExitCode> {
     let bytes = create(&args.out, |out| write(out, args))?;
-    tell(&args.out, args.events, "events", bytes, args.seed);
+    print_summary(&args.out, args.events, "events", bytes, args.seed);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn create(
 ) -> anyhow::Result<(u64, u64)> {
     if path.exists() {
         bail!(
-            "{} is there already; it is made once and used often. Give another name, or remove it",
+            "{} exists already; it is made once and used often. Give another name, or remove it",
             path.display()
         );
     }
@@ -70,7 +70,13 @@ pub(crate) fn create(
 }
 
 /// Prints what was made.
-pub(crate) fn tell(path: &Path, count: u64, of: &str, (text, disk): (u64, u64), seed: u64) {
+pub(crate) fn print_summary(
+    path: &Path,
+    count: u64,
+    of: &str,
+    (text, disk): (u64, u64),
+    seed: u64,
+) {
     let size = if text == disk {
         words::bytes(text)
     } else {

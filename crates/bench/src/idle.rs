@@ -90,7 +90,7 @@ async fn open(
             let answer = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
                     match connection.next().await? {
-                        // Deflated answers cannot be told apart, so the first one will do.
+                        // Deflated answers cannot be distinguished, so the first one will do.
                         RelayMessage::Eose(_) | RelayMessage::Other => return anyhow::Ok(()),
                         RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
                             bail!("the relay refuses: {}", String::from_utf8_lossy(text))

@@ -54,7 +54,7 @@ struct EventSource {
     path: PathBuf,
     lines: EventFile,
     left: u64,
-    taken: u64,
+    given: u64,
     /// When the first event was due. With a `rate`, that many events are due each second.
     began: Instant,
     rate: Option<f64>,
@@ -77,7 +77,7 @@ impl EventSource {
             path: args.file.clone(),
             lines: EventFile::open(&args.file)?,
             left: args.events.unwrap_or(u64::MAX),
-            taken: 0,
+            given: 0,
             began,
             rate: args.rate,
             until: args.seconds.map(|seconds| began + Duration::from_secs_f64(seconds)),
@@ -91,7 +91,7 @@ impl EventSource {
             return Ok(NextSend::End);
         }
         let due = match self.rate {
-            Some(rate) => self.began + Duration::from_secs_f64(self.taken as f64 / rate),
+            Some(rate) => self.began + Duration::from_secs_f64(self.given as f64 / rate),
             None => now,
         };
         if due > now {
@@ -102,9 +102,9 @@ impl EventSource {
             return Ok(NextSend::End);
         };
         self.left -= 1;
-        self.taken += 1;
+        self.given += 1;
         let id = id_digits(text)
-            .with_context(|| format!("{}, event {}: no id", self.path.display(), self.taken))?;
+            .with_context(|| format!("{}, event {}: no id", self.path.display(), self.given))?;
         put_text(out, &[b"[\"EVENT\",", text, b"]"]);
         Ok(NextSend::Event(id, due))
     }
@@ -138,7 +138,7 @@ struct IngestTotals {
 pub(crate) fn run(args: &IngestArgs) -> anyhow::Result<ExitCode> {
     if args.output.runs > 1 && !args.duplicates {
         bail!(
-            "--runs: events can be taken in once; only --duplicates can be measured several times"
+            "--runs: events can be accepted once; only --duplicates can be measured several times"
         );
     }
     let target = args.target.target()?;
@@ -204,7 +204,7 @@ async fn measure(
 
 /// Adds to the report what makes the figures doubtful.
 fn judge(args: &IngestArgs, sum: &IngestTotals, report: &mut BenchReport) {
-    sum.refusals.tell(report, "events");
+    sum.refusals.add_to(report, "events");
     if sum.sent == 0 {
         report.fault("nothing was sent");
     } else if args.duplicates && sum.accepted > 0 {
@@ -219,7 +219,9 @@ fn judge(args: &IngestArgs, sum: &IngestTotals, report: &mut BenchReport) {
         ));
     }
     if let Some(rate) = args.rate {
-        report.note(format!("Sent at {rate} a second; the rate taken is no limit of the relay."));
+        report.note(format!(
+            "Sent at {rate} a second; the rate of accepted events is not the limit of the relay."
+        ));
     }
 }
 
@@ -235,9 +237,9 @@ impl IngestTotals {
     }
 
     /// Counts an answer. If it is an OK, returns the first digits of its id.
-    fn answer(&mut self, told: RelayMessage<'_>) -> Option<IdDigits> {
-        let RelayMessage::Ok(text) = told else {
-            self.refusals.add_told(told);
+    fn answer(&mut self, message: RelayMessage<'_>) -> Option<IdDigits> {
+        let RelayMessage::Ok(text) = message else {
+            self.refusals.add_message(message);
             return None;
         };
         let id = ok_digits(text)?;
@@ -246,8 +248,9 @@ impl IngestTotals {
             self.accepted += 1;
             return Some(id);
         }
-        let told = fields(text);
-        let (accepted, reason) = (told.get(2).is_some_and(|taken| taken == "true"), told.last());
+        let fields = fields(text);
+        let (accepted, reason) =
+            (fields.get(2).is_some_and(|accepted| accepted == "true"), fields.last());
         let reason = reason.map_or("", String::as_str);
         if ["duplicate:", "replaced:"].iter().any(|known| reason.starts_with(known)) {
             self.known += 1;
@@ -266,7 +269,7 @@ async fn publish(
     source: Arc<Mutex<EventSource>>,
     window: usize,
 ) -> anyhow::Result<IngestTotals> {
-    let mut taken = IngestTotals::default();
+    let mut totals = IngestTotals::default();
     let mut unanswered: Vec<(IdDigits, Instant)> = Vec::with_capacity(window);
     let (mut frames, mut ended) = (Vec::new(), false);
     loop {
@@ -276,7 +279,7 @@ async fn publish(
             let next = source.lock().next(&mut frames)?;
             match next {
                 NextSend::Event(id, due) => {
-                    taken.sent += 1;
+                    totals.sent += 1;
                     unanswered.push((id, due));
                 }
                 NextSend::At(due) => {
@@ -287,22 +290,22 @@ async fn publish(
             }
         }
         if !frames.is_empty() {
-            taken.sent_bytes += frames.len() as u64;
+            totals.sent_bytes += frames.len() as u64;
             connection.send(&frames).await?;
             frames.clear();
         }
         if unanswered.is_empty() && ended {
-            return Ok(taken);
+            return Ok(totals);
         }
         // Answers that have been read are handled before waiting for more.
         let mut answered = false;
-        while let Some(told) = connection.next_read()? {
+        while let Some(message) = connection.next_read()? {
             answered = true;
-            if let Some(id) = taken.answer(told)
+            if let Some(id) = totals.answer(message)
                 && let Some(at) = unanswered.iter().position(|(sent, _)| *sent == id)
             {
                 let (_, due) = unanswered.swap_remove(at);
-                taken.times.add(due.elapsed());
+                totals.times.add(due.elapsed());
             }
         }
         if answered {
@@ -316,7 +319,7 @@ async fn publish(
                 "{} events have had no OK for {} s; the relay said: {:?}",
                 unanswered.len(),
                 PATIENCE.as_secs(),
-                taken.refusals
+                totals.refusals
             ),
         }
     }
@@ -383,7 +386,7 @@ mod tests {
 
     #[test]
     fn answers_are_sorted_by_what_they_say() {
-        let mut taken = IngestTotals::default();
+        let mut totals = IngestTotals::default();
         let id = "ab".repeat(32);
         for rest in [
             "true,\"\"",
@@ -393,13 +396,16 @@ mod tests {
             "true,\"mute: nobody hears it\"",
         ] {
             let text = format!("[\"OK\",\"{id}\",{rest}]");
-            assert_eq!(taken.answer(RelayMessage::Ok(text.as_bytes())), Some(*b"abababababababab"));
+            assert_eq!(
+                totals.answer(RelayMessage::Ok(text.as_bytes())),
+                Some(*b"abababababababab")
+            );
         }
-        assert_eq!(taken.answer(RelayMessage::Notice(b"[\"NOTICE\",\"slow down\"]")), None);
-        assert_eq!(taken.answer(RelayMessage::Other), None);
-        assert_eq!((taken.accepted, taken.known, taken.refused), (2, 2, 1));
+        assert_eq!(totals.answer(RelayMessage::Notice(b"[\"NOTICE\",\"slow down\"]")), None);
+        assert_eq!(totals.answer(RelayMessage::Other), None);
+        assert_eq!((totals.accepted, totals.known, totals.refused), (2, 2, 1));
         let mut report = BenchReport::new("ingest", &[]);
-        taken.refusals.tell(&mut report, "events");
+        totals.refusals.add_to(&mut report, "events");
         assert_eq!(
             report.faults(),
             [

@@ -150,7 +150,7 @@ impl<'a> MeasuredTarget<'a> {
         self.round(load, warm_up).await?;
         let (answers, spent) = self.round(load, length).await?;
         let requests = answers.requests as f64;
-        answers.refusals.tell(&mut self.report, &load.name);
+        answers.refusals.add_to(&mut self.report, &load.name);
         if answers.requests > 0 && answers.events == 0 && !load.may_be_empty {
             self.report.fault(format!(
                 "{}: no answer held an event; does {} hold the events of the file?",
@@ -251,22 +251,22 @@ async fn ask_until(
         connection.send(&frames).await?;
         frames.clear();
         let mut events = 0;
-        let told_all = loop {
+        let is_complete = loop {
             match connection.next().await? {
                 RelayMessage::Event(_) => events += 1,
                 RelayMessage::Eose(text) if text.starts_with(&request.eose) => break true,
                 RelayMessage::Closed(text) if fields(text).get(1) == Some(&request.sub) => {
-                    answers.refusals.add_told(RelayMessage::Closed(text));
+                    answers.refusals.add_message(RelayMessage::Closed(text));
                     break false;
                 }
                 notice @ RelayMessage::Notice(_) => {
-                    answers.refusals.add_told(notice);
+                    answers.refusals.add_message(notice);
                     break false;
                 }
                 _ => {}
             }
         };
-        if told_all {
+        if is_complete {
             answers.times.add(sent.elapsed());
             answers.requests += 1;
             answers.events += events;
@@ -400,8 +400,8 @@ async fn pages(
                 RelayMessage::Eose(text) if text.starts_with(&request.eose) => break,
                 refusal @ (RelayMessage::Closed(_) | RelayMessage::Notice(_)) => {
                     let mut refusals = Refusals::default();
-                    refusals.add_told(refusal);
-                    refusals.tell(&mut asked.report, "the walk through pages");
+                    refusals.add_message(refusal);
+                    refusals.add_to(&mut asked.report, "the walk through pages");
                     return Ok(Vec::new());
                 }
                 _ => {}

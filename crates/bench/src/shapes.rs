@@ -186,7 +186,7 @@ impl QueryShape {
     /// Draws the filters of [`PARAMETERS`] REQs, as JSON. They are the same for the same sample,
     /// and empty if the sample has nothing to draw from.
     pub(crate) fn filters(&self, sample: &EventSample) -> Vec<String> {
-        let mut draw = ParameterSampler { sample, random: Random::new(11), told: 0, drawn: 0 };
+        let mut draw = ParameterSampler { sample, random: Random::new(11), counted: 0, drawn: 0 };
         (0..PARAMETERS).map_while(|_| (self.make)(&mut draw)).collect()
     }
 }
@@ -213,7 +213,7 @@ struct ParameterSampler<'a> {
     sample: &'a EventSample,
     random: Random,
     /// The sum of the counts of all things drawn by `around`, and the number of these things.
-    told: u64,
+    counted: u64,
     drawn: u64,
 }
 
@@ -268,11 +268,11 @@ impl<'a> ParameterSampler<'a> {
     /// Draws a thing so that all things drawn so far have a count of `target` on average.
     fn around<T: Clone>(&mut self, from: &'a Ranked<T>, target: f64) -> Option<T> {
         let common = from.partition_point(|(_, count)| f64::from(*count) >= target);
-        let more = self.told as f64 <= target * self.drawn as f64;
+        let more = self.counted as f64 <= target * self.drawn as f64;
         let part = if more { &from[..common] } else { &from[common..] };
         let part = if part.is_empty() { from } else { part };
         let (thing, count) = part.get(self.random.below(part.len()))?;
-        self.told += u64::from(*count);
+        self.counted += u64::from(*count);
         self.drawn += 1;
         Some(thing.clone())
     }

@@ -134,8 +134,8 @@ impl Refusals {
     }
 
     /// Counts a CLOSED or a NOTICE.
-    pub(crate) fn add_told(&mut self, told: RelayMessage<'_>) {
-        let (what, text) = match told {
+    pub(crate) fn add_message(&mut self, message: RelayMessage<'_>) {
+        let (what, text) = match message {
             RelayMessage::Closed(text) => ("CLOSED", text),
             RelayMessage::Notice(text) => ("NOTICE", text),
             _ => return,
@@ -151,7 +151,7 @@ impl Refusals {
     }
 
     /// Adds the refusals to the report as faults.
-    pub(crate) fn tell(&self, report: &mut BenchReport, of: &str) {
+    pub(crate) fn add_to(&self, report: &mut BenchReport, of: &str) {
         for (reason, count) in &self.0 {
             let advice = if reason.contains("rate-limited") {
                 "; turn the relay's rate limits off (hark serve --unlimited)"

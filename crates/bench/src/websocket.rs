@@ -152,7 +152,7 @@ pub(crate) enum RelayMessage<'a> {
     Other,
 }
 
-fn told(text: &[u8]) -> RelayMessage<'_> {
+fn message_of(text: &[u8]) -> RelayMessage<'_> {
     match text.get(..4) {
         Some(b"[\"EV") => RelayMessage::Event(text),
         Some(b"[\"EO") => RelayMessage::Eose(text),
@@ -273,12 +273,12 @@ impl RelayConnection {
             }
             self.fill().await?;
         };
-        Ok(told(&self.buffer[payload]))
+        Ok(message_of(&self.buffer[payload]))
     }
 
     /// Returns the next message if it has already been read.
     pub(crate) fn next_read(&mut self) -> anyhow::Result<Option<RelayMessage<'_>>> {
-        Ok(self.walk()?.map(|payload| told(&self.buffer[payload])))
+        Ok(self.walk()?.map(|payload| message_of(&self.buffer[payload])))
     }
 
     /// Scans complete frames up to the next message and returns the range of its payload.
@@ -374,11 +374,17 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_told_by_how_they_begin() {
-        assert_eq!(told(b"[\"EVENT\",\"a\",{}]"), RelayMessage::Event(b"[\"EVENT\",\"a\",{}]"));
-        assert!(matches!(told(b"[\"EOSE\",\"a\"]"), RelayMessage::Eose(_)));
-        assert!(matches!(told(b"[\"CLOSED\",\"a\",\"\"]"), RelayMessage::Closed(_)));
-        assert_eq!([told(b""), told(b"[]"), told(b"[\"COUNT\"")], [RelayMessage::Other; 3]);
+    fn messages_are_recognised_by_how_they_begin() {
+        assert_eq!(
+            message_of(b"[\"EVENT\",\"a\",{}]"),
+            RelayMessage::Event(b"[\"EVENT\",\"a\",{}]")
+        );
+        assert!(matches!(message_of(b"[\"EOSE\",\"a\"]"), RelayMessage::Eose(_)));
+        assert!(matches!(message_of(b"[\"CLOSED\",\"a\",\"\"]"), RelayMessage::Closed(_)));
+        assert_eq!(
+            [message_of(b""), message_of(b"[]"), message_of(b"[\"COUNT\"")],
+            [RelayMessage::Other; 3]
+        );
         assert_eq!(
             fields(br#"["OK","ab",false,"blocked: \"x\""]"#)[2..],
             ["false", "blocked: \"x\""]

@@ -50,7 +50,7 @@ pub trait LineFormat: Send + Sync {
         false
     }
     /// Makes a reader of lines. A reader has its own buffers, so each thread needs its own reader.
-    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader>;
+    fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader>;
 }
 
 /// How lines are read.
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_of_filters_are_filters_and_are_told_as_they_were_typed() {
+    fn examples_of_filters_are_filters_and_are_written_as_they_were_typed() {
         let networks: [&dyn Network; 3] = [&nostr::Nostr, &waku::Waku, &whisper::Whisper];
         for network in networks {
             let filters = network.filters();

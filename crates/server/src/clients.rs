@@ -66,8 +66,8 @@ impl Clients {
         self.settings.load().addresses.serve(ip)
     }
 
-    /// The standing of an address.
-    pub(crate) fn standing(&self, peer: IpAddr) -> AddressClass {
+    /// Returns the class of an address.
+    pub(crate) fn class(&self, peer: IpAddr) -> AddressClass {
         if self.is_proxy(peer) {
             AddressClass::Proxy
         } else if self.serve(peer) {
@@ -80,7 +80,7 @@ impl Clients {
     /// The client of an HTTP request: the address at the other end, or the client that a trusted
     /// proxy there names. `None` if the lists of addresses do not let it in.
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
-        match self.standing(peer) {
+        match self.class(peer) {
             AddressClass::Client => Some(peer),
             AddressClass::Denied => None,
             AddressClass::Proxy => {
@@ -111,13 +111,13 @@ mod tests {
             Proxies { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Proxies::default() };
         let shared: SharedSettings = Arc::default();
         let clients = Clients::new(Arc::clone(&shared), proxies);
-        assert_eq!(clients.standing(one), AddressClass::Client);
+        assert_eq!(clients.class(one), AddressClass::Client);
         let mut settings = Settings::default();
         settings.addresses.deny =
             vec!["192.0.2.0/24".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
         SettingsHandle { shared, unlimited: false }.set(settings).unwrap();
-        assert_eq!(clients.standing(one), AddressClass::Denied);
-        assert_eq!(clients.standing("10.0.0.1".parse().unwrap()), AddressClass::Proxy);
-        assert_eq!(clients.standing("192.0.3.1".parse().unwrap()), AddressClass::Client);
+        assert_eq!(clients.class(one), AddressClass::Denied);
+        assert_eq!(clients.class("10.0.0.1".parse().unwrap()), AddressClass::Proxy);
+        assert_eq!(clients.class("192.0.3.1".parse().unwrap()), AddressClass::Client);
     }
 }

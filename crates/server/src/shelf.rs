@@ -102,7 +102,7 @@ impl Shelf {
         let woken = Arc::downgrade(&shelf);
         shelf.store.on_news(Box::new(move || {
             if let Some(shelf) = woken.upgrade() {
-                shelf.writer.tell_news();
+                shelf.writer.deliver_news();
             }
         }));
         shelf

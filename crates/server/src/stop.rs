@@ -14,7 +14,7 @@ pub(crate) enum Phase {
     Down,
 }
 
-/// Tells a door when to stop.
+/// Notifies a door when to stop.
 #[derive(Clone, Debug)]
 pub struct StopSignal(pub(crate) watch::Receiver<Phase>);
 

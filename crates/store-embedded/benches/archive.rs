@@ -563,7 +563,7 @@ fn main() {
     explanations(&store, &mut sample);
     readers_beside_a_writer(&store, &mut events, &mut sample);
     drop(store);
-    // Only what this run made is taken away; a directory that was named stays.
+    // Only what this run made is removed; a directory that was named stays.
     if std::env::args().nth(2).is_none_or(|second| second == "--bench") {
         let _ = std::fs::remove_dir_all(&dir);
     }

@@ -232,24 +232,24 @@ impl ShelfCheck<'_> {
         if segment.is_unreadable() {
             return self.fault(path, unreadable().to_string(), true);
         }
-        let mut told = FaultCount { path: path.clone(), count: 0 };
-        self.rows(&segment, &mut told);
-        self.lists(&segment, &mut told);
-        if told.count > FAULTS_EACH {
-            let more = told.count - FAULTS_EACH;
+        let mut faults = FaultCount { path: path.clone(), count: 0 };
+        self.rows(&segment, &mut faults);
+        self.lists(&segment, &mut faults);
+        if faults.count > FAULTS_EACH {
+            let more = faults.count - FAULTS_EACH;
             self.fault(path, format!("{more} more faults of the same kinds"), true);
         }
     }
 
-    fn tell(&mut self, told: &mut FaultCount, what: String) {
-        told.count += 1;
-        if told.count <= FAULTS_EACH {
-            self.fault(told.path.clone(), what, true);
+    fn count_fault(&mut self, faults: &mut FaultCount, what: String) {
+        faults.count += 1;
+        if faults.count <= FAULTS_EACH {
+            self.fault(faults.path.clone(), what, true);
         }
     }
 
     /// Checks every row against its record: time, order, id index, dead or alive.
-    fn rows(&mut self, segment: &Arc<Segment>, told: &mut FaultCount) {
+    fn rows(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let view = SegmentView { segment: Arc::clone(segment), writing: false };
         let mut before: Option<(u64, Id)> = None;
         let mut live: HashMap<u32, u64> = HashMap::new();
@@ -257,28 +257,31 @@ impl ShelfCheck<'_> {
             let (dead, address) = (segment.dead.dead.get(row), segment.address(row));
             if address == RecordAddress::GONE {
                 if !dead {
-                    self.tell(told, format!("row {row} is alive, but its record is gone"));
+                    self.count_fault(faults, format!("row {row} is alive, but its record is gone"));
                 }
                 continue;
             }
             let Some(record) = segment.record(row) else {
-                self.tell(told, format!("row {row} does not lead to its record"));
+                self.count_fault(faults, format!("row {row} does not lead to its record"));
                 continue;
             };
             let here = (record.time(), *record.id());
             if before.is_some_and(|(time, id)| (time, here.1) < (here.0, id)) {
-                self.tell(told, format!("row {row} is out of order"));
+                self.count_fault(faults, format!("row {row} is out of order"));
             }
             before = Some(here);
             if !dead {
                 *live.entry(address.log).or_default() += 1;
                 if view.find(record.id(), self.terms.id(record.id())) != Some(row) {
-                    self.tell(told, format!("row {row} is not found by its id"));
+                    self.count_fault(faults, format!("row {row} is not found by its id"));
                 }
             }
             let deleted_while_sealed = self.deletes.hit(record.id(), address);
             if dead && !deleted_while_sealed {
-                self.tell(told, format!("row {row} is dead, but the log does not delete it"));
+                self.count_fault(
+                    faults,
+                    format!("row {row} is dead, but the log does not delete it"),
+                );
             }
         }
         // Deletions in logs that are not sealed yet are carried out at every start, from the log.
@@ -288,8 +291,8 @@ impl ShelfCheck<'_> {
             let said = self.live.get(&log.number).copied().unwrap_or(0);
             let found = live.get(&log.number).copied().unwrap_or(0);
             if found < said || found > said + pending {
-                self.tell(
-                    told,
+                self.count_fault(
+                    faults,
                     format!("{found} rows of log {} are alive, {said} should be", log.number),
                 );
             }
@@ -298,7 +301,7 @@ impl ShelfCheck<'_> {
 
     /// Checks the posting lists against the records, by sums that do not depend on order: so no
     /// list is kept in memory.
-    fn lists(&mut self, segment: &Arc<Segment>, told: &mut FaultCount) {
+    fn lists(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let file = &segment.file;
         let gone = |row: u32| segment.address(row) == RecordAddress::GONE;
         let mut sums = [(0u64, 0u64); 2];
@@ -322,13 +325,16 @@ impl ShelfCheck<'_> {
         for entry in 0..file.entries() {
             let here = (file.entry_term(entry), file.kind(entry));
             if last.is_some_and(|last| last >= here) {
-                self.tell(told, format!("entry {entry} of the dictionary is out of order"));
+                self.count_fault(
+                    faults,
+                    format!("entry {entry} of the dictionary is out of order"),
+                );
             }
             last = Some(here);
             let mut before = None;
             for row in file.list(entry).map(|at| file.posting(at)) {
                 if before.is_some_and(|before| before >= row) || row >= file.rows {
-                    self.tell(told, format!("list {entry} is out of order"));
+                    self.count_fault(faults, format!("list {entry} is out of order"));
                     break;
                 }
                 before = Some(row);
@@ -342,25 +348,25 @@ impl ShelfCheck<'_> {
                 "the lists do not agree with the records ({} entries, {} expected)",
                 sums[1].1, sums[0].1
             );
-            self.tell(told, what);
+            self.count_fault(faults, what);
         }
         let expiring: Vec<(u64, u32)> = file.expiries().collect();
         let listed: std::collections::HashSet<(u64, u32)> = expiring.iter().copied().collect();
         for row in (0..file.rows).filter(|&row| !gone(row)) {
             let expires = segment.record(row).and_then(|record| record.expires());
             if expires.is_some_and(|at| !listed.contains(&(at, row))) {
-                self.tell(told, format!("row {row} is missing from the list of expiries"));
+                self.count_fault(faults, format!("row {row} is missing from the list of expiries"));
             }
         }
         if !expiring.is_sorted() {
-            self.tell(told, "the list of expiries is out of order".into());
+            self.count_fault(faults, "the list of expiries is out of order".into());
         }
-        self.values(segment, told);
+        self.values(segment, faults);
         debug_assert_eq!(SECTIONS.len(), 11, "a new section needs its check here");
     }
 
     /// Checks the values of listed labels: live rows have no others, and every value has a row.
-    fn values(&mut self, segment: &Segment, told: &mut FaultCount) {
+    fn values(&mut self, segment: &Segment, faults: &mut FaultCount) {
         let (file, listed) = (&segment.file, segment.file.listed());
         let is_live = |row: &u32| !segment.dead.dead.get(*row);
         let live = if listed.is_empty() { 0 } else { file.rows };
@@ -372,20 +378,26 @@ impl ShelfCheck<'_> {
         let mut values = file.values();
         for (at, value) in values.by_ref().enumerate() {
             if last.is_some_and(|last| last >= value) {
-                self.tell(told, format!("value {at} of the listed labels is out of order"));
+                self.count_fault(
+                    faults,
+                    format!("value {at} of the listed labels is out of order"),
+                );
             }
             last = Some(value);
             if file.term(self.terms.label(value.0, value.1)).is_empty() {
-                self.tell(told, format!("value {at} of the listed labels is that of no row"));
+                self.count_fault(
+                    faults,
+                    format!("value {at} of the listed labels is that of no row"),
+                );
             }
             missing.remove(&value);
         }
         if !missing.is_empty() {
             let count = missing.len();
-            self.tell(told, format!("{count} values of labels are missing from the list"));
+            self.count_fault(faults, format!("{count} values of labels are missing from the list"));
         }
         if !values.is_at_end() {
-            self.tell(told, "the list of values of labels is cut off".into());
+            self.count_fault(faults, "the list of values of labels is cut off".into());
         }
     }
 }

@@ -216,7 +216,8 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
             let path = log::path(dir, number, generation);
             log::replay_whole(disk, &path, (number, generation), &mut |_, _| {}).is_ok()
         };
-        // A log that cannot be read is taken all the same: reading it later reports what is wrong.
+        // A log that cannot be read is accepted all the same: reading it later reports what is
+        // wrong.
         let best = same.iter().rev().find(whole).or(same.last());
         logs.extend(best.map(|&(number, generation, _)| LogEntry {
             number,

@@ -82,8 +82,8 @@ fn assert_found(store: &EmbeddedStore, numbers: std::ops::Range<u32>) {
 
 fn faults(shelf: &Path, options: &EmbeddedOptions) -> String {
     let report = check(shelf, options, &mut |_| {}).expect("checks");
-    let told: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
-    told.join("\n")
+    let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    faults.join("\n")
 }
 
 fn quiet() -> EmbeddedOptions {
@@ -200,8 +200,8 @@ fn a_log_that_indices_do_not_reach_is_refused_found_by_a_check_and_divided_by_a_
                 "{words}"
             );
         }
-        let told = faults(&shelf.0, &options);
-        assert!(told.contains("longer than indices reach"), "{told}");
+        let found = faults(&shelf.0, &options);
+        assert!(found.contains("longer than indices reach"), "{found}");
         rebuild(&shelf.0, &options, &mut |_| {}).expect("rebuilds");
         assert_eq!(faults(&shelf.0, &options), "");
         let store = shelf.open(&options);

@@ -47,15 +47,15 @@ fn embedded_answers_and_charges_as_if_nothing_hidden_were_there() {
     let without = open(&folders[0].0, SEEN);
     let with = open(&folders[1].0, SEEN + HIDDEN);
     let mut secrets = Secrets::new(seed());
-    let mut told = 0;
+    let mut answered = 0;
     for _ in 0..7 {
         let [seen, all] = secrets.stage();
         put(&without, &seen);
         put(&with, &all);
-        told += compare([&without, &with], &mut secrets, 400);
+        answered += compare([&without, &with], &mut secrets, 400);
     }
     assert_eq!(with.stats().segments, without.stats().segments);
-    assert!(told > 10_000, "{told}");
+    assert!(answered > 10_000, "{answered}");
 }
 
 #[test]
@@ -70,8 +70,9 @@ fn the_model_answers_and_charges_as_if_nothing_hidden_were_there() {
     }
 }
 
-/// Of two keys, one gets 3,000 wraps and the other none. Nobody else is told them apart, whoever they
-/// prove to be, and however much they wrote to themselves to weigh the other's lists against it.
+/// Of two keys, one gets 3,000 wraps and the other none. No other reader can distinguish them,
+/// whoever they prove to be, and however much they wrote to themselves to weigh the other's lists
+/// against it.
 #[test]
 fn a_key_with_many_wraps_costs_others_as_much_as_one_with_none() {
     let (busy, idle, spy) = ([1; 32], [2; 32], [3; 32]);

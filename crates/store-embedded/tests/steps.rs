@@ -93,7 +93,7 @@ fn an_erase_says_how_many_went_in_all_its_steps_and_no_more_than_its_limit() {
 
 /// How long a step takes where there is much; others wait for one at most.
 #[test]
-fn a_million_vanish_in_steps_of_which_the_longest_is_told() {
+fn a_million_vanish_in_steps_of_which_the_longest_is_printed() {
     if std::env::var_os("HARK_LONG").is_none() {
         return;
     }

@@ -375,7 +375,7 @@ impl Store for PostgresStore {
 
     fn news(&self) -> Vec<NumberedRecord> {
         listen::news(&self.inner).unwrap_or_else(|fault| {
-            tracing::debug!(%fault, "what others have put is told later");
+            tracing::debug!(%fault, "what others have put is delivered later");
             Vec::new()
         })
     }
@@ -385,7 +385,7 @@ impl Store for PostgresStore {
         let run = move || listen::run(&inner, &schema, &*wake);
         let listening = hark_archive::vital::spawn("hark-listen", run);
         if let Err(error) = listening {
-            tracing::error!(%error, "what other processes put is not told: no thread can be started");
+            tracing::error!(%error, "what other processes put is not delivered: no thread can be started");
         }
     }
 }

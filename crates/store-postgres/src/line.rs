@@ -100,7 +100,7 @@ impl CurrentPosition {
         if lost > 0 {
             now.trouble = Some(format!(
                 "the database has lost its last {lost} puts, as a standby that lagged has taken its \
-                 place, or a backup; what came since is being told"
+                 place, or a backup; what came since is being sent to subscribers"
             ));
         }
         Some(lost)
@@ -139,7 +139,7 @@ pub(crate) fn follow(
         tracing::error!(
             lost,
             "the database has lost its last puts, as a standby that lagged has taken its place, or a \
-             backup; what came since is told to subscribers"
+             backup; what came since is sent to subscribers"
         );
     }
     Ok(true)

@@ -69,7 +69,7 @@ async fn listen(
 ) -> Result<(), StatementError> {
     let failed = |error: tokio_postgres::Error| StatementError::new(&error);
     let (client, mut connection) = door.address().connect().await?;
-    let (said, mut hear) = tokio::sync::mpsc::channel(1_024);
+    let (said, mut notices) = tokio::sync::mpsc::channel(1_024);
     let driven = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(note) = message
@@ -90,9 +90,9 @@ async fn listen(
     }
     wake();
     loop {
-        let heard = tokio::time::timeout(LOOK_EVERY, hear.recv()).await;
+        let notice = tokio::time::timeout(LOOK_EVERY, notices.recv()).await;
         let Some(inner) = inner.upgrade() else { break };
-        match heard {
+        match notice {
             Ok(None) => return Err(StatementError::Away("the connection was lost".into())),
             Ok(Some((said, process))) => {
                 let ours = inner.writer_process.load(Ordering::Relaxed) == process;

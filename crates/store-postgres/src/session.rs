@@ -98,7 +98,7 @@ pub(crate) struct Connector {
     timeout: Duration,
     layout: &'static dyn Layout,
     /// Shared by all sessions.
-    pub(crate) taken: Arc<StatementTimes>,
+    pub(crate) statement_times: Arc<StatementTimes>,
 }
 
 impl Connector {
@@ -127,7 +127,7 @@ impl Connector {
             config.application_name("hark");
         }
         let timeout = statement_timeout + Duration::from_secs(5);
-        Ok(Self { address, timeout, layout, taken: Arc::default() })
+        Ok(Self { address, timeout, layout, statement_times: Arc::default() })
     }
 
     /// Opens a session.
@@ -148,14 +148,14 @@ impl Connector {
             statements: HashMap::new(),
             timeout: self.timeout,
             layout: self.layout,
-            taken: Arc::clone(&self.taken),
+            statement_times: Arc::clone(&self.statement_times),
             trace: None,
         })
     }
 
     /// Returns the same door, but with its statements' times recorded with those of `other`.
     pub(crate) fn noting_in(self, other: &Self) -> Self {
-        Self { taken: Arc::clone(&other.taken), ..self }
+        Self { statement_times: Arc::clone(&other.statement_times), ..self }
     }
 
     /// Returns the layout of the tables.
@@ -181,7 +181,7 @@ pub(crate) struct DatabaseSession {
     statements: HashMap<StatementForm, Statement>,
     timeout: Duration,
     layout: &'static dyn Layout,
-    taken: Arc<StatementTimes>,
+    statement_times: Arc<StatementTimes>,
     /// The executed statements. `None` if they are not traced.
     trace: Option<Vec<TracedStatement>>,
 }
@@ -243,7 +243,7 @@ impl DatabaseSession {
         let statement = self.prepare(form)?;
         let started = Instant::now();
         let rows = self.wait(self.client.query(&statement, values))?;
-        self.taken.note(form, started.elapsed());
+        self.statement_times.note(form, started.elapsed());
         self.trace(form, values, rows.len())?;
         Ok(rows)
     }
@@ -301,7 +301,7 @@ impl DatabaseSession {
         let answers = self.wait(async { Ok(join_all(answers).await) })?;
         if let Some((form, _)) = calls.last() {
             // The statements share a round trip, which ends with the last result.
-            self.taken.note(*form, started.elapsed());
+            self.statement_times.note(*form, started.elapsed());
         }
         let answers =
             answers.into_iter().map(|rows| rows.map_err(|error| StatementError::new(&error)));
@@ -375,7 +375,7 @@ impl DatabaseSession {
             }
             sink.as_mut().finish().await
         });
-        self.taken.note(form, started.elapsed());
+        self.statement_times.note(form, started.elapsed());
         copied
     }
 }

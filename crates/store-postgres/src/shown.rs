@@ -261,13 +261,13 @@ mod tests {
         for _ in 0..20_000 {
             let (secret, words) = secret(&mut random);
             let address = address(&mut random, &secret);
-            let told = match DatabaseAddress::read(&address) {
+            let text_of_error = match DatabaseAddress::read(&address) {
                 Ok(read) => read.hosts().collect(),
                 Err(error) => error.to_string(),
             };
-            for text in [&*shown(&address), &told] {
+            for text in [&*shown(&address), &text_of_error] {
                 let leak = words.iter().find(|word| text.contains(*word));
-                assert!(leak.is_none(), "{address} is told as {text}");
+                assert!(leak.is_none(), "{address} is shown as {text}");
             }
         }
     }

@@ -60,7 +60,7 @@ pub(crate) fn stats(inner: &PostgresState, schema: &str) -> StoreStats {
             .saturating_sub(inner.current.now().seen)
             .max(0)
             .cast_unsigned(),
-        statements: inner.pool.door().taken.read(),
+        statements: inner.pool.door().statement_times.read(),
     };
     let number = |at: usize| row.get::<_, i64>(at).max(0).cast_unsigned();
     let (records, bytes, dead) = (number(0), number(1), number(3));

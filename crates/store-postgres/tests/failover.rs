@@ -71,43 +71,43 @@ struct Node {
     writer: Arc<Writer>,
     live: Arc<LiveIndex>,
     /// The sequence numbers of all delivered records, in order.
-    told: Arc<Mutex<Vec<u64>>>,
+    delivered: Arc<Mutex<Vec<u64>>>,
     subscribers: Vec<(SubscriptionHandle, Numbers)>,
 }
 
 impl Node {
-    fn new(url: &str, hears: bool) -> Self {
+    fn new(url: &str, receives: bool) -> Self {
         let options = PostgresOptions {
             statement_timeout: Duration::from_secs(5),
             ..PostgresOptions::default()
         };
         let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
         let store = Arc::new(store.expect("opens"));
-        let (live, told) = (Arc::new(LiveIndex::default()), Arc::default());
-        let ear = Ear(Arc::clone(&live), Arc::clone(&told));
+        let (live, delivered) = (Arc::new(LiveIndex::default()), Arc::default());
+        let ear = Ear(Arc::clone(&live), Arc::clone(&delivered));
         let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(ear));
         let writer = Arc::new(writer);
         let woken = Arc::downgrade(&writer);
-        if hears {
+        if receives {
             store.on_news(Box::new(move || {
                 if let Some(writer) = woken.upgrade() {
-                    writer.tell_news();
+                    writer.deliver_news();
                 }
             }));
         }
-        Self { store, writer, live, told, subscribers: Vec::new() }
+        Self { store, writer, live, delivered, subscribers: Vec::new() }
     }
 
     /// Subscribes to all records.
     fn subscribe(&mut self) {
-        let heard = Numbers::default();
-        let sink = Box::new(Subscriber(Arc::clone(&heard)));
+        let received = Numbers::default();
+        let sink = Box::new(Subscriber(Arc::clone(&received)));
         let handle = self.live.subscribe(vec![Query::default()], sink, 1 << 20);
         while !handle.enter() {}
         let search = self.store.search(&Query::default()).unwrap();
         handle.opened(0, search.seq());
         handle.release(Vec::new());
-        self.subscribers.push((handle, heard));
+        self.subscribers.push((handle, received));
     }
 
     /// Puts the records of `numbers`. Repeats each put until the record is stored.
@@ -121,16 +121,16 @@ impl Node {
     }
 
     /// Waits until every subscriber has received the records of `numbers`.
-    fn hears(&self, who: &str, numbers: impl IntoIterator<Item = u32>) {
+    fn receives(&self, who: &str, numbers: impl IntoIterator<Item = u32>) {
         let wanted: BTreeSet<u32> = numbers.into_iter().collect();
-        for (at, (_, heard)) in self.subscribers.iter().enumerate() {
-            wait_until(&format!("{who}: subscriber {at} hears {wanted:?}"), || {
-                let heard: BTreeSet<u32> = heard.lock().unwrap().iter().copied().collect();
-                wanted.is_subset(&heard)
+        for (at, (_, received)) in self.subscribers.iter().enumerate() {
+            wait_until(&format!("{who}: subscriber {at} receives {wanted:?}"), || {
+                let received: BTreeSet<u32> = received.lock().unwrap().iter().copied().collect();
+                wanted.is_subset(&received)
             });
         }
-        let told = self.told.lock().unwrap();
-        assert!(told.is_sorted_by(|a, b| a < b), "{who}: {told:?}");
+        let delivered = self.delivered.lock().unwrap();
+        assert!(delivered.is_sorted_by(|a, b| a < b), "{who}: {delivered:?}");
     }
 }
 
@@ -158,7 +158,7 @@ fn both(primary: &Cluster, standby: &Cluster, database: &str) -> String {
 }
 
 #[test]
-fn after_a_failover_that_lost_commits_both_nodes_hear_all_that_comes() {
+fn after_a_failover_that_lost_commits_both_nodes_receive_all_that_comes() {
     let primary = Cluster::with(&["fsync=off"]);
     let database = primary.database("failover");
     let standby = primary.replica();
@@ -168,7 +168,7 @@ fn after_a_failover_that_lost_commits_both_nodes_hear_all_that_comes() {
     two.subscribe();
     let lost = || {
         one.put(10..20);
-        two.hears("two", 0..20);
+        two.receives("two", 0..20);
     };
     fail_over(&primary, &standby, &|| one.put(0..10), &lost);
     one.put(100..105);
@@ -179,19 +179,19 @@ fn after_a_failover_that_lost_commits_both_nodes_hear_all_that_comes() {
     one.put(105..107);
     two.put(203..205);
     let wanted = || (105..107).chain(203..205);
-    one.hears("one", wanted());
-    two.hears("two", wanted());
+    one.receives("one", wanted());
+    two.receives("two", wanted());
     for node in [&mut one, &mut two] {
         node.subscribers.truncate(1);
-        node.hears("from before", (100..107).chain(200..205));
-        wait_until("all is told", || node.store.trouble().is_none());
+        node.receives("from before", (100..107).chain(200..205));
+        wait_until("all is delivered", || node.store.trouble().is_none());
         assert_eq!(node.store.count(&Query::default()).unwrap(), Some(10 + 7 + 5));
     }
     assert_eq!(standby.sql(&database.name, "SELECT count(*) FROM hark_nostr.line"), "2");
 }
 
 #[test]
-fn a_node_that_looks_late_hears_all_though_the_numbers_have_passed_those_it_knew() {
+fn a_node_that_looks_late_receives_all_though_the_numbers_have_passed_those_it_knew() {
     let primary = Cluster::with(&["fsync=off"]);
     let database = primary.database("late");
     let standby = primary.replica();
@@ -204,11 +204,11 @@ fn a_node_that_looks_late_hears_all_though_the_numbers_have_passed_those_it_knew
     other.put(100..120);
     assert_eq!(standby.sql(&database.name, "SELECT seq FROM hark_nostr.state"), "30");
     late.put([200]);
-    late.hears("late", (100..120).chain([200]));
+    late.receives("late", (100..120).chain([200]));
 }
 
 #[test]
-fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_heard() {
+fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_received() {
     let cluster = Cluster::with(&["fsync=off"]);
     let database = cluster.database("restored");
     let mut node = Node::new(&database.url, true);
@@ -224,15 +224,15 @@ fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_heard(
     // The first process to write has not seen the lost records.
     let other = Node::new(&database.url, true);
     other.put(100..105);
-    node.hears("node", 100..105);
+    node.receives("node", 100..105);
     node.put(200..203);
-    node.hears("node", 200..203);
-    wait_until("all is told", || node.store.trouble().is_none());
+    node.receives("node", 200..203);
+    wait_until("all is delivered", || node.store.trouble().is_none());
     assert_eq!(node.store.count(&Query::default()).unwrap(), Some(10 + 5 + 3));
 }
 
 #[test]
-fn a_restart_of_the_database_loses_nothing_and_tells_nothing_twice() {
+fn a_restart_of_the_database_loses_nothing_and_delivers_nothing_twice() {
     let cluster = Cluster::with(&["fsync=off"]);
     let database = cluster.database("restarted");
     let (mut one, mut two) = (Node::new(&database.url, true), Node::new(&database.url, true));
@@ -244,9 +244,9 @@ fn a_restart_of_the_database_loses_nothing_and_tells_nothing_twice() {
     two.put(5..10);
     one.put(10..12);
     for node in [&one, &two] {
-        node.hears("each", 0..12);
+        node.receives("each", 0..12);
         assert!(node.store.trouble().is_none());
-        let heard = node.subscribers[0].1.lock().unwrap().len();
-        assert_eq!(heard, 12, "each once");
+        let received = node.subscribers[0].1.lock().unwrap().len();
+        assert_eq!(received, 12, "each once");
     }
 }

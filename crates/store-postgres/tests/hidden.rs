@@ -20,13 +20,13 @@ fn postgres_answers_and_charges_as_if_nothing_hidden_were_there() {
         store.expect("the shelf opens")
     });
     let mut secrets = Secrets::new(seed());
-    let mut told = 0;
+    let mut answered = 0;
     for _ in 0..4 {
         let writes = secrets.stage();
         for (store, writes) in stores.iter().zip(&writes) {
             put(store, writes);
         }
-        told += compare([&stores[0], &stores[1]], &mut secrets, 250);
+        answered += compare([&stores[0], &stores[1]], &mut secrets, 250);
     }
-    assert!(told > 4_000, "{told}");
+    assert!(answered > 4_000, "{answered}");
 }

@@ -69,7 +69,7 @@ fn mirrored(database: &Database<'_>) -> Node {
     let woken = Arc::downgrade(&writer);
     mirrored.on_news(Box::new(move || {
         if let Some(writer) = woken.upgrade() {
-            writer.tell_news();
+            writer.deliver_news();
         }
     }));
     Node { mirrored, writer, second }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
-    heard: Receiver<(u64, Id)>,
+    received: Receiver<(u64, Id)>,
 }
 
 struct Ear(Sender<(u64, Id)>);
@@ -48,17 +48,17 @@ impl Node {
         };
         let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
         let store = Arc::new(store.expect("opens"));
-        let (tell, heard) = channel();
+        let (sender, received) = channel();
         let shared: Arc<dyn Store> = Arc::clone(&store) as _;
-        let writer = Writer::start(shared, Batches::default(), Box::new(Ear(tell)));
+        let writer = Writer::start(shared, Batches::default(), Box::new(Ear(sender)));
         let writer = Arc::new(writer);
         let woken = Arc::downgrade(&writer);
         store.on_news(Box::new(move || {
             if let Some(writer) = woken.upgrade() {
-                writer.tell_news();
+                writer.deliver_news();
             }
         }));
-        Self { store, writer, heard }
+        Self { store, writer, received }
     }
 
     /// Puts all records. No put waits for the outcome of the put before it.
@@ -92,8 +92,8 @@ impl Node {
     }
 
     /// Waits for the next `count` records.
-    fn hear(&self, count: usize) -> Vec<(u64, Id)> {
-        (0..count).map(|_| self.heard.recv_timeout(PATIENCE).expect("hears")).collect()
+    fn receive(&self, count: usize) -> Vec<(u64, Id)> {
+        (0..count).map(|_| self.received.recv_timeout(PATIENCE).expect("receives")).collect()
     }
 }
 
@@ -105,7 +105,7 @@ fn record(number: u32, kind: u32, author: u8, time: u64) -> Box<[u8]> {
 }
 
 #[test]
-fn three_nodes_keep_one_copy_and_each_hears_everything_once_and_in_order() {
+fn three_nodes_keep_one_copy_and_each_receives_everything_once_and_in_order() {
     let database = Cluster::shared().database("three nodes");
     let mut nodes: Vec<Node> = (0..3).map(|_| Node::new(&database.url)).collect();
     let plain: Vec<_> = (0..3_000).map(|n| record(n, 1, 1, 1_700_000_000 + u64::from(n))).collect();
@@ -128,20 +128,20 @@ fn three_nodes_keep_one_copy_and_each_hears_everything_once_and_in_order() {
     let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().map(Result::unwrap).collect();
     let stored = outcomes.iter().filter(|one| matches!(one, Outcome::Stored { .. })).count();
     let late = outcomes.iter().filter(|one| **one == Outcome::Superseded).count();
-    let doubles = outcomes.iter().filter(|one| **one == Outcome::Duplicate).count();
-    assert_eq!(stored + late + doubles, all.len() * 3);
+    let duplicates = outcomes.iter().filter(|one| **one == Outcome::Duplicate).count();
+    assert_eq!(stored + late + duplicates, all.len() * 3);
     let kept = nodes[0].ids();
     assert_eq!(kept.len(), 3_010, "one copy of each, and the newest of ten replaceable ones");
     for node in &nodes[1..] {
         assert_eq!(node.ids(), kept);
     }
     for node in &nodes {
-        let mut heard = Vec::new();
-        while !kept.iter().all(|id| heard.iter().any(|(_, other)| other == id)) {
-            heard.extend(node.hear(1));
-            heard.extend(node.heard.try_iter());
+        let mut received = Vec::new();
+        while !kept.iter().all(|id| received.iter().any(|(_, other)| other == id)) {
+            received.extend(node.receive(1));
+            received.extend(node.received.try_iter());
         }
-        assert!(heard.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
+        assert!(received.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
     }
 }
 
@@ -177,7 +177,7 @@ fn what_was_acknowledged_outlives_the_database_and_service_goes_on_by_itself() {
         end(&cluster);
         let before = refused;
         put(&node, &mut refused);
-        assert!(refused > before, "clients are told");
+        assert!(refused > before, "clients get a reason");
         assert!(node.store.search(&Query::default()).is_ok());
         cluster.start();
         let until = Instant::now() + PATIENCE;
@@ -194,11 +194,11 @@ fn what_was_acknowledged_outlives_the_database_and_service_goes_on_by_itself() {
     let kept = node.ids();
     let lost = acknowledged.iter().filter(|id| !kept.contains(id)).count();
     assert_eq!(lost, 0, "of {} with an OK; {} are kept", acknowledged.len(), kept.len());
-    let mut heard = Vec::new();
-    while !kept.iter().all(|id| heard.iter().any(|(_, other)| other == id)) {
-        heard.extend(other.hear(1));
+    let mut received = Vec::new();
+    while !kept.iter().all(|id| received.iter().any(|(_, other)| other == id)) {
+        received.extend(other.receive(1));
     }
-    assert!(heard.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
+    assert!(received.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
 }
 
 #[test]

@@ -54,21 +54,21 @@ fn whoever_puts_meanwhile_waits_for_a_step_of_a_vanishing_and_not_for_all_of_it(
     let count = ERASE_STEP as u32 * 3 + 10;
     store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
     let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(()));
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let say = |name: &'static str| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         Box::new(move |outcome: Result<Outcome, _>| {
-            let _ = tell.send((name, outcome.unwrap()));
+            let _ = sender.send((name, outcome.unwrap()));
         })
     };
     writer.submit(vanish(1), say("vanish")).unwrap();
     writer.submit(note(100_000, 2), say("here")).unwrap();
-    let first = told.recv().unwrap();
+    let first = receiver.recv().unwrap();
     assert!(matches!(first, ("here", Outcome::Stored { .. })), "{first:?}");
     // Another node does not wait for the whole deletion either.
     let outcome = other.commit(&[note(100_001, 2)]).unwrap().outcomes;
     assert!(matches!(outcome[..], [Outcome::Stored { .. }]));
-    let last = told.recv().unwrap();
+    let last = receiver.recv().unwrap();
     assert!(matches!(last, ("vanish", Outcome::Stored { .. })), "{last:?}");
     // The request was stored: only the request itself is left, and deleted records stay refused.
     assert_eq!(store.count(&of(1)).unwrap(), Some(1));
@@ -131,7 +131,7 @@ fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long
 
 /// Measures how long a step takes if there is much to delete, as other writes wait for one step.
 #[test]
-fn many_vanish_in_steps_of_which_the_longest_is_told() {
+fn many_vanish_in_steps_of_which_the_longest_is_printed() {
     if std::env::var_os("HARK_LONG").is_none() {
         return;
     }

@@ -186,7 +186,7 @@ impl Seen {
     }
 
     /// Returns the number of records in the answer.
-    pub fn told(&self) -> usize {
+    pub fn answered(&self) -> usize {
         self.slices.iter().map(|(ids, ..)| ids.len()).sum()
     }
 }
@@ -194,13 +194,13 @@ impl Seen {
 /// Runs the same queries on both stores and returns the number of records in one store's answers.
 /// Panics if the stores show a difference.
 pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize) -> usize {
-    let mut told = 0;
+    let mut answered = 0;
     for _ in 0..questions {
         let query = secrets.question();
         let work = if secrets.random.once_in(2) { 20 } else { 1_000_000 };
         let [without, with] = stores.map(|store| Seen::of(store, &query, work));
         assert_eq!(with, without, "what is hidden shows: {query:?}");
-        told += with.told();
+        answered += with.answered();
     }
-    told
+    answered
 }

@@ -30,20 +30,20 @@ pub(super) struct CheckedChunk {
 
 /// One worker's reused buffers.
 pub(super) struct CheckWorker<'a> {
-    terms: &'a CheckOptions<'a>,
+    options: &'a CheckOptions<'a>,
     reader: Box<dyn LineReader>,
     record: Vec<u8>,
 }
 
 impl<'a> CheckWorker<'a> {
-    pub(super) fn new(terms: &'a CheckOptions<'a>) -> Self {
-        let reader = terms.network.lines().reader(&terms.read);
-        Self { terms, reader, record: Vec::new() }
+    pub(super) fn new(options: &'a CheckOptions<'a>) -> Self {
+        let reader = options.network.lines().reader(&options.read);
+        Self { options, reader, record: Vec::new() }
     }
 
     pub(super) fn check(&mut self, chunk: &LineChunk) -> CheckedChunk {
         // If a lookup fails, the store reports the failure later, when records are put.
-        let store = self.terms.store;
+        let store = self.options.store;
         let is_kept = |id: &Id| store.is_some_and(|store| store.knows(id).unwrap_or(false));
         let mut done = CheckedChunk { read_to: chunk.read_to, ..CheckedChunk::default() };
         for line in chunk.bytes.split_inclusive(|&byte| byte == b'\n') {

@@ -37,7 +37,7 @@ Examples:
   strfry export | hark import --trusted
   hark import --json dump.jsonl.gz > report.json
 
-One event a line. Every id and signature is checked, on all cores. Compression is told by content,
+One event a line. Every id and signature is checked, on all cores. Compression is recognised by content,
 not by name. An import that was stopped goes on when run again: what is kept already is skipped
 before its signature is checked. Refused events are counted by reason and do not fail the import.")]
 pub(crate) struct ImportArgs {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     let trusted = args.trusted && location.network.lines().are_signed();
     // Looking up known ids only saves checks, and a trusted import makes none.
     let known = if args.trusted { None } else { known_ids(&writer, location) };
-    let terms = CheckOptions {
+    let options = CheckOptions {
         store: known.as_deref(),
         network: location.network,
         read: ReadOptions {
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     };
     if trusted {
         eprintln!(
-            "ids and signatures are not checked (--trusted): anything in these files is taken"
+            "ids and signatures are not checked (--trusted): everything in these files is accepted"
         );
     }
     let started = Instant::now();
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     let mut failed = None;
     for path in &args.files {
         let mut tally = ImportTally::default();
-        let done = file(path, &terms, &mut writer, &mut tally, &mut memory, &stop);
+        let done = file(path, &options, &mut writer, &mut tally, &mut memory, &stop);
         total.add_file(path, tally);
         if let Err(error) = done {
             failed = Some(error);
@@ -135,14 +135,14 @@ type CheckJob = (LineChunk, SyncSender<CheckedChunk>);
 
 fn file(
     path: &Path,
-    terms: &CheckOptions<'_>,
+    options: &CheckOptions<'_>,
     writer: &mut WriterHandle,
     tally: &mut ImportTally,
     memory: &mut PeakMemory,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     // Room for white space around a record, and for base64, which takes four bytes for three.
-    let line_bytes_max = terms.read.record_bytes_max.saturating_mul(4);
+    let line_bytes_max = options.read.record_bytes_max.saturating_mul(4);
     let source = LineSource::open(path, line_bytes_max).with_context(|| {
         format!("{} could not be opened; the files before it are done", path.display())
     })?;
@@ -153,7 +153,7 @@ fn file(
     };
     let mut intake = ImportWriter {
         writer,
-        network: terms.network,
+        network: options.network,
         batch_records,
         tally,
         memory,
@@ -166,7 +166,7 @@ fn file(
         size: source.size.unwrap_or(0),
         started: Instant::now(),
     };
-    // Set once no more results are taken. A reader that waits for a pipe is not joined.
+    // Set once no more results are accepted. A reader that waits for a pipe is not joined.
     let halt = Arc::new(AtomicBool::new(false));
     let (jobs, queue) = sync_channel::<CheckJob>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
@@ -182,7 +182,7 @@ fn file(
     let queue = Mutex::new(queue);
     let written = std::thread::scope(|scope| {
         for _ in 0..workers {
-            scope.spawn(|| vital::run("a thread that checks", || work(&queue, terms, &halt)));
+            scope.spawn(|| vital::run("a thread that checks", || work(&queue, options, &halt)));
         }
         // The end of this scope waits for the workers, which may wait for the flag `halt`.
         let written = vital::run("the import", || intake.take(&order, stop));
@@ -222,8 +222,8 @@ fn read(
     Ok(())
 }
 
-fn work(queue: &Mutex<Receiver<CheckJob>>, terms: &CheckOptions<'_>, halt: &AtomicBool) {
-    let mut worker = CheckWorker::new(terms);
+fn work(queue: &Mutex<Receiver<CheckJob>>, options: &CheckOptions<'_>, halt: &AtomicBool) {
+    let mut worker = CheckWorker::new(options);
     while !halt.load(Ordering::Relaxed) {
         let job = queue.lock().recv_timeout(LOOK_UP_EVERY);
         match job {

@@ -131,7 +131,7 @@ struct TimeTreeNode {
 
 /// Returns the node of a filter from `from` to `to`: a level, and the bits above the level, which
 /// all these times share.
-fn place(from: u64, to: u64) -> (u32, u64) {
+fn node_position(from: u64, to: u64) -> (u32, u64) {
     match (from ^ to).checked_ilog2() {
         Some(level) => (level, above(from, level)),
         None => (POINTS, from),
@@ -147,7 +147,7 @@ impl TimeTree {
         let Some(query) = entry.query() else { return };
         let ((from, to), mask, (number, at)) =
             ((query.from, query.to), mask(query), entry.number());
-        let (level, above) = place(from, to);
+        let (level, above) = node_position(from, to);
         let node = self.levels.entry(level).or_default().entry(above).or_default();
         let known = node.by_from.insert((from, number, at), (mask, entry.clone()));
         if level != POINTS {
@@ -159,7 +159,7 @@ impl TimeTree {
     fn remove(&mut self, entry: &ListedQuery) {
         let Some(query) = entry.query() else { return };
         let ((from, to), (number, at)) = ((query.from, query.to), entry.number());
-        let (level, above) = place(from, to);
+        let (level, above) = node_position(from, to);
         let Some(nodes) = self.levels.get_mut(&level) else { return };
         let Some(node) = nodes.get_mut(&above) else { return };
         self.len -= usize::from(node.by_from.remove(&(from, number, at)).is_some());
@@ -178,26 +178,26 @@ impl TimeTree {
     }
 
     fn find(&self, time: u64, bit: u64, each: &mut impl FnMut(&ListedQuery)) {
-        let mut tell = |(mask, entry): &(u64, ListedQuery)| {
+        let mut pass = |(mask, entry): &(u64, ListedQuery)| {
             if mask & bit != 0 {
                 each(entry);
             }
         };
         for (&level, nodes) in &self.levels {
-            let Some(node) = nodes.get(&place_of(time, level)) else { continue };
+            let Some(node) = nodes.get(&position_in_level(time, level)) else { continue };
             if level == POINTS {
-                node.by_from.values().for_each(&mut tell);
+                node.by_from.values().for_each(&mut pass);
             } else if time >> level & 1 == 0 {
                 let ends = node.by_from.range(..=(time, u64::MAX, u32::MAX));
-                ends.for_each(|(_, found)| tell(found));
+                ends.for_each(|(_, found)| pass(found));
             } else {
-                node.by_to.range((time, 0, 0)..).for_each(|(_, found)| tell(found));
+                node.by_to.range((time, 0, 0)..).for_each(|(_, found)| pass(found));
             }
         }
     }
 }
 
 /// Returns the one node of a level that a time can lie in.
-fn place_of(time: u64, level: u32) -> u64 {
+fn position_in_level(time: u64, level: u32) -> u64 {
     if level == POINTS { time } else { above(time, level) }
 }

@@ -153,12 +153,12 @@ fn is_new(
     let unseen = |(snapshot, query): (&Option<u64>, &Query)| {
         snapshot.is_none_or(|seen| seq > seen) && news.matches(query)
     };
-    snapshots.iter().zip(queries).any(unseen) && !was_told(snapshots, reached, news, seq, queries)
+    snapshots.iter().zip(queries).any(unseen) && !was_sent(snapshots, reached, news, seq, queries)
 }
 
 /// Returns whether the stored answer contained the record. The first query whose answer passed the
 /// record sent it, if its search saw it; later queries left it out because of [`AnswerReach::any`].
-fn was_told(
+fn was_sent(
     snapshots: &[Option<u64>],
     reached: &[AnswerReach],
     news: &NewRecord,

@@ -26,7 +26,7 @@ fn publish(live: &LiveIndex, seq: Option<u64>, bytes: &[u8]) {
 struct RecordingSink(Arc<Mutex<Vec<u8>>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
 
 impl RecordingSink {
-    fn heard(&self) -> Vec<u8> {
+    fn received(&self) -> Vec<u8> {
         assert_eq!(self.2.load(Ordering::Relaxed), 0, "nobody woke it");
         std::mem::take(&mut self.0.lock())
     }
@@ -87,14 +87,14 @@ fn each_way_to_ask_finds_what_it_asked_for_once() {
     publish(&live, Some(1), &record(1, 1, 1, &[(b't', b"a"), (b't', b"x")]));
     publish(&live, Some(2), &record(2, 2, 7, &[(b't', b"a"), (b'u', b"a")]));
     publish(&live, None, &record(3, 3, 3, &[]));
-    let heard: Vec<_> = listeners.iter().map(|(_, sink)| sink.heard()).collect();
+    let received: Vec<_> = listeners.iter().map(|(_, sink)| sink.received()).collect();
     let expected: [&[u8]; 10] =
         [&[1, 2], &[1], &[1, 2], &[2], &[1, 2], &[1, 2, 3], &[], &[1, 2, 3], &[1], &[]];
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
     let ears: Vec<_> = listeners.into_iter().map(|(_, sink)| sink).collect();
     assert!(live.is_empty());
     publish(&live, Some(3), &record(4, 1, 1, &[(b't', b"a")]));
-    assert!(ears.iter().all(|sink| sink.heard().is_empty()));
+    assert!(ears.iter().all(|sink| sink.received().is_empty()));
     assert!(live.index.read().is_bare());
 }
 
@@ -108,7 +108,7 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
         let all = (from..from + 1_000).map(author).collect();
         vec![kinds(&[9]), Query { authors: Some(all), ..Query::default() }]
     };
-    let tell = |author: u8| publish(&live, None, &record(author, author, 1, &[]));
+    let publish_from = |author: u8| publish(&live, None, &record(author, author, 1, &[]));
     let begin = |queries| {
         let sink = RecordingSink::default();
         let handle = live.subscribe(queries, Box::new(sink.clone()), 1 << 20);
@@ -116,25 +116,25 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
         (handle, sink)
     };
     // Author [1; 32] is number 257 of all, [3; 32] is number 771.
-    let ((one, heard_by_one), (two, heard_by_two)) = (begin(many(0)), begin(many(0)));
+    let ((one, received_by_one), (two, received_by_two)) = (begin(many(0)), begin(many(0)));
     assert_eq!((one.enter(), two.enter(), two.enter(), two.enter()), (false, false, false, true));
-    let (third, heard_by_third) = listen(&live, many(500));
+    let (third, received_by_third) = listen(&live, many(500));
     third.release(Vec::new());
-    tell(3);
-    assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![], vec![3]));
+    publish_from(3);
+    assert_eq!((received_by_one.received(), received_by_two.received()), (vec![], vec![3]));
     while !one.enter() {}
-    tell(1);
-    tell(3);
-    assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![1, 3], vec![1, 3]));
-    assert_eq!(heard_by_third.heard(), [3, 3]);
+    publish_from(1);
+    publish_from(3);
+    assert_eq!((received_by_one.received(), received_by_two.received()), (vec![1, 3], vec![1, 3]));
+    assert_eq!(received_by_third.received(), [3, 3]);
     drop(third);
     assert!(!two.leave());
     // A subscription that leaves does not enter again.
     assert!(two.enter());
     drop(two);
-    tell(1);
-    tell(3);
-    assert_eq!((heard_by_one.heard(), heard_by_two.heard()), (vec![1, 3], vec![]));
+    publish_from(1);
+    publish_from(3);
+    assert_eq!((received_by_one.received(), received_by_two.received()), (vec![1, 3], vec![]));
     while !one.leave() {}
     assert!(one.leave() && live.index.read().is_bare());
     drop(one);
@@ -142,7 +142,7 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
 }
 
 #[test]
-fn what_the_snapshot_saw_is_not_told_again_and_what_it_did_not_see_follows() {
+fn what_the_snapshot_saw_is_not_sent_again_and_what_it_did_not_see_follows() {
     let live = Arc::new(LiveIndex::default());
     let (handle, sink) = listen(&live, vec![kinds(&[1])]);
     publish(&live, Some(1), &record(1, 1, 1, &[]));
@@ -150,17 +150,17 @@ fn what_the_snapshot_saw_is_not_told_again_and_what_it_did_not_see_follows() {
     publish(&live, Some(2), &record(2, 1, 1, &[]));
     publish(&live, Some(3), &record(3, 1, 1, &[]));
     publish(&live, None, &record(9, 1, 1, &[]));
-    assert_eq!(sink.heard(), []);
+    assert_eq!(sink.received(), []);
     handle.release(Vec::new());
-    assert_eq!(sink.heard(), [3, 9]);
+    assert_eq!(sink.received(), [3, 9]);
     publish(&live, Some(4), &record(4, 1, 1, &[]));
-    assert_eq!(sink.heard(), [4]);
+    assert_eq!(sink.received(), [4]);
 }
 
 /// The store shows a record before the writer's thread publishes it: a search can be opened, sent
 /// and released in between.
 #[test]
-fn a_record_published_after_it_was_told_is_not_told_again() {
+fn a_record_published_after_it_was_sent_is_not_sent_again() {
     let live = Arc::new(LiveIndex::default());
     let (handle, sink) = listen(&live, vec![kinds(&[1])]);
     handle.opened(0, 2);
@@ -168,11 +168,11 @@ fn a_record_published_after_it_was_told_is_not_told_again() {
     publish(&live, Some(1), &record(1, 1, 1, &[]));
     publish(&live, Some(2), &record(2, 1, 1, &[]));
     publish(&live, Some(3), &record(3, 1, 1, &[]));
-    assert_eq!(sink.heard(), [3]);
+    assert_eq!(sink.received(), [3]);
 }
 
 #[test]
-fn several_queries_with_different_snapshots_tell_each_record_once() {
+fn several_queries_with_different_snapshots_send_each_record_once() {
     let live = Arc::new(LiveIndex::default());
     let (handle, sink) = listen(&live, vec![kinds(&[1]), authors(&[1])]);
     handle.opened(0, 1);
@@ -185,17 +185,17 @@ fn several_queries_with_different_snapshots_tell_each_record_once() {
     handle.opened(1, 5);
     let last = Position { time: 10, id: [3; 32] };
     handle.release(vec![AnswerReach::Nothing, AnswerReach::UpTo(last)]);
-    assert_eq!(sink.heard(), [2, 4]);
+    assert_eq!(sink.received(), [2, 4]);
     // Matches both queries, was sent, and is published late.
     publish(&live, Some(5), &record(1, 1, 1, &[]));
     publish(&live, Some(6), &record(6, 1, 1, &[]));
-    assert_eq!(sink.heard(), [6]);
+    assert_eq!(sink.received(), [6]);
 }
 
 /// Each answer is cut off at any event, and each search is opened before or after any event. No
 /// event is sent twice, and none that comes after the first search was opened is lost.
 #[test]
-fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
+fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
     let queries = [kinds(&[1]), authors(&[1]), Query::default()];
     let bytes: Vec<_> = (1..=6).map(|id| record(id, 1, 1, &[])).collect();
     let records: Vec<_> = bytes.iter().map(|bytes| Record::new(bytes).unwrap()).collect();
@@ -213,7 +213,7 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
         let (handle, sink) = listen(&live, queries.to_vec());
         // Puts come from the highest id to the lowest, so that late records are first in the order.
         let seq = |record: &Record<'_>| 7 - u64::from(record.id()[0]);
-        let (mut told, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
+        let (mut delivered, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
         for (at, query) in queries.iter().enumerate() {
             while put < opened[at] {
                 put += 1;
@@ -225,27 +225,31 @@ fn what_one_query_told_no_other_tells_and_no_event_falls_between_them() {
             for record in seen.take(reach[at]) {
                 assert!(query.matches(record));
                 if !AnswerReach::any(&reached, &queries, record) {
-                    told.push(record.id()[0]);
+                    delivered.push(record.id()[0]);
                 }
                 last = AnswerReach::UpTo(Position::of(record));
             }
             reached.push(last);
         }
         handle.release(reached);
-        told.extend(sink.heard());
+        delivered.extend(sink.received());
         while put < 6 {
             put += 1;
             publish(&live, Some(put as u64), &bytes[6 - put]);
         }
-        told.extend(sink.heard());
-        let mut once = told.clone();
+        delivered.extend(sink.received());
+        let mut once = delivered.clone();
         once.sort_unstable();
         once.dedup();
-        assert_eq!(once.len(), told.len(), "reach {reach:?}, opened {opened:?}: {told:?}");
+        assert_eq!(
+            once.len(),
+            delivered.len(),
+            "reach {reach:?}, opened {opened:?}: {delivered:?}"
+        );
         // Every record put after the first search was opened is in an answer or follows it.
         for record in records.iter().filter(|record| seq(record) > opened[0] as u64) {
             let id = record.id()[0];
-            assert!(told.contains(&id), "reach {reach:?}, opened {opened:?}: {id} is lost");
+            assert!(delivered.contains(&id), "reach {reach:?}, opened {opened:?}: {id} is lost");
         }
     }
 }
@@ -365,7 +369,7 @@ fn long_lists_find_what_a_loop_finds_whatever_times_are_asked_for() {
 }
 
 #[test]
-fn who_holds_back_too_much_is_told_once_and_hears_no_more() {
+fn who_holds_back_too_much_is_notified_once_and_receives_no_more() {
     let live = Arc::new(LiveIndex::default());
     let sink = RecordingSink::default();
     let handle = live.subscribe(vec![Query::default()], Box::new(sink.clone()), 500);
@@ -374,5 +378,5 @@ fn who_holds_back_too_much_is_told_once_and_hears_no_more() {
     }
     handle.release(Vec::new());
     publish(&live, Some(21), &record(21, 1, 1, &[]));
-    assert_eq!((sink.heard(), sink.1.load(Ordering::Relaxed)), (vec![], 1));
+    assert_eq!((sink.received(), sink.1.load(Ordering::Relaxed)), (vec![], 1));
 }

@@ -68,7 +68,7 @@ pub struct SourceWalk<S: Source> {
     block: Vec<(u32, S::RecordLocation, u32)>,
     next: usize,
     pace: ReadPace,
-    /// The row that the walk stands at.
+    /// The row that the walk is at.
     here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
@@ -264,10 +264,10 @@ impl<S: Source> SourceWalk<S> {
         }
         if self.pace.is_cold() {
             // The disk reads many records in little more time than one.
-            self.block.iter().for_each(|(_, place, _)| self.source.read_ahead(*place));
+            self.block.iter().for_each(|(_, location, _)| self.source.read_ahead(*location));
         }
-        for (_, place, _) in self.block.iter().take(AHEAD) {
-            self.source.prefetch(*place);
+        for (_, location, _) in self.block.iter().take(AHEAD) {
+            self.source.prefetch(*location);
         }
         WalkStep::Found
     }
@@ -276,8 +276,8 @@ impl<S: Source> SourceWalk<S> {
     #[inline]
     fn next_of_block(&mut self) -> Option<(u32, S::RecordLocation, u32)> {
         let next = *self.block.get(self.next)?;
-        if let Some((_, place, _)) = self.block.get(self.next + AHEAD) {
-            self.source.prefetch(*place);
+        if let Some((_, location, _)) = self.block.get(self.next + AHEAD) {
+            self.source.prefetch(*location);
         }
         self.next += 1;
         Some(next)
@@ -300,9 +300,9 @@ impl<S: Source> SourceWalk<S> {
             self.last = Some(row);
             // Lists first: they are denser in memory than the data of rows.
             if self.cut(row, kind)
-                && let Some(place) = self.source.locate_alive(row)
+                && let Some(location) = self.source.locate_alive(row)
             {
-                self.block.push((row, place, value));
+                self.block.push((row, location, value));
             }
         }
         WalkStep::Found
@@ -477,8 +477,8 @@ pub(super) fn time_key(time: u64, order: Order) -> u64 {
 /// Why [`AnyWalk::run`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkEnd {
-    /// The walk stands at a match that was not delivered.
-    Standing,
+    /// The walk is at a match that was not delivered.
+    AtMatch,
     /// Out of work; continue later.
     Paused,
     /// Past the last row.
@@ -493,7 +493,7 @@ pub enum WalkEnd {
 pub trait AnyWalk: Send {
     /// Advances to the next match. Visits at most `work` rows and counts `work` down.
     fn advance(&mut self, work: &mut u64) -> WalkStep;
-    /// Hands the record that the walk stands at to `sink`, then the matches after it as long as
+    /// Hands the record that the walk is at to `sink`, then the matches after it as long as
     /// their time key is below `bound`. Counts `wanted`, which must not be 0, down.
     fn run(
         &mut self,
@@ -502,9 +502,9 @@ pub trait AnyWalk: Send {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> WalkEnd;
-    /// Returns the time of the row that the walk stands at.
+    /// Returns the time of the row that the walk is at.
     fn time(&self) -> u64;
-    /// Returns the id of the row that the walk stands at.
+    /// Returns the id of the row that the walk is at.
     fn id(&self) -> Option<Id>;
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
@@ -515,12 +515,12 @@ pub trait AnyWalk: Send {
 impl<S: Source> AnyWalk for SourceWalk<S> {
     fn advance(&mut self, work: &mut u64) -> WalkStep {
         loop {
-            while let Some((row, place, value)) = self.next_of_block() {
-                let Some(record) = self.source.read(row, place) else { continue };
+            while let Some((row, location, value)) = self.next_of_block() {
+                let Some(record) = self.source.read(row, location) else { continue };
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
                 if matches && is_behind(&self.query, &record) {
                     self.time = record.time();
-                    self.here = Some((row, place));
+                    self.here = Some((row, location));
                     return WalkStep::Found;
                 }
             }
@@ -539,8 +539,8 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> WalkEnd {
         let order = self.query.order;
-        if let Some((row, place)) = self.here.take()
-            && let Some(record) = self.source.read(row, place)
+        if let Some((row, location)) = self.here.take()
+            && let Some(record) = self.source.read(row, location)
         {
             *wanted -= 1;
             if sink(&record).is_break() {
@@ -549,17 +549,17 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
         }
         loop {
             while *wanted > 0
-                && let Some((row, place, value)) = self.next_of_block()
+                && let Some((row, location, value)) = self.next_of_block()
             {
-                let Some(record) = self.source.read(row, place) else { continue };
+                let Some(record) = self.source.read(row, location) else { continue };
                 let matches = self.query.matches_knowing(&record, self.driven_by, value as usize);
                 if !matches || !is_behind(&self.query, &record) {
                     continue;
                 }
                 if time_key(record.time(), order) >= bound {
                     self.time = record.time();
-                    self.here = Some((row, place));
-                    return WalkEnd::Standing;
+                    self.here = Some((row, location));
+                    return WalkEnd::AtMatch;
                 }
                 *wanted -= 1;
                 if sink(&record).is_break() {
@@ -582,8 +582,8 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
     }
 
     fn id(&self) -> Option<Id> {
-        let (row, place) = self.here?;
-        self.source.read(row, place).map(|record| *record.id())
+        let (row, location) = self.here?;
+        self.source.read(row, location).map(|record| *record.id())
     }
 
     fn visited(&self) -> u64 {

@@ -142,7 +142,7 @@ pub struct SnapshotSearch {
     ready: Vec<Box<dyn AnyWalk>>,
     /// Open walks that are not yet at their next match.
     moving: Vec<Box<dyn AnyWalk>>,
-    told: usize,
+    delivered: usize,
     visited: u64,
     /// The largest driver of an opened part: its number of rows, and the driver.
     driver: Option<(u64, Set)>,
@@ -173,7 +173,7 @@ impl SnapshotSearch {
             questions,
             ready: Vec::new(),
             moving: Vec::new(),
-            told: 0,
+            delivered: 0,
             visited: 0,
             driver: None,
             seq,
@@ -279,7 +279,7 @@ impl Search for SnapshotSearch {
             let Some(mut walk) = self.ready.pop() else {
                 return Ok(SearchProgress::Done { more: false });
             };
-            if self.told == self.limit {
+            if self.delivered == self.limit {
                 self.ready.push(walk);
                 return Ok(SearchProgress::Done { more: true });
             }
@@ -287,12 +287,12 @@ impl Search for SnapshotSearch {
             let other = self.ready.last().map(|other| time_key(other.time(), order));
             let unopened = self.unopened().map(|(at, _)| at);
             let bound = other.into_iter().chain(unopened).min().unwrap_or(u64::MAX);
-            let (mut wanted, before) = (self.limit - self.told, walk.visited());
+            let (mut wanted, before) = (self.limit - self.delivered, walk.visited());
             let stop = walk.run(&mut work, bound, &mut wanted, sink);
             self.visited += walk.visited() - before;
-            self.told = self.limit - wanted;
+            self.delivered = self.limit - wanted;
             match stop {
-                WalkEnd::Standing => self.insert(walk),
+                WalkEnd::AtMatch => self.insert(walk),
                 WalkEnd::End => {}
                 WalkEnd::Full => self.moving.push(walk),
                 WalkEnd::Paused | WalkEnd::Broke => {

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_told_by_the_time_it_takes() {
+    fn a_disk_is_recognised_by_the_time_it_takes() {
         let mut pace = ReadPace::default();
         pace.note(0);
         std::thread::sleep(FROM_DISK);

@@ -109,11 +109,12 @@ pub trait Source: Send + Sync + 'static {
     }
     /// Prefetches a record into the processor's cache without waiting for it: memory serves many
     /// such requests at the same time, while as many reads would wait one after another.
-    fn prefetch(&self, place: Self::RecordLocation);
+    fn prefetch(&self, location: Self::RecordLocation);
     /// Starts to read a record from the disk without waiting for it. Costs a system call.
-    fn read_ahead(&self, place: Self::RecordLocation);
-    /// Returns the record of a row, which is at `place`. Notes a damaged record and returns `None`.
-    fn read(&self, row: u32, place: Self::RecordLocation) -> Option<Record<'_>>;
+    fn read_ahead(&self, location: Self::RecordLocation);
+    /// Returns the record of a row, which is at `location`. Notes a damaged record and returns
+    /// `None`.
+    fn read(&self, row: u32, location: Self::RecordLocation) -> Option<Record<'_>>;
     /// Returns the record of a row.
     fn record(&self, row: u32) -> Option<Record<'_>> {
         self.read(row, self.locate(row))

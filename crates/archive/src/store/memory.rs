@@ -220,7 +220,7 @@ impl Store for MemoryStore {
         Ok(Box::new(MemorySearch {
             limit: query.limit,
             records: found,
-            told: 0,
+            delivered: 0,
             seq: state.seq,
             visited: state.records.values().filter(|bytes| shows(&query, bytes)).count() as u64,
         }))
@@ -281,7 +281,7 @@ impl Store for MemoryStore {
 struct MemorySearch {
     records: Vec<Arc<[u8]>>,
     limit: usize,
-    told: usize,
+    delivered: usize,
     seq: u64,
     visited: u64,
 }
@@ -293,11 +293,11 @@ impl Search for MemorySearch {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, SearchError> {
         for _ in 0..work.max(1) {
-            if self.told == self.limit || self.told == self.records.len() {
-                return Ok(SearchProgress::Done { more: self.told < self.records.len() });
+            if self.delivered == self.limit || self.delivered == self.records.len() {
+                return Ok(SearchProgress::Done { more: self.delivered < self.records.len() });
             }
-            let bytes = &self.records[self.told];
-            self.told += 1;
+            let bytes = &self.records[self.delivered];
+            self.delivered += 1;
             if sink(&view(bytes)).is_break() {
                 return Ok(SearchProgress::Paused);
             }

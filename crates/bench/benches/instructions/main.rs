@@ -105,10 +105,10 @@ fn count(name: &str) -> anyhow::Result<u64> {
         .args(["--case", name])
         .output()
         .context("valgrind could not be started; it comes in a package of that name")?;
-    let told = String::from_utf8_lossy(&run.stderr);
-    ensure!(run.status.success(), "{name}: {told}");
-    let collected = told.lines().find_map(|line| line.split_once("Collected : "));
-    let sum: u64 = collected.with_context(|| format!("{name}: {told}"))?.1.trim().parse()?;
+    let stderr = String::from_utf8_lossy(&run.stderr);
+    ensure!(run.status.success(), "{name}: {stderr}");
+    let collected = stderr.lines().find_map(|line| line.split_once("Collected : "));
+    let sum: u64 = collected.with_context(|| format!("{name}: {stderr}"))?.1.trim().parse()?;
     ensure!(sum > 0, "{name}: nothing was counted");
     Ok(sum / u64::from(rounds(name)))
 }

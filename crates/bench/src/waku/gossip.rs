@@ -109,13 +109,14 @@ impl GossipEndpoint {
     async fn connect(&self) -> anyhow::Result<Swarm<PublisherBehaviour>> {
         let mut swarm = swarm(self.payload_max)?;
         if let Ok(shard) = self.topic.parse() {
-            tell(&swarm, shard)?;
+            serve_metadata(&swarm, shard)?;
         }
         swarm.dial(self.addr.clone())?;
         let mut others = BTreeSet::new();
-        let listens = tokio::time::timeout(PATIENCE, self.heard(&mut swarm, &mut others)).await;
+        let listens =
+            tokio::time::timeout(PATIENCE, self.until_subscribed(&mut swarm, &mut others)).await;
         match listens {
-            Ok(heard) => heard.map(|()| swarm),
+            Ok(subscribed) => subscribed.map(|()| swarm),
             Err(_) if others.is_empty() => {
                 bail!("the node said nothing within {} s", PATIENCE.as_secs())
             }
@@ -131,7 +132,7 @@ impl GossipEndpoint {
 
     /// Waits until the node announces that it subscribes to the topic. Adds its other topics to
     /// `others`.
-    async fn heard(
+    async fn until_subscribed(
         &self,
         swarm: &mut Swarm<PublisherBehaviour>,
         others: &mut BTreeSet<String>,
@@ -169,9 +170,9 @@ impl GossipPublisher {
             // capacity for.
             let (time_ns, mut message) = (now_ns()?, Vec::new());
             draft.message(time_ns).write(&mut message);
-            let (tell, told) = oneshot::channel();
-            self.orders.blocking_send((message, tell)).context("a peer has ended")?;
-            let reason = match told.blocking_recv().context("a peer has ended")? {
+            let (reply, replied) = oneshot::channel();
+            self.orders.blocking_send((message, reply)).context("a peer has ended")?;
+            let reason = match replied.blocking_recv().context("a peer has ended")? {
                 Ok(()) => return Ok(Ok(time_ns)),
                 Err(PublishFailure::Busy(_)) if Instant::now() < until => {
                     std::thread::sleep(PAUSE);
@@ -194,13 +195,13 @@ async fn drive(
     loop {
         tokio::select! {
             order = orders.recv() => {
-                let Some((message, tell)) = order else { return };
+                let Some((message, reply)) = order else { return };
                 let went = match &gone {
                     Some(why) => Err(PublishFailure::Gone(String::clone(why))),
                     None => publish(&mut swarm, &topic, message),
                 };
                 // The publisher waits for the result.
-                let _ = tell.send(went);
+                let _ = reply.send(went);
             }
             event = swarm.select_next_some() => {
                 if let SwarmEvent::ConnectionClosed { cause, .. } = event {
@@ -265,7 +266,7 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<PublisherBehaviour>> {
 }
 
 /// Answers the node's metadata requests: this peer serves the same shard.
-fn tell(swarm: &Swarm<PublisherBehaviour>, shard: Shard) -> anyhow::Result<()> {
+fn serve_metadata(swarm: &Swarm<PublisherBehaviour>, shard: Shard) -> anyhow::Result<()> {
     let mut control = swarm.behaviour().streams.new_control();
     let mut asking = control.accept(StreamProtocol::new(METADATA))?;
     let answer = metadata(shard);
@@ -313,12 +314,12 @@ fn address(url: &Url) -> anyhow::Result<Multiaddr> {
         Err(RestFailure { what, reason }) => bail!("/debug/v1/info: {what}: {reason}; {advice}"),
     };
     let info: NodeInfo = serde_json::from_slice(&body)
-        .with_context(|| format!("/debug/v1/info tells no listenAddresses; {advice}"))?;
+        .with_context(|| format!("/debug/v1/info has no listenAddresses; {advice}"))?;
     // If the node listens on all addresses, that of its REST API is one of them.
     let host = url.authority.to_socket_addrs()?.next();
     let host = host.with_context(|| format!("{} has no address", url.authority))?.ip();
     first_by_tcp(&info.listen_addresses, host)
-        .with_context(|| format!("the node tells no address for TCP; {advice}"))
+        .with_context(|| format!("the node names no address for TCP; {advice}"))
 }
 
 /// Returns the first address for plain TCP. `host` replaces an address that stands for all.
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_asks_is_told_the_shard() {
+    async fn a_node_that_asks_is_sent_the_shard() {
         let (mut node, mut peer) = (swarm(0).unwrap(), swarm(0).unwrap());
         node.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
         let addr = loop {
@@ -368,7 +369,7 @@ mod tests {
                 break address;
             }
         };
-        tell(&peer, Shard { cluster: 16, index: 200 }).unwrap();
+        serve_metadata(&peer, Shard { cluster: 16, index: 200 }).unwrap();
         peer.dial(addr).unwrap();
         while !node.is_connected(peer.local_peer_id()) {
             tokio::select! {

@@ -92,7 +92,7 @@ impl RequestTotals {
 pub(super) struct LoadResult {
     /// The publications. Without times if messages are watched.
     pub(super) published: RequestTotals,
-    pub(super) taken: Vec<AcceptedMessage>,
+    pub(super) accepted: Vec<AcceptedMessage>,
     /// The results of each [`ShapeQueries`].
     pub(super) answers: Vec<RequestTotals>,
     /// The watched messages, see [`watch`].
@@ -152,13 +152,13 @@ pub(super) fn drive(
     })?;
     let mut driven = LoadResult {
         published: RequestTotals::default(),
-        taken: Vec::new(),
+        accepted: Vec::new(),
         answers: questions.iter().map(|_| RequestTotals::default()).collect(),
         watched: watched.pop(),
     };
-    for (done, taken) in published {
+    for (done, accepted) in published {
         driven.published.add(done);
-        driven.taken.extend(taken);
+        driven.accepted.extend(accepted);
     }
     for done in asked.into_iter().flatten() {
         driven.answers.iter_mut().zip(done).for_each(|(sum, done)| sum.add(done));
@@ -209,7 +209,7 @@ fn publish(
     at: u64,
     bytes: usize,
 ) -> anyhow::Result<(RequestTotals, Vec<AcceptedMessage>)> {
-    let (mut done, mut taken) = (RequestTotals::default(), Vec::new());
+    let (mut done, mut accepted) = (RequestTotals::default(), Vec::new());
     for number in 0.. {
         let seed = at << 32 | number;
         let draft = draft(seed, bytes);
@@ -226,7 +226,7 @@ fn publish(
                     }
                     None => done.answered(due),
                 }
-                taken.push(AcceptedMessage { seed, time_ns });
+                accepted.push(AcceptedMessage { seed, time_ns });
             }
             Err(refused) => {
                 done.refused(&refused);
@@ -234,7 +234,7 @@ fn publish(
             }
         }
     }
-    Ok((done, taken))
+    Ok((done, accepted))
 }
 
 /// Runs one of several readers. Returns its results for each question. The reader requests the

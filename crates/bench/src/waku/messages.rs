@@ -94,7 +94,7 @@ pub(crate) fn write(args: &WakuGenArgs) -> anyhow::Result<ExitCode> {
         meter.finish();
         Ok(bytes)
     })?;
-    generate::tell(&args.out, args.messages, "messages", bytes, args.seed);
+    generate::print_summary(&args.out, args.messages, "messages", bytes, args.seed);
     Ok(ExitCode::SUCCESS)
 }
 

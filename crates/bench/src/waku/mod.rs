@@ -148,13 +148,13 @@ fn measure(
     let driven = drive(args, bytes, start, &mut publishers, watcher, readers, &questions)?;
     let spent = target.stop(&used)?;
 
-    let LoadResult { mut published, taken, answers, watched } = driven;
+    let LoadResult { mut published, accepted, answers, watched } = driven;
     let mut all = RequestTotals::default();
     if publishes {
         let name = name("publish");
         if let Some(watched) = watched {
             published.times.merge(&watched.times);
-            watched.refusals.tell(report, &format!("{name}, watched"));
+            watched.refusals.add_to(report, &format!("{name}, watched"));
             report.note(format!(
                 "{name}: times are from when a message was due until the node gave it back; {} of {} were \
                  watched, which took {} of all requests.",
@@ -196,8 +196,8 @@ fn measure(
         report.note(name(&format!("driver: {} ms of CPU a request.", figure(each_ms(driver)))));
     }
     if publishes {
-        let missing = missing(args, &mut client, &taken, bytes)?;
-        let (of, stored) = (taken.len(), taken.len() - missing.len());
+        let missing = missing(args, &mut client, &accepted, bytes)?;
+        let (of, stored) = (accepted.len(), accepted.len() - missing.len());
         let (of, stored) = (number(of as u64), number(stored as u64));
         report.note(name(&format!("publish: {stored} of {of} messages are stored.")));
         if let Some(first) = missing.first() {
@@ -217,7 +217,7 @@ fn row(
     start: Instant,
     first: Option<Duration>,
 ) {
-    done.refusals.tell(report, name);
+    done.refusals.add_to(report, name);
     if done.count == 0 {
         report.fault(format!("{name}: none was done"));
     }

@@ -37,19 +37,19 @@ pub(super) fn by_hash(hashes: &[String]) -> String {
 pub(super) fn missing(
     args: &WakuBenchArgs,
     client: &mut RestClient,
-    taken: &[AcceptedMessage],
+    accepted: &[AcceptedMessage],
     bytes: usize,
 ) -> anyhow::Result<Vec<String>> {
     let until = Instant::now() + Duration::from_secs_f64(args.settle);
     // All topics are of one application, so a node that chooses a shard puts them all into one.
     let chosen = match &args.pubsub_topic {
         Some(topic) => Some(topic.clone()),
-        None => pubsub_topic(client, taken, bytes, until)?,
+        None => pubsub_topic(client, accepted, bytes, until)?,
     };
     // If no message is stored, any pubsub topic will do for their hashes.
     let pubsub_topic = chosen.unwrap_or_default();
     let hash = |one: &AcceptedMessage| one.draft(bytes).hash(one.time_ns, &pubsub_topic);
-    let mut missing: Vec<String> = taken.iter().map(hash).collect();
+    let mut missing: Vec<String> = accepted.iter().map(hash).collect();
     loop {
         let mut found = HashSet::new();
         for hashes in missing.chunks(HASHES) {
@@ -67,12 +67,12 @@ pub(super) fn missing(
 /// Returns the pubsub topic that a node has chosen: that of the first message found in its store.
 fn pubsub_topic(
     client: &mut RestClient,
-    taken: &[AcceptedMessage],
+    accepted: &[AcceptedMessage],
     bytes: usize,
     until: Instant,
 ) -> anyhow::Result<Option<String>> {
     // One message may be lost, but hardly ten.
-    for one in taken.iter().take(10).cycle() {
+    for one in accepted.iter().take(10).cycle() {
         let topic = encoded(&one.draft(bytes).topic);
         let time = one.time_ns;
         let query =

@@ -246,7 +246,7 @@ fn what_is_watched_is_found_or_given_up() {
     assert_eq!(done.messages, 2);
     assert!(done.count >= 2 && done.times.at_ms(1.0).is_some());
     let mut report = BenchReport::new("store", &COLUMNS);
-    done.refusals.tell(&mut report, "publish, watched");
+    done.refusals.add_to(&mut report, "publish, watched");
     let lost = "publish, watched: refused 1 times with no such message: 0.1 s after the last one";
     assert_eq!(report.faults(), [lost]);
 }

@@ -2,7 +2,7 @@
 //!
 //! The record's wire is the event's JSON in the canonical spelling of `json.rs`. The first value of
 //! a single-letter tag becomes a label named by the letter. The label is a slice of the JSON if the
-//! value stands there verbatim.
+//! value occurs there verbatim.
 
 use super::event::Event;
 use super::json::{
@@ -21,14 +21,14 @@ pub struct EventEncoder {
     tags: Vec<u8>,
     content: Vec<u8>,
     /// Offset in `tags` of each label's value; `None` if the value is escaped there.
-    places: Vec<Option<usize>>,
+    offsets: Vec<Option<usize>>,
 }
 
 impl EventEncoder {
     /// Appends the event as a record to `out`, with `private` labels (names below
     /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS)) after its own.
     pub fn encode(&mut self, event: &Event<'_>, private: &[(u8, &[u8])], out: &mut Vec<u8>) {
-        let Self { tags, content, places } = self;
+        let Self { tags, content, offsets } = self;
         let content = if let Some(raw) = event.raw_content() {
             raw.as_bytes()
         } else {
@@ -43,8 +43,8 @@ impl EventEncoder {
             let in_text = |span: Span| Some(tags_at + span.text_at()? - from);
             parts.write(raw.as_bytes(), |_, tag| in_text(tag.value_span()), out);
         } else {
-            write_tags(event, tags, places);
-            let written = |label: usize| Some(tags_at + (*places.get(label)?)?);
+            write_tags(event, tags, offsets);
+            let written = |label: usize| Some(tags_at + (*offsets.get(label)?)?);
             parts.write(tags, |label, _| written(label), out);
         }
     }
@@ -59,13 +59,13 @@ struct RecordParts<'a> {
 }
 
 impl RecordParts<'_> {
-    /// Appends the record to `out`. `place` maps the number and the tag of a label to the offset of
-    /// its value in the wire, or to `None` if the value is escaped there.
+    /// Appends the record to `out`. `offset_of` maps the number and the tag of a label to the
+    /// offset of its value in the wire, or to `None` if the value is escaped there.
     #[inline]
     fn write(
         self,
         tags: &[u8],
-        place: impl Fn(usize, &Tag<'_>) -> Option<usize>,
+        offset_of: impl Fn(usize, &Tag<'_>) -> Option<usize>,
         out: &mut Vec<u8>,
     ) {
         let Self { event, front, content, private } = self;
@@ -80,7 +80,7 @@ impl RecordParts<'_> {
         let mut writer = RecordWriter::begin(out, &head, wire_len);
         let mut all_in_wire = true;
         for (n, (letter, tag)) in labels(event).enumerate() {
-            match place(n, &tag) {
+            match offset_of(n, &tag) {
                 Some(at) => writer.label(letter, at, tag.value_span().len()),
                 None => all_in_wire = false,
             }
@@ -90,7 +90,7 @@ impl RecordParts<'_> {
             // In the usual case no value is escaped, and the labels are not read again.
             let all = (!all_in_wire).then(|| labels(event).enumerate());
             let all = all.into_iter().flatten();
-            all.filter(|(n, (_, tag))| place(*n, tag).is_none()).map(|(_, label)| label)
+            all.filter(|(n, (_, tag))| offset_of(*n, tag).is_none()).map(|(_, label)| label)
         };
         let mut at = wire_len;
         for (letter, tag) in escaped() {
@@ -117,9 +117,9 @@ impl RecordParts<'_> {
 }
 
 /// Writes the tags, and the offset of each label's value.
-fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, places: &mut Vec<Option<usize>>) {
+fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, offsets: &mut Vec<Option<usize>>) {
     tags.clear();
-    places.clear();
+    offsets.clear();
     let mut open: &[u8] = b"[[\"";
     for tag in event.tags() {
         for (n, value) in tag.iter().enumerate() {
@@ -129,7 +129,7 @@ fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, places: &mut Vec<Option<usi
             put_escaped(tags, value);
             if n == 1 && label(&tag).is_some() {
                 let verbatim = tags.len() == at + value.len();
-                places.push(verbatim.then_some(at));
+                offsets.push(verbatim.then_some(at));
             }
         }
         open = b"\"],[\"";

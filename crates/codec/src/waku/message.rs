@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(kept, Message { proof: None, ephemeral: None, ..message });
     }
     #[test]
-    fn a_message_without_a_payload_is_told_from_one_with_it() {
+    fn a_message_without_a_payload_is_distinguished_from_one_with_it() {
         for (payload, has) in [(&b""[..], false), (b"\0", true), (&[7; 200], true)] {
             let message = Message { payload, content_topic: CONTENT, ..Message::default() };
             let mut bytes = Vec::new();

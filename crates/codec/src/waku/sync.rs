@@ -200,7 +200,7 @@ impl<'a> SyncRanges<'a> {
             2 => {
                 let items = SyncItems::take(from)?;
                 match take(from, 1)?[0] {
-                    told @ (0 | 1) => RangeContent::Items(items, told == 1),
+                    was_sent @ (0 | 1) => RangeContent::Items(items, was_sent == 1),
                     _ => return Err(SyncError::Kind),
                 }
             }
@@ -268,9 +268,9 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end` with its messages. `told` is whether the other side has sent
-    /// its own.
-    pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], told: bool) {
+    /// Writes the range up to `end` with its messages. `was_sent` says whether the other side has
+    /// sent its own.
+    pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], was_sent: bool) {
         // Each message takes at least 33 bytes.
         if items.len().saturating_mul(33) > self.bytes_max {
             return self.skip(end);
@@ -284,7 +284,7 @@ impl PayloadWriter {
                 out.extend_from_slice(hash);
                 before = *time;
             }
-            out.push(u8::from(told));
+            out.push(u8::from(was_sent));
         });
     }
 
@@ -410,7 +410,7 @@ mod tests {
         let bytes = hex(&format!("{head} 01 {}", "33".repeat(32)));
         assert_eq!(writer_of_print.finish(), (bytes.clone(), true));
         assert_eq!(said(&bytes), RangeContent::Fingerprint([0x33; 32]));
-        for (items, told, bytes) in [
+        for (items, was_sent, bytes) in [
             (
                 [a, (T + 2_000_000_005, [0x44; 32])],
                 false,
@@ -423,11 +423,11 @@ mod tests {
             ),
         ] {
             let mut writer = writer();
-            writer.items(END, &items, told);
+            writer.items(END, &items, was_sent);
             let bytes = hex(&bytes);
             assert_eq!(writer.finish(), (bytes.clone(), true));
-            let RangeContent::Items(read, as_told) = said(&bytes) else { panic!("are items") };
-            assert_eq!((read.iter().collect::<Vec<_>>(), as_told), (items.to_vec(), told));
+            let RangeContent::Items(read, as_sent) = said(&bytes) else { panic!("are items") };
+            assert_eq!((read.iter().collect::<Vec<_>>(), as_sent), (items.to_vec(), was_sent));
         }
         let mut nothing = writer();
         nothing.skip(END);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_told_as_the_filter_that_asks_it() {
+    fn a_query_is_written_as_the_filter_that_asks_it() {
         let key = "ab".repeat(32);
         for json in [
             "{}".to_owned(),

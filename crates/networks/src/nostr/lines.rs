@@ -23,10 +23,10 @@ impl LineFormat for EventLines {
         true
     }
 
-    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader> {
+    fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {
         Box::new(EventLineReader {
-            own_urls: OwnUrls::new(terms.own_urls.iter().cloned()),
-            terms: terms.clone(),
+            own_urls: OwnUrls::new(options.own_urls.iter().cloned()),
+            options: options.clone(),
             arena: EventArena::new(),
             encoder: EventEncoder::default(),
             verifier: SignatureVerifier::new(KEY_SLOTS),
@@ -35,7 +35,7 @@ impl LineFormat for EventLines {
 }
 
 struct EventLineReader {
-    terms: ReadOptions,
+    options: ReadOptions,
     own_urls: OwnUrls,
     arena: EventArena,
     encoder: EventEncoder,
@@ -49,7 +49,7 @@ impl LineReader for EventLineReader {
         is_kept: &dyn Fn(&Id) -> bool,
         record: &mut Vec<u8>,
     ) -> Result<(), LineFault> {
-        if line.len() > self.terms.record_bytes_max {
+        if line.len() > self.options.record_bytes_max {
             return Err(LineFault::TooLarge(String::new()));
         }
         let event = Event::parse(line, &mut self.arena)
@@ -57,13 +57,13 @@ impl LineReader for EventLineReader {
         if class(u32::from(event.kind())) == KindClass::Ephemeral {
             return Err(LineFault::Ephemeral);
         }
-        if event.expiration().is_some_and(|at| at <= self.terms.now_s) {
+        if event.expiration().is_some_and(|at| at <= self.options.now_s) {
             return Err(LineFault::Expired);
         }
         if is_kept(event.id()) {
             return Err(LineFault::Kept);
         }
-        if !self.terms.trusted {
+        if !self.options.trusted {
             match VerifiedEvent::check(event, &mut self.verifier) {
                 Ok(_) => {}
                 Err(CheckError::Id) => return Err(LineFault::Id),

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_too_many_kinds_are_told() {
+    fn addresses_of_too_many_kinds_are_reported() {
         let too_many = |kinds: u32, kind| {
             let addresses: Vec<String> = (0..kinds).map(|n| address(30_000 + n, "d")).collect();
             let addresses = addresses.iter().map(String::as_bytes);

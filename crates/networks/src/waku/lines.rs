@@ -15,8 +15,8 @@ impl LineFormat for MessageLines {
         put_kept(line, &MessageRecord::new(*record), true);
     }
 
-    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader> {
-        let bounds = MessageBounds { message_bytes_max: terms.record_bytes_max, window_ns: None };
+    fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {
+        let bounds = MessageBounds { message_bytes_max: options.record_bytes_max, window_ns: None };
         Box::new(MessageLineReader { bounds, encoder: MessageEncoder::default() })
     }
 }

@@ -35,8 +35,8 @@ impl LineFormat for Envelopes {
         line.push(b'}');
     }
 
-    fn reader(&self, terms: &ReadOptions) -> Box<dyn LineReader> {
-        let bounds = EnvelopeBounds { envelope_bytes_max: terms.record_bytes_max, pow_min: 0.0 };
+    fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {
+        let bounds = EnvelopeBounds { envelope_bytes_max: options.record_bytes_max, pow_min: 0.0 };
         Box::new(EnvelopeLineReader { bounds, data: Vec::new() })
     }
 }
@@ -105,9 +105,9 @@ mod tests {
     );
 
     fn read(line: &str, is_kept: bool) -> Result<Vec<u8>, LineFault> {
-        let terms = ReadOptions { record_bytes_max: 120, ..ReadOptions::default() };
+        let options = ReadOptions { record_bytes_max: 120, ..ReadOptions::default() };
         let mut record = b"before".to_vec();
-        Envelopes.reader(&terms).read(line.as_bytes(), &|_| is_kept, &mut record).map(|()| record)
+        Envelopes.reader(&options).read(line.as_bytes(), &|_| is_kept, &mut record).map(|()| record)
     }
 
     #[test]

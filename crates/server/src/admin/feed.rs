@@ -44,7 +44,7 @@ impl FeedWriter {
     /// process that follows sends OK to its client only when its own readers see the record.
     pub(super) fn say(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
         let mut to = self.to.lock();
-        to.tell_growth()?;
+        to.report_growth()?;
         protocol::write(&mut to.stream, what, shelf, body)
     }
 
@@ -54,7 +54,7 @@ impl FeedWriter {
 
     fn feed(&self, record: Option<&(&str, Box<[u8]>)>) -> io::Result<()> {
         let mut to = self.to.lock();
-        to.tell_growth()?;
+        to.report_growth()?;
         if let Some((shelf, record)) = record {
             protocol::write(&mut to.stream, EPHEMERAL, shelf, record)?;
         }
@@ -63,11 +63,11 @@ impl FeedWriter {
 }
 
 impl FeedStream {
-    fn tell_growth(&mut self) -> io::Result<()> {
-        for (MovableShelf { shelf, store }, told) in &mut self.followed {
+    fn report_growth(&mut self) -> io::Result<()> {
+        for (MovableShelf { shelf, store }, reported) in &mut self.followed {
             let end = store.end();
-            if end != *told {
-                *told = end;
+            if end != *reported {
+                *reported = end;
                 protocol::write(&mut self.stream, GROWN, shelf.name(), &mark_bytes(end))?;
             }
         }

@@ -93,7 +93,7 @@ impl TakeoverSource {
         match self.give(doors, &mut from, stream, stopping, patience) {
             TakeoverOutcome::Away(successors) => self.follow(&mut from, &successors),
             TakeoverOutcome::Kept(reason) => {
-                tracing::warn!(reason, "the takeover failed; this server goes on");
+                tracing::warn!(reason, "the takeover failed; this server continues");
                 self.role.send_replace(Role::Serving);
                 // The other end may be gone.
                 let _ = protocol::write(&mut to, FAILED, "", reason.as_bytes());
@@ -242,7 +242,7 @@ impl TakeoverSource {
         tracing::info!(
             "another process has taken over; this one serves its connections to their end"
         );
-        let reason = self.hear(from, successors).err().unwrap_or_else(|| "it is gone".into());
+        let reason = self.receive(from, successors).err().unwrap_or_else(|| "it is gone".into());
         for successor in successors {
             successor.shelf.siblings().remove(&(Arc::clone(successor) as Arc<dyn Sibling>));
             successor.end();
@@ -250,7 +250,7 @@ impl TakeoverSource {
         self.role.send_replace(Role::Lost(reason));
     }
 
-    fn hear(
+    fn receive(
         &self,
         from: &mut BufReader<UnixStream>,
         successors: &[Arc<Successor>],
@@ -261,11 +261,11 @@ impl TakeoverSource {
             let about = self.shelves.iter().zip(successors);
             let about = about.into_iter().find(|(moved, _)| moved.shelf.name() == frame.shelf());
             let Some((MovableShelf { shelf, store }, successor)) = about else {
-                return Err(format!("it speaks of {:?}, which is no shelf here", frame.shelf()));
+                return Err(format!("it names {:?}, which is not a shelf here", frame.shelf()));
             };
             match frame.what {
                 GROWN => {
-                    let to = protocol::mark(frame.body()).ok_or("it tells a mark that is none")?;
+                    let to = protocol::mark(frame.body()).ok_or("it sends an invalid mark")?;
                     store.follow(to, &mut |seq, record| {
                         shelf.subscribers().publish(Some(seq), record);
                     })?;

@@ -112,7 +112,7 @@ fn store(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
         &all,
         &[
             ("hark_store_records", "Records kept.", |stats| stats.records as f64),
-            ("hark_store_dead_records", "Deleted records that still take room.", |stats| {
+            ("hark_store_dead_records", "Deleted records that still take space.", |stats| {
                 stats.dead as f64
             }),
             ("hark_store_bytes", "Bytes on disk.", |stats| stats.bytes as f64),
@@ -183,7 +183,7 @@ fn database(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
             }),
             (
                 "hark_database_news_behind",
-                "Records of other servers that subscribers have not been told.",
+                "Records of other servers that are not yet sent to subscribers.",
                 |database| database.news_behind as f64,
             ),
         ],

@@ -40,7 +40,7 @@ impl Takeover {
         protocol::write(&mut stream, TAKEOVER, "", &wish)?;
         let (mut frame, mut states) = (ControlFrame::default(), Vec::new());
         loop {
-            hear(&mut stream, &mut frame)?;
+            receive(&mut stream, &mut frame)?;
             match frame.what {
                 PROGRESS => progress(&frame.text()),
                 STATE => states.push((frame.shelf().to_owned(), frame.body().to_vec())),
@@ -50,7 +50,7 @@ impl Takeover {
             }
         }
         let turn = frame.body().try_into().map(u64::from_le_bytes);
-        let turn = turn.map_err(|_| broken("a turn that is none"))?;
+        let turn = turn.map_err(|_| broken("an invalid turn"))?;
         let mut handed = fds::receive(&stream)?.into_iter();
         let lock = handed.next();
         let listeners = handed.map(TcpListener::from).collect();
@@ -98,7 +98,7 @@ impl Takeover {
         let _ =
             protocol::write(&mut self.stream, READY, "", std::process::id().to_string().as_bytes());
         let mut taker = NewProcess::Ready;
-        let (mut event, mut failed) = self.hear_go();
+        let (mut event, mut failed) = self.receive_go();
         let late = Instant::now() + patience;
         loop {
             let (next, what) = taker.next(event);
@@ -150,9 +150,9 @@ impl Takeover {
     }
 
     /// Waits for the answer to READY. Returns it, and the error to report if the takeover fails.
-    fn hear_go(&mut self) -> (ExchangeEvent, ControlError) {
+    fn receive_go(&mut self) -> (ExchangeEvent, ControlError) {
         let mut frame = ControlFrame::default();
-        match hear(&mut self.stream, &mut frame).map(|()| frame.what) {
+        match receive(&mut self.stream, &mut frame).map(|()| frame.what) {
             Ok(GO) => (ExchangeEvent::Go, refused("the server that runs has taken it back")),
             Ok(FAILED) => (ExchangeEvent::Failed, refused(&frame.text())),
             Ok(_) => (ExchangeEvent::Failed, broken("an answer to something else")),
@@ -166,7 +166,7 @@ fn refused(why: &str) -> ControlError {
 }
 
 /// Reads the next frame and no byte after it, as sockets may come with the next byte.
-fn hear(stream: &mut UnixStream, frame: &mut ControlFrame) -> Result<(), ControlError> {
+fn receive(stream: &mut UnixStream, frame: &mut ControlFrame) -> Result<(), ControlError> {
     if frame.read(stream, PEER_FRAME_BYTES_MAX)? {
         return Ok(());
     }

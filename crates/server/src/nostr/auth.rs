@@ -32,7 +32,7 @@ pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
     /// The host that the client's request named. `None` if a URL is configured.
     host: Option<Box<str>>,
-    terms: Arc<AuthState>,
+    state: Arc<AuthState>,
     /// What the proven keys (the gate's readers) may see.
     gate: Mutex<Arc<Gate>>,
 }
@@ -66,7 +66,7 @@ impl AuthState {
         ClientIdentity {
             challenge: hex::encode_32(&challenge),
             host: host.filter(|_| !self.knows_url).map(|host| authority(host).into()),
-            terms: Arc::clone(self),
+            state: Arc::clone(self),
             gate: Mutex::new(Arc::clone(&self.strangers)),
         }
     }
@@ -110,12 +110,12 @@ impl ClientIdentity {
 
     /// The host or URL that an answer of the client must name.
     fn us(&self) -> &str {
-        self.host.as_deref().unwrap_or_else(|| self.terms.own.first())
+        self.host.as_deref().unwrap_or_else(|| self.state.own.first())
     }
 
     fn is_us(&self, url: &str) -> bool {
         let named = |host: &str| authority(&plain(url)) == host;
-        self.terms.own.have(url) || self.host.as_deref().is_some_and(named)
+        self.state.own.have(url) || self.host.as_deref().is_some_and(named)
     }
 
     /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
@@ -156,8 +156,8 @@ mod tests {
             assert!(open.is_us(url), "{url}");
         }
         assert!(!open.is_us("wss://there.example") && !open.is_us(""));
-        let told = terms(Some("wss://here.example")).caller(Some("there.example"));
-        assert!(told.is_us("wss://here.example/") && !told.is_us("wss://there.example"));
+        let caller = terms(Some("wss://here.example")).caller(Some("there.example"));
+        assert!(caller.is_us("wss://here.example/") && !caller.is_us("wss://there.example"));
         assert!(!terms(None).caller(None).is_us(""));
     }
 

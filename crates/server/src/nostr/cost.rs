@@ -12,7 +12,7 @@ use crate::rate::RatedConnection;
 use crate::slow::SearchCost;
 
 /// Rows that a sent record counts as: it is copied, framed and sent.
-const TOLD_ROWS: u64 = 10;
+const SENT_ROWS: u64 = 10;
 /// Rows that each value of a query counts as: it is looked up in every part of the archive.
 const VALUE_ROWS: u64 = 4;
 /// Approximate time per row (ns). It converts the time of a count to rows, as the store does not
@@ -22,7 +22,7 @@ const ROW_NS: u64 = 100;
 /// The cost of one REQ or COUNT so far.
 pub(super) struct QuestionCost {
     metrics: Arc<RelayMetrics>,
-    visitor: RatedConnection,
+    rated: RatedConnection,
     asked_at: Instant,
     waited: Option<Duration>,
     /// Time spent on its searches, and on the slowest of them.
@@ -42,10 +42,10 @@ pub(super) struct TimedSearch {
 }
 
 impl QuestionCost {
-    pub(super) fn new(metrics: &Arc<RelayMetrics>, visitor: RatedConnection) -> Self {
+    pub(super) fn new(metrics: &Arc<RelayMetrics>, rated: RatedConnection) -> Self {
         Self {
             metrics: Arc::clone(metrics),
-            visitor,
+            rated,
             asked_at: Instant::now(),
             waited: None,
             spent: Duration::ZERO,
@@ -74,7 +74,7 @@ impl QuestionCost {
         let started = Instant::now();
         let search = store.search(query)?;
         let rows = query.values() as u64 * VALUE_ROWS;
-        self.visitor.visited(rows);
+        self.rated.visited(rows);
         *work = work.saturating_sub(rows);
         let (spent, metrics) = (started.elapsed(), Arc::clone(&self.metrics));
         Ok(TimedSearch { search, counted: 0, spent, metrics })
@@ -96,13 +96,13 @@ impl QuestionCost {
         self.note(spent, search.spent, SearchDriver::from(search.search.driver()));
         self.visited += visited;
         self.metrics.rows_visited.add(visited);
-        self.visitor.visited(visited);
+        self.rated.visited(visited);
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
     /// Counts `records` that were sent.
-    pub(super) fn told(&self, records: u64) {
-        self.visitor.visited(records * TOLD_ROWS);
+    pub(super) fn sent(&self, records: u64) {
+        self.rated.visited(records * SENT_ROWS);
     }
 
     /// Runs a count of the store, and charges its time.
@@ -111,7 +111,7 @@ impl QuestionCost {
         let counted = count();
         let spent = started.elapsed();
         self.metrics.search.of(SearchDriver::Count).note(spent);
-        self.visitor.visited(spent.as_nanos() as u64 / ROW_NS);
+        self.rated.visited(spent.as_nanos() as u64 / ROW_NS);
         self.note(spent, spent, SearchDriver::Count);
         counted
     }

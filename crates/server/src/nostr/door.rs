@@ -35,7 +35,7 @@ pub(crate) struct MessageHandler {
     relay: Arc<Relay>,
     outbox: Arc<Outbox>,
     caller: Arc<ClientIdentity>,
-    visitor: RatedConnection,
+    rated: RatedConnection,
     /// The address that the memory of this session's questions is charged to.
     address: Option<ClientAddress>,
     subs: HashMap<Box<str>, Arc<SessionSubscription>>,
@@ -47,8 +47,8 @@ impl Drop for MessageHandler {
     }
 }
 
-/// Tells whether a message is for the intake, as an EVENT or an AUTH: neither may be parsed on the
-/// runtime's threads.
+/// Returns whether a message is for the intake, as an EVENT or an AUTH: neither may be parsed on
+/// the runtime's threads.
 pub(crate) fn brings(text: &[u8]) -> Option<RequestKind> {
     let rest = text.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
     if rest.starts_with(b"\"EVENT\"") {
@@ -63,11 +63,11 @@ impl MessageHandler {
         relay: Arc<Relay>,
         outbox: Arc<Outbox>,
         caller: Arc<ClientIdentity>,
-        visitor: RatedConnection,
+        rated: RatedConnection,
         address: Option<ClientAddress>,
     ) -> Self {
         outbox.say(|out| reply::write_auth(out, caller.challenge()));
-        Self { relay, outbox, caller, visitor, address, subs: HashMap::new() }
+        Self { relay, outbox, caller, rated, address, subs: HashMap::new() }
     }
 
     /// Ends every subscription.
@@ -79,7 +79,7 @@ impl MessageHandler {
 
     /// Handles a message that is not for the intake. A message above the rate limit is refused;
     /// then the result is how long the client should wait.
-    pub(crate) fn hear(&mut self, text: &[u8]) -> Option<Duration> {
+    pub(crate) fn handle(&mut self, text: &[u8]) -> Option<Duration> {
         let filters_max = self.relay.settings().limits.filters_max;
         INBOX.with_borrow_mut(|inbox| {
             if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
@@ -90,7 +90,7 @@ impl MessageHandler {
             let message = ClientMessage::parse(text, inbox);
             // A CLOSE saves work, so it has no rate limit.
             let free = matches!(message, Ok(ClientMessage::Close { .. }));
-            let too_fast = if free { None } else { self.visitor.speaks().err() };
+            let too_fast = if free { None } else { self.rated.speaks().err() };
             match (message, too_fast) {
                 (Ok(message), too_fast) => self.answer(&message, text.len(), too_fast),
                 (Err(error), None) => {
@@ -106,8 +106,8 @@ impl MessageHandler {
     }
 
     /// Refuses a binary message. Returns how long the client should wait, if it was too fast.
-    pub(crate) fn hear_binary(&self) -> Option<Duration> {
-        let too_fast = self.visitor.speaks().err();
+    pub(crate) fn handle_binary(&self) -> Option<Duration> {
+        let too_fast = self.rated.speaks().err();
         let (wait, reason) = too_fast.map(|it| (it.wait, it.reason)).unzip();
         self.notice(reason.as_deref().unwrap_or("invalid: messages are text, not binary"));
         wait
@@ -121,7 +121,7 @@ impl MessageHandler {
     ) -> Option<Duration> {
         let asks = matches!(message, ClientMessage::Req { .. } | ClientMessage::Count { .. });
         if too_fast.is_none() && asks {
-            too_fast = self.visitor.asks(&self.caller.gate().readers).err();
+            too_fast = self.rated.asks(&self.caller.gate().readers).err();
         }
         let (wait, too_fast) = too_fast.map(|it| (it.wait, it.reason)).unzip();
         match message {
@@ -194,7 +194,7 @@ impl MessageHandler {
         self.subs.insert(id.into(), Arc::clone(&sub));
         let permit = self.outbox.permit(RequestKind::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, limits));
-        let cost = QuestionCost::new(&self.relay.metrics, self.visitor.clone());
+        let cost = QuestionCost::new(&self.relay.metrics, self.rated.clone());
         let answer = StoredAnswer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, permit);
         self.relay.readers.push(Box::new(answer));
         Ok(())
@@ -205,7 +205,7 @@ impl MessageHandler {
         let memory = self.memory(bytes, filters.len())?;
         let permit = self.outbox.permit(RequestKind::Search);
         let (relay, outbox) = (Arc::clone(&self.relay), Arc::clone(&self.outbox));
-        let cost = QuestionCost::new(&relay.metrics, self.visitor.clone());
+        let cost = QuestionCost::new(&relay.metrics, self.rated.clone());
         let held = (permit, memory);
         let counting =
             CountJob::new(relay, outbox, id, queries, HyperLogLog::of(filters), cost, held);
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_told_apart_by_their_first_bytes() {
+    fn events_are_recognised_by_their_first_bytes() {
         for text in [r#"["EVENT",{}]"#, " [ \"EVENT\" , {}]", "\n[\"EVENT\""] {
             assert!(matches!(brings(text.as_bytes()), Some(RequestKind::Event)), "{text}");
         }

@@ -314,7 +314,7 @@ impl<'a> VerifyWorker<'a> {
                     if let Ok(record) = Record::new(&record) {
                         self.parts.shelf.pass_on(&record);
                     }
-                    from.taken(&id, kind);
+                    from.accepted(&id, kind);
                 }
                 EventPurpose::Prove => {
                     let keys_max = self.parts.settings.load().limits.auth_keys_max;
@@ -333,7 +333,7 @@ impl<'a> VerifyWorker<'a> {
             Ok(outcome) => {
                 let (accepted, reason) = admit::answer(outcome);
                 if accepted && reason.is_empty() {
-                    from.taken(&id, kind);
+                    from.accepted(&id, kind);
                 } else {
                     from.ok(&id, accepted, reason);
                 }
@@ -428,7 +428,7 @@ impl ReplyHandle {
     }
 
     /// Counts an event that was stored or passed on, and answers it with OK.
-    fn taken(&self, id: &Id, kind: u16) {
+    fn accepted(&self, id: &Id, kind: u16) {
         self.outbox().metrics().events.add(kind);
         self.ok(id, true, "");
     }

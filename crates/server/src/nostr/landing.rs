@@ -94,12 +94,12 @@ impl LandingPage {
             ("Public key", &info.pubkey),
             ("Terms", &info.terms_of_service),
         ];
-        let told = rows.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        let told = lines(told.map(|(name, value)| format!("<li>{name}: {}</li>\n", link(value))));
-        if told.is_empty() {
-            return told;
+        let shown = rows.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let shown = lines(shown.map(|(name, value)| format!("<li>{name}: {}</li>\n", link(value))));
+        if shown.is_empty() {
+            return shown;
         }
-        format!("<section>\n<h2>Who runs it</h2>\n<ul>\n{told}</ul>\n</section>\n")
+        format!("<section>\n<h2>Who runs it</h2>\n<ul>\n{shown}</ul>\n</section>\n")
     }
 }
 

@@ -67,7 +67,7 @@ impl Door for RelayDoor {
         };
         let plain = |what, value| (what, value, String::new());
         let rows = vec![
-            answered("events taken", &[Verb::Event]),
+            answered("events accepted", &[Verb::Event]),
             answered("questions answered", &[Verb::Req, Verb::Count]),
             plain("connections", number(relay.metrics.connections_open.get())),
             plain("subscriptions", number(relay.live.len() as u64)),
@@ -121,8 +121,8 @@ async fn serve_all(
     .await;
 }
 
-/// Serves the HTTP requests of one connection. After an upgrade, the session holds `place`.
-async fn serve(stream: TcpStream, web: WebState, place: ConnectionContext) {
+/// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
+async fn serve(stream: TcpStream, web: WebState, context: ConnectionContext) {
     // Answers are written whole, so Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     let mut stop = web.stop.clone();
@@ -133,7 +133,7 @@ async fn serve(stream: TcpStream, web: WebState, place: ConnectionContext) {
     let head_timeout = Duration::from_millis(head_timeout);
     let stream = TimedStream::new(stream, Duration::from_secs(take_max));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let answer = web::answer(web.clone(), place.clone(), request.map(Body::new));
+        let answer = web::answer(web.clone(), context.clone(), request.map(Body::new));
         async { Ok::<_, Infallible>(answer.await) }
     });
     let connection = http1::Builder::new()

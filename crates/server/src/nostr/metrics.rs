@@ -162,9 +162,9 @@ pub struct RelayMetrics {
     /// Rows visited by these searches.
     pub rows_visited: Counter,
     /// Stored records sent.
-    pub records_told: Counter,
+    pub records_sent: Counter,
     /// Live records sent, counted once for each subscriber.
-    pub live_told: Counter,
+    pub live_sent: Counter,
 }
 
 impl RelayMetrics {

@@ -272,7 +272,7 @@ impl Outbox {
     /// Parks a search while the outbox has no capacity. Returns it if it can run now.
     pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
-        if queue.gone || !job.tells() {
+        if queue.gone || !job.sends_records() {
             return Some(job);
         }
         if queue.weight.size > self.pause_bytes || self.account.is_crowded(queue.waiting()) {

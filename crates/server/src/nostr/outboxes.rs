@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_hear_of_counts_once() {
+    fn what_many_receive_counts_once() {
         let house = BoundedOutboxes::new(Limits::default());
         let outboxes: Vec<Arc<Outbox>> = (0..100).map(|_| house.connect(None)).collect();
         let subscribe = |outbox: &Arc<Outbox>| {

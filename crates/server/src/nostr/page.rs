@@ -49,7 +49,7 @@ struct LiveSink {
 impl live::SubscriptionSink for LiveSink {
     fn deliver(&self, news: NewRecord) {
         if self.outbox.lay(&self.over, OutboxItem::Live(Arc::clone(&self.open), news)) {
-            self.metrics.live_told.add(1);
+            self.metrics.live_sent.add(1);
         }
     }
 
@@ -143,7 +143,7 @@ impl ReaderJob for SubscriptionRemoval {
         Arc::clone(&self.outbox)
     }
 
-    fn tells(&self) -> bool {
+    fn sends_records(&self) -> bool {
         false
     }
 }
@@ -314,8 +314,8 @@ impl StoredAnswer {
     }
 
     fn put(&self, page: EventPage<'_>) {
-        self.relay.metrics.records_told.add(page.records);
-        self.cost.told(page.records);
+        self.relay.metrics.records_sent.add(page.records);
+        self.cost.sent(page.records);
         if let Some(part) = page.part() {
             self.sub.outbox.put_for(&self.sub.over, part);
         }

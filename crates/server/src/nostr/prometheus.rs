@@ -90,8 +90,8 @@ fn questions(page: &mut MetricsPage, relay: &Relay) {
     );
     for (name, help, count) in [
         ("hark_query_rows_total", "Rows visited by searches.", &metrics.rows_visited),
-        ("hark_query_records_total", "Stored events sent.", &metrics.records_told),
-        ("hark_live_records_total", "Live events sent, once a subscription.", &metrics.live_told),
+        ("hark_query_records_total", "Stored events sent.", &metrics.records_sent),
+        ("hark_live_records_total", "Live events sent, once a subscription.", &metrics.live_sent),
     ] {
         page.counter(name, help, count);
     }

@@ -28,7 +28,7 @@ pub(crate) trait ReaderJob: Send {
     fn outbox(&self) -> Arc<Outbox>;
 
     /// Whether the job sends anything, and so must wait while its client does not read.
-    fn tells(&self) -> bool {
+    fn sends_records(&self) -> bool {
         true
     }
 }

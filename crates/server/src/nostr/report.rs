@@ -48,8 +48,8 @@ mod tests {
         assert_eq!(grown(&metrics.turned_away, &mut last), None);
         metrics.turned_away.of(ConnectionRefusal::Full).add(300);
         metrics.turned_away.of(ConnectionRefusal::Address).add(2);
-        let told = grown(&metrics.turned_away, &mut last);
-        assert_eq!(told.as_deref(), Some("300 full, 2 address"));
+        let line = grown(&metrics.turned_away, &mut last);
+        assert_eq!(line.as_deref(), Some("300 full, 2 address"));
         assert_eq!(grown(&metrics.turned_away, &mut last), None);
     }
 }

@@ -53,7 +53,7 @@ struct RelaySession {
     relay: Arc<Relay>,
     outbox: Arc<Outbox>,
     caller: Arc<ClientIdentity>,
-    visitor: RatedConnection,
+    rated: RatedConnection,
     door: MessageHandler,
     outgoing: OutgoingItems,
     /// Unsent bytes of the socket, as last reported to the outbox.
@@ -64,7 +64,7 @@ struct RelaySession {
     waiting: Option<(PendingEventPermit, ReceivedEvent)>,
     /// Reading pauses until this timer ends, as the client exceeded its rate limit.
     rest: Option<Pin<Box<Sleep>>>,
-    heard_at: Instant,
+    received_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
     /// The server shuts down: what is under way is finished, nothing new is accepted.
@@ -103,7 +103,7 @@ enum SessionEnd {
 pub(crate) fn run(
     socket: Socket,
     caller: ClientIdentity,
-    visitor: RatedConnection,
+    rated: RatedConnection,
     account: Arc<OutboxAccount>,
     relay: Arc<Relay>,
     stop: StopSignal,
@@ -122,19 +122,19 @@ pub(crate) fn run(
             Arc::clone(&relay),
             Arc::clone(&outbox),
             Arc::clone(&caller),
-            visitor.clone(),
+            rated.clone(),
             address,
         ),
         relay,
         outbox,
         caller,
-        visitor,
+        rated,
         outgoing: OutgoingItems::default(),
         unsent: 0,
         inbound,
         waiting: None,
         rest: None,
-        heard_at: now,
+        received_at: now,
         pinged: false,
         alarm: Box::pin(sleep_until(first_alarm)),
         leaving: false,
@@ -180,15 +180,15 @@ impl RelaySession {
             socket.finish().await
         };
         // A client that does not even take a close frame is dropped.
-        let told: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
+        let closed: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
         // Most clients that are closed for a fault are still sending.
         let is_fault = matches!(
             end,
             SessionEnd::Broken | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
         );
         if is_fault
-            && let Ok(Ok(())) = told
-            && let Some(_place) = relay.connections.linger()
+            && let Ok(Ok(())) = closed
+            && let Some(_permit) = relay.connections.linger()
         {
             let _ = tokio::time::timeout(LINGER_MAX, socket.drain(LINGER_BYTES_MAX)).await;
         }
@@ -257,7 +257,7 @@ impl RelaySession {
                 Poll::Ready(ClientInput::Broken) => return Poll::Ready(SessionEnd::Broken),
                 Poll::Ready(received) => {
                     bytes += if let ClientInput::Text(text) = &received { text.len() } else { 0 };
-                    self.hear(received);
+                    self.receive(received);
                 }
             }
             if bytes >= TURN_BYTES {
@@ -291,8 +291,8 @@ impl RelaySession {
             || self.outbox.under_way(RequestKind::Search) >= limits.searches_per_connection_max
     }
 
-    fn hear(&mut self, received: ClientInput) {
-        self.heard_at = Instant::now();
+    fn receive(&mut self, received: ClientInput) {
+        self.received_at = Instant::now();
         self.pinged = false;
         if self.leaving {
             return;
@@ -303,11 +303,11 @@ impl RelaySession {
                 self.relay.metrics.bytes_in.add(text.len() as u64);
                 match door::brings(&text) {
                     Some(what) => self.bring(what, text),
-                    None => self.door.hear(&text),
+                    None => self.door.handle(&text),
                 }
             }
-            ClientInput::Binary => self.door.hear_binary(),
-            ClientInput::Heard | ClientInput::End | ClientInput::Broken => None,
+            ClientInput::Binary => self.door.handle_binary(),
+            ClientInput::Alive | ClientInput::End | ClientInput::Broken => None,
         };
         self.rest = wait.map(|wait| Box::pin(sleep(wait.min(REST_MAX))));
     }
@@ -315,7 +315,7 @@ impl RelaySession {
     /// Hands an EVENT or AUTH to the intake, even one above the rate limit: its OK needs the
     /// event's id, and only the intake parses events.
     fn bring(&mut self, what: RequestKind, text: Box<[u8]>) -> Option<Duration> {
-        let (wait, refusal) = self.visitor.publishes().err().map(|it| (it.wait, it.reason)).unzip();
+        let (wait, refusal) = self.rated.publishes().err().map(|it| (it.wait, it.reason)).unzip();
         let bytes = text.len();
         let brought = ReceivedEvent { what, text, refusal };
         if let Some(permit) = self.relay.intake.try_enter(bytes) {
@@ -336,7 +336,7 @@ impl RelaySession {
             if stalled.is_some_and(|since| since.elapsed() >= idle_max) {
                 return Poll::Ready(SessionEnd::Close(CloseReason::Slow));
             }
-            let silent = self.heard_at.elapsed();
+            let silent = self.received_at.elapsed();
             if silent >= idle_max {
                 return Poll::Ready(SessionEnd::Close(CloseReason::Idle));
             }
@@ -349,7 +349,7 @@ impl RelaySession {
                 }
                 idle
             };
-            let next = self.heard_at + Duration::from_secs(next);
+            let next = self.received_at + Duration::from_secs(next);
             self.alarm.as_mut().reset(stalled.map_or(next, |since| next.min(since + idle_max)));
         }
         Poll::Pending

@@ -99,23 +99,27 @@ impl WebState {
     }
 }
 
-/// Answers a request on the connection that holds `place`, with status 503 above the bounds of the
-/// outboxes. Metrics are exempt: few ask for them, and mostly under high load.
-pub(crate) async fn answer(web: WebState, place: ConnectionContext, request: Request) -> Response {
-    let account = Arc::clone(place.account());
+/// Answers a request on the connection that holds `context`, with status 503 above the bounds of
+/// the outboxes. Metrics are exempt: few ask for them, and mostly under high load.
+pub(crate) async fn answer(
+    web: WebState,
+    context: ConnectionContext,
+    request: Request,
+) -> Response {
+    let account = Arc::clone(context.account());
     let is_metrics = request.uri().path() == "/metrics";
-    let answer = respond(web, place, request).await;
+    let answer = respond(web, context, request).await;
     if is_metrics { answer } else { held(answer, |bytes| account.hold(bytes)) }
 }
 
-async fn respond(web: WebState, place: ConnectionContext, request: Request) -> Response {
+async fn respond(web: WebState, context: ConnectionContext, request: Request) -> Response {
     let headers = request.headers();
     // A proxy may pass the relay's own path on, or cut it off.
     let path = request.uri().path();
     let path = if path.trim_end_matches('/') == &*web.path { "/" } else { path };
     if says(headers, UPGRADE.as_str(), "websocket") {
         // One endpoint, as paths make no difference to what is served (NIP-01).
-        return if path == "/" { upgrade(web, place, request) } else { nothing() };
+        return if path == "/" { upgrade(web, context, request) } else { nothing() };
     }
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
@@ -129,7 +133,7 @@ async fn respond(web: WebState, place: ConnectionContext, request: Request) -> R
         "/page.js" => return plain("text/javascript", landing::SCRIPT),
         "/healthz" => return web.operators.health(),
         "/metrics" if !web.operators.are_apart() => {
-            return web.operators.metrics(place.peer, headers).await;
+            return web.operators.metrics(context.peer, headers).await;
         }
         _ => return nothing(),
     }
@@ -238,9 +242,9 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-fn upgrade(web: WebState, place: ConnectionContext, request: Request) -> Response {
+fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
-    let (address, permit) = match client(&web.relay, place.peer, &parts.headers) {
+    let (address, permit) = match client(&web.relay, context.peer, &parts.headers) {
         Ok(client) => client,
         Err(why) => {
             web.relay.metrics.turned_away.of(why).add(1);
@@ -254,18 +258,18 @@ fn upgrade(web: WebState, place: ConnectionContext, request: Request) -> Respons
     };
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
     let caller = web.relay.auth.caller(host);
-    let visitor = RatedConnection::new(&web.relay.rates, web.relay.connections.number(), address);
+    let rated = RatedConnection::new(&web.relay.rates, web.relay.connections.number(), address);
     let account = match address {
-        Some(client) if web.relay.connections.is_proxy(place.peer) => {
+        Some(client) if web.relay.connections.is_proxy(context.peer) => {
             account(&web.relay, Some(client))
         }
-        _ => Arc::clone(place.account()),
+        _ => Arc::clone(context.account()),
     };
     tokio::spawn(async move {
         if let Some(socket) = handshake.finish().await {
-            session::run(socket, caller, visitor, account, web.relay, web.stop).await;
+            session::run(socket, caller, rated, account, web.relay, web.stop).await;
         }
-        drop((permit, place));
+        drop((permit, context));
     });
     answer
 }

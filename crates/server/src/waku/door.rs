@@ -189,7 +189,7 @@ impl Door for WakuDoor {
         let answered = |status| status == AnswerStatus::Success;
         let row = |what, done, not| (what, number(done), format!("{} refused", number(not)));
         let rows = vec![
-            row("messages taken", messages.sum(|fate| !refused(fate)), messages.sum(refused)),
+            row("messages accepted", messages.sum(|fate| !refused(fate)), messages.sum(refused)),
             row("questions answered", questions.sum(answered), questions.sum(|it| !answered(it))),
             ("peers", number(metrics.peers.get()), String::new()),
         ];

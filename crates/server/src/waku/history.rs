@@ -31,7 +31,7 @@ pub enum HistoryError {
     #[error("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes")]
     RequestId,
     /// The memory for answers that are being sent is used up.
-    #[error("too much is being told; try again")]
+    #[error("too many answers are being sent; try again")]
     Busy,
     /// The request is too long.
     #[error("BAD_REQUEST: {0}")]
@@ -288,7 +288,7 @@ impl HistoryQuery {
             let mut last = query.after;
             let more = self.search(store, &query, &mut |record| {
                 last = Some(Position::of(record));
-                if is_told(record) {
+                if may_be_sent(record) {
                     records.push(record.bytes().into());
                 }
             })?;
@@ -325,7 +325,7 @@ impl HistoryQuery {
                 last = Some(here);
                 let is_before =
                     before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
-                if is_before && is_told(record) {
+                if is_before && may_be_sent(record) {
                     same.push_back(Box::from(record.bytes()));
                     // The lowest hashes do not fit the page.
                     if records.len() + same.len() > limit {
@@ -351,7 +351,7 @@ impl HistoryQuery {
 
 /// Whether a message may be sent in an answer. A message without a payload may not: other nodes
 /// cannot parse an answer that contains one.
-fn is_told(record: &Record<'_>) -> bool {
+fn may_be_sent(record: &Record<'_>) -> bool {
     MessageRecord::new(*record).has_payload()
 }
 

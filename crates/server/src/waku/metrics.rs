@@ -194,7 +194,7 @@ pub struct NodeMetrics {
     /// Time to answer the last question, in nanoseconds.
     last_query_ns: AtomicU64,
     /// Messages sent in answers.
-    pub told: Counter,
+    pub sent: Counter,
     /// Peers that are connected.
     pub peers: Counter,
     /// See [`CatchUpMethod`].
@@ -217,7 +217,7 @@ impl NodeMetrics {
             queries: ByLabel::default(),
             query: Histogram::default(),
             last_query_ns: AtomicU64::default(),
-            told: Counter::default(),
+            sent: Counter::default(),
             peers: Counter::default(),
             caught_up: ByLabel::default(),
             sync: SyncMetrics {

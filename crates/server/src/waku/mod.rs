@@ -294,8 +294,8 @@ impl WakuNode {
             self.metrics.payload_bytes.note(message.payload.len() as u64);
         }
         let began = Instant::now();
-        let taken = self.store(message, pubsub_topic).await;
-        let fate = match &taken {
+        let accepted = self.store(message, pubsub_topic).await;
+        let fate = match &accepted {
             Ok(AcceptResult::Stored) => {
                 self.metrics.insert.note(began.elapsed());
                 if let Ok(shard) = pubsub_topic.parse::<Shard>() {
@@ -308,7 +308,7 @@ impl WakuNode {
             Err(_) => MessageFate::Insert,
         };
         self.count(origin, fate);
-        taken
+        accepted
     }
 
     fn count(&self, origin: MessageOrigin, fate: MessageFate) {
@@ -335,18 +335,18 @@ impl WakuNode {
         let share = record.len().clamp(INTAKE_BYTES_MIN, INTAKE_BYTES_MAX) as u32;
         let room = Arc::clone(&self.room).acquire_many_owned(share).await;
         let room = room.map_err(|_| MessageRejection::Down)?;
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         let done: writer::WriteCallback = Box::new(move |outcome| {
             drop(room);
             // The receiver may be dropped.
-            let _ = tell.send(outcome);
+            let _ = reply.send(outcome);
         });
         let put = Write::Put(record.into());
         let proof = self.poll.expect(hash, message.proof.unwrap_or_default());
         self.shelf.writer().try_submit(put, done).map_err(|_| MessageRejection::Down)?;
-        let told = told.await;
+        let outcome = replied.await;
         drop(proof);
-        match told {
+        match outcome {
             Ok(Ok(Outcome::Duplicate)) => Ok(AcceptResult::Duplicate),
             Ok(Ok(_)) => Ok(AcceptResult::Stored),
             Ok(Err(error)) => Err(MessageRejection::Store(error)),
@@ -372,7 +372,7 @@ impl WakuNode {
         let bytes = u32::try_from(page.answer_bytes()).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
         let room = room.map_err(|_| HistoryError::Busy)?;
-        self.metrics.told.add(page.records.len() as u64);
+        self.metrics.sent.add(page.records.len() as u64);
         Ok(PermittedPage { page, room })
     }
 

@@ -16,7 +16,7 @@ pub(super) struct PeerStatus {
     pub(super) addr: String,
     pub(super) protocols: Vec<String>,
     pub(super) agent: String,
-    pub(super) standing: PeerConnectivity,
+    pub(super) connectivity: PeerConnectivity,
     /// Whether the configuration names the peer.
     pub(super) is_configured: bool,
     /// Shards that the peer subscribes to.

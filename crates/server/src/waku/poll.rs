@@ -245,8 +245,8 @@ mod tests {
         poll.add("p", "c", &wire, Some(&hash));
         drop(expected);
         poll.add("p", "c", &wire, Some(&hash));
-        let told = poll.take(&PollTopic::Pubsub("p".into())).unwrap();
-        let proofs = told.iter().map(|bytes| Message::parse(bytes).unwrap().proof);
+        let polled = poll.take(&PollTopic::Pubsub("p".into())).unwrap();
+        let proofs = polled.iter().map(|bytes| Message::parse(bytes).unwrap().proof);
         assert_eq!(proofs.collect::<Vec<_>>(), [Some(&b"proof"[..]), None]);
         assert!(poll.expect(hash, b"").is_none() && poll.0.lock().proofs.is_empty());
     }

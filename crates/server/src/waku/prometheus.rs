@@ -89,7 +89,7 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
         ["asker", "status"],
         &metrics.queries,
     );
-    page.counter("waku_store_messages_told_total", "Messages told in answers.", &metrics.told);
+    page.counter("waku_store_messages_told_total", "Messages sent in answers.", &metrics.sent);
 }
 
 /// Writes what is exchanged with other stores. nwaku's names of these metrics have no prefix.
@@ -105,7 +105,7 @@ fn sync(page: &mut MetricsPage, metrics: &NodeMetrics) {
     tally(
         page,
         "reconciliation_roundtrips",
-        "Payloads heard in a comparison with another store.",
+        "Payloads received in a comparison with another store.",
         &sync.round_trips,
         1.0,
     );

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::frame::CloseFault;
 
 /// The extension header of a handshake's answer that accepts compression.
-pub(super) const TERMS: &str =
+pub(super) const EXTENSION_PARAMETERS: &str =
     "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 
 /// The most idle compressors, and the most idle decompressors, kept for all connections together.

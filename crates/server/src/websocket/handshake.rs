@@ -46,7 +46,10 @@ impl Handshake {
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
         if deflate.is_some() {
-            headers.insert(SEC_WEBSOCKET_EXTENSIONS, HeaderValue::from_static(deflate::TERMS));
+            headers.insert(
+                SEC_WEBSOCKET_EXTENSIONS,
+                HeaderValue::from_static(deflate::EXTENSION_PARAMETERS),
+            );
         }
         Some((Self { upgrade, deflate, message_bytes_max }, answer))
     }

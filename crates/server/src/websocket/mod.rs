@@ -38,7 +38,7 @@ pub enum ClientInput {
     /// A binary message, which no network here uses.
     Binary,
     /// A control frame that only shows that the client is alive.
-    Heard,
+    Alive,
     /// The connection ended, with a close frame or without one.
     End,
     /// The connection ended, as the client broke the protocol.
@@ -179,9 +179,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     self.outbox.end().extend_from_slice(payload);
                     self.pongs_waiting += 1;
                     let too_many = self.pongs_waiting > PONGS_WAITING_MAX;
-                    if too_many { ClientInput::End } else { ClientInput::Heard }
+                    if too_many { ClientInput::End } else { ClientInput::Alive }
                 }
-                Opcode::Pong => ClientInput::Heard,
+                Opcode::Pong => ClientInput::Alive,
                 Opcode::Close => {
                     let code = frame::closing(payload)?;
                     self.close_frame(code.map(|code| CloseFault(code, "")));
@@ -225,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     pub(crate) fn feed_close(&mut self, reason: CloseReason) {
         let (code, text) = match reason {
             CloseReason::Away => (1001, "the server is going down"),
-            CloseReason::Idle => (1001, "nothing was heard for too long"),
+            CloseReason::Idle => (1001, "nothing was received for too long"),
             CloseReason::Slow => (1008, "too slow: too much is waiting to be read"),
             CloseReason::Crowded => (1013, "too many messages are under way; try again later"),
         };

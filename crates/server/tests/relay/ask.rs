@@ -156,13 +156,16 @@ async fn a_count_of_reactions_comes_with_its_hyperloglog() {
     let hll = hll.concat();
     let count = json!({"kinds": [7], "#e": [liked]});
     client.say(json!(["COUNT", "n", count])).await;
-    assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 59, "hll": hll}]));
+    assert_eq!(client.receive().await, json!(["COUNT", "n", {"count": 59, "hll": hll}]));
     let none = json!({"kinds": [6], "#e": [liked]});
     client.say(json!(["COUNT", "n", none])).await;
-    assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 0, "hll": "00".repeat(256)}]));
+    assert_eq!(
+        client.receive().await,
+        json!(["COUNT", "n", {"count": 0, "hll": "00".repeat(256)}])
+    );
     for filters in [json!(["COUNT", "n", count, none]), json!(["COUNT", "n", {"kinds": [7]}])] {
         client.say(filters).await;
-        assert_eq!(client.hear().await, json!(["COUNT", "n", {"count": 59}]));
+        assert_eq!(client.receive().await, json!(["COUNT", "n", {"count": 59}]));
     }
     relay.stop().await;
 }
@@ -202,9 +205,9 @@ async fn limits_refuse_with_closed_and_a_reason() {
     ];
     for (said, prefix) in refused {
         client.say(&said).await;
-        let heard = client.hear().await;
-        assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]));
-        assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
+        let received = client.receive().await;
+        assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]));
+        assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
     }
     // The refused REQ for `b` has also ended that subscription, so one of the two is left.
     client.ask("c", &[json!({})]).await;
@@ -239,7 +242,7 @@ async fn a_slow_reader_gets_everything_and_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_expires_is_not_told_any_more() {
+async fn what_expires_is_not_sent_any_more() {
     let relay = Relay::start(|_| {}).await;
     let mut client = relay.client().await;
     let until = (NOW_S + 10).to_string();
@@ -262,7 +265,7 @@ async fn http(relay: &Relay, head: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_port_tells_programs_and_people_what_it_is() {
+async fn the_same_port_shows_programs_and_people_what_it_is() {
     let relay = Relay::start(|config| config.relay.info.name = "Test <relay>".into()).await;
     let answer = http(&relay, "GET / HTTP/1.1\r\nAccept: application/nostr+json").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -85,7 +85,7 @@ async fn what_follows_an_auth_at_once_is_said_by_the_one_it_proves() {
         }
         client.flush().await;
         for _ in 0..4 {
-            let ok = client.hear().await;
+            let ok = client.receive().await;
             assert_eq!((&ok[0], &ok[2]), (&json!("OK"), &json!(true)), "{ok}");
         }
     }
@@ -104,7 +104,7 @@ async fn answers_to_a_challenge_are_neither_stored_nor_sent() {
     assert_eq!(client.count(&[json!({"authors": [pubkey(1)]})]).await, 0);
     let last = note(1, NOW_S, "the only one");
     client.publish(&last).await;
-    assert_eq!(listener.hear().await, json!(["EVENT", "s", last]));
+    assert_eq!(listener.receive().await, json!(["EVENT", "s", last]));
     assert_eq!(relay.store.stats().records, 1);
     relay.stop().await;
 }
@@ -128,7 +128,7 @@ async fn a_repost_must_not_hold_a_protected_event() {
     relay.stop().await;
 }
 
-/// A known id alone does not tell whether the relay has the event.
+/// A known id alone does not show whether the relay has the event.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_only_an_id_does_not_learn_whether_its_event_is_here() {
     let relay = Relay::start(|_| {}).await;

@@ -24,9 +24,9 @@ async fn questions_of_all_connections_of_an_address_share_its_part_of_the_memory
     'all: for client in &mut clients {
         for n in 0..FIT / 2 {
             client.say(json!(["REQ", n.to_string(), { "kinds": [1] }])).await;
-            let heard = client.hear().await;
-            if heard[0] == "CLOSED" {
-                refused = Some(heard);
+            let received = client.receive().await;
+            if received[0] == "CLOSED" {
+                refused = Some(received);
                 break 'all;
             }
             open += 1;
@@ -42,11 +42,11 @@ async fn questions_of_all_connections_of_an_address_share_its_part_of_the_memory
     assert!(scrape(&relay).await["hark_questions_bytes"] <= 100_000.0);
     let [mut first, mut second] = clients;
     second.say(json!(["COUNT", "c", { "kinds": [1] }])).await;
-    assert_eq!(second.hear().await[0], "CLOSED", "a COUNT takes memory, too");
+    assert_eq!(second.receive().await[0], "CLOSED", "a COUNT takes memory, too");
     first.say(json!(["CLOSE", "0"])).await;
     first.say(json!(["CLOSE", "1"])).await;
     first.say(json!(["REQ", "again", { "kinds": [1] }])).await;
-    assert_eq!(first.hear().await[0], "EOSE", "there is room again");
+    assert_eq!(first.receive().await[0], "EOSE", "there is room again");
     drop((first, second));
     until(&relay, "hark_questions_bytes", |bytes| bytes == 0.0).await;
     relay.stop().await;
@@ -62,7 +62,7 @@ async fn half(relay: &Relay) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_that_do_not_come_whole_share_memory_and_one_too_many_is_told_why() {
+async fn messages_that_do_not_come_whole_share_memory_and_one_too_many_gets_a_reason() {
     let relay = Relay::start(|config| {
         config.proxies.trusted.clear();
         config.limits.inbound_bytes_max = 1_000_000;

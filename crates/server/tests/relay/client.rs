@@ -29,7 +29,7 @@ impl Client {
     pub(crate) async fn connect(url: &str, now_s: u64) -> Self {
         let (socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
         let mut client = Self { socket, url: url.to_owned(), now_s, challenge: String::new() };
-        let greeting = client.hear().await;
+        let greeting = client.receive().await;
         assert_eq!(greeting[0], "AUTH", "{greeting}");
         client.challenge.push_str(greeting[1].as_str().unwrap());
         client
@@ -51,13 +51,13 @@ impl Client {
         self.socket.flush().await.unwrap();
     }
 
-    pub(crate) async fn hear(&mut self) -> Value {
+    pub(crate) async fn receive(&mut self) -> Value {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
             match next.expect("it says something").unwrap().unwrap() {
                 Message::Text(text) => return serde_json::from_str(&text).unwrap(),
                 Message::Ping(_) | Message::Pong(_) => {}
-                other => panic!("heard {other:?}"),
+                other => panic!("received {other:?}"),
             }
         }
     }
@@ -75,7 +75,7 @@ impl Client {
     /// Publishes and returns OK's verdict and reason.
     pub(crate) async fn publish(&mut self, event: &Value) -> (bool, String) {
         self.say(json!(["EVENT", event])).await;
-        let ok = self.hear().await;
+        let ok = self.receive().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
     }
@@ -89,7 +89,7 @@ impl Client {
     /// Sends AUTH with an event and returns OK's verdict and reason.
     pub(crate) async fn auth_with(&mut self, event: &Value) -> (bool, String) {
         self.say(json!(["AUTH", event])).await;
-        let ok = self.hear().await;
+        let ok = self.receive().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
     }
@@ -129,12 +129,12 @@ impl Client {
     pub(crate) async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {
-            let mut heard = self.hear().await;
-            assert_eq!(heard[1], sub, "{heard}");
-            match heard[0].as_str().unwrap() {
-                "EVENT" => events.push(heard[2].take()),
-                "EOSE" => return (events, heard.get_mut(2).map(Value::take)),
-                _ => panic!("heard {heard}"),
+            let mut received = self.receive().await;
+            assert_eq!(received[1], sub, "{received}");
+            match received[0].as_str().unwrap() {
+                "EVENT" => events.push(received[2].take()),
+                "EOSE" => return (events, received.get_mut(2).map(Value::take)),
+                _ => panic!("received {received}"),
             }
         }
     }
@@ -143,9 +143,9 @@ impl Client {
         let mut message = vec![json!("COUNT"), json!("n")];
         message.extend_from_slice(filters);
         self.say(json!(message)).await;
-        let heard = self.hear().await;
-        assert_eq!((&heard[0], &heard[1]), (&json!("COUNT"), &json!("n")), "{heard}");
-        heard[2]["count"].as_u64().unwrap()
+        let received = self.receive().await;
+        assert_eq!((&received[0], &received[1]), (&json!("COUNT"), &json!("n")), "{received}");
+        received[2]["count"].as_u64().unwrap()
     }
 }
 

@@ -70,7 +70,7 @@ impl Compressing {
     }
 
     /// The next message. Fails with the text of a close frame.
-    async fn hear(&mut self) -> Result<Value, String> {
+    async fn receive(&mut self) -> Result<Value, String> {
         let (first, payload) = answer(&mut self.0).await;
         let text = match first {
             0x81 => payload,
@@ -85,7 +85,7 @@ impl Compressing {
 async fn a_compressed_conversation_says_the_same() {
     let relay = Relay::start(|_| {}).await;
     let (mut client, mut random) = (Compressing::connect(&relay).await, Random::new(1));
-    assert_eq!(client.hear().await.unwrap()[0], "AUTH");
+    assert_eq!(client.receive().await.unwrap()[0], "AUTH");
     let event = note(1, NOW_S, &"hark! ".repeat(2_000));
     client.say(json!(["EVENT", event]).to_string().as_bytes(), &mut random, 0).await;
     client.say(json!(["REQ", "s", {}]).to_string().as_bytes(), &mut random, 0).await;
@@ -94,7 +94,7 @@ async fn a_compressed_conversation_says_the_same() {
         json!(["EVENT", "s", event]),
         json!(["EOSE", "s", ["finish"]]),
     ] {
-        assert_eq!(client.hear().await.unwrap(), expected);
+        assert_eq!(client.receive().await.unwrap(), expected);
     }
     relay.stop().await;
 }
@@ -110,7 +110,7 @@ async fn whatever_a_client_compresses_is_understood() {
         .flat_map(|content| [100, 20_000, 33_000, 60_000, 99_000].map(|len| (content, len)))
     {
         let mut client = Compressing::connect(&relay).await;
-        assert_eq!(client.hear().await.unwrap()[0], "AUTH");
+        assert_eq!(client.receive().await.unwrap()[0], "AUTH");
         let text = String::from_utf8(content.make(&mut random, len)).unwrap();
         let event = note(1, NOW_S, &text);
         for (cuts, reason) in [(0, ""), (1, "duplicate: already have this event"), (7, "")] {
@@ -123,8 +123,8 @@ async fn whatever_a_client_compresses_is_understood() {
                 7 => json!(["COUNT", "n", { "count": 1 }]),
                 _ => json!(["OK", event["id"], true, reason]),
             };
-            match client.hear().await {
-                Ok(heard) => assert_eq!(heard, expected),
+            match client.receive().await {
+                Ok(received) => assert_eq!(received, expected),
                 Err(closed) => {
                     refused += 1;
                     first = format!("{content:?} of {len} bytes in {cuts} cuts: {closed}");
@@ -143,9 +143,9 @@ async fn whatever_a_client_compresses_is_understood() {
 async fn a_message_that_is_long_only_when_unpacked_ends_its_connection() {
     let relay = Relay::start(|_| {}).await;
     let mut client = Compressing::connect(&relay).await;
-    assert_eq!(client.hear().await.unwrap()[0], "AUTH");
+    assert_eq!(client.receive().await.unwrap()[0], "AUTH");
     client.say(&vec![b' '; 100_000_000], &mut Random::new(3), 0).await;
-    assert_eq!(client.hear().await.unwrap_err(), "88 a message is longer than it may be");
+    assert_eq!(client.receive().await.unwrap_err(), "88 a message is longer than it may be");
     let mut other = relay.client().await;
     assert_eq!(other.count(&[json!({})]).await, 0);
     relay.stop().await;

@@ -56,7 +56,7 @@ async fn another_process_writes_through_the_server() {
         assert_eq!((summary.as_str(), lines), ("small now", vec!["half".to_owned()]));
     });
     for n in 0..2_000 {
-        assert_eq!(subscriber.hear().await[2]["created_at"], n);
+        assert_eq!(subscriber.receive().await[2]["created_at"], n);
     }
     driving.await.unwrap();
     let client = ControlClient::connect(&path, "nostr").unwrap();

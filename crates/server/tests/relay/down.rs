@@ -16,7 +16,7 @@ async fn going_down_answers_what_was_taken_and_says_goodbye() {
         busy.feed(json!(["EVENT", note(1, n, "x")])).await;
     }
     busy.flush().await;
-    assert_eq!(busy.hear().await[0], "OK");
+    assert_eq!(busy.receive().await[0], "OK");
     relay.begin_stop();
     assert_eq!(busy.closed().await, Some(CloseCode::Away));
     assert_eq!(idle.closed().await, Some(CloseCode::Away));
@@ -89,18 +89,18 @@ async fn who_says_nothing_is_closed() {
     );
     half_frame.write_all(upgrade.as_bytes()).await.unwrap();
     half_frame.write_all(&[0x81, 0xfe, 0x01]).await.unwrap();
-    let mut heard = Vec::new();
-    half_frame.read_to_end(&mut heard).await.unwrap();
-    let frames = heard.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    let close = [&[0x88, 32, 0x03, 0xe9][..], b"nothing was heard for too long"].concat();
-    let ping = frames + 2 + usize::from(heard[frames + 1]);
-    assert!(heard[frames + 2..ping].starts_with(b"[\"AUTH\","), "the challenge");
-    assert_eq!(heard[ping..ping + 2], [0x89, 0], "a ping comes first");
-    assert!(heard.ends_with(&close), "then a goodbye");
+    let mut received = Vec::new();
+    half_frame.read_to_end(&mut received).await.unwrap();
+    let frames = received.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    let close = [&[0x88, 35, 0x03, 0xe9][..], b"nothing was received for too long"].concat();
+    let ping = frames + 2 + usize::from(received[frames + 1]);
+    assert!(received[frames + 2..ping].starts_with(b"[\"AUTH\","), "the challenge");
+    assert_eq!(received[ping..ping + 2], [0x89, 0], "a ping comes first");
+    assert!(received.ends_with(&close), "then a goodbye");
     for mut stream in [silent, half_head] {
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).await.unwrap();
-        assert!(heard.is_empty() || heard.starts_with(b"HTTP/1.1 408"));
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        assert!(received.is_empty() || received.starts_with(b"HTTP/1.1 408"));
     }
     relay.stop().await;
 }

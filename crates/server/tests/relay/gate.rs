@@ -25,9 +25,9 @@ async fn full(relay: &Relay) -> Client {
 
 async fn refused(client: &mut Client, said: Value, prefix: &str) {
     client.say(&said).await;
-    let heard = client.hear().await;
-    assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &said[1]), "{heard}");
-    assert!(heard[2].as_str().unwrap().starts_with(prefix), "{heard}");
+    let received = client.receive().await;
+    assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]), "{received}");
+    assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +108,7 @@ async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
     let mut sender = relay.client().await;
     let both = event(9, 60, 1059, &[&["p", &three], &["p", &two]], "for both");
     sender.keep(&both).await;
-    assert_eq!(client.hear().await, json!(["EVENT", "s", both]));
+    assert_eq!(client.receive().await, json!(["EVENT", "s", both]));
     assert_eq!(client.ask("s", &others).await, [both]);
     // A subscription that was closed gets no live events.
     refused(&mut sender, message("REQ", &questions[0]), "auth-required: ").await;
@@ -133,18 +133,18 @@ async fn live_events_pass_the_same_gate() {
         assert_eq!(publisher.publish(event).await.1, "");
     }
     for event in private.iter().chain([&public]) {
-        assert_eq!(party.hear().await, json!(["EVENT", "s", event]));
+        assert_eq!(party.receive().await, json!(["EVENT", "s", event]));
     }
-    assert_eq!(stranger.hear().await, json!(["EVENT", "s", public]));
+    assert_eq!(stranger.receive().await, json!(["EVENT", "s", public]));
     // What a subscription may see was decided when it was opened. To see more, it is opened again.
     stranger.auth(2).await;
     let wrap = event(9, NOW_S, 21_059, to_two, "passing");
     assert_eq!(publisher.publish(&wrap).await.1, "");
-    assert_eq!(party.hear().await, json!(["EVENT", "s", wrap]));
+    assert_eq!(party.receive().await, json!(["EVENT", "s", wrap]));
     assert_eq!(stranger.ask("s", &filters).await.len(), 3);
     let wrap = event(9, NOW_S, 21_059, to_two, "passing again");
     assert_eq!(publisher.publish(&wrap).await.1, "");
-    assert_eq!(stranger.hear().await, json!(["EVENT", "s", wrap]));
+    assert_eq!(stranger.receive().await, json!(["EVENT", "s", wrap]));
     relay.stop().await;
 }
 
@@ -175,12 +175,12 @@ async fn private_events_cost_those_nothing_who_may_not_see_them() {
             let mut count = 0;
             loop {
                 asker.say(json!(["REQ", "s", filter])).await;
-                let heard = asker.hear().await;
-                match heard[0].as_str() {
+                let received = asker.receive().await;
+                match received[0].as_str() {
                     Some("EVENT") => drop(asker.stored("s").await),
                     Some("EOSE") => {}
                     _ => {
-                        assert!(heard[2].as_str().unwrap().starts_with("rate-limited: "));
+                        assert!(received[2].as_str().unwrap().starts_with("rate-limited: "));
                         break;
                     }
                 }

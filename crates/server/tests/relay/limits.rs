@@ -19,12 +19,12 @@ async fn req(client: &mut Client, sub: &str, filter: Value) -> Result<usize, Str
     client.say(json!(["REQ", sub, filter])).await;
     let mut events = 0;
     loop {
-        let heard = client.hear().await;
-        assert_eq!(heard[1], sub, "{heard}");
-        match heard[0].as_str().unwrap() {
+        let received = client.receive().await;
+        assert_eq!(received[1], sub, "{received}");
+        match received[0].as_str().unwrap() {
             "EVENT" => events += 1,
             "EOSE" => return Ok(events),
-            _ => return Err(heard[2].as_str().unwrap().to_owned()),
+            _ => return Err(received[2].as_str().unwrap().to_owned()),
         }
     }
 }
@@ -135,7 +135,7 @@ async fn events_come_as_fast_as_an_address_may() {
     // A duplicate counts as well, and so does an EVENT without a valid event.
     assert!(two.publish(&note(1, NOW_S, "0")).await.1.starts_with("duplicate: "));
     two.say("[\"EVENT\",{}]").await;
-    assert_eq!(two.hear().await[0], "NOTICE");
+    assert_eq!(two.receive().await[0], "NOTICE");
     let (accepted, reason) = one.publish(&note(2, NOW_S, "more")).await;
     assert!(
         !accepted
@@ -182,7 +182,7 @@ async fn questions_come_as_fast_as_an_address_may() {
     assert_eq!(req(&mut one, "a", json!({})).await, Ok(0));
     assert_eq!(two.count(&[json!({})]).await, 0);
     two.say("what?").await;
-    assert_eq!(two.hear().await[0], "NOTICE");
+    assert_eq!(two.receive().await[0], "NOTICE");
     // A CLOSE has no rate limit.
     for _ in 0..10 {
         one.say(json!(["CLOSE", "a"])).await;
@@ -191,11 +191,11 @@ async fn questions_come_as_fast_as_an_address_may() {
     let refused = req(&mut one, "b", json!({})).await.unwrap_err();
     assert!(refused.starts_with("rate-limited: more than 1 messages a minute of your address"));
     two.say(json!(["COUNT", "n", {}])).await;
-    let heard = two.hear().await;
-    assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &json!("n")));
-    assert!(heard[2].as_str().unwrap().starts_with("rate-limited: "), "{heard}");
+    let received = two.receive().await;
+    assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &json!("n")));
+    assert!(received[2].as_str().unwrap().starts_with("rate-limited: "), "{received}");
     two.say("what?").await;
-    assert!(two.hear().await[1].as_str().unwrap().starts_with("rate-limited: "));
+    assert!(two.receive().await[1].as_str().unwrap().starts_with("rate-limited: "));
     relay.stop().await;
 }
 

@@ -17,15 +17,15 @@ async fn live_events_come_after_eose_to_whom_they_concern() {
     third.publish(&a).await;
     third.publish(&b).await;
     third.publish(&b).await;
-    assert_eq!(one.hear().await, json!(["EVENT", "s", a]));
-    assert_eq!(one.hear().await, json!(["EVENT", "s", b]));
-    assert_eq!(two.hear().await, json!(["EVENT", "t", b]));
+    assert_eq!(one.receive().await, json!(["EVENT", "s", a]));
+    assert_eq!(one.receive().await, json!(["EVENT", "s", b]));
+    assert_eq!(two.receive().await, json!(["EVENT", "t", b]));
     one.say(json!(["CLOSE", "s"])).await;
     // The answer to the COUNT shows that the CLOSE was processed before.
     one.count(&[json!({})]).await;
     let c = note(2, NOW_S, "c");
     third.publish(&c).await;
-    assert_eq!(two.hear().await, json!(["EVENT", "t", c]));
+    assert_eq!(two.receive().await, json!(["EVENT", "t", c]));
     assert_eq!(one.count(&[json!({})]).await, 3);
     relay.stop().await;
 }
@@ -44,7 +44,7 @@ async fn the_same_name_again_replaces_the_subscription() {
 /// Clients subscribe while events arrive, with one filter and with several that overlap. Each
 /// subscriber gets each event once, stored or live.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_gap_and_no_double_between_stored_and_live() {
+async fn no_gap_and_no_duplicate_between_stored_and_live() {
     const EVENTS: usize = 400;
     let relay = Relay::start(|config| config.limits.slice_rows = 7).await;
     let mut publisher = relay.client().await;
@@ -55,7 +55,7 @@ async fn no_gap_and_no_double_between_stored_and_live() {
             if n % 10 == 9 {
                 publisher.flush().await;
                 for _ in 0..10 {
-                    publisher.hear().await;
+                    publisher.receive().await;
                 }
             }
         }
@@ -72,22 +72,22 @@ async fn no_gap_and_no_double_between_stored_and_live() {
                 json!(["REQ", "s", some, {"kinds": [1], "authors": [pubkey(2)], "limit": 5000}, all])
             };
             client.say(filters).await;
-            let mut heard: HashMap<String, u32> = HashMap::new();
+            let mut received: HashMap<String, u32> = HashMap::new();
             let mut eose = 0;
-            while heard.len() < EVENTS || eose == 0 {
-                let message = client.hear().await;
+            while received.len() < EVENTS || eose == 0 {
+                let message = client.receive().await;
                 if message[0] == "EOSE" {
                     eose += 1;
                 } else {
                     let content = message[2]["content"].as_str().unwrap().to_owned();
-                    *heard.entry(content).or_default() += 1;
+                    *received.entry(content).or_default() += 1;
                 }
             }
             // An event that is still in transit would arrive before the answer to this COUNT.
             client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
-            let last = client.hear().await;
-            assert_eq!(last[0], "COUNT", "a double: {last}");
-            assert!(heard.values().all(|times| *times == 1), "round {round}");
+            let last = client.receive().await;
+            assert_eq!(last[0], "COUNT", "a duplicate: {last}");
+            assert!(received.values().all(|times| *times == 1), "round {round}");
         }));
         tokio::task::yield_now().await;
     }
@@ -99,7 +99,7 @@ async fn no_gap_and_no_double_between_stored_and_live() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_never_reads_is_closed_and_the_others_are_served() {
+async fn a_client_that_never_reads_is_closed_and_the_others_are_served() {
     let relay = Relay::start(|config| {
         config.limits.outbox_bytes_max = 300_000;
         config.limits.outbox_pause_bytes = 100_000;

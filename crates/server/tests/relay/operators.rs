@@ -105,10 +105,10 @@ async fn metrics_say_what_was_done() {
     assert_eq!(client.ask("s", &[json!({"kinds": [1]}), json!({"ids": []})]).await.len(), 1);
     let mut other = relay.client().await;
     assert!(other.publish(&note(2, NOW_S, "live")).await.0);
-    client.hear().await;
+    client.receive().await;
     assert_eq!(client.count(&[json!({})]).await, 4);
     client.say("what?").await;
-    client.hear().await;
+    client.receive().await;
     let found = scrape(&relay).await;
     for (series, value) in [
         ("hark_messages_total{verb=\"EVENT\",result=\"ok\"}", 4.0),

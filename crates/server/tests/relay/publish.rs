@@ -122,7 +122,7 @@ async fn ephemerals_are_passed_on_and_not_kept() {
     assert!(one.ask("s", &[json!({"kinds": [20_001]})]).await.is_empty());
     let passing = event(1, NOW_S, 20_001, &[], "hey");
     assert_eq!(two.publish(&passing).await.1, "");
-    assert_eq!(one.hear().await, json!(["EVENT", "s", passing]));
+    assert_eq!(one.receive().await, json!(["EVENT", "s", passing]));
     assert!(two.ask("s", &[json!({})]).await.is_empty());
     assert_eq!(relay.store.stats().records, 0);
     relay.stop().await;
@@ -149,18 +149,22 @@ async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
     ];
     for (said, expected) in cases {
         client.say(&said).await;
-        let heard = client.hear().await;
+        let received = client.receive().await;
         let expected = expected.as_array().unwrap();
-        assert_eq!(heard.as_array().unwrap()[..expected.len()], expected[..], "{said}: {heard}");
-        let reason = heard.as_array().unwrap().last().and_then(Value::as_str).unwrap();
+        assert_eq!(
+            received.as_array().unwrap()[..expected.len()],
+            expected[..],
+            "{said}: {received}"
+        );
+        let reason = received.as_array().unwrap().last().and_then(Value::as_str).unwrap();
         let prefix = reason.split(':').next().unwrap();
-        assert!(["invalid", "unsupported"].contains(&prefix), "{said}: {heard}");
+        assert!(["invalid", "unsupported"].contains(&prefix), "{said}: {received}");
     }
     client.send(Message::binary(vec![1, 2, 3])).await;
-    assert_eq!(client.hear().await[0], "NOTICE");
+    assert_eq!(client.receive().await[0], "NOTICE");
     let auth = event(1, NOW_S, 22_242, &[], "");
     client.say(json!(["AUTH", auth])).await;
-    assert_eq!(client.hear().await[2], false);
+    assert_eq!(client.receive().await[2], false);
     assert_eq!(client.publish(&note(1, NOW_S, "still here")).await.1, "");
     relay.stop().await;
 }
@@ -185,7 +189,7 @@ async fn many_events_at_once_are_all_answered_and_none_waits_for_ever() {
     }
     for client in &mut clients {
         for _ in 0..150 {
-            let ok = client.hear().await;
+            let ok = client.receive().await;
             assert_eq!((&ok[0], &ok[2]), (&json!("OK"), &json!(true)), "{ok}");
         }
     }

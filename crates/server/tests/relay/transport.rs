@@ -146,19 +146,19 @@ async fn a_message_is_the_same_however_it_is_cut() {
         for piece in sent.chunks(piece) {
             stream.write_all(piece).await.unwrap();
         }
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for _ in 0..4 {
             let (first, text) = answer(&mut stream).await;
-            heard.push(format!("{first:x} {}", String::from_utf8_lossy(&text[..6])));
+            received.push(format!("{first:x} {}", String::from_utf8_lossy(&text[..6])));
         }
-        heard.sort();
-        assert_eq!(heard, ["81 [\"EOSE", "81 [\"EOSE", "81 [\"OK\",", "8a are yo"], "{piece}");
+        received.sort();
+        assert_eq!(received, ["81 [\"EOSE", "81 [\"EOSE", "81 [\"OK\",", "8a are yo"], "{piece}");
     }
     relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_breaks_the_protocol_is_told_how_and_closed() {
+async fn a_client_that_breaks_the_protocol_gets_a_reason_and_is_closed() {
     let relay = Relay::start(|config| config.limits.message_bytes_max = 200_000).await;
     let begun = frame(0x01, b"one");
     for (what, sent, code) in [
@@ -184,8 +184,8 @@ async fn who_breaks_the_protocol_is_told_how_and_closed() {
                 break payload;
             }
         };
-        let heard = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
-        assert_eq!(heard, code, "{what}");
+        let received = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
+        assert_eq!(received, code, "{what}");
         assert!(stream.read_u8().await.is_err(), "{what}");
     }
     relay.stop().await;
@@ -194,19 +194,19 @@ async fn who_breaks_the_protocol_is_told_how_and_closed() {
 /// The client receives the reason, though most of what it sends is never processed. A connection
 /// that is closed with unread bytes is reset, and a reset discards the close frame.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_too_much_and_only_then_listens_is_told_why() {
+async fn a_client_that_sends_too_much_and_only_then_reads_gets_a_reason() {
     let relay = Relay::start(|config| config.limits.message_bytes_max = 200_000).await;
     for len in [200_001, 1_000_000, 8_000_000] {
         for _ in 0..10 {
             let (_, mut stream) = upgrade(&relay, "").await;
             let sent = stream.write_all(&frame(0x81, &vec![b' '; len])).await;
             sent.unwrap_or_else(|error| panic!("{len} bytes: {error}"));
-            let mut heard = Vec::new();
-            let end = stream.read_to_end(&mut heard).await;
-            end.unwrap_or_else(|error| panic!("{len} bytes: {error} after {heard:?}"));
+            let mut received = Vec::new();
+            let end = stream.read_to_end(&mut received).await;
+            end.unwrap_or_else(|error| panic!("{len} bytes: {error} after {received:?}"));
             let close =
                 [&[0x88, 36, 0x03, 0xf1][..], b"a message is longer than it may be"].concat();
-            assert!(heard.ends_with(&close), "{len} bytes: {heard:?}");
+            assert!(received.ends_with(&close), "{len} bytes: {received:?}");
         }
     }
     relay.stop().await;

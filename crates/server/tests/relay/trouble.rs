@@ -111,10 +111,14 @@ async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
     ];
     for (said, reason) in cases {
         client.say(&said).await;
-        let heard = client.hear().await;
-        assert_eq!((&heard[0], &heard[1]), (&json!("CLOSED"), &json!("s")), "{said}: {heard}");
-        let text = heard[2].as_str().unwrap();
-        assert!(text.starts_with("error: ") && text.contains(reason), "{said}: {heard}");
+        let received = client.receive().await;
+        assert_eq!(
+            (&received[0], &received[1]),
+            (&json!("CLOSED"), &json!("s")),
+            "{said}: {received}"
+        );
+        let text = received[2].as_str().unwrap();
+        assert!(text.starts_with("error: ") && text.contains(reason), "{said}: {received}");
     }
     let lost = crate::kit::event(1, NOW_S, UNWRITABLE as u16, &[], "");
     let (accepted, reason) = client.publish(&lost).await;

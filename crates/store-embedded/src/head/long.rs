@@ -29,9 +29,9 @@ pub(super) struct LongList {
 }
 
 /// Returns a row's position among `len` others. Usually the row is the newest or nearly so.
-fn place_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) -> usize {
-    let place = table.place(row);
-    let is_newer = |index: usize| table.place(nth(index)) < place;
+fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) -> usize {
+    let sort_key = table.sort_key(row);
+    let is_newer = |index: usize| table.sort_key(nth(index)) < sort_key;
     let mut ahead = 1;
     while ahead <= len && is_newer(len - ahead) {
         ahead *= 2;
@@ -45,7 +45,7 @@ fn merge(newer: &[u32], older: &[u32], table: &RowTable) -> SharedRows {
     let mut older = older;
     for &row in newer {
         // A row that came later is usually newer: few of the older rows belong behind it.
-        let (before, behind) = older.split_at(place_of(row, older.len(), |at| older[at], table));
+        let (before, behind) = older.split_at(index_of(row, older.len(), |at| older[at], table));
         out.extend_from_slice(before);
         out.push(row);
         older = behind;
@@ -67,7 +67,7 @@ impl LongList {
             len = 0;
         }
         let nth = |at: usize| self.tail[at].load(Ordering::Relaxed);
-        let at = if is_newest { len } else { place_of(row, len, nth, table) };
+        let at = if is_newest { len } else { index_of(row, len, nth, table) };
         if at == len {
             self.tail[at].store(row, Ordering::Relaxed);
             self.len.store(len as u32 + 1, Ordering::Release);

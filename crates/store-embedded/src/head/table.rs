@@ -70,7 +70,7 @@ impl RowTable {
 
     /// The key by which a row is sorted in every list that has it.
     #[inline]
-    pub(super) fn place(&self, row: u32) -> (Rank, u32) {
+    pub(super) fn sort_key(&self, row: u32) -> (Rank, u32) {
         (self.rank(row), row)
     }
 

@@ -192,8 +192,8 @@ impl Source for HeadView {
 
     fn seek(&self, list: &HeadPostings, range: Range<usize>, row: u32) -> usize {
         let table = &self.head.table;
-        let place = table.place(row);
-        let before = |at: u32| table.place(list.row(range.start + at as usize)) < place;
+        let sort_key = table.sort_key(row);
+        let before = |at: u32| table.sort_key(list.row(range.start + at as usize)) < sort_key;
         range.start + partition(range.len() as u32, before) as usize
     }
 

@@ -187,7 +187,7 @@ impl EmbeddedShelf {
         for path in old.files(&self.dir).filter(|path| !kept.contains(path)) {
             match self.options.disk.remove(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(file = %path.display(), %error, "an old file was not taken away");
+                    tracing::warn!(file = %path.display(), %error, "an old file could not be removed");
                     self.known.lock().untidy = true;
                 }
                 _ => {}

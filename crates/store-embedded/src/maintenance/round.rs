@@ -259,7 +259,7 @@ impl EmbeddedShelf {
         known.untidy = tidied.is_err();
         let failed = tidied.err().map(|error| error.to_string());
         if let Some(error) = failed.as_ref().filter(|_| failed != known.untidied) {
-            tracing::warn!(error, "what a failed job left could not be taken away");
+            tracing::warn!(error, "what a failed job left could not be removed");
         }
         known.untidied = failed;
     }

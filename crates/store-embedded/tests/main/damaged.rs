@@ -56,6 +56,6 @@ fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
     let jobs = store.stats().maintenance;
     store.settle().expect("it is left alone");
     assert_eq!(store.stats().maintenance, jobs);
-    let told = store.compact(&mut |_| {}).expect_err("whoever asks hears of it").to_string();
-    assert!(told.contains("damaged") && told.contains(&named[0]), "{told}");
+    let reason = store.compact(&mut |_| {}).expect_err("the caller gets the error").to_string();
+    assert!(reason.contains("damaged") && reason.contains(&named[0]), "{reason}");
 }

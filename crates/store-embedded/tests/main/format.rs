@@ -138,10 +138,10 @@ fn a_damaged_list_of_values_is_found_and_mended() {
         });
         assert!(damaged.count() > 0, "a segment lists the value");
         let faults = check(&dir, &options, &mut |_| {}).expect("checks").faults;
-        let told =
+        let is_reported =
             |what: &str| faults.iter().any(|fault| fault.mendable && fault.what.contains(what));
-        assert!(told("section Values is damaged"), "{faults:?}");
-        assert!(told("missing from the list") && told(fault), "{faults:?}");
+        assert!(is_reported("section Values is damaged"), "{faults:?}");
+        assert!(is_reported("missing from the list") && is_reported(fault), "{faults:?}");
         rebuild(&dir, &options, &mut |_| {}).expect("rebuilds");
         assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
         assert_same(&open(), b"pt", "rebuilt");

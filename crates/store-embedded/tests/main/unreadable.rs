@@ -80,7 +80,7 @@ fn records_whose_log_loses_its_pages_are_left_out_and_the_log_is_named() {
     store.settle().expect("settles");
     let all = ask(&store).expect("answers");
     let logs = cut(&fixture, "log", "log", 4096);
-    assert!(ask(&store).is_err(), "whom it happens to hears of it");
+    assert!(ask(&store).is_err(), "the caller gets the error");
     let left = ask(&store).expect("answers with what is there");
     assert!(left > 0 && left < all, "{left} of {all}");
     let stats = store.stats();

@@ -219,7 +219,7 @@ fn news(
         return Ok(Vec::new());
     }
     if seq - seen > NEWS_MAX {
-        let words = "too much was written by others meanwhile; it is told first";
+        let words = "too much was written by others meanwhile; it is sent to subscribers first";
         return Err(StatementError::Refused(words.into()));
     }
     let rows = session.query(StatementForm::News, &[&seen, &seq, &NEWS_MAX])?;

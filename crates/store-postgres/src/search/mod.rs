@@ -182,7 +182,7 @@ pub(crate) struct Finder {
     room: Option<OwnedSemaphorePermit>,
     /// Most records fetched at a time; lowered when the records turn out to be long.
     fetch_max: usize,
-    told: usize,
+    delivered: usize,
     /// The number of keys whose records were fetched; `matched` of the records match the query.
     fetched: usize,
     matched: usize,
@@ -201,7 +201,7 @@ impl Finder {
             bodies: VecDeque::new(),
             room: None,
             fetch_max: FETCH_MAX,
-            told: 0,
+            delivered: 0,
             fetched: 0,
             matched: 0,
             visited: 0,
@@ -225,7 +225,9 @@ impl Finder {
 
     /// Returns how many records are still wanted, with one more that shows whether more exist.
     fn wanted(&self) -> usize {
-        (self.asked.query.limit - self.told).saturating_add(1).saturating_sub(self.bodies.len())
+        (self.asked.query.limit - self.delivered)
+            .saturating_add(1)
+            .saturating_sub(self.bodies.len())
     }
 
     /// Returns how many keys yield the wanted number of records, if the share of matches stays the
@@ -355,7 +357,7 @@ impl Finder {
         let mut handed = 0;
         loop {
             while let Some(body) = self.bodies.front() {
-                if self.told == self.asked.query.limit {
+                if self.delivered == self.asked.query.limit {
                     return Ok(SearchProgress::Done { more: true });
                 }
                 if handed >= work.max(1) {
@@ -366,7 +368,7 @@ impl Finder {
                     continue;
                 };
                 handed += 1;
-                self.told += 1;
+                self.delivered += 1;
                 let stop = sink(&record).is_break();
                 self.bodies.pop_front();
                 if stop {

@@ -14,13 +14,13 @@ use crate::time::{IndexKey, to_db};
 /// Searches whose answers are merged.
 pub(crate) struct Finders {
     all: Vec<Finder>,
-    told: usize,
+    delivered: usize,
 }
 
 impl Finders {
     pub(crate) fn new(asked: Vec<SqlQuery>) -> Self {
         let some = asked.into_iter().filter(|asked| !asked.query.is_void());
-        Self { all: some.map(Finder::new).collect(), told: 0 }
+        Self { all: some.map(Finder::new).collect(), delivered: 0 }
     }
 
     pub(crate) fn visited(&self) -> u64 {
@@ -87,7 +87,7 @@ impl Finders {
                 (a, b) => a.is_some().cmp(&b.is_some()),
             });
             let Some((at, _)) = next else { return Ok(SearchProgress::Done { more: false }) };
-            if self.told == limit {
+            if self.delivered == limit {
                 return Ok(SearchProgress::Done { more: true });
             }
             if handed >= work {
@@ -97,8 +97,8 @@ impl Finders {
             let Some(body) = finder.bodies.pop_front() else { continue };
             let Ok(record) = Record::new(&body) else { continue };
             handed += 1;
-            self.told += 1;
-            finder.told += 1;
+            self.delivered += 1;
+            finder.delivered += 1;
             if sink(&record).is_break() {
                 return Ok(self.rest(inner));
             }

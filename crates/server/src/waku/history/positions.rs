@@ -6,7 +6,7 @@ use hark_codec::record::Id;
 use parking_lot::Mutex;
 
 /// Number of slots. A message has one slot, in which a later message may replace it.
-const PLACES: usize = 4_096;
+const SLOTS: usize = 4_096;
 
 /// Positions of messages, in slots by hash.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct PositionCache(Mutex<Box<[Position]>>);
 
 impl Default for PositionCache {
     fn default() -> Self {
-        Self(Mutex::new(vec![Position { time: 0, id: [0; 32] }; PLACES].into()))
+        Self(Mutex::new(vec![Position { time: 0, id: [0; 32] }; SLOTS].into()))
     }
 }
 
@@ -30,7 +30,7 @@ impl PositionCache {
 }
 
 fn slot(hash: &Id) -> usize {
-    usize::from(u16::from_le_bytes([hash[0], hash[1]])) % PLACES
+    usize::from(u16::from_le_bytes([hash[0], hash[1]])) % SLOTS
 }
 
 #[cfg(test)]

@@ -147,19 +147,19 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
                     && wanted.time_start.is_none_or(|start| start <= time)
                     && wanted.time_end.is_none_or(|end| time <= end)
             };
-            let (mut told, mut cursor): (Vec<Kept>, Option<Id>) = (Vec::new(), None);
+            let (mut returned, mut cursor): (Vec<Kept>, Option<Id>) = (Vec::new(), None);
             let expected = world.kept.clone();
             loop {
                 let one = StoreRequest { cursor: cursor.as_ref().map(|id| &id[..]), ..wanted };
                 let (page, next) = world.ask(&one, &topics, &[]);
-                assert!(page.is_sorted(), "a page is told oldest first");
+                assert!(page.is_sorted(), "a page is sent oldest first");
                 assert!(page.len() as u64 <= wanted.limit.unwrap());
                 let first = if wanted.forward { page.last() } else { page.first() };
                 assert!(next.is_none() || next == first.map(|one| one.hash));
                 if wanted.forward {
-                    told.extend(page);
+                    returned.extend(page);
                 } else {
-                    told.splice(0..0, page);
+                    returned.splice(0..0, page);
                 }
                 cursor = next;
                 if cursor.is_none() {
@@ -168,10 +168,12 @@ fn pages_leave_nothing_out_and_nothing_comes_twice() {
                 // Further messages arrive between the pages.
                 world.put(3);
             }
-            assert!(told.is_sorted_by(|a, b| a < b), "in order, each once");
-            assert!(told.iter().all(holds) && told.iter().all(|one| world.kept.contains(one)));
+            assert!(returned.is_sorted_by(|a, b| a < b), "in order, each once");
+            assert!(
+                returned.iter().all(holds) && returned.iter().all(|one| world.kept.contains(one))
+            );
             for one in expected.iter().filter(|one| holds(one)) {
-                assert!(told.contains(one), "seed {seed}: left out {one:?}");
+                assert!(returned.contains(one), "seed {seed}: left out {one:?}");
             }
         }
     }
@@ -256,7 +258,7 @@ fn a_page_goes_on_where_the_one_before_it_ended_also_if_that_message_has_gone() 
 }
 
 #[test]
-fn a_page_visits_hardly_more_than_it_tells() {
+fn a_page_visits_hardly_more_than_it_returns() {
     let mut world = World::new(10);
     world.times = 1 << 40;
     world.put(300);
@@ -286,22 +288,22 @@ fn long_messages_make_short_pages() {
     };
     let hashes: Vec<Id> = (0..60).map(put).collect();
     for forward in [true, false] {
-        let (mut told, mut cursor, mut pages) = (Vec::new(), None, 0);
+        let (mut returned, mut cursor, mut pages) = (Vec::new(), None, 0);
         loop {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
             let request = StoreRequest { forward, limit: Some(100), cursor: after, ..request() };
             let page = page(&world.store, &world.positions, &request, u64::MAX).unwrap();
             assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
-            let at = if forward { told.len() } else { 0 };
-            told.splice(at..at, page_hashes);
+            let at = if forward { returned.len() } else { 0 };
+            returned.splice(at..at, page_hashes);
             pages += 1;
             cursor = page.cursor;
             if cursor.is_none() {
                 break;
             }
         }
-        assert!(told == hashes && pages == 3, "{pages} pages");
+        assert!(returned == hashes && pages == 3, "{pages} pages");
     }
     // A page of hashes alone is bounded only by the limit.
     let request = StoreRequest { include_data: false, limit: Some(100), ..request() };

@@ -103,7 +103,7 @@ impl NetworkBehaviour for IncomingStreams {
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
         let Some(ip) = ip(remote) else { return Ok(()) };
-        match self.clients.standing(ip) {
+        match self.clients.class(ip) {
             AddressClass::Client => {}
             // Many peers share its address, and libp2p does not pass on the header that would tell
             // them apart. Their number in all is bounded.

@@ -64,7 +64,7 @@ impl KnownPeers {
             addr: whole(&said.addr, *peer),
             protocols: said.protocols.clone(),
             agent: said.agent.clone(),
-            standing: PeerConnectivity::Connected,
+            connectivity: PeerConnectivity::Connected,
             is_configured: configured.contains(peer),
             shards: sorted(shards.remove(peer)),
             mesh: sorted(meshes.remove(peer)),
@@ -76,7 +76,7 @@ impl KnownPeers {
             addr: whole(addr, peer),
             protocols: Vec::new(),
             agent: String::new(),
-            standing: if has_failed {
+            connectivity: if has_failed {
                 PeerConnectivity::CannotConnect
             } else {
                 PeerConnectivity::NotConnected

@@ -186,18 +186,18 @@ impl NetworkHandle {
 
     /// Connects to a peer that may be at any of these addresses, if it is not connected.
     async fn connect_to(&self, peer: PeerId, addrs: Vec<Multiaddr>) -> Result<(), String> {
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         let down = "the node is going down";
-        self.orders.send(NetworkCommand::Connect(peer, addrs, tell)).await.map_err(|_| down)?;
-        told.await.map_err(|_| down)?
+        self.orders.send(NetworkCommand::Connect(peer, addrs, reply)).await.map_err(|_| down)?;
+        replied.await.map_err(|_| down)?
     }
 
     /// Returns all peers that are connected or wanted, sorted by id.
     pub(super) async fn peers(&self) -> Vec<PeerStatus> {
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         // While the node shuts down, the list is empty.
-        let _ = self.orders.send(NetworkCommand::Peers(tell)).await;
-        told.await.unwrap_or_default()
+        let _ = self.orders.send(NetworkCommand::Peers(reply)).await;
+        replied.await.unwrap_or_default()
     }
 
     /// Sends a request to the store of a peer, after connecting to the peer if needed.
@@ -211,7 +211,7 @@ impl NetworkHandle {
 pub(super) struct NetworkTask {
     swarm: Swarm<NodeBehaviour>,
     /// Addresses to listen on once the previous process has released them in a handover.
-    unheard: Vec<Multiaddr>,
+    pending_addrs: Vec<Multiaddr>,
     peers: Peers,
     known: KnownPeers,
     orders: mpsc::Receiver<NetworkCommand>,
@@ -262,9 +262,9 @@ impl NetworkTask {
         let control = swarm.behaviour().streams.new_control();
         let sent = sent::SentMessages::default();
         let handle = NetworkHandle { orders: order, control, addresses: seen, sent, configured };
-        let unheard = if at_once { Vec::new() } else { config.listen };
+        let pending_addrs = if at_once { Vec::new() } else { config.listen };
         let known = KnownPeers::default();
-        Ok((Self { swarm, unheard, peers, known, orders, addresses }, handle))
+        Ok((Self { swarm, pending_addrs, peers, known, orders, addresses }, handle))
     }
 
     /// Serves until `stop`.
@@ -296,12 +296,12 @@ impl NetworkTask {
     /// Listens on the addresses that the previous process has released by now. Events of the swarm
     /// are left to the caller: connections may be among them.
     fn listen(&mut self) {
-        for addr in std::mem::take(&mut self.unheard) {
+        for addr in std::mem::take(&mut self.pending_addrs) {
             match self.swarm.listen_on(addr.clone()) {
-                Ok(_) => tracing::info!(%addr, "peers are taken from now on"),
+                Ok(_) => tracing::info!(%addr, "peers can connect from now on"),
                 Err(error) => {
                     tracing::debug!(error = root(&error), "trying again");
-                    self.unheard.push(addr);
+                    self.pending_addrs.push(addr);
                 }
             }
         }
@@ -317,12 +317,12 @@ impl NetworkTask {
                     Err(error) => tracing::warn!(%error, "a message was not passed on to peers"),
                 }
             }
-            NetworkCommand::Connect(peer, addrs, tell) => {
-                self.peers.connect(&mut self.swarm, peer, addrs, tell);
+            NetworkCommand::Connect(peer, addrs, reply) => {
+                self.peers.connect(&mut self.swarm, peer, addrs, reply);
             }
-            NetworkCommand::Peers(tell) => {
+            NetworkCommand::Peers(reply) => {
                 // The receiver may be dropped.
-                let _ = tell.send(self.known.all(&self.swarm, &self.peers));
+                let _ = reply.send(self.known.all(&self.swarm, &self.peers));
             }
         }
     }
@@ -429,7 +429,7 @@ async fn take(waku: &WakuNode, gossip: &gossipsub::Message) {
     let Ok(message) = Message::parse(&gossip.data) else { return };
     let topic = gossip.topic.as_str();
     if let Err(error) = waku.keep(MessageOrigin::Relay, &message, topic).await {
-        tracing::debug!(%error, topic, "a message of a peer was not taken");
+        tracing::debug!(%error, topic, "a message of a peer was not accepted");
     }
 }
 

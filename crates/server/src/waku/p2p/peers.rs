@@ -94,35 +94,35 @@ impl Peers {
         swarm: &mut Swarm<NodeBehaviour>,
         peer: PeerId,
         addrs: Vec<Multiaddr>,
-        tell: ConnectReply,
+        reply: ConnectReply,
     ) {
         if swarm.is_connected(&peer) {
             // The caller may be gone.
-            let _ = tell.send(Ok(()));
+            let _ = reply.send(Ok(()));
             return;
         }
         if addrs.is_empty() {
-            let _ = tell.send(Err("the peer has no address that may be dialled".into()));
+            let _ = reply.send(Err("the peer has no address that may be dialled".into()));
             return;
         }
-        self.asked.entry(peer).or_default().push(tell);
+        self.asked.entry(peer).or_default().push(reply);
         if let Err(error) = dial(swarm, peer, addrs)
             && !matches!(error, DialError::DialPeerConditionFalse(_))
         {
-            self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));
+            self.answer(peer, &Err(format!("the peer cannot be reached: {error}")));
         }
     }
 
-    fn tell(&mut self, peer: PeerId, what: &Result<(), String>) {
-        for tell in self.asked.remove(&peer).into_iter().flatten() {
+    fn answer(&mut self, peer: PeerId, what: &Result<(), String>) {
+        for reply in self.asked.remove(&peer).into_iter().flatten() {
             // The caller may be gone.
-            let _ = tell.send(what.clone());
+            let _ = reply.send(what.clone());
         }
     }
 
     /// Handles the connection of a peer.
     pub(super) fn connected(&mut self, peer: PeerId) {
-        self.tell(peer, &Ok(()));
+        self.answer(peer, &Ok(()));
         if let Some(wanted) = self.wanted.get_mut(&peer) {
             wanted.pause = RETRY_FIRST;
             wanted.trouble = None;
@@ -142,7 +142,7 @@ impl Peers {
     /// Handles a failure to reach a peer.
     pub(super) fn failed(&mut self, peer: PeerId, error: &impl Display) {
         let error = error.to_string();
-        self.tell(peer, &Err(format!("the peer cannot be reached: {error}")));
+        self.answer(peer, &Err(format!("the peer cannot be reached: {error}")));
         if let Some(wanted) = self.wanted.get_mut(&peer) {
             wanted.next = Some(Instant::now() + wanted.pause);
             wanted.pause = (wanted.pause * 2).min(RETRY_MAX);

@@ -66,9 +66,9 @@ pub(super) fn answer(
     found: &mut Reconciliation,
     answer: &mut PayloadWriter,
 ) {
-    let (mut start, mut first) = ((said.start, [0; 32]), place(own, (said.start, [0; 32])));
+    let (mut start, mut first) = ((said.start, [0; 32]), index_of(own, (said.start, [0; 32])));
     for range in said.ranges() {
-        let behind = first + place(&own[first..], range.end);
+        let behind = first + index_of(&own[first..], range.end);
         let here = &own[first..behind];
         match range.said {
             RangeContent::Skip => answer.skip(range.end),
@@ -79,9 +79,9 @@ pub(super) fn answer(
                 items(here, range.end, answer);
             }
             RangeContent::Fingerprint(_) => divide(here, start.0, range.end, answer),
-            RangeContent::Items(theirs, told) => {
+            RangeContent::Items(theirs, was_sent) => {
                 found.compare(own, (first, behind), &theirs);
-                if told {
+                if was_sent {
                     answer.skip(range.end);
                 } else {
                     answer.items(range.end, here, true);
@@ -93,7 +93,7 @@ pub(super) fn answer(
 }
 
 /// The index of the first of `own` that is not before `at`.
-fn place(own: &[MessagePosition], at: MessagePosition) -> usize {
+fn index_of(own: &[MessagePosition], at: MessagePosition) -> usize {
     own.partition_point(|own| *own < at)
 }
 
@@ -114,7 +114,7 @@ fn divide(here: &[MessagePosition], start: u64, end: MessagePosition, answer: &m
     let mut rest = here;
     for part in 1..=PARTS {
         let stop = if part == PARTS { end } else { (start + span / PARTS * part, [0; 32]) };
-        let (part, behind) = rest.split_at(place(rest, stop));
+        let (part, behind) = rest.split_at(index_of(rest, stop));
         rest = behind;
         if part.len() <= ITEMS_MAX {
             items(part, stop, answer);
@@ -171,9 +171,9 @@ mod tests {
             let mut bytes = first.finish().0;
             let mut found: [Reconciliation; 2] = Default::default();
             let mut rounds = 0;
-            while let Some(heard) = SyncPayload::parse(&bytes).unwrap() {
+            while let Some(received) = SyncPayload::parse(&bytes).unwrap() {
                 let (who, mut next) = ((rounds + 1) % 2, writer());
-                answer(&lists[who], &heard, &mut found[who], &mut next);
+                answer(&lists[who], &received, &mut found[who], &mut next);
                 bytes = next.finish().0;
                 rounds += 1;
                 assert!(rounds < 32, "{count} of {span}");

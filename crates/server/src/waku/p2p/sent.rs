@@ -27,7 +27,7 @@ impl SentMessages {
     pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<MessagePosition>) {
         if let Some(sent) = self.0.lock().get_mut(&peer) {
             *sent = sent.split_off(&(start, [0; 32]));
-            lacks.retain(|place| !sent.contains(place));
+            lacks.retain(|position| !sent.contains(position));
         }
     }
 

@@ -52,7 +52,7 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
             };
             let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
             waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
-            let answer = history::answer(&request, page.as_ref().map(|told| &told.page));
+            let answer = history::answer(&request, page.as_ref().map(|page| &page.page));
             // A failure concerns only the peer.
             if frame::write(&mut stream, &answer).await.is_ok() {
                 let _ = frame::end(&mut stream).await;
@@ -87,10 +87,10 @@ pub(super) async fn ask(
         Ok(answer) => answer?,
         Err(_) => return Err(format!("the peer took more than {} s", ANSWER_WAIT.as_secs())),
     };
-    let told = StoreResponse::parse(&answer)
+    let parsed = StoreResponse::parse(&answer)
         .map_err(|error: ProtobufError| format!("the peer's answer is none: {error}"))?;
     // A message can take three bytes in the answer, and far more once it is parsed.
-    if told.messages().nth(PAGE_MAX).is_some() {
+    if parsed.messages().nth(PAGE_MAX).is_some() {
         return Err(format!("the peer's answer has more than {PAGE_MAX} messages"));
     }
     Ok(answer)

@@ -160,8 +160,8 @@ async fn compare(
     let mut first = PayloadWriter::new(&topics(waku), start, PAYLOAD_MAX);
     first.fingerprint((stop, [0; 32]), &fingerprint(&own.items));
     say(waku, &mut stream, &first.finish().0).await?;
-    let heard = hear(&mut stream).await?;
-    session(waku, control, peer, stream, heard, (start, own)).await
+    let received = next_payload(&mut stream).await?;
+    session(waku, control, peer, stream, received, (start, own)).await
 }
 
 /// Answers a comparison that a peer has begun with the payload `first`.
@@ -226,20 +226,20 @@ impl OwnMessages {
     }
 }
 
-/// Runs a comparison to its end, starting with the peer's payload `heard`. Then sends the peer the
-/// messages it lacks.
+/// Runs a comparison to its end, starting with the peer's payload `received`. Then sends the peer
+/// the messages it lacks.
 async fn session(
     waku: &Arc<WakuNode>,
     control: Control,
     peer: PeerId,
     mut stream: Stream,
-    mut heard: Option<Vec<u8>>,
+    mut received: Option<Vec<u8>>,
     (start, own): (u64, OwnMessages),
 ) -> Result<(), String> {
     let counts = &waku.metrics.sync;
     let (mut found, mut round_trips) = (Reconciliation::default(), 0);
     let topics = topics(waku);
-    while let Some(bytes) = heard.take() {
+    while let Some(bytes) = received.take() {
         counts
             .bytes
             .of(SyncProtocol::Reconciliation)
@@ -257,7 +257,7 @@ async fn session(
             break;
         }
         drop(next);
-        heard = hear(&mut stream).await?;
+        received = next_payload(&mut stream).await?;
     }
     // The session is over even if the peer does not receive the end of the stream.
     let _ = frame::end(&mut stream).await;
@@ -283,10 +283,10 @@ async fn say(waku: &WakuNode, stream: &mut Stream, bytes: &[u8]) -> Result<(), S
 }
 
 /// Receives the peer's next payload. `None` if the peer has ended the stream.
-async fn hear(stream: &mut Stream) -> Result<Option<Vec<u8>>, String> {
+async fn next_payload(stream: &mut Stream) -> Result<Option<Vec<u8>>, String> {
     match tokio::time::timeout(WAIT, frame::read(stream, PAYLOAD_MAX)).await {
         Ok(next) => next.map_err(|error| broken(&error)),
-        Err(_) => Err(format!("nothing was heard for {} s", WAIT.as_secs())),
+        Err(_) => Err(format!("nothing was received for {} s", WAIT.as_secs())),
     }
 }
 
@@ -360,7 +360,7 @@ async fn send(
     let mut stream = stream.map_err(|error| error.to_string())?;
     let mut sent = 0;
     for some in positions.chunks(READ_AT_ONCE) {
-        let ids = Some(some.iter().map(|place| place.1).collect());
+        let ids = Some(some.iter().map(|position| position.1).collect());
         let mut query = Query { ids, ..Query::default() };
         query.normalise();
         let found = waku.ask(move |store| {

@@ -87,17 +87,17 @@ impl Pair {
         let control = swarm.behaviour().streams.new_control();
         let peer = peers::id(&addr).unwrap();
         swarm.dial(addr.clone()).unwrap();
-        let (tell, mut told) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         let client = tokio::spawn(async move {
-            let mut tell = Some(tell);
+            let mut sender = Some(sender);
             loop {
                 if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
                     // Only the first connection is reported.
-                    tell.take().map(|tell| tell.send(()));
+                    sender.take().map(|sender| sender.send(()));
                 }
             }
         });
-        tokio::time::timeout(Duration::from_secs(30), &mut told).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(30), &mut receiver).await.unwrap().unwrap();
         // The node holds the key in memory now.
         let _ = std::fs::remove_dir_all(folder);
         Self { waku, peer, addr, control, phase, node, client }
@@ -135,7 +135,7 @@ impl Pair {
     async fn enters(&self) -> (bool, Swarm<NodeBehaviour>) {
         let mut swarm = stranger().await;
         swarm.dial(self.addr.clone()).unwrap();
-        let told = tokio::time::timeout(Duration::from_secs(30), async {
+        let asked = tokio::time::timeout(Duration::from_secs(30), async {
             loop {
                 match swarm.select_next_some().await {
                     SwarmEvent::ConnectionEstablished { .. } => return true,
@@ -144,7 +144,7 @@ impl Pair {
                 }
             }
         });
-        (told.await.unwrap(), swarm)
+        (asked.await.unwrap(), swarm)
     }
 
     async fn end(self) {
@@ -290,13 +290,13 @@ async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn addresses_to_announce_are_told_to_peers() {
+async fn addresses_to_announce_are_sent_to_peers() {
     let pair = Pair::start("announce").await;
     let announced = format!("/dns4/node.example/tcp/443/wss/p2p/{}", pair.peer);
     assert_eq!(pair.waku.addresses(), [pair.addr.to_string(), announced.clone()]);
     let mut swarm = stranger().await;
     swarm.dial(pair.addr.clone()).unwrap();
-    let told = async {
+    let identified = async {
         loop {
             if let SwarmEvent::Behaviour(NodeBehaviourEvent::Identify(
                 identify::Event::Received { info, .. },
@@ -306,8 +306,8 @@ async fn addresses_to_announce_are_told_to_peers() {
             }
         }
     };
-    let told = tokio::time::timeout(Duration::from_secs(30), told).await.unwrap();
-    let all: Vec<String> = told.iter().map(Multiaddr::to_string).collect();
+    let received = tokio::time::timeout(Duration::from_secs(30), identified).await.unwrap();
+    let all: Vec<String> = received.iter().map(Multiaddr::to_string).collect();
     assert!(all.contains(&announced), "{all:?}");
     pair.end().await;
 }
@@ -334,17 +334,17 @@ impl Comparing {
             }
         });
         swarm.dial(pair.addr.clone()).unwrap();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let client = tokio::spawn(async move {
-            let mut tell = Some(tell);
+            let mut sender = Some(sender);
             loop {
                 if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
                     // Only the first connection is reported.
-                    tell.take().map(|tell| tell.send(()));
+                    sender.take().map(|sender| sender.send(()));
                 }
             }
         });
-        tokio::time::timeout(Duration::from_secs(30), told).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(30), receiver).await.unwrap().unwrap();
         Self { control, sent, client }
     }
 

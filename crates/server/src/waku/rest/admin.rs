@@ -76,7 +76,7 @@ fn mesh(peer: &PeerStatus) -> &[u16] {
 }
 
 fn is_connected(peer: &PeerStatus) -> bool {
-    peer.standing == PeerConnectivity::Connected
+    peer.connectivity == PeerConnectivity::Connected
 }
 
 /// The protocols among [`PROTOCOLS`] that a peer offers.
@@ -90,7 +90,7 @@ async fn peers(waku: &WakuNode) -> Vec<PeerStatus> {
 
 /// A peer as nwaku writes it.
 fn json_of(peer: &PeerStatus) -> Value {
-    let connected = match peer.standing {
+    let connected = match peer.connectivity {
         PeerConnectivity::Connected => "Connected",
         PeerConnectivity::NotConnected => "NotConnected",
         PeerConnectivity::CannotConnect => "CannotConnect",
@@ -164,7 +164,7 @@ async fn one_shard(waku: &WakuNode, text: &str, of: PeerShards) -> RestAnswer {
 async fn stats(State(waku): WakuState) -> RestAnswer {
     let peers = peers(&waku).await;
     let count = |of: &dyn Fn(&PeerStatus) -> bool| peers.iter().filter(|peer| of(peer)).count();
-    let standing = |wanted: PeerConnectivity| count(&|peer| peer.standing == wanted);
+    let connectivity = |wanted: PeerConnectivity| count(&|peer| peer.connectivity == wanted);
     let by_shard = |of: PeerShards, total: &str| {
         let shards = &waku.config.shards;
         let counted = |shard: &u16| (shard.to_string(), json!(count(&|p| of(p).contains(shard))));
@@ -183,9 +183,9 @@ async fn stats(State(waku): WakuState) -> RestAnswer {
     let stats = json!({
         "Sum": { "Total peers": peers.len() },
         "By Connectedness": {
-            "Connected": standing(PeerConnectivity::Connected),
-            "NotConnected": standing(PeerConnectivity::NotConnected),
-            "CannotConnect": standing(PeerConnectivity::CannotConnect),
+            "Connected": connectivity(PeerConnectivity::Connected),
+            "NotConnected": connectivity(PeerConnectivity::NotConnected),
+            "CannotConnect": connectivity(PeerConnectivity::CannotConnect),
             "CanConnect": 0,
         },
         "Relay peers": by_shard(relay, "Total relay peers"),

@@ -111,10 +111,10 @@ async fn history(
     if let Some(addr) = &parameters.peer_addr {
         return store::from_peer(waku.ask_peer(addr, &parameters.request()).await);
     }
-    let told = waku.page(RateSource::Address(client.into()), &parameters.request()).await;
-    let status = told.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
+    let page = waku.page(RateSource::Address(client.into()), &parameters.request()).await;
+    let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
-    match told {
+    match page {
         Ok(PermittedPage { page, room }) => {
             let json = store::json(&page, parameters.include_data);
             RestAnswer::json(Bytes::from_owner(PermittedJson { json, _room: room }))

@@ -219,11 +219,11 @@ impl World {
 
 impl Link {
     /// Delivers the first message, if there is one.
-    fn told_taker(&mut self) {
+    fn deliver_to_taker(&mut self) {
         self.to_taker.drain(..self.to_taker.len().min(1));
     }
 
-    fn told_giver(&mut self) {
+    fn deliver_to_giver(&mut self) {
         self.to_giver.drain(..self.to_giver.len().min(1));
     }
 }

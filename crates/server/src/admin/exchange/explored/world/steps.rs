@@ -129,7 +129,7 @@ impl World {
             }
             None => return,
         };
-        steps.push((MoveKind::Normal, next.with(|world| world.links[at].told_taker())));
+        steps.push((MoveKind::Normal, next.with(|world| world.links[at].deliver_to_taker())));
     }
 
     /// Whether process `at` refuses to hand over, because another process asked before.
@@ -182,7 +182,7 @@ impl World {
         steps: &mut Steps,
     ) {
         let link = &self.links[to];
-        let heard = |world: &Self, event: ExchangeEvent| {
+        let after = |world: &Self, event: ExchangeEvent| {
             let (giver, next) = giver.next(event);
             let gone = gone || event == ExchangeEvent::Gone;
             world.set(at, ProcessRole::Giving { to, turn, giver, next, gone })
@@ -191,7 +191,7 @@ impl World {
         match next {
             OldProcessStep::Listen => {
                 if self.processes[at].asked_to_end {
-                    normal(heard(self, ExchangeEvent::Stop));
+                    normal(after(self, ExchangeEvent::Stop));
                 }
                 if let Some(word) = link.to_giver.first().filter(|_| !gone) {
                     let event = match word {
@@ -199,18 +199,18 @@ impl World {
                         Word::Started => ExchangeEvent::Started,
                         _ => ExchangeEvent::Failed,
                     };
-                    let next = heard(self, event);
-                    normal(next.with(|world| world.links[to].told_giver()));
+                    let next = after(self, event);
+                    normal(next.with(|world| world.links[to].deliver_to_giver()));
                 } else if !link.taker_is_open && !gone {
-                    normal(heard(self, ExchangeEvent::Gone));
+                    normal(after(self, ExchangeEvent::Gone));
                 }
                 // While another process has the right, this event would only lead to the next one.
                 let waits = matches!(giver, OldProcess::Parted | OldProcess::Stalled);
                 if waits && self.right.is_none() && self.turn <= turn {
-                    normal(heard(self, ExchangeEvent::Moment));
+                    normal(after(self, ExchangeEvent::Moment));
                 }
                 if giver != OldProcess::Stalled {
-                    steps.push((MoveKind::Late, heard(self, ExchangeEvent::Late)));
+                    steps.push((MoveKind::Late, after(self, ExchangeEvent::Late)));
                 }
             }
             OldProcessStep::Offer => normal(self.with(|world| {
@@ -227,7 +227,7 @@ impl World {
                     Without::Nothing => next.claim(at, turn),
                 };
                 // As in `give`, a late claim counts as if another process had the right.
-                normal(heard(
+                normal(after(
                     &next,
                     if event == ExchangeEvent::Unable { ExchangeEvent::Held } else { event },
                 ));
@@ -267,7 +267,7 @@ impl World {
         steps: &mut Steps,
     ) {
         let link = &self.links[at];
-        let heard = |world: &Self, event: ExchangeEvent| {
+        let after = |world: &Self, event: ExchangeEvent| {
             let (taker, next) = taker.next(event);
             world.set(at, ProcessRole::Taking { turn, taker, next })
         };
@@ -280,25 +280,25 @@ impl World {
                     None if !link.giver_is_open => ExchangeEvent::Gone,
                     None => return,
                 };
-                let next = heard(self, event);
-                normal(next.with(|world| world.links[at].told_taker()));
+                let next = after(self, event);
+                normal(next.with(|world| world.links[at].deliver_to_taker()));
             }
             (NewProcessStep::Listen, NewProcess::Orphaned) => {
                 if self.right.is_none() && self.turn <= turn {
-                    normal(heard(self, ExchangeEvent::Moment));
+                    normal(after(self, ExchangeEvent::Moment));
                 }
-                steps.push((MoveKind::Late, heard(self, ExchangeEvent::Late)));
+                steps.push((MoveKind::Late, after(self, ExchangeEvent::Late)));
             }
             (NewProcessStep::Claim, _) => {
                 let mut next = self.clone();
                 let turn = if without == Without::Turns { u8::MAX } else { turn };
                 let event = next.claim(at, turn);
-                normal(heard(&next, event));
+                normal(after(&next, event));
             }
             (NewProcessStep::Begin, _) => {
                 let unchanged = self.processes[at].sees == self.log;
                 let next = self.with(|world| world.processes[at].writes = unchanged);
-                normal(heard(
+                normal(after(
                     &next,
                     if unchanged { ExchangeEvent::Begun } else { ExchangeEvent::Unable },
                 ));
