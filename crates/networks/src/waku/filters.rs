@@ -14,7 +14,7 @@ pub(super) struct MessageFilters;
 /// A filter as people type it. Omitted fields match all; times are nanoseconds since 1970.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
-struct TypedFilter {
+struct RawFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
     content_topics: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ struct TypedFilter {
 
 impl Filters for MessageFilters {
     fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, String> {
-        let typed: TypedFilter = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let typed: RawFilter = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let mut query = Query {
             from: typed.start_time.unwrap_or(0),
             to: typed.end_time.unwrap_or(u64::MAX),
@@ -66,7 +66,7 @@ impl Filters for MessageFilters {
                 label.values.iter().map(|value| String::from_utf8_lossy(value).into_owned());
             Some(values.collect::<Vec<_>>())
         };
-        let typed = TypedFilter {
+        let typed = RawFilter {
             content_topics: label(topic::CONTENT),
             pubsub_topic: label(topic::PUBSUB).and_then(|topics| topics.into_iter().next()),
             start_time: Some(query.from).filter(|from| *from > 0),
