@@ -175,7 +175,7 @@ pub(crate) struct WakuNode {
 }
 
 /// A page, and the memory permit for its answer.
-struct PermittedPage {
+struct PageWithPermit {
     page: HistoryPage,
     room: OwnedSemaphorePermit,
 }
@@ -355,7 +355,7 @@ impl WakuNode {
     }
 
     /// Returns the page of history for a request, and records the time it took.
-    async fn page(&self, from: RateSource, request: &[u8]) -> Result<PermittedPage, HistoryError> {
+    async fn page(&self, from: RateSource, request: &[u8]) -> Result<PageWithPermit, HistoryError> {
         let began = Instant::now();
         if let Some(rate) = self.settings().queries
             && self.buckets.take(RateSubject::Questions(from), rate).is_err()
@@ -373,7 +373,7 @@ impl WakuNode {
         let room = Arc::clone(&self.answers).try_acquire_many_owned(bytes);
         let room = room.map_err(|_| HistoryError::Busy)?;
         self.metrics.sent.add(page.records.len() as u64);
-        Ok(PermittedPage { page, room })
+        Ok(PageWithPermit { page, room })
     }
 
     fn note_slow(&self, request: &[u8], time: Duration, page: Option<&HistoryPage>) {

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::history::HistoryError;
 use super::metrics::{AnswerStatus, QuestionSource};
 use super::poll::PollTopic;
-use super::{PermittedPage, WakuNode};
+use super::{PageWithPermit, WakuNode};
 use crate::listener::Listener;
 use crate::rate::RateSource;
 use crate::rest::{self, RestAnswer, RestClientAddress, RestGuard, WebAccess, guard};
@@ -115,7 +115,7 @@ async fn history(
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
     match page {
-        Ok(PermittedPage { page, room }) => {
+        Ok(PageWithPermit { page, room }) => {
             let json = store::json(&page, parameters.include_data);
             RestAnswer::json(Bytes::from_owner(PermittedJson { json, _room: room }))
         }
