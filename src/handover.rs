@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hark_archive::Record;
 use hark_archive::store::LogPosition;
-use hark_server::control::{Handover, WriteClaim, WriteLock};
+use hark_server::control::{Handover, TakeoverLock, WriteClaim};
 use hark_store_embedded::{DirectoryLock, EmbeddedStore};
 use parking_lot::Mutex;
 
@@ -44,7 +44,7 @@ impl Drop for ArchiveLock {
     }
 }
 
-impl WriteLock for ArchiveLock {
+impl TakeoverLock for ArchiveLock {
     fn share(&self) -> io::Result<(OwnedFd, u64)> {
         self.with(DirectoryLock::share)
     }

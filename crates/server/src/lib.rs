@@ -42,7 +42,7 @@ pub mod whisper;
 pub mod words;
 
 pub use address::Proxies;
-use admin::handover::WriteLock;
+use admin::handover::TakeoverLock;
 pub use admin::http::MetricsDoor;
 pub use clients::{AddressLists, Clients};
 pub use error::ServeError;
@@ -56,7 +56,7 @@ pub use vital::vital;
 /// The control socket, by which other processes write to a running server, and takeovers.
 pub mod control {
     pub use crate::admin::control::*;
-    pub use crate::admin::handover::{Handover, WriteClaim, WriteLock};
+    pub use crate::admin::handover::{Handover, TakeoverLock, WriteClaim};
     pub use crate::admin::take::Takeover;
 }
 
@@ -68,7 +68,7 @@ pub struct ServerConfig {
     /// The path of `control.sock`, if other processes may send their writes.
     pub control: Option<PathBuf>,
     /// The archive's lock, if another process can take over the archive.
-    pub lock: Option<Arc<dyn WriteLock>>,
+    pub lock: Option<Arc<dyn TakeoverLock>>,
     /// The addresses that may read `/metrics`, and where it is served.
     pub metrics: MetricsDoor,
     /// Every bound. Can change while the server runs.

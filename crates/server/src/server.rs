@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::admin::control::ControlError;
 use crate::admin::give::TakeoverSource;
-use crate::admin::handover::{Role, WriteLock};
+use crate::admin::handover::{Role, TakeoverLock};
 use crate::admin::http::OperatorsDoor;
 use crate::admin::served::ControlSocket;
 use crate::admin::take::Takeover;
@@ -262,7 +262,7 @@ async fn look(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
 async fn take(
     mut taking: Takeover,
     networks: &[OpenNetwork],
-    lock: Arc<dyn WriteLock>,
+    lock: Arc<dyn TakeoverLock>,
     shelves: Vec<MovableShelf>,
     control: &mut ControlSocket,
     patience: Duration,

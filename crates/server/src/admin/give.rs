@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use super::exchange::{ExchangeEvent, OldProcess, OldProcessStep};
 use super::fds;
-use super::handover::{RETRY, Role, Sibling, WriteClaim, WriteLock};
+use super::handover::{RETRY, Role, Sibling, TakeoverLock, WriteClaim};
 use super::hold::WriterHold;
 use super::protocol::{
     self, ControlFrame, EPHEMERAL, FAILED, FrameReader, GO, GROWN, HANDED, PEER_FRAME_BYTES_MAX,
@@ -43,7 +43,7 @@ use crate::shelf::MovableShelf;
 
 /// What a server hands over at a takeover.
 pub(crate) struct TakeoverSource {
-    pub(crate) lock: Arc<dyn WriteLock>,
+    pub(crate) lock: Arc<dyn TakeoverLock>,
     /// All shelves of the server.
     pub(crate) shelves: Vec<MovableShelf>,
     /// The listening sockets. Empty once another process has taken over.

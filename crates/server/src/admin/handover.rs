@@ -15,7 +15,7 @@ pub(super) const RETRY: Duration = Duration::from_millis(20);
 
 /// The lock of an archive. It keeps third processes away while the right to write goes from one
 /// process to the next.
-pub trait WriteLock: Send + Sync {
+pub trait TakeoverLock: Send + Sync {
     /// Returns a second handle of the lock, and the turn up to which its holder can claim the right
     /// to write.
     fn share(&self) -> io::Result<(OwnedFd, u64)>;
@@ -24,7 +24,7 @@ pub trait WriteLock: Send + Sync {
     fn offer(&self) -> io::Result<()>;
 
     /// Claims the right to write. Only one of the processes that hold the lock can have the right.
-    /// That process keeps the right until it ends or calls [`WriteLock::offer`].
+    /// That process keeps the right until it ends or calls [`TakeoverLock::offer`].
     fn claim(&self) -> io::Result<WriteClaim>;
 
     /// Releases the lock for good, once the other process writes.
@@ -35,7 +35,7 @@ pub trait WriteLock: Send + Sync {
 }
 
 /// A shelf's store that another process can take over while this process still serves it. Which
-/// process may write is decided by the [`WriteLock`].
+/// process may write is decided by the [`TakeoverLock`].
 pub trait Handover: Send + Sync {
     /// Pauses maintenance, or continues it. Returns once maintenance has paused.
     fn rest(&self, rest: bool);

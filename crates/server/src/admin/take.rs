@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::control::{ControlError, broken};
 use super::exchange::{ExchangeEvent, NewProcess, NewProcessStep};
 use super::fds;
-use super::handover::{RETRY, WriteClaim, WriteLock};
+use super::handover::{RETRY, TakeoverLock, WriteClaim};
 use super::protocol::{
     self, ControlFrame, FAILED, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
     TAKEOVER, TAKEOVER_VERSION,
@@ -90,7 +90,7 @@ impl Takeover {
     /// has disconnected, but has not ended, this waits for its end, at most for `patience`.
     pub(crate) fn finish(
         mut self,
-        lock: &dyn WriteLock,
+        lock: &dyn TakeoverLock,
         shelves: &[MovableShelf],
         patience: Duration,
     ) -> Result<UnixStream, ControlError> {
