@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::Query;
-use hark_archive::query::explain::{Explanation, PlanStep};
+use hark_archive::query::explain::{Explanation, SourcePlan};
 use hark_archive::query::plan::describe;
 
 use crate::count::CountQuery;
@@ -42,7 +42,7 @@ pub(crate) fn explain(
         })
     })?;
     let plan = finder.driver().map_or_else(String::new, |set| describe(set, &query));
-    let steps = trace.iter().map(|TracedStatement { form, rows, .. }| PlanStep {
+    let steps = trace.iter().map(|TracedStatement { form, rows, .. }| SourcePlan {
         source: form.name().into(),
         rows: *rows as u64,
         driver: plan.clone(),

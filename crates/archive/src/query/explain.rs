@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The plan for one part of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanStep {
+pub struct SourcePlan {
     /// The name of the part: a head, a segment, a table.
     pub source: String,
     /// Records in the part.
@@ -25,7 +25,7 @@ pub struct Explanation {
     /// The plan in a few words: the driver of the part with the highest estimate.
     pub plan: String,
     /// The parts, in the order in which they would be searched.
-    pub steps: Vec<PlanStep>,
+    pub steps: Vec<SourcePlan>,
     /// Rows expected to be visited in all.
     pub estimate: u64,
     /// What a store adds, such as the statement for a database and the database's plan for it.

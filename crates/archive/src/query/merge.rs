@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hark_codec::record::Record;
 
 use super::cursor::{AnyWalk, SourceWalk, WalkEnd, WalkStep, count, explain, time_key};
-use super::explain::{Explanation, PlanStep};
+use super::explain::{Explanation, SourcePlan};
 use super::plan::{Set, describe};
 use super::prepared::PreparedQuery;
 use super::source::Source;
@@ -26,7 +26,7 @@ pub trait AnySource: Send + Sync {
     /// Returns why the data of the part cannot be trusted, if so.
     fn trouble(&self) -> Option<String>;
     /// Returns the plan for an explanation, and the number of matches that it expects.
-    fn explain(&self, query: &PreparedQuery) -> Option<(PlanStep, u64)>;
+    fn explain(&self, query: &PreparedQuery) -> Option<(SourcePlan, u64)>;
 }
 
 impl<S: Source> AnySource for S {
@@ -52,10 +52,10 @@ impl<S: Source> AnySource for S {
         Source::trouble(self)
     }
 
-    fn explain(&self, query: &PreparedQuery) -> Option<(PlanStep, u64)> {
+    fn explain(&self, query: &PreparedQuery) -> Option<(SourcePlan, u64)> {
         let plan = explain(self, query)?;
         let words = |sets: &[_]| sets.iter().map(|&set| describe(set, query)).collect();
-        let line = PlanStep {
+        let line = SourcePlan {
             source: self.name(),
             rows: self.rows(),
             driver: describe(plan.driver, query),

@@ -13,7 +13,7 @@ use super::{
     Write, label_values,
 };
 use crate::effects::{Effects, Rules};
-use crate::query::explain::{Explanation, PlanStep};
+use crate::query::explain::{Explanation, SourcePlan};
 use crate::query::plan::Set;
 use crate::query::{Order, Position, Query};
 
@@ -248,7 +248,7 @@ impl Store for MemoryStore {
 
     fn explain(&self, _: &Query) -> Result<Explanation, SearchError> {
         let rows = self.state.lock().records.len() as u64;
-        let step = PlanStep {
+        let step = SourcePlan {
             source: "memory".into(),
             rows,
             driver: "every record".into(),
