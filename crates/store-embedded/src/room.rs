@@ -43,17 +43,17 @@ impl fmt::Display for ByteSize<'_> {
     }
 }
 
-/// The disk space that a job may use.
+/// A disk on which a job leaves space free for others.
 #[derive(Clone)]
-pub(crate) struct BoundedDisk {
+pub(crate) struct ReservingDisk {
     pub disk: Arc<dyn Disk>,
     pub dir: PathBuf,
     pub job: &'static str,
-    /// Bytes that stay free.
+    /// Bytes that the job leaves free.
     pub beside: u64,
 }
 
-impl BoundedDisk {
+impl ReservingDisk {
     /// Returns an error unless `needs` bytes fit.
     pub(crate) fn check(&self, needs: u64) -> io::Result<()> {
         let (free, beside) = (self.disk.free(&self.dir)?, self.beside);
@@ -72,10 +72,10 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// The disk as a job sees it: full before the space kept for others is used, whatever was estimated
 /// and whatever else is written meanwhile.
-impl Disk for BoundedDisk {
+impl Disk for ReservingDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;
-        Ok(Box::new(BoundedFile { file, room: self.clone() }))
+        Ok(Box::new(ReservingFile { file, room: self.clone() }))
     }
 
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>> {
@@ -119,12 +119,12 @@ impl Disk for BoundedDisk {
     }
 }
 
-struct BoundedFile {
+struct ReservingFile {
     file: Box<dyn DiskFile>,
-    room: BoundedDisk,
+    room: ReservingDisk,
 }
 
-impl DiskFile for BoundedFile {
+impl DiskFile for ReservingFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.room.check(bytes.len() as u64)?;
         self.file.write_all(bytes)

@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::open::open_segment;
-use crate::room::BoundedDisk;
+use crate::room::ReservingDisk;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::view::Segment;
 use crate::segment::{self, view};
@@ -56,9 +56,9 @@ impl EmbeddedShelf {
         job: &'static str,
         beside: u64,
         needs: u64,
-    ) -> io::Result<BoundedDisk> {
+    ) -> io::Result<ReservingDisk> {
         let disk = Arc::clone(&self.options.disk);
-        let room = BoundedDisk { disk, dir: self.dir.clone(), job, beside };
+        let room = ReservingDisk { disk, dir: self.dir.clone(), job, beside };
         room.check(needs)?;
         Ok(room)
     }
