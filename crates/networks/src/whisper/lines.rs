@@ -13,9 +13,9 @@ use super::digits;
 use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
 /// Lines of envelopes.
-pub(super) struct Envelopes;
+pub(super) struct EnvelopeLines;
 
-impl LineFormat for Envelopes {
+impl LineFormat for EnvelopeLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         let record = EnvelopeRecord::new(*record);
         // The record was made of an envelope.
@@ -107,7 +107,10 @@ mod tests {
     fn read(line: &str, is_kept: bool) -> Result<Vec<u8>, LineFault> {
         let options = ReadOptions { record_bytes_max: 120, ..ReadOptions::default() };
         let mut record = b"before".to_vec();
-        Envelopes.reader(&options).read(line.as_bytes(), &|_| is_kept, &mut record).map(|()| record)
+        EnvelopeLines
+            .reader(&options)
+            .read(line.as_bytes(), &|_| is_kept, &mut record)
+            .map(|()| record)
     }
 
     #[test]
@@ -118,14 +121,14 @@ mod tests {
             let (mut rlp, mut record, mut line) = (Vec::new(), Vec::new(), Vec::new());
             envelope.write(&mut rlp);
             encode(&envelope, &envelope.hash(), &mut record);
-            Envelopes.write(&Record::new(&record).unwrap(), &mut line);
+            EnvelopeLines.write(&Record::new(&record).unwrap(), &mut line);
             let again = read(str::from_utf8(&line).unwrap(), false).unwrap();
             assert_eq!(again, record);
             assert_eq!(Record::new(&again).unwrap().wire(), rlp);
         }
         let mut line = Vec::new();
         let record = read(LINE, false).unwrap();
-        Envelopes.write(&Record::new(&record).unwrap(), &mut line);
+        EnvelopeLines.write(&Record::new(&record).unwrap(), &mut line);
         assert_eq!(String::from_utf8(line).unwrap(), LINE);
     }
 

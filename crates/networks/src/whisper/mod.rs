@@ -39,7 +39,7 @@ impl Network for Whisper {
     }
 
     fn lines(&self) -> &dyn LineFormat {
-        &lines::Envelopes
+        &lines::EnvelopeLines
     }
 
     fn filters(&self) -> &dyn Filters {
