@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
 
-use super::holes::ExcludedLists;
+use super::excluded::ExcludedLists;
 use super::pace::ReadPace;
 use super::plan::{Plan, Set, SetSize, driven_by, plan};
 use super::prepared::PreparedQuery;
@@ -60,7 +60,7 @@ pub struct SourceWalk<S: Source> {
     driven_by: Set,
     driver: Driver<S>,
     /// The driver's rows that are skipped.
-    holes: ExcludedLists<S>,
+    excluded: ExcludedLists<S>,
     cuts: Vec<Vec<PostingSlice<S::PostingList>>>,
     last: Option<u32>,
     /// Rows to be checked next, already located, each with the value whose posting list it came
@@ -109,7 +109,7 @@ fn lists<S: Source>(
 }
 
 /// Returns the posting lists of the excluded kinds, clipped to the window.
-fn holes<S: Source>(
+fn excluded<S: Source>(
     source: &S,
     query: &PreparedQuery,
     window: &OnceCell<S::Window>,
@@ -131,7 +131,7 @@ struct OpenedPlan<S: Source> {
     plan: Plan,
     found: Vec<(Set, Vec<PostingSlice<S::PostingList>>)>,
     /// The posting lists that a walk over all rows skips.
-    holes: Vec<PostingSlice<S::PostingList>>,
+    excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
 }
 
@@ -180,7 +180,7 @@ fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
         }
         let cuts = lists(source, query, &window, set);
         if set == Set::Time {
-            left_out = holes(source, query, &window);
+            left_out = excluded(source, query, &window);
         }
         let none = if set == Set::Time { rows_of(&left_out) } else { 0 };
         let size = SetSize {
@@ -195,7 +195,7 @@ fn open<S: Source>(source: &S, query: &PreparedQuery) -> Option<OpenedPlan<S>> {
         None => plan(query, &query.conditions, source.rows(), &mut size),
         Some(driver) => driven_by(driver, query, &query.conditions, &mut size),
     }?;
-    Some(OpenedPlan { plan, found, holes: left_out, rows })
+    Some(OpenedPlan { plan, found, excluded: left_out, rows })
 }
 
 impl<S: Source> OpenedPlan<S> {
@@ -229,8 +229,8 @@ impl<S: Source> SourceWalk<S> {
                 drive(&*source, driver, order)
             }
         };
-        let holes = match opened.plan.driver {
-            Set::Time => ExcludedLists::new(&*source, std::mem::take(&mut opened.holes), order),
+        let excluded = match opened.plan.driver {
+            Set::Time => ExcludedLists::new(&*source, std::mem::take(&mut opened.excluded), order),
             _ => ExcludedLists::none(),
         };
         Some(Self {
@@ -239,7 +239,7 @@ impl<S: Source> SourceWalk<S> {
             driven_by: opened.plan.driver,
             driver_rows: opened.plan.size.rows,
             driver,
-            holes,
+            excluded,
             cuts,
             last: None,
             block: Vec::new(),
@@ -372,16 +372,16 @@ impl<S: Source> SourceWalk<S> {
     fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
         loop {
             let next = self.next_of_driver()?;
-            if self.holes.is_empty() {
+            if self.excluded.is_empty() {
                 return Some(next);
             }
             let (source, order) = (&*self.source, self.query.order);
             let passed = match (source.kind_of(next.0), &mut self.driver) {
                 (Some(kind), _) => self.query.not_kinds.contains(&kind),
                 (None, Driver::One(every)) => {
-                    self.holes.hold(source, source.key_of(next.0, order), Some(every), order)
+                    self.excluded.hold(source, source.key_of(next.0, order), Some(every), order)
                 }
-                (None, _) => self.holes.hold(source, source.key_of(next.0, order), None, order),
+                (None, _) => self.excluded.hold(source, source.key_of(next.0, order), None, order),
             };
             if !passed {
                 return Some(next);
@@ -613,7 +613,7 @@ pub fn count<S: Source>(
     let (_, cuts) = opened.found.iter().find(|(set, _)| *set == driver)?;
     let mut count = alive_in(&**source, cuts, driver != Set::Time, work)?;
     if driver == Set::Time {
-        count -= alive_in(&**source, &opened.holes, true, work)?.min(count);
+        count -= alive_in(&**source, &opened.excluded, true, work)?.min(count);
     }
     let mut expired = Vec::new();
     source.expired(query.now, &mut expired);

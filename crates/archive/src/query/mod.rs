@@ -6,9 +6,9 @@ use hark_codec::record::{Id, Key, Record};
 use plan::Set;
 
 pub mod cursor;
+mod excluded;
 pub mod explain;
 mod gate;
-mod holes;
 pub mod merge;
 mod pace;
 pub mod plan;

@@ -24,16 +24,16 @@ impl<S: Source> ExcludedList<S> {
 }
 
 impl<S: Source> ExcludedLists<S> {
-    /// Makes holes that skip nothing.
+    /// Returns lists that exclude nothing.
     pub(super) fn none() -> Self {
         Self(Vec::new())
     }
 
     pub(super) fn new(source: &S, cuts: Vec<PostingSlice<S::PostingList>>, order: Order) -> Self {
         let begin = |cut| {
-            let mut hole = ExcludedList { stream: PostingStream::new(cut), next: None };
-            hole.step(source, order);
-            hole
+            let mut list = ExcludedList { stream: PostingStream::new(cut), next: None };
+            list.step(source, order);
+            list
         };
         Self(cuts.into_iter().map(begin).collect())
     }
@@ -51,21 +51,21 @@ impl<S: Source> ExcludedLists<S> {
         every: Option<&mut PostingStream<S::PostingList>>,
         order: Order,
     ) -> bool {
-        for hole in &mut self.0 {
-            while hole.next.is_some_and(|next| next < key) {
-                hole.step(source, order);
+        for list in &mut self.0 {
+            while list.next.is_some_and(|next| next < key) {
+                list.step(source, order);
             }
-            if hole.next != Some(key) {
+            if list.next != Some(key) {
                 continue;
             }
             if let Some(every) = every.filter(|_| order == Order::NewestFirst) {
                 let part = |stream: &PostingStream<S::PostingList>| stream.left.clone();
-                let (all, some) = (part(every), part(&hole.stream));
-                let alike = source.alike((&every.list, all), (&hole.stream.list, some));
+                let (all, some) = (part(every), part(&list.stream));
+                let alike = source.alike((&every.list, all), (&list.stream.list, some));
                 every.left.start += alike;
-                hole.stream.left.start += alike;
+                list.stream.left.start += alike;
             }
-            hole.step(source, order);
+            list.step(source, order);
             return true;
         }
         false
