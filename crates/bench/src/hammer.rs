@@ -288,7 +288,7 @@ fn hammer<'a>(
 /// Returns an address without user and password.
 fn shown(target: &str) -> String {
     match (target.split_once("://"), target.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),
         _ => target.to_owned(),
     }
 }

@@ -82,12 +82,12 @@ where
     L: Iterator<Item = (u8, LabelPosition<'a>)> + Clone,
 {
     let mut writer = RecordWriter::begin(out, head, wire.len());
-    for (name, place) in labels.clone() {
-        if let LabelPosition::Wire { at, len } = place {
+    for (name, position) in labels.clone() {
+        if let LabelPosition::Wire { at, len } = position {
             writer.label(name, at as usize, len as usize);
         }
     }
-    let others = labels.filter_map(|(name, place)| match place {
+    let others = labels.filter_map(|(name, position)| match position {
         LabelPosition::Bytes(value) => Some((name, value)),
         LabelPosition::Wire { .. } => None,
     });

@@ -153,7 +153,7 @@ fn certificate(error: &tokio_postgres::Error) -> Option<String> {
 impl TlsParameters {
     /// Takes the TLS parameters out of a URL, and returns the remaining URL for the driver.
     fn take(url: &str) -> Result<(String, Self), AddressError> {
-        let Some((place, parameters)) = url.split_once('?').filter(|_| !is_key_value(url)) else {
+        let Some((base, parameters)) = url.split_once('?').filter(|_| !is_key_value(url)) else {
             return Ok((url.into(), Self::default()));
         };
         let (mut wishes, mut others) = (Self::default(), Vec::new());
@@ -176,7 +176,7 @@ impl TlsParameters {
             wishes.check = CertificateCheck::Authority;
         }
         let mark = if others.is_empty() { "" } else { "?" };
-        Ok((format!("{place}{mark}{}", others.join("&")), wishes))
+        Ok((format!("{base}{mark}{}", others.join("&")), wishes))
     }
 
     /// Returns the TLS configuration of connections.

@@ -62,8 +62,8 @@ pub(crate) fn has_secret(address: &str) -> bool {
 /// password would be looked up as a host.
 pub(crate) fn is_torn(address: &str) -> bool {
     let Some((_, rest)) = address.split_once("://") else { return false };
-    let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-    place.matches('@').count() > 1 || !place.contains('@') && parameters.contains('@')
+    let (base, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    base.matches('@').count() > 1 || !base.contains('@') && parameters.contains('@')
 }
 
 /// Returns the address without its secrets. Text that is no address of a database is unchanged.
@@ -83,24 +83,24 @@ pub fn shown(address: &str) -> Cow<'_, str> {
 
 /// Returns the text after `://` without its secrets. `None` if all of it may be secret.
 fn url(rest: &str) -> Option<String> {
-    let (place, parameters) = match rest.split_once('?') {
+    let (base, parameters) = match rest.split_once('?') {
         // The text before and after the `?` may be parts of a password.
         Some((_, parameters)) if parameters.contains('@') => return None,
-        Some((place, parameters)) => (place, Some(parameters)),
+        Some((base, parameters)) => (base, Some(parameters)),
         None => (rest, None),
     };
     let mut out = String::new();
-    let hosts = match place.rsplit_once('@') {
-        Some((who, hosts)) => {
+    let hosts = match base.rsplit_once('@') {
+        Some((user_info, hosts)) => {
             let (user, password) =
-                who.split_once(':').map_or((who, false), |(user, _)| (user, true));
+                user_info.split_once(':').map_or((user_info, false), |(user, _)| (user, true));
             let is_name =
                 user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
             out.push_str(if is_name { user } else { HIDDEN });
             out.push_str(if password { ":***@" } else { "@" });
             hosts
         }
-        None => place,
+        None => base,
     };
     let authority = hosts.split('/').next().unwrap_or_default();
     if !authority.split(',').all(has_port_or_none) {

@@ -279,19 +279,19 @@ impl World {
 /// Encodes a record. Some label values are part of its wire bytes, others are stored separately.
 pub fn encode(head: &RecordHeader, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
     let mut wire = format!("wire of {} ", head.time).into_bytes();
-    let mut places: Vec<(u8, LabelPosition<'_>)> = Vec::new();
+    let mut positions: Vec<(u8, LabelPosition<'_>)> = Vec::new();
     for (at, (name, value)) in labels.iter().enumerate() {
         if at % 3 == 2 {
-            places.push((*name, LabelPosition::Bytes(value)));
+            positions.push((*name, LabelPosition::Bytes(value)));
         } else {
-            let place = LabelPosition::Wire { at: wire.len() as u32, len: value.len() as u32 };
-            places.push((*name, place));
+            let position = LabelPosition::Wire { at: wire.len() as u32, len: value.len() as u32 };
+            positions.push((*name, position));
             wire.extend_from_slice(value);
             wire.push(b';');
         }
     }
     let mut out = Vec::new();
-    hark_codec::record::write(&mut out, head, &wire, places.iter().copied());
+    hark_codec::record::write(&mut out, head, &wire, positions.iter().copied());
     debug_assert!(Record::new(&out).is_ok_and(|record| record.check().is_ok()));
     out.into()
 }

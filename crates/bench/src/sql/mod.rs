@@ -115,10 +115,10 @@ impl SqlServer {
     /// Returns the URL of another database on the same server, for a store.
     fn url_of(url: &str, database: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
-        let (place, parameters) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
-        let place = place.split_once('/').map_or(place, |(host, _)| host);
+        let (authority, parameters) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
+        let authority = authority.split_once('/').map_or(authority, |(host, _)| host);
         let mark = if parameters.is_empty() { "" } else { "?" };
-        format!("{scheme}://{place}/{database}{mark}{parameters}")
+        format!("{scheme}://{authority}/{database}{mark}{parameters}")
     }
 }
 

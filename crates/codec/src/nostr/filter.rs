@@ -290,8 +290,8 @@ impl<'a> TagValues<'a> {
     }
 
     fn contains_bytes(&self, value: &[u8]) -> bool {
-        let place = |span: &Span| span.get("", self.text).as_bytes().cmp(value);
-        self.spans.binary_search_by(place).is_ok()
+        let compare = |span: &Span| span.get("", self.text).as_bytes().cmp(value);
+        self.spans.binary_search_by(compare).is_ok()
     }
 }
 

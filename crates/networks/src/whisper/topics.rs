@@ -7,7 +7,7 @@ use hark_codec::whisper::bloom::{Bits, bits};
 use hark_codec::whisper::{Bloom, Topic};
 
 /// All topics of an archive, each with the bits that a filter must have. Takes up to 32 bytes of
-/// memory a topic; whoever adds topics bounds their number.
+/// memory a topic; the caller bounds their number.
 #[derive(Clone, Debug, Default)]
 pub struct KnownTopics {
     known: HashSet<Topic>,

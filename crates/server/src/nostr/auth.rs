@@ -147,25 +147,25 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_on_trust_only_where_none_is_configured() {
-        let terms = |url: Option<&str>| {
+        let state_of = |url: Option<&str>| {
             let own = OwnUrls::new(url.map(str::to_owned));
             Arc::new(AuthState::new(own, url.is_some(), Vec::new()).unwrap())
         };
-        let open = terms(None).caller(Some("Here.example:443"));
+        let open = state_of(None).caller(Some("Here.example:443"));
         for url in ["wss://here.example/", "ws://HERE.example", "wss://here.example/path"] {
             assert!(open.is_us(url), "{url}");
         }
         assert!(!open.is_us("wss://there.example") && !open.is_us(""));
-        let caller = terms(Some("wss://here.example")).caller(Some("there.example"));
+        let caller = state_of(Some("wss://here.example")).caller(Some("there.example"));
         assert!(caller.is_us("wss://here.example/") && !caller.is_us("wss://there.example"));
-        assert!(!terms(None).caller(None).is_us(""));
+        assert!(!state_of(None).caller(None).is_us(""));
     }
 
     #[test]
     fn keys_are_kept_in_order_up_to_the_bound_and_challenges_differ() {
-        let terms = Arc::new(AuthState::new(OwnUrls::default(), true, vec![9, 4]).unwrap());
-        let caller = terms.caller(None);
-        assert_ne!(caller.challenge(), terms.caller(None).challenge());
+        let state = Arc::new(AuthState::new(OwnUrls::default(), true, vec![9, 4]).unwrap());
+        let caller = state.caller(None);
+        assert_ne!(caller.challenge(), state.caller(None).challenge());
         for key in [[7; 32], [1; 32], [7; 32]] {
             assert_eq!(caller.prove(&key, 2), Ok(()));
         }
@@ -173,6 +173,6 @@ mod tests {
         let gate = caller.gate();
         assert_eq!((&gate.kinds[..], &gate.readers[..]), (&[4, 9][..], &[[1; 32], [7; 32]][..]));
         assert!(gate.addressed.values.is_sorted());
-        assert!(terms.caller(None).gate().readers.is_empty());
+        assert!(state.caller(None).gate().readers.is_empty());
     }
 }

@@ -228,8 +228,8 @@ impl EmbeddedShelf {
         log::replay_whole(disk, &path, id, &mut |offset, frame| {
             match frame {
                 LogFrame::Put(_) if live.contains(&offset) => {
-                    let place = end as usize + LogFrame::BATCH_BYTES + frames.len();
-                    moved.insert(offset, place as u32);
+                    let at = end as usize + LogFrame::BATCH_BYTES + frames.len();
+                    moved.insert(offset, at as u32);
                     frame.write(salt, &mut frames);
                 }
                 LogFrame::Delete { log, .. } if needed(log) => frame.write(salt, &mut frames),

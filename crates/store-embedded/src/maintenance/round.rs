@@ -181,12 +181,12 @@ impl<'a> MaintenanceRound<'a> {
     fn give_up(&mut self, path: PathBuf, reason: String) {
         let mut known = self.shelf.known.lock();
         known.untidy = true;
-        if let Entry::Vacant(place) = known.damaged.entry(path) {
+        if let Entry::Vacant(entry) = known.damaged.entry(path) {
             tracing::error!(
-                file = %place.key().display(), reason,
+                file = %entry.key().display(), reason,
                 "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
             );
-            place.insert(reason);
+            entry.insert(reason);
         }
         drop(known);
         self.shelf.tidy();

@@ -69,7 +69,7 @@ impl SegmentBuilder {
             SegmentSection::IdHashes,
             ids.map(|(hash, row)| {
                 rows.push(row);
-                let (at, bits) = filter::place(hash, filter.len());
+                let (at, bits) = filter::word_and_bits(hash, filter.len());
                 filter[at] |= bits;
                 hash
             }),

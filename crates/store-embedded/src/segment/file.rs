@@ -144,7 +144,7 @@ impl SegmentFile {
 
     /// Rows whose id has this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
-        let (at, bits) = filter::place(hash, filter::words(self.rows));
+        let (at, bits) = filter::word_and_bits(hash, filter::words(self.rows));
         let may_be_there =
             self.u64(SegmentSection::IdFilter, at).is_some_and(|word| word & bits == bits);
         let rows = if may_be_there { self.rows as usize } else { 0 };

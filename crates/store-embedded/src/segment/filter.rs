@@ -10,7 +10,7 @@ pub fn words(rows: u32) -> usize {
 /// Returns the index of the word for an id with this hash, and the bits that are set in the word if
 /// the segment has the id.
 #[inline]
-pub fn place(hash: u64, words: usize) -> (usize, u64) {
+pub fn word_and_bits(hash: u64, words: usize) -> (usize, u64) {
     let at = ((u128::from(hash) * words as u128) >> 64) as usize;
     let bits = [0, 6, 12, 18].map(|shift| 1 << (hash >> shift & 63));
     (at, bits.into_iter().fold(0, |all, bit: u64| all | bit))
@@ -29,11 +29,11 @@ mod tests {
         let rows = 100_000;
         let mut filter = vec![0u64; words(rows)];
         for n in 0..u64::from(rows) {
-            let (at, bits) = place(mix(n), filter.len());
+            let (at, bits) = word_and_bits(mix(n), filter.len());
             filter[at] |= bits;
         }
         let seems = |n: u64| {
-            let (at, bits) = place(mix(n), filter.len());
+            let (at, bits) = word_and_bits(mix(n), filter.len());
             filter[at] & bits == bits
         };
         assert!((0..u64::from(rows)).all(seems));

@@ -296,8 +296,8 @@ impl Finder {
             rows => rows?,
         };
         let mut found: Vec<(usize, &[u8])> =
-            rows.iter().map(|(place, row)| (*place, row.get(1))).collect();
-        found.sort_unstable_by_key(|(place, _)| *place);
+            rows.iter().map(|(index, row)| (*index, row.get(1))).collect();
+        found.sort_unstable_by_key(|(index, _)| *index);
         let found = matching(&self.asked, found.into_iter().map(|(_, body)| body))?;
         (self.fetched, self.matched) = (self.fetched + count, self.matched + found.len());
         self.bodies.extend(found);
@@ -313,30 +313,30 @@ impl Finder {
         part: &dyn Fn(&IndexKey) -> Option<i64>,
         session: &mut DatabaseSession,
     ) -> Result<Vec<(usize, Row)>, StatementError> {
-        let mut places: BTreeMap<Option<i64>, Vec<usize>> = BTreeMap::new();
-        for (place, key) in keys.iter().enumerate() {
-            places.entry(part(key)).or_default().push(place);
+        let mut by_part: BTreeMap<Option<i64>, Vec<usize>> = BTreeMap::new();
+        for (index, key) in keys.iter().enumerate() {
+            by_part.entry(part(key)).or_default().push(index);
         }
-        if places.len() > FETCH_PARTS_MAX {
-            places = BTreeMap::from([(None, (0..keys.len()).collect())]);
+        if by_part.len() > FETCH_PARTS_MAX {
+            by_part = BTreeMap::from([(None, (0..keys.len()).collect())]);
         }
         let cut = self.asked.cut(self.driver);
-        let values: Vec<(Vec<i64>, Vec<&[u8]>)> = places
+        let values: Vec<(Vec<i64>, Vec<&[u8]>)> = by_part
             .values()
-            .map(|places| places.iter().map(|&at| (keys[at].time, &keys[at].id[..])).unzip())
+            .map(|indices| indices.iter().map(|&at| (keys[at].time, &keys[at].id[..])).unzip())
             .collect();
         let values: Vec<[&(dyn ToSql + Sync); 4]> = values
             .iter()
             .map(|(times, ids)| [times as _, ids as _, &self.asked.seq as _, &cut as _])
             .collect();
-        let calls: Vec<_> = places
+        let calls: Vec<_> = by_part
             .keys()
             .zip(&values)
             .map(|(part, values)| (StatementForm::Bodies(*part), &values[..]))
             .collect();
         let answers = session.pipeline(&calls)?;
-        let rows = places.values().zip(answers).flat_map(|(places, rows)| {
-            rows.into_iter().map(|row| (places[row.get::<_, i64>(0) as usize - 1], row))
+        let rows = by_part.values().zip(answers).flat_map(|(indices, rows)| {
+            rows.into_iter().map(|row| (indices[row.get::<_, i64>(0) as usize - 1], row))
         });
         Ok(rows.collect())
     }
@@ -430,14 +430,14 @@ pub(crate) struct PooledSearch {
 }
 
 impl PooledSearch {
-    /// Creates a search that runs the queries as of `place`.
+    /// Creates a search that runs the queries as of `position`.
     pub(crate) fn new(
         inner: Arc<PostgresState>,
         asked: Vec<SqlQuery>,
-        place: TimelinePosition,
+        position: TimelinePosition,
     ) -> Self {
-        let reading = QuerySessions::new(Arc::clone(&inner), place);
-        Self { inner, reading, finders: Finders::new(asked), seq: place.own(place.seen) }
+        let reading = QuerySessions::new(Arc::clone(&inner), position);
+        Self { inner, reading, finders: Finders::new(asked), seq: position.own(position.seen) }
     }
 }
 

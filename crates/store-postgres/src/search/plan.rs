@@ -62,10 +62,12 @@ impl ConditionValues<'_> {
     }
 
     /// Returns the values at the given positions.
-    fn some(&self, places: &[usize]) -> Self {
+    fn some(&self, indices: &[usize]) -> Self {
         match self {
-            Self::Terms(terms) => Self::Terms(places.iter().map(|&at| terms[at]).collect()),
-            Self::Authors(authors) => Self::Authors(places.iter().map(|&at| authors[at]).collect()),
+            Self::Terms(terms) => Self::Terms(indices.iter().map(|&at| terms[at]).collect()),
+            Self::Authors(authors) => {
+                Self::Authors(indices.iter().map(|&at| authors[at]).collect())
+            }
         }
     }
 }
