@@ -67,7 +67,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "Where Hark listens, and which proxies it trusts.",
         settings: settings! {
             "listen" listen: "Address and port of the relay. 0.0.0.0 stands for every IPv4 address of the machine.";
-            "metrics_listen" metrics.listen: "A separate address and port for /metrics and /healthz, which no other address serves then. Empty: they are served\nat the relay's address.";
+            "metrics_listen" metrics.listen: "A separate address and port for /metrics and /healthz, which no other address serves then. Empty: the relay's\naddress serves them.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
             "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for one on this machine.\nList only proxies that set or extend the header below themselves. Tor and TCP load balancers do not.";
             "proxy_header" proxies.header: "The header in which these proxies name the client: x-forwarded-for, x-real-ip or forwarded. If it lists several\naddresses, the last one that is not a trusted proxy counts.";
@@ -87,8 +87,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "batch_wait_ms" batch.batch_wait: "Milliseconds that a batch waits for further events after its first one. 0: it does not wait; batches then grow\nwith the load.";
             "queue_writes_max" batch.queue_max: "The most events that wait for the writer. Above it, senders wait.";
             "seal_records" seal_records: "Number of events in memory at which they are sealed into a segment.";
-            "log_bytes_max" log_bytes_max: "Bytes of log at which they are sealed, if that comes first.";
-            "head_bytes_max" head_bytes_max: "Bytes of memory at which they are sealed, if that comes first, approximately. Events with many tags take more memory.\nWhile events come faster than segments are written, up to four times as much is in use; above that, writers wait.";
+            "log_bytes_max" log_bytes_max: "Bytes of log at which the events in memory are sealed, if that comes first.";
+            "head_bytes_max" head_bytes_max: "Bytes of memory, approximately, at which the events in memory are sealed, if that comes first. Events with many tags\ntake more memory. While events come faster than segments are written, up to four times as much is in use;\nabove that, writers wait.";
         },
     },
     SettingsSection {
@@ -98,7 +98,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "read_url" postgres.read_url: "postgres:// URL of a replica that answers questions. Empty: none. While the replica is behind or unreachable, the\nprimary answers them, so that no answer lacks a stored event.";
             "connections_max" postgres.connections_max: "The most connections for questions; a replica has as many again. Two more are for writes and for notifications of\nwhat other servers write.";
             "statement_timeout_ms" postgres.statement_timeout: "Milliseconds that a statement may take. A question with a longer statement is answered with an error.";
-            "part_days" postgres.part_days: "Days that one part of the tables holds. It takes effect only when the tables are created.";
+            "part_days" postgres.part_days: "Days that one part of the tables holds. The number is fixed when the tables are created.";
             "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables when it starts. If not, `hark migrate up` does.";
         },
     },
@@ -131,7 +131,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "slice_rows" limits.slice_rows: "Rows that a search visits before the next search continues.";
             "searches_per_connection_max" limits.searches_per_connection_max: "The most unanswered REQs and COUNTs of a connection. Above it nothing more is read from the connection.";
             "events_per_connection_max" limits.events_per_connection_max: "The most events of a connection without an OK. Above it nothing more is read from the connection.";
-            "intake_bytes_max" limits.intake_bytes_max: "The most bytes of events without an OK, of all connections. Above it, clients that publish wait.";
+            "intake_bytes_max" limits.intake_bytes_max: "The most bytes of events without an OK, of all connections. Above it, clients that publish wait. A change needs a\nrestart.";
             "inbound_bytes_max" limits.inbound_bytes_max: "The most bytes of incomplete messages, of all connections. One address may use a quarter of it. A connection that\nwould exceed it is closed.";
             "outbox_pause_bytes" limits.outbox_pause_bytes: "Bytes waiting for a client to read them, above which its searches pause.";
             "outbox_bytes_max" limits.outbox_bytes_max: "Bytes waiting for a client to read them, above which the client is too slow and its connection is closed.";

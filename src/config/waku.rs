@@ -61,7 +61,7 @@ pub(super) const SECTION: SettingsSection = SettingsSection {
         "queries" waku.queries: "How fast a peer or a client of the REST API may send queries: [number a minute, number at once after a pause].\nFaster ones are answered with status 429. [0, 0]: no limit.";
         "query_rows_max" waku.query_rows_max: "The most rows that a query may visit. A query that would visit more is refused.";
         "retention" waku.retention: "What is kept, in nwaku's words: time:SECONDS, size:10GB or capacity:MESSAGES. Several are separated by ; and each of\nthem holds. Empty: everything is kept. [retention] says how often messages are deleted, and how many at once.";
-        "part_days" waku.part_days: "Days that one part of the tables in PostgreSQL holds. It takes effect only when the tables are created.";
+        "part_days" waku.part_days: "Days that one part of the tables in PostgreSQL holds. The number is fixed when the tables are created.";
     },
 };
 
