@@ -82,7 +82,7 @@ impl Command {
             Self::Serve(_) => {
                 Some("`hark serve` serves every network that the configuration names")
             }
-            Self::Adopt(_) => Some("`hark adopt` knows by the database what it brings in"),
+            Self::Adopt(_) => Some("`hark adopt` knows by its source what it brings in"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
             Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
             _ => None,

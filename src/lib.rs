@@ -25,7 +25,6 @@ pub use crate::config::{
 };
 
 use crate::cli::{Cli, Command};
-use crate::commands::adopt::AdoptFrom;
 use crate::location::ArchiveLocation;
 
 /// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
@@ -88,9 +87,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Import(args) => commands::import::run(&args, &location),
         Command::Export(args) => commands::export::run(&args, &location),
         Command::Copy(args) => commands::copy::run(&args, &location),
-        Command::Adopt(args) => match args.from {
-            AdoptFrom::Nostream(args) => commands::adopt::run(&args, &location),
-        },
+        Command::Adopt(args) => commands::adopt::run(&args, &location),
         Command::Query(args) => commands::query::run(&args, &location),
         Command::Count(args) => commands::count::run(&args, &location),
         Command::Delete(args) => commands::delete::run(&args, &location),

@@ -19,9 +19,14 @@ pub(super) enum RefusalReason {
     Vanished,
     /// The source no longer has the event; only adoptions use this reason.
     Gone,
+    /// The source has something else there; only adoptions use this reason.
+    Foreign,
 }
 
 impl RefusalReason {
+    /// The number of reasons.
+    pub(super) const COUNT: usize = Self::Foreign as usize + 1;
+
     /// Returns why a line gives no record, and details, which may be empty.
     pub(super) fn of_line(fault: LineFault) -> (Self, String) {
         match fault {

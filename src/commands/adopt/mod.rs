@@ -1,339 +1,61 @@
-//! `hark adopt nostream`: copies the events of nostream's database while the database is in use.
+//! `hark adopt`: copies what another server has kept, from its database or its files, which are
+//! only read.
 //!
-//! A reader thread reads rows in batches, in the order of their time, and converts them to records.
-//! The main thread puts the records and saves the position. After a crash, a batch whose position
-//! was not saved is put again, which changes nothing: each id is stored once. Late rows, whose time
-//! was passed already, are found by `late` (with `--follow`) and by comparing all ids at the end.
+//! A reader thread reads rows in batches, in the source's order, and converts them to records. The main
+//! thread puts the records and saves the position. After a crash, a batch whose position was not
+//! saved is put again, which changes nothing: each id is stored once. At the end, all ids of the
+//! source are compared with the archive's.
 
-mod convert;
-mod late;
-mod progress;
-mod source;
-mod sweep;
+mod database;
+mod mailserver;
+mod nostream;
+mod pace;
+mod position;
 mod tally;
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use hark_networks::nostr::admit::OwnUrls;
-use serde_json::json;
 
-use self::convert::{ConvertOptions, ConvertedRows};
-use self::late::LateScan;
-use self::progress::AdoptProgress;
-use self::source::{NostreamRow, NostreamSource, RowCursor};
-use self::sweep::SweepTotals;
+use self::mailserver::AdoptMailserverArgs;
+use self::nostream::AdoptNostreamArgs;
 use self::tally::AdoptTally;
-use crate::interrupt;
+use crate::commands::refusal::RefusalReason;
 use crate::location::{ArchiveLocation, WriterHandle};
-use crate::print::{self, CommandProgress, CountedUnit};
-use crate::when;
+
+/// Batches that are read ahead.
+const AHEAD: usize = 2;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct AdoptArgs {
     #[command(subcommand)]
-    pub(crate) from: AdoptFrom,
+    from: AdoptFrom,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum AdoptFrom {
+enum AdoptFrom {
     /// Adopt from nostream: the table `events` of its PostgreSQL database
     Nostream(AdoptNostreamArgs),
+    /// Adopt from a mail server of Status: its LevelDB directory or its PostgreSQL database
+    Mailserver(AdoptMailserverArgs),
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  hark adopt nostream postgres://nostr_ts_relay@127.0.0.1/nostr_ts_relay
-  hark adopt nostream postgres://... --rate 2000 --follow     beside a relay in use, until Ctrl-C
-  hark adopt nostream postgres://... --verify                 once more, and say whether all is here
-
-Only reads there, in short statements: the relay may go on. Rows come in the order of their time, a
-batch at a time; where it is, is remembered with each batch, so a run that was stopped or killed goes on
-when run again, and nothing comes twice. At the end all ids are compared, which brings in what came late.
---follow brings what is published meanwhile, until Ctrl-C, which compares once more and ends. What has an
-old date takes longer: it is found by reading the table over and over, for a tenth of the time.
-
-Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
-checked, since nostream has done so; --verify-signatures does it again, at some 30 us an event on a core.
-Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
-pub(crate) struct AdoptNostreamArgs {
-    /// nostream's database: postgres://user:password@host:port/database
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
-    /// Most events a second [default: as fast as possible]
-    #[arg(long, value_name = "N")]
-    pub(crate) rate: Option<u64>,
-    /// Events in a batch
-    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
-    pub(crate) batch: u32,
-    /// Afterwards, copy what is published to nostream, until Ctrl-C
-    #[arg(long)]
-    pub(crate) follow: bool,
-    /// Compare N events with the archive's, byte for byte [default with the flag: 1000]
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
-    pub(crate) verify: Option<u64>,
-    /// Also check all signatures
-    #[arg(long)]
-    pub(crate) verify_signatures: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Batches that are read ahead.
-const AHEAD: usize = 2;
-/// Interval between two reads of newly published events.
-const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How far before the newest time such a read begins, since events arrive a little late.
-const OVERLAP_S: i64 = 120;
-
-pub(crate) fn run(
-    args: &AdoptNostreamArgs,
-    location: &ArchiveLocation,
-) -> anyhow::Result<ExitCode> {
-    let stop = interrupt::flag()?;
-    let mut source = NostreamSource::open(&args.url)?;
-    let mut writer = location.write()?;
-    hark_store_embedded::permissions::create_dir(&location.data)?;
-    let mut progress = AdoptProgress::open(location, &source.name())?;
-    // A saved transaction that lies ahead is from another database of the same name.
-    let transaction = source.transaction()?;
-    progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
-    if progress.at > RowCursor::default() {
-        let events = print::number(progress.events);
-        eprintln!("hark: continuing an earlier run, after {events} events");
-    }
-    if !args.verify_signatures {
-        eprintln!(
-            "hark: ids are checked, signatures are not, since nostream did; --verify-signatures does"
-        );
-    }
-    let mut adoption = Adoption {
-        args,
-        terms: ConvertOptions {
-            event_bytes_max: location.config.limits.event_bytes_max,
-            own_urls: OwnUrls::new(location.config.info.urls()),
-            verify_signatures: args.verify_signatures,
-        },
-        started: Instant::now(),
-        paced: 0,
-        tally: AdoptTally::default(),
-        stop: &stop,
-    };
-    adoption.copy(&mut source, &mut writer, &mut progress)?;
-    if args.follow && !adoption.stopped() {
-        adoption.follow(&mut source, &mut writer, &mut progress)?;
-    }
-    // With --follow, an interrupt is the normal end, and all ids are compared. Without it, an
-    // interrupt ends the run at once.
-    let swept = if args.follow || !adoption.stopped() {
-        let sample = args.verify.unwrap_or(0);
-        Some(sweep::run(&mut source, &mut writer, location, &mut adoption, sample)?)
-    } else {
-        None
-    };
-    adoption.report(swept.as_ref())?;
-    match swept {
-        None => {
-            eprintln!(
-                "hark: stopped; what was brought over is safe. Run the adoption again to continue"
-            );
-            Ok(ExitCode::from(interrupt::INTERRUPTED))
-        }
-        Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
-        Some(_) => Ok(ExitCode::FAILURE),
+pub(crate) fn run(args: &AdoptArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    match &args.from {
+        AdoptFrom::Nostream(args) => nostream::run(args, location),
+        AdoptFrom::Mailserver(args) => mailserver::run(args, location),
     }
 }
 
-/// The state of one run.
-pub(super) struct Adoption<'a> {
-    args: &'a AdoptNostreamArgs,
-    terms: ConvertOptions,
-    started: Instant,
-    /// Rows that count against --rate.
-    paced: u64,
-    tally: AdoptTally,
-    stop: &'a AtomicBool,
-}
-
-/// A converted batch, the position of its last row, and the number of its rows.
-struct AdoptBatch {
-    converted: ConvertedRows,
-    at: RowCursor,
-    rows: u64,
-}
-
-impl Adoption<'_> {
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Copies all rows behind the saved position.
-    fn copy(
-        &mut self,
-        source: &mut NostreamSource,
-        writer: &mut WriterHandle,
-        progress: &mut AdoptProgress,
-    ) -> anyhow::Result<()> {
-        let total = source.estimate()?;
-        let mut meter = CommandProgress::start("adopt", total, CountedUnit::Records);
-        let (args, stop) = (self.args, self.stop);
-        let terms = self.terms.clone();
-        let from = progress.at;
-        let before = progress.events;
-        let (batches, queue) = sync_channel::<AdoptBatch>(AHEAD);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(move || {
-                let mut at = from;
-                while !stop.load(Ordering::Relaxed) {
-                    let rows = source.after(&at, args.batch)?;
-                    let Some(last) = rows.last() else { break };
-                    at = last.cursor();
-                    let converted = terms.convert(&rows, when::now_s());
-                    if batches.send(AdoptBatch { converted, at, rows: rows.len() as u64 }).is_err()
-                    {
-                        break;
-                    }
-                }
-                anyhow::Ok(())
-            });
-            for batch in queue {
-                put(writer, batch.converted, &mut self.tally)?;
-                progress.at = batch.at;
-                progress.events += batch.rows;
-                progress.save()?;
-                let rate = (progress.events - before) as f64
-                    / self.started.elapsed().as_secs_f64().max(0.001);
-                let words = format!(
-                    "{} events, {}/s",
-                    print::number(progress.events),
-                    print::number(rate as u64)
-                );
-                meter.at(progress.events, total.max(progress.events), &words);
-                self.pace(batch.rows);
-            }
-            reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
-        })?;
-        meter.finish();
-        Ok(())
-    }
-
-    /// Copies newly published events until an interrupt.
-    fn follow(
-        &mut self,
-        source: &mut NostreamSource,
-        writer: &mut WriterHandle,
-        progress: &mut AdoptProgress,
-    ) -> anyhow::Result<()> {
-        eprintln!(
-            "hark: {} events were brought over; new events follow until Ctrl-C. Stop nostream \
-             before Ctrl-C, and nothing is missing",
-            print::number(progress.events)
-        );
-        let mut late = LateScan::new(progress.since.unwrap_or_default());
-        let mut from = behind(progress.at);
-        while !self.stopped() {
-            let mut at = from;
-            loop {
-                let rows = source.after(&at, self.args.batch)?;
-                let Some(last) = rows.last() else { break };
-                at = last.cursor();
-                self.bring(writer, progress, &rows)?;
-                progress.at = progress.at.max(at);
-            }
-            // The next read does not see rows older than this, so `late` has to find them.
-            from = behind(progress.at);
-            progress.since = Some(late.since());
-            progress.save()?;
-            let until = Instant::now() + FOLLOW_EVERY;
-            while !self.stopped() && Instant::now() < until {
-                if late.is_due() {
-                    self.bring_late(source, writer, progress, (&mut late, from.created_at))?;
-                } else {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies new rows with a time before `created_at`, from one piece of nostream's table.
-    fn bring_late(
-        &mut self,
-        source: &NostreamSource,
-        writer: &mut WriterHandle,
-        progress: &mut AdoptProgress,
-        (late, created_at): (&mut LateScan, i64),
-    ) -> anyhow::Result<()> {
-        for ids in late.read(source, created_at)?.chunks(self.args.batch.max(1) as usize) {
-            if self.stopped() {
-                return Ok(());
-            }
-            self.bring(writer, progress, &source.of_ids(ids)?)?;
-        }
-        late.pass();
-        Ok(())
-    }
-
-    /// Puts rows that were published meanwhile. Some of them may be stored already.
-    fn bring(
-        &mut self,
-        writer: &mut WriterHandle,
-        progress: &mut AdoptProgress,
-        rows: &[NostreamRow],
-    ) -> anyhow::Result<()> {
-        let converted = self.terms.convert(rows, when::now_s());
-        let mut tally = AdoptTally::default();
-        put(writer, converted, &mut tally)?;
-        progress.events += tally.stored;
-        self.tally.stored += tally.stored;
-        self.pace(tally.stored);
-        Ok(())
-    }
-
-    /// Waits as long as --rate demands.
-    fn pace(&mut self, rows: u64) {
-        self.paced += rows;
-        let Some(rate) = self.args.rate.filter(|rate| *rate > 0) else { return };
-        let due = self.started + Duration::from_secs_f64(self.paced as f64 / rate as f64);
-        while !self.stopped() && Instant::now() < due {
-            let left = due.saturating_duration_since(Instant::now());
-            std::thread::sleep(left.min(Duration::from_millis(100)));
-        }
-    }
-
-    fn report(&self, swept: Option<&SweepTotals>) -> anyhow::Result<()> {
-        let seconds = self.started.elapsed().as_secs_f64();
-        if self.args.json {
-            let json = json!({
-                "stored": self.tally.stored,
-                "refused": self.tally.to_json(),
-                "complete": swept.is_some(),
-                "ids": swept.map(SweepTotals::to_json),
-                "seconds": seconds,
-            });
-            return print::line(&json.to_string());
-        }
-        let rate = self.tally.stored as f64 / seconds.max(0.001);
-        let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
-        let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
-        // The comparison of all ids knows better why events are not stored.
-        rows.extend(swept.map_or_else(|| self.tally.rows(), SweepTotals::rows));
-        print::line(&print::table(&rows))
-    }
-}
-
-/// Returns where the next read of newly published events begins. The newest event may have a time
-/// in the future, and later events the present time.
-fn behind(newest: RowCursor) -> RowCursor {
-    let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
-    RowCursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)
+/// The result of converting rows.
+#[derive(Debug, Default)]
+struct ConvertedRows {
+    records: Vec<Box<[u8]>>,
+    /// The id of each record, as text.
+    ids: Vec<String>,
+    refused: Vec<(RefusalReason, String, String)>,
 }
 
 /// Makes records durable, and counts the outcomes and the refusals.

@@ -6,29 +6,23 @@ use serde_json::{Map, Value, json};
 use crate::commands::refusal::RefusalReason;
 use crate::print;
 
-/// The reasons, each with its name and an explanation for people.
-const ALL: [(RefusalReason, &str, &str); 11] = [
-    (RefusalReason::Malformed, "malformed", "not a Nostr event"),
-    (RefusalReason::BadId, "bad id", "the id is not the event's hash"),
-    (RefusalReason::BadSignature, "bad signature", "not signed by its author"),
-    (RefusalReason::TooLarge, "too large", "above limits.event_bytes_max"),
-    (RefusalReason::Ephemeral, "ephemeral", "of a kind that is never stored"),
-    (RefusalReason::Expired, "expired", "its expiration has passed"),
-    (RefusalReason::Duplicate, "duplicate", "already kept"),
-    (RefusalReason::Superseded, "superseded", "a newer version is kept"),
-    (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
-    (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
-    (RefusalReason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
-];
+/// The reasons that an adoption can have, each with its name and an explanation for people.
+pub(super) type ReasonWords = &'static [(RefusalReason, &'static str, &'static str)];
 
 /// Counts of rows.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct AdoptTally {
     pub(super) stored: u64,
-    refused: [(u64, String); ALL.len()],
+    reasons: ReasonWords,
+    /// For each reason the count, and the first id with details.
+    refused: [(u64, String); RefusalReason::COUNT],
 }
 
 impl AdoptTally {
+    pub(super) fn new(reasons: ReasonWords) -> Self {
+        Self { stored: 0, reasons, refused: Default::default() }
+    }
+
     /// Counts a refusal. `words` are details, and may be empty.
     pub(super) fn refuse(&mut self, reason: RefusalReason, id: &str, words: &str) {
         let (count, first) = &mut self.refused[reason as usize];
@@ -65,18 +59,21 @@ impl AdoptTally {
 
     /// Returns the rows of the report for people.
     pub(super) fn rows(&self) -> Vec<(&'static str, String, String)> {
-        let found = ALL.iter().zip(&self.refused).filter(|(_, (count, _))| *count > 0);
-        found
-            .map(|((_, name, words), (count, first))| {
-                (*name, print::number(*count), format!("{words}; first {first}"))
-            })
-            .collect()
+        let mut rows = Vec::new();
+        for (reason, name, words) in self.reasons {
+            let (count, first) = &self.refused[*reason as usize];
+            if *count > 0 {
+                rows.push((*name, print::number(*count), format!("{words}; first {first}")));
+            }
+        }
+        rows
     }
 
     /// Returns the counts for programs.
     pub(super) fn to_json(&self) -> Value {
-        let all = ALL.iter().zip(&self.refused);
-        let all = all.map(|((_, name, _), (count, _))| (name.replace(' ', "_"), json!(count)));
-        Value::Object(all.collect::<Map<_, _>>())
+        let named = self.reasons.iter().map(|(reason, name, _)| {
+            (name.replace(' ', "_"), json!(self.refused[*reason as usize].0))
+        });
+        Value::Object(named.collect::<Map<_, _>>())
     }
 }

@@ -10,7 +10,7 @@ use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::rules::{KindClass, class};
 
 use super::source::NostreamRow;
-use super::text;
+use crate::commands::adopt::{ConvertedRows, text};
 use crate::commands::refusal::RefusalReason;
 
 /// Parsed keys that a thread caches.
@@ -22,15 +22,6 @@ pub(super) struct ConvertOptions {
     pub(super) event_bytes_max: usize,
     pub(super) own_urls: OwnUrls,
     pub(super) verify_signatures: bool,
-}
-
-/// The result of converting rows.
-#[derive(Debug, Default)]
-pub(super) struct ConvertedRows {
-    pub(super) records: Vec<Box<[u8]>>,
-    /// The id of each record, as text.
-    pub(super) ids: Vec<String>,
-    pub(super) refused: Vec<(RefusalReason, String, String)>,
 }
 
 impl ConvertOptions {

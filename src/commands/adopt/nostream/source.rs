@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use anyhow::{Context as _, bail};
 use hark_archive::Id;
-use hark_store_postgres::DatabaseAddress;
-use tokio::runtime::Runtime;
-use tokio_postgres::Client;
 use tokio_postgres::types::{FromSql, ToSql, Type};
+
+use crate::commands::adopt::database::{LOST, SourceDatabase};
 
 /// The columns that every version of nostream has.
 const COLUMNS: [&str; 7] = [
@@ -22,10 +21,6 @@ const COLUMNS: [&str; 7] = [
 ];
 /// Rows that a sample reads at each of its positions.
 const NEAR: i64 = 1;
-
-/// The error message if a query gets no answer.
-const LOST: &str = "nostream's database stopped answering; what was brought over is safe. Run the \
-                    adoption again: it continues where it stopped";
 
 /// A position in the order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,9 +83,7 @@ impl<'a> FromSql<'a> for JsonbColumn {
 
 /// A connection to nostream's database, and its queries.
 pub(super) struct NostreamSource {
-    runtime: Runtime,
-    client: Client,
-    address: DatabaseAddress,
+    database: SourceDatabase,
     /// The condition for rows that nostream itself would return to clients.
     alive: &'static str,
     /// Whether a range of pages can be read without the rest of the table: since PostgreSQL 14.
@@ -98,76 +91,37 @@ pub(super) struct NostreamSource {
 }
 
 impl NostreamSource {
+    /// Connects, checks that the database is nostream's, and detects what its version can do.
     pub(super) fn open(url: &str) -> anyhow::Result<Self> {
-        let address = DatabaseAddress::read(url).with_context(|| {
-            "no address of a database; it looks like postgres://user:password@host:5432/database"
-        })?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .context("the system does not let Hark start its threads")?;
-        let (client, connection) = runtime.block_on(address.connect()).context(
-            "nostream's database could not be reached; nothing was done. Is the address right, and \
-             may this machine connect (pg_hba.conf)?",
-        )?;
-        // If the connection ends, the next query fails.
-        runtime.spawn(connection);
-        let mut source = Self { runtime, client, address, alive: "true", reads_pages: false };
-        source.look()?;
-        Ok(source)
-    }
-
-    /// Checks that the database is nostream's, and detects what its version can do.
-    fn look(&mut self) -> anyhow::Result<()> {
-        let sql = "SELECT column_name::text FROM information_schema.columns \
-                   WHERE table_name = 'events' AND table_schema = ANY(current_schemas(false))";
-        let rows = self.runtime.block_on(self.client.query(sql, &[]))?;
-        let columns: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let has = |name: &str| columns.iter().any(|column| column == name);
-        let missing: Vec<&str> = COLUMNS.into_iter().filter(|name| !has(name)).collect();
+        let database = SourceDatabase::open(url, "nostream")?;
+        let missing = database.missing("events", &COLUMNS)?;
         if !missing.is_empty() {
             bail!(
                 "this is no database of nostream: its table `events` has no {}. Nothing was done",
                 missing.join(", ")
             );
         }
-        if has("deleted_at") {
-            self.alive = "deleted_at IS NULL";
-        }
+        let has_deleted = database.missing("events", &["deleted_at"])?.is_empty();
+        let alive = if has_deleted { "deleted_at IS NULL" } else { "true" };
         let sql = "SELECT current_setting('server_version_num')::int >= 140000";
-        self.reads_pages = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
-        // Rows are read in the order of an index. Sorting the whole table for each batch would be
-        // worse than any other plan. A statement fails if it waits long for a lock.
-        self.runtime.block_on(self.client.batch_execute(
-            "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
-             SET default_transaction_read_only = on; SET lock_timeout = '10s'",
-        ))?;
-        Ok(())
+        let reads_pages = database.query_one(sql, &[])?.get(0);
+        Ok(Self { database, alive, reads_pages })
     }
 
-    /// Returns the name under which the position in this source is saved. The name has no password,
-    /// and does not depend on how the address is typed.
+    /// Returns the name under which the position in this source is saved.
     pub(super) fn name(&self) -> String {
-        let config = &self.address.config;
-        let host = self.address.hosts().next().unwrap_or_default();
-        let port = config.get_ports().first().copied().unwrap_or(5432);
-        let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
-        format!("nostream at {host}:{port}/{database}")
+        format!("nostream at {}", self.database.name())
     }
 
     /// Returns the approximate number of rows.
     pub(super) fn estimate(&self) -> anyhow::Result<u64> {
-        let sql =
-            "SELECT GREATEST(reltuples, 0)::bigint FROM pg_class WHERE oid = 'events'::regclass";
-        let rows: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
-        Ok(rows.unsigned_abs())
+        self.database.estimate("events")
     }
 
     /// Returns the number of rows that nostream would return to clients.
     pub(super) fn count(&self) -> anyhow::Result<u64> {
         let sql = format!("SELECT count(*) FROM events WHERE {}", self.alive);
-        let rows: i64 = self.runtime.block_on(self.client.query_one(&sql, &[]))?.get(0);
+        let rows: i64 = self.database.query_one(&sql, &[])?.get(0);
         Ok(rows.unsigned_abs())
     }
 
@@ -184,14 +138,14 @@ impl NostreamSource {
     /// by this transaction or by later ones.
     pub(super) fn transaction(&self) -> anyhow::Result<u64> {
         let sql = "SELECT txid_snapshot_xmin(txid_current_snapshot())";
-        let transaction: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
+        let transaction: i64 = self.database.query_one(sql, &[])?.get(0);
         Ok(transaction.unsigned_abs())
     }
 
     /// Returns the number of the table's pages.
     pub(super) fn pages(&self) -> anyhow::Result<u64> {
         let sql = "SELECT pg_relation_size('events') / current_setting('block_size')::bigint";
-        let pages: i64 = self.runtime.block_on(self.client.query_one(sql, &[]))?.get(0);
+        let pages: i64 = self.database.query_one(sql, &[])?.get(0);
         Ok(pages.unsigned_abs())
     }
 
@@ -214,7 +168,7 @@ impl NostreamSource {
             page(pages.start),
             page(pages.end),
         );
-        let rows = self.runtime.block_on(self.client.query(&sql, &[&created_at])).context(LOST)?;
+        let rows = self.database.query(&sql, &[&created_at]).context(LOST)?;
         Ok(rows.iter().map(|row| id(row.get(0))).collect())
     }
 
@@ -236,7 +190,7 @@ impl NostreamSource {
                    AND (event_created_at, event_id) > ($1::bigint, $2) \
                    ORDER BY events.event_created_at, events.event_id LIMIT $3";
         let values: [&(dyn ToSql + Sync); 3] = [&after.created_at, &&after.id[..], &limit];
-        let rows = self.runtime.block_on(self.client.query(sql, &values))?;
+        let rows = self.database.query(sql, &values)?;
         let location =
             |row: &tokio_postgres::Row| RowCursor { created_at: row.get(0), id: id(row.get(1)) };
         Ok(rows.iter().map(location).collect())
@@ -248,7 +202,7 @@ impl NostreamSource {
              event_tags, event_signature FROM events WHERE {} AND {rest}",
             self.alive
         );
-        let rows = self.runtime.block_on(self.client.query(&sql, values)).context(LOST)?;
+        let rows = self.database.query(&sql, values).context(LOST)?;
         let row = |row: &tokio_postgres::Row| NostreamRow {
             id: row.get(0),
             pubkey: row.get(1),

@@ -7,10 +7,10 @@ use std::ops::ControlFlow;
 use hark_archive::{Id, Query, SearchProgress, Store};
 use serde_json::{Value, json};
 
-use super::convert::ConvertedRows;
 use super::source::{NostreamRow, NostreamSource, RowCursor};
-use super::tally::AdoptTally;
-use super::{Adoption, put, text};
+use super::{Adoption, REASONS};
+use crate::commands::adopt::tally::AdoptTally;
+use crate::commands::adopt::{ConvertedRows, put, text};
 use crate::commands::refusal::RefusalReason;
 use crate::location::{ArchiveLocation, WriterHandle};
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -21,7 +21,7 @@ const READ: i64 = 20_000;
 const LOOK_UP: usize = 500;
 
 /// The result of the comparison.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SweepTotals {
     /// Ids in the source: all, and those that nostream would return to clients.
     ids: u64,
@@ -38,6 +38,19 @@ pub(super) struct SweepTotals {
 }
 
 impl SweepTotals {
+    fn new(alive: u64) -> Self {
+        Self {
+            ids: 0,
+            alive,
+            here: 0,
+            late: 0,
+            refused: 0,
+            why: AdoptTally::new(REASONS),
+            sampled: 0,
+            different: Vec::new(),
+        }
+    }
+
     /// Whether every id is in the archive or was refused for a reason, and no event differs.
     pub(super) fn is_clean(&self) -> bool {
         self.ids == self.here + self.late + self.refused && self.different.is_empty()
@@ -96,7 +109,7 @@ pub(super) fn run(
     sample: u64,
 ) -> anyhow::Result<SweepTotals> {
     let archive = writer.read(location)?;
-    let mut swept = SweepTotals { alive: source.count()?, ..SweepTotals::default() };
+    let mut swept = SweepTotals::new(source.count()?);
     let total = source.estimate()?;
     let mut meter = CommandProgress::start("compare ids", total, CountedUnit::Records);
     let mut after = RowCursor::default();
@@ -163,7 +176,7 @@ fn bring(
 ) -> anyhow::Result<()> {
     let rows = source.of_ids(ids)?;
     let converted = adoption.terms.convert(&rows, when::now_s());
-    let mut why = AdoptTally::default();
+    let mut why = AdoptTally::new(REASONS);
     put(writer, converted, &mut why)?;
     for id in ids.iter().filter(|id| !rows.iter().any(|row| row.id == id[..])) {
         why.refuse(RefusalReason::Gone, &text(id), "");

@@ -1,0 +1,107 @@
+//! The connection to another server's PostgreSQL database, which is only read.
+
+use anyhow::Context as _;
+use hark_store_postgres::DatabaseAddress;
+use tokio::runtime::Runtime;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row, RowStream};
+
+/// The error message if a query gets no answer.
+pub(super) const LOST: &str = "the database stopped answering; what was brought over is safe. Run \
+                               the adoption again: it continues where it stopped";
+
+/// A connection to a database. Statements on it wait for their results.
+pub(super) struct SourceDatabase {
+    pub(super) runtime: Runtime,
+    client: Client,
+    address: DatabaseAddress,
+}
+
+impl SourceDatabase {
+    /// Connects. `owner` is the program whose database it is, for error messages. Statements
+    /// can only read, walk an index rather than sort a table, and fail if they wait long for a lock.
+    pub(super) fn open(url: &str, owner: &str) -> anyhow::Result<Self> {
+        let address = DatabaseAddress::read(url).with_context(|| {
+            "no address of a database; it looks like postgres://user:password@host:5432/database"
+        })?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .context("the system does not let Hark start its threads")?;
+        let (client, connection) = runtime.block_on(address.connect()).with_context(|| {
+            format!(
+                "{owner}'s database could not be reached; nothing was done. Is the address right, \
+                 and may this machine connect (pg_hba.conf)?"
+            )
+        })?;
+        // If the connection ends, the next query fails.
+        runtime.spawn(connection);
+        // Rows are read in the order of an index. Sorting the whole table for each batch would be
+        // worse than any other plan.
+        runtime.block_on(client.batch_execute(
+            "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
+             SET default_transaction_read_only = on; SET lock_timeout = '10s'",
+        ))?;
+        Ok(Self { runtime, client, address })
+    }
+
+    /// Returns a name for positions in this database. It has no password, and does not depend on how
+    /// the address is typed.
+    pub(super) fn name(&self) -> String {
+        let config = &self.address.config;
+        let host = self.address.hosts().next().unwrap_or_default();
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+        format!("{host}:{port}/{database}")
+    }
+
+    /// Returns the rows of a query.
+    pub(super) fn query(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        self.runtime.block_on(self.client.query(sql, values))
+    }
+
+    /// Returns the only row of a query.
+    pub(super) fn query_one(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row, Error> {
+        self.runtime.block_on(self.client.query_one(sql, values))
+    }
+
+    /// Starts a query whose rows are taken one by one, in [`SourceDatabase::runtime`].
+    pub(super) fn stream(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<RowStream, Error> {
+        let values = values.iter().map(|value| *value as &dyn ToSql);
+        self.runtime.block_on(self.client.query_raw(sql, values.collect::<Vec<_>>()))
+    }
+
+    /// Returns those of these columns that a table lacks: all if there is no such table.
+    pub(super) fn missing<'a>(
+        &self,
+        table: &str,
+        columns: &[&'a str],
+    ) -> Result<Vec<&'a str>, Error> {
+        let sql = "SELECT column_name::text FROM information_schema.columns \
+                   WHERE table_name = $1 AND table_schema = ANY(current_schemas(false))";
+        let rows = self.query(sql, &[&table])?;
+        let found: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let is_missing = |name: &&&str| !found.iter().any(|column| column == **name);
+        Ok(columns.iter().filter(is_missing).copied().collect())
+    }
+
+    /// Returns the approximate number of a table's rows.
+    pub(super) fn estimate(&self, table: &str) -> anyhow::Result<u64> {
+        let sql = "SELECT GREATEST(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass($1)";
+        let rows: i64 = self.query_one(sql, &[&table]).context(LOST)?.get(0);
+        Ok(rows.unsigned_abs())
+    }
+}

@@ -1,0 +1,148 @@
+//! MANIFEST: which files make up a LevelDB, as a log of changes.
+//!
+//! A record is fields, each a number that says which one, and its value: 1 the name of the order of
+//! keys, 2 the first log that is not in a table, 3 the next file's number, 4 the last sequence
+//! number, 5 where merging goes on, 6 a table that is no longer used, 7 a new table, 9 the log
+//! before. See db/version_edit.cc of LevelDB.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail};
+
+use super::bytes::ByteReader;
+use super::log;
+
+/// The order of keys: that of their bytes.
+const BYTEWISE: &[u8] = b"leveldb.BytewiseComparator";
+
+/// A file of sorted keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TableFile {
+    pub(super) number: u64,
+    /// Length of the file, in bytes.
+    pub(super) bytes: u64,
+    /// The first key and the last, with their sequence numbers.
+    pub(super) first: Vec<u8>,
+    pub(super) last: Vec<u8>,
+}
+
+/// The files of a LevelDB at one time.
+#[derive(Debug, Default)]
+pub(super) struct DatabaseVersion {
+    /// Tables by level and number. Those of one level do not overlap, except on level 0.
+    pub(super) levels: BTreeMap<u64, BTreeMap<u64, TableFile>>,
+    /// Logs from this one on are not in a table, and `previous_log` is not.
+    pub(super) log: u64,
+    pub(super) previous_log: u64,
+}
+
+impl DatabaseVersion {
+    /// Reads MANIFEST.
+    pub(super) fn read(manifest: &[u8]) -> anyhow::Result<Self> {
+        let mut version = Self::default();
+        let mut fault = None;
+        let damaged = log::read(manifest, &mut |record| {
+            if fault.is_none() {
+                fault = version.apply(record).err();
+            }
+        });
+        match fault {
+            Some(fault) => Err(fault),
+            None if damaged > 0 => bail!("its checksums are not those of its bytes"),
+            None => Ok(version),
+        }
+    }
+
+    fn apply(&mut self, record: &[u8]) -> anyhow::Result<()> {
+        let mut fields = ByteReader(record);
+        while !fields.is_empty() {
+            self.apply_field(&mut fields)?;
+        }
+        Ok(())
+    }
+
+    fn apply_field(&mut self, fields: &mut ByteReader<'_>) -> anyhow::Result<()> {
+        const SHORT: &str = "a record of it is cut short";
+        match fields.number().context(SHORT)? {
+            1 => {
+                let order = fields.string().context(SHORT)?;
+                if order != BYTEWISE {
+                    let order = String::from_utf8_lossy(order);
+                    bail!("its keys are in another order than that of their bytes ({order})");
+                }
+            }
+            2 => self.log = fields.number().context(SHORT)?,
+            3 | 4 => _ = fields.number().context(SHORT)?,
+            5 => {
+                fields.number().context(SHORT)?;
+                fields.string().context(SHORT)?;
+            }
+            6 => {
+                let level = fields.number().context(SHORT)?;
+                let number = fields.number().context(SHORT)?;
+                self.levels.entry(level).or_default().remove(&number);
+            }
+            7 => {
+                let level = fields.number().context(SHORT)?;
+                let number = fields.number().context(SHORT)?;
+                let table = TableFile {
+                    number,
+                    bytes: fields.number().context(SHORT)?,
+                    first: fields.string().context(SHORT)?.to_vec(),
+                    last: fields.string().context(SHORT)?.to_vec(),
+                };
+                self.levels.entry(level).or_default().insert(number, table);
+            }
+            9 => self.previous_log = fields.number().context(SHORT)?,
+            other => bail!("it has a field that is not known ({other})"),
+        }
+        Ok(())
+    }
+
+    /// Whether a log has what no table has.
+    pub(super) fn has_log(&self, number: u64) -> bool {
+        number >= self.log || (number == self.previous_log && number != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(records: &[&[u8]]) -> Vec<u8> {
+        let mut log = Vec::new();
+        records.iter().for_each(|record| log::append(&mut log, record));
+        log
+    }
+
+    #[test]
+    fn changes_are_applied_in_their_order() {
+        let order = [&[1, 26], BYTEWISE].concat();
+        let version = DatabaseVersion::read(&manifest(&[
+            &order,
+            &[7, 0, 5, 0x80, 1, 1, b'a', 1, b'b', 7, 1, 6, 9, 0, 0, 2, 8, 3, 9, 4, 77],
+            &[6, 0, 5, 2, 12, 9, 10, 5, 1, 1, b'c'],
+        ]))
+        .unwrap();
+        let tables: Vec<_> = version.levels.values().map(BTreeMap::len).collect();
+        assert_eq!(tables, [0, 1]);
+        let logs: Vec<u64> = (0..15).filter(|number| version.has_log(*number)).collect();
+        assert_eq!(logs, [10, 12, 13, 14]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said() {
+        for (record, words) in [
+            (&[1, 3, b'a', b'b', b'c'][..], "another order than that of their bytes (abc)"),
+            (&[7, 0, 5], "cut short"),
+            (&[8, 1], "not known (8)"),
+        ] {
+            let said = DatabaseVersion::read(&manifest(&[record])).unwrap_err().to_string();
+            assert!(said.contains(words), "{said}");
+        }
+        let mut damaged = manifest(&[&[2, 8]]);
+        damaged[7] ^= 1;
+        let said = DatabaseVersion::read(&damaged).unwrap_err().to_string();
+        assert!(said.contains("checksums"), "{said}");
+    }
+}

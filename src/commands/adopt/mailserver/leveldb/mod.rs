@@ -1,0 +1,260 @@
+//! Reads a LevelDB directory, and never writes into it.
+//!
+//! There are crates for LevelDB. They are whole databases, which write when they are opened: they
+//! make a log into a table, take the lock and merge. A mail server's directory is the original of
+//! what is adopted, so it must stay as it is, and the server may run on. The formats that have to be
+//! read for that are small and have not changed since 2011.
+//!
+//! CURRENT names the newest MANIFEST (`manifest`), which names the tables (`table`) and the
+//! first of the logs (`log`) with what is in no table. Of all entries with a key, the one with the
+//! highest sequence number holds: it has the value, or says that the key was deleted.
+
+mod bytes;
+mod log;
+mod manifest;
+mod merge;
+mod table;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use self::bytes::ByteReader;
+use self::manifest::DatabaseVersion;
+use self::merge::MergedScan;
+
+/// Maximum length of MANIFEST and of all logs together, in bytes. They are read whole.
+const WHOLE_FILES_BYTES_MAX: u64 = 1 << 30;
+/// How often the directory is read anew, when a running server has changed it meanwhile.
+const TRIES: usize = 20;
+
+/// What a key has, or that it was deleted.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    key: Vec<u8>,
+    sequence: u64,
+    /// `None` if the key was deleted.
+    value: Option<Vec<u8>>,
+}
+
+/// A file that cannot be read.
+struct FileError {
+    path: PathBuf,
+    error: std::io::Error,
+}
+
+impl From<FileError> for anyhow::Error {
+    fn from(FileError { path, error }: FileError) -> Self {
+        Self::new(error).context(format!("{} cannot be read", path.display()))
+    }
+}
+
+/// How far a scan is, and what was damaged.
+#[derive(Debug, Default)]
+struct ScanState {
+    bytes_done: u64,
+    damaged: u64,
+    first_damage: String,
+}
+
+impl ScanState {
+    /// Counts a damaged place of a file.
+    fn damage(&mut self, path: &Path, words: &str) {
+        self.damaged += 1;
+        if self.first_damage.is_empty() {
+            let name = path.file_name().unwrap_or_default();
+            self.first_damage = format!("{}: {words}", name.display());
+        }
+    }
+}
+
+/// A LevelDB that is read from one key to the next.
+pub(super) struct LevelDb {
+    dir: PathBuf,
+    scan: MergedScan,
+    bytes_total: u64,
+    /// The last key that was returned.
+    last: Vec<u8>,
+    state: ScanState,
+}
+
+impl LevelDb {
+    /// Opens the directory. The scan begins behind the key `after`, or with the first one if
+    /// `after` is empty.
+    pub(super) fn open(dir: &Path, after: &[u8]) -> anyhow::Result<Self> {
+        if !dir.join("CURRENT").is_file() {
+            bail!(
+                "{} is no LevelDB directory: there is no file CURRENT in it. Nothing was done",
+                dir.display()
+            );
+        }
+        let OpenedScan { scan, bytes_total, of_logs } = open_scan(dir, after)?;
+        Ok(Self { dir: dir.into(), scan, bytes_total, last: after.to_vec(), state: of_logs })
+    }
+
+    /// Returns the next key and its value.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Vec<u8>, Vec<u8>)>> {
+        for _ in 0..TRIES {
+            match self.scan.next(&mut self.state) {
+                Ok(None) => return Ok(None),
+                Ok(Some((key, value))) => {
+                    self.last.clone_from(&key);
+                    return Ok(Some((key, value)));
+                }
+                // A running server has merged the table into others.
+                Err(FileError { error, .. }) if error.kind() == ErrorKind::NotFound => {
+                    let opened = open_scan(&self.dir, &self.last)?;
+                    (self.scan, self.bytes_total) = (opened.scan, opened.bytes_total);
+                    self.state.bytes_done = 0;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        bail!(
+            "{} names tables that are not there: files are missing, or it changes too fast. Adopt \
+             from a copy that was made while the mail server was stopped",
+            self.dir.display()
+        )
+    }
+
+    /// Bytes of the tables that were passed, and of all.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.state.bytes_done.min(self.bytes_total), self.bytes_total)
+    }
+
+    /// The number of damaged places that were passed, and words on the first.
+    pub(super) fn damage(&self) -> (u64, &str) {
+        (self.state.damaged, &self.state.first_damage)
+    }
+}
+
+/// A scan that was opened, the bytes of its tables, and what was damaged in the logs.
+struct OpenedScan {
+    scan: MergedScan,
+    bytes_total: u64,
+    of_logs: ScanState,
+}
+
+/// Reads which files there are, until this is the same before and after the logs were read.
+fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
+    for _ in 0..TRIES {
+        let Some((name, manifest)) = read_manifest(dir)? else { continue };
+        let version = DatabaseVersion::read(&manifest).with_context(|| {
+            format!(
+                "{} is damaged, so it is not known which files count. Nothing was done; repair a \
+                 copy (goleveldb's RecoverFile) and adopt from that",
+                name.display()
+            )
+        })?;
+        let mut of_logs = ScanState::default();
+        let Some(entries) = read_logs(dir, &version, after, &mut of_logs)? else { continue };
+        if read_manifest(dir)? != Some((name, manifest)) {
+            continue;
+        }
+        let files = version.levels.values().flat_map(|tables| tables.values());
+        let bytes_total = files.map(|file| file.bytes).sum();
+        let scan = MergedScan::open(dir, version, entries, after);
+        return Ok(OpenedScan { scan, bytes_total, of_logs });
+    }
+    bail!(
+        "{} changes too fast to be read. Adopt from a copy that was made while the mail server was \
+         stopped",
+        dir.display()
+    )
+}
+
+/// Reads the file that CURRENT names. Returns `None` if it is gone, since there is a newer one.
+fn read_manifest(dir: &Path) -> anyhow::Result<Option<(PathBuf, Vec<u8>)>> {
+    let current = dir.join("CURRENT");
+    let name = fs::read_to_string(&current)
+        .with_context(|| format!("{} cannot be read", current.display()))?;
+    let name = name.trim_end();
+    if !name.starts_with("MANIFEST-") || name.contains('/') {
+        bail!("{} does not name a MANIFEST, so it is damaged", current.display());
+    }
+    let path = dir.join(name);
+    let bytes = read_whole(&path, WHOLE_FILES_BYTES_MAX)?;
+    Ok(bytes.map(|bytes| (path, bytes)))
+}
+
+/// Reads the entries of all logs that are not in tables, behind a key. Returns `None` if a
+/// log is gone, since it was made a table.
+fn read_logs(
+    dir: &Path,
+    version: &DatabaseVersion,
+    after: &[u8],
+    state: &mut ScanState,
+) -> anyhow::Result<Option<Vec<Entry>>> {
+    let mut left = WHOLE_FILES_BYTES_MAX;
+    let mut entries = Vec::new();
+    let listed = fs::read_dir(dir).with_context(|| format!("{} cannot be read", dir.display()))?;
+    for file in listed {
+        let path = file.with_context(|| format!("{} cannot be read", dir.display()))?.path();
+        let number = path.file_stem().and_then(OsStr::to_str).and_then(|stem| stem.parse().ok());
+        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        if !is_log || !number.is_some_and(|number| version.has_log(number)) {
+            continue;
+        }
+        let Some(log) = read_whole(&path, left)? else { return Ok(None) };
+        left -= log.len() as u64;
+        let mut is_damaged = false;
+        let damaged = log::read(&log, &mut |batch| {
+            is_damaged |= read_batch(batch, after, &mut entries).is_none();
+        });
+        if damaged > 0 {
+            state.damage(&path, "a record is damaged");
+        }
+        if is_damaged {
+            state.damage(&path, "a batch is damaged");
+        }
+    }
+    Ok(Some(entries))
+}
+
+/// Reads a batch of writes: the first one's sequence number in 8 bytes, their number in 4, and of
+/// each whether it is a value or a deletion, the key, and the value. Returns `None` if it is damaged.
+fn read_batch(batch: &[u8], after: &[u8], entries: &mut Vec<Entry>) -> Option<()> {
+    let mut reader = ByteReader(batch);
+    let first = u64::from_le_bytes(reader.array()?);
+    let count = u32::from_le_bytes(reader.array()?);
+    for number in 0..count {
+        let [kind] = reader.array()?;
+        let key = reader.string()?;
+        let value = match kind {
+            0 => None,
+            1 => Some(reader.string()?.to_vec()),
+            _ => return None,
+        };
+        if key > after || after.is_empty() {
+            let sequence = first.wrapping_add(number.into());
+            entries.push(Entry { key: key.to_vec(), sequence, value });
+        }
+    }
+    Some(())
+}
+
+/// Reads a file. Returns `None` if it is not there.
+fn read_whole(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
+    let read = || -> std::io::Result<Option<Vec<u8>>> {
+        if fs::metadata(path)?.len() > bytes_max {
+            return Ok(None);
+        }
+        fs::read(path).map(Some)
+    };
+    match read() {
+        Ok(Some(bytes)) => Ok(Some(bytes)),
+        Ok(None) => bail!(
+            "{} is longer than the {WHOLE_FILES_BYTES_MAX} bytes that are read; start the mail \
+             server once, which makes tables of its logs",
+            path.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! A table: a file of keys in their order, with their values.
+//!
+//! ```text
+//! blocks of entries
+//! blocks of other kinds, which are not needed here
+//! the index: a block with an entry for each block, of a key not before its last and its place
+//! end: places of the block of other kinds and of the index, zeros, and 8 bytes that say "table"
+//! ```
+//!
+//! A block is entries; places where keys are spelled out, 4 bytes each, and their number; a byte
+//! for the compression; and a checksum. An entry is three numbers and bytes: how much of the key
+//! before it shares, how much of its own follows, and how much value. A place is an offset and a
+//! length without compression and checksum. See doc/table_format.md of LevelDB.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::bytes::{ByteReader, checksum};
+use super::{Entry, FileError, ScanState};
+
+/// Maximum length of a block, also before it is compressed. A block is 4 KiB, or one large value.
+const BLOCK_BYTES_MAX: usize = 64 << 20;
+const END_BYTES: usize = 48;
+const MAGIC: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
+/// Behind a block: compression and checksum.
+const TRAILER_BYTES: usize = 5;
+const PLAIN: u8 = 0;
+const SNAPPY: u8 = 1;
+
+/// Why a part of a table cannot be read.
+pub(super) enum TableFault {
+    /// The operating system's error.
+    File(std::io::Error),
+    /// What is damaged.
+    Damage(&'static str),
+}
+
+impl From<std::io::Error> for TableFault {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Self::Damage("it is shorter than it says"),
+            _ => Self::File(error),
+        }
+    }
+}
+
+/// A key as a table has it: that of its writer, and whether and when it was written.
+pub(super) struct InternalKey<'a> {
+    pub(super) user: &'a [u8],
+    pub(super) sequence: u64,
+    pub(super) is_deletion: bool,
+}
+
+impl<'a> InternalKey<'a> {
+    pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (user, number) = bytes.split_last_chunk()?;
+        let number = u64::from_le_bytes(*number);
+        let is_deletion = match number & 0xff {
+            0 => true,
+            1 => false,
+            _ => return None,
+        };
+        Some(Self { user, sequence: number >> 8, is_deletion })
+    }
+}
+
+/// A block that is read from its beginning.
+struct BlockReader {
+    block: Vec<u8>,
+    /// Where the entries end, and the next one begins.
+    end: usize,
+    at: usize,
+    key: Vec<u8>,
+    value: std::ops::Range<usize>,
+}
+
+impl BlockReader {
+    fn new(block: Vec<u8>) -> Option<Self> {
+        let (rest, number) = block.split_last_chunk()?;
+        let places = usize::try_from(u32::from_le_bytes(*number)).ok()?;
+        let end = rest.len().checked_sub(places.checked_mul(size_of::<u32>())?)?;
+        Some(Self { block, end, at: 0, key: Vec::new(), value: 0..0 })
+    }
+
+    /// Goes on to the next entry, if there is one. Returns `None` if it is damaged.
+    fn advance(&mut self) -> Option<bool> {
+        let rest = self.block.get(self.at..self.end)?;
+        if rest.is_empty() {
+            return Some(false);
+        }
+        let mut reader = ByteReader(rest);
+        let (shared, own, value) = (reader.size()?, reader.size()?, reader.size()?);
+        if shared > self.key.len() {
+            return None;
+        }
+        self.key.truncate(shared);
+        self.key.extend_from_slice(reader.take(own)?);
+        reader.take(value)?;
+        self.at = self.end - reader.0.len();
+        self.value = self.at - value..self.at;
+        Some(true)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.block.get(self.value.clone()).unwrap_or_default()
+    }
+}
+
+/// Where a block is.
+#[derive(Clone, Copy)]
+struct BlockPlace {
+    offset: u64,
+    len: usize,
+}
+
+impl BlockPlace {
+    fn read(reader: &mut ByteReader<'_>) -> Option<Self> {
+        Some(Self { offset: reader.number()?, len: reader.size()? })
+    }
+}
+
+/// The entries of a table behind a key, in their order.
+pub(super) struct TableReader {
+    path: PathBuf,
+    file: File,
+    index: BlockReader,
+    block: Option<BlockReader>,
+    /// Entries up to this key are skipped.
+    after: Vec<u8>,
+}
+
+impl TableReader {
+    /// Opens the table with this number. Newer programs name tables .ldb, older ones .sst.
+    pub(super) fn open(
+        dir: &Path,
+        number: u64,
+        after: &[u8],
+    ) -> Result<Self, (PathBuf, TableFault)> {
+        let mut path = dir.join(format!("{number:06}.ldb"));
+        let file = File::open(&path).or_else(|error| {
+            let old = dir.join(format!("{number:06}.sst"));
+            let file = File::open(&old).map_err(|_| error)?;
+            path = old;
+            Ok(file)
+        });
+        let read = |file: File| {
+            let bytes = file.metadata()?.len();
+            let mut end = [0; END_BYTES];
+            let end_at = bytes.checked_sub(END_BYTES as u64);
+            let end_at = end_at.ok_or(TableFault::Damage("it is shorter than a table"))?;
+            file.read_exact_at(&mut end, end_at)?;
+            let damage = TableFault::Damage("its end is damaged");
+            if !end.ends_with(&MAGIC) {
+                return Err(damage);
+            }
+            let mut places = ByteReader(&end);
+            let other = BlockPlace::read(&mut places);
+            let index = other.and_then(|_| BlockPlace::read(&mut places)).ok_or(damage)?;
+            Ok((read_block(&file, index)?, file))
+        };
+        match file.map_err(TableFault::File).and_then(read) {
+            Ok((index, file)) => Ok(Self { path, file, index, block: None, after: after.to_vec() }),
+            Err(fault) => Err((path, fault)),
+        }
+    }
+
+    /// Returns the next entry. Damaged blocks are counted and skipped.
+    pub(super) fn next(&mut self, state: &mut ScanState) -> Result<Option<Entry>, FileError> {
+        loop {
+            match self.step(state) {
+                Ok(step) => match step {
+                    TableStep::Entry(entry) => return Ok(Some(entry)),
+                    TableStep::Skip => {}
+                    TableStep::End => return Ok(None),
+                },
+                Err(TableFault::Damage(words)) => {
+                    state.damage(&self.path, words);
+                    self.block = None;
+                }
+                Err(TableFault::File(error)) => {
+                    return Err(FileError { path: self.path.clone(), error });
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, state: &mut ScanState) -> Result<TableStep, TableFault> {
+        let Some(block) = &mut self.block else { return self.next_block(state) };
+        if !block.advance().ok_or(TableFault::Damage("an entry is damaged"))? {
+            self.block = None;
+            return Ok(TableStep::Skip);
+        }
+        let key = InternalKey::read(&block.key).ok_or(TableFault::Damage("a key is damaged"))?;
+        if key.user <= &self.after[..] && !self.after.is_empty() {
+            return Ok(TableStep::Skip);
+        }
+        let value = (!key.is_deletion).then(|| block.value().to_vec());
+        Ok(TableStep::Entry(Entry { key: key.user.to_vec(), sequence: key.sequence, value }))
+    }
+
+    /// Opens the next block that may have keys behind `after`.
+    fn next_block(&mut self, state: &mut ScanState) -> Result<TableStep, TableFault> {
+        let damage = TableFault::Damage("its index is damaged");
+        let Some(has_more) = self.index.advance() else {
+            // Nothing behind this can be found.
+            self.index.at = self.index.end;
+            return Err(damage);
+        };
+        if !has_more {
+            return Ok(TableStep::End);
+        }
+        let place = BlockPlace::read(&mut ByteReader(self.index.value())).ok_or(damage)?;
+        state.bytes_done += place.len as u64;
+        let last = self.index.key.split_last_chunk::<8>();
+        if last.is_none_or(|(user, _)| user >= &self.after[..]) {
+            self.block = Some(read_block(&self.file, place)?);
+        }
+        Ok(TableStep::Skip)
+    }
+}
+
+/// What a step through a table has come to.
+enum TableStep {
+    Entry(Entry),
+    Skip,
+    End,
+}
+
+fn read_block(file: &File, place: BlockPlace) -> Result<BlockReader, TableFault> {
+    const DAMAGED: TableFault = TableFault::Damage("a block is damaged");
+    if place.len > BLOCK_BYTES_MAX {
+        return Err(TableFault::Damage("a block is too long"));
+    }
+    // The length may be damaged too, so it is compared with the file's before there is a buffer.
+    let end = place.offset.checked_add((place.len + TRAILER_BYTES) as u64);
+    if end.is_none_or(|end| file.metadata().is_ok_and(|found| end > found.len())) {
+        return Err(TableFault::Damage("a block reaches beyond its end"));
+    }
+    let mut bytes = vec![0; place.len + TRAILER_BYTES];
+    file.read_exact_at(&mut bytes, place.offset)?;
+    let (covered, sum) = bytes.split_last_chunk().ok_or(DAMAGED)?;
+    if checksum(covered) != u32::from_le_bytes(*sum) {
+        return Err(DAMAGED);
+    }
+    let (compression, stored) = covered.split_last().ok_or(DAMAGED)?;
+    let block = match *compression {
+        PLAIN => stored.to_vec(),
+        SNAPPY => {
+            let len = snap::raw::decompress_len(stored).map_err(|_| DAMAGED)?;
+            if len > BLOCK_BYTES_MAX {
+                return Err(TableFault::Damage("a block is too long"));
+            }
+            snap::raw::Decoder::new().decompress_vec(stored).map_err(|_| DAMAGED)?
+        }
+        _ => return Err(TableFault::Damage("a block is compressed in a way that is not known")),
+    };
+    BlockReader::new(block).ok_or(DAMAGED)
+}

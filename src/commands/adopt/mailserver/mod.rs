@@ -1,0 +1,209 @@
+//! `hark adopt mailserver`: copies the envelopes of a mail server of Status or go-ethereum, from
+//! its LevelDB directory or from its PostgreSQL database.
+//!
+//! Rows are read in the order of their keys, which is that of time. The last key of each batch is
+//! saved, so the next run continues behind it.
+
+mod convert;
+mod leveldb;
+mod progress;
+mod source;
+mod sweep;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+
+use clap::Args;
+use hark_networks::whisper::Whisper;
+use hark_networks::whisper::admit::EnvelopeBounds;
+use serde_json::json;
+
+use self::convert::convert;
+use self::progress::MailProgress;
+use self::source::MailSource;
+use self::sweep::MailSweep;
+use super::pace::AdoptPace;
+use super::tally::{AdoptTally, ReasonWords};
+use super::{AHEAD, ConvertedRows, put};
+use crate::commands::refusal::RefusalReason;
+use crate::interrupt;
+use crate::location::{ArchiveLocation, WriterHandle};
+use crate::print::{self, CommandProgress};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hark adopt mailserver /var/lib/statusd/wnode
+  hark adopt mailserver postgres://statusd@127.0.0.1/statusd
+  hark adopt mailserver ... --verify      once more, and compare every envelope
+
+A directory is one of LevelDB's: it has a file CURRENT. Only reads there: the mail server may go on, and what
+it has in a log and not in a table yet is read as well. A database has the table `envelopes`.
+
+Envelopes come in the order of their time, a batch at a time; where it is, is remembered with each batch, so
+a run that was stopped or killed goes on when run again, and nothing comes twice. At the end all keys are
+compared, which brings in what came late. Every envelope is checked to have the hash that its key says.
+What is refused is counted by reason; keys that are not a mail server's are skipped and counted.")]
+pub(super) struct AdoptMailserverArgs {
+    /// The mail server's directory, or its database: postgres://user:password@host:port/database
+    #[arg(value_name = "DIR|URL")]
+    from: String,
+    /// Most envelopes a second [default: as fast as possible]
+    #[arg(long, value_name = "N")]
+    rate: Option<u64>,
+    /// Envelopes in a batch
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    batch: u32,
+    /// Compare every envelope with the archive's, byte for byte
+    #[arg(long)]
+    verify: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why rows stay behind.
+const REASONS: ReasonWords = &[
+    (RefusalReason::Malformed, "malformed", "not an envelope"),
+    (RefusalReason::BadId, "bad id", "the key says another hash than the envelope has"),
+    (RefusalReason::TooLarge, "too large", "above whisper.envelope_bytes_max"),
+    (RefusalReason::Duplicate, "duplicate", "already kept"),
+    (RefusalReason::Foreign, "foreign", "a key that no mail server makes"),
+];
+
+pub(super) fn run(
+    args: &AdoptMailserverArgs,
+    location: &ArchiveLocation,
+) -> anyhow::Result<ExitCode> {
+    let stop = interrupt::flag()?;
+    let mut source = MailSource::open(&args.from)?;
+    let location = &location.of(&Whisper);
+    let mut writer = location.write()?;
+    hark_store_embedded::permissions::create_dir(&location.data)?;
+    let mut progress = MailProgress::open(location, &source.name())?;
+    if !progress.key.is_empty() {
+        let envelopes = print::number(progress.envelopes);
+        eprintln!("hark: continuing an earlier run, after {envelopes} envelopes");
+    }
+    if let Some(days) = location.config.whisper.retention_days {
+        eprintln!(
+            "hark: a server deletes envelopes that are older than whisper.retention_days, {days}; 0 \
+             keeps all"
+        );
+    }
+    let envelope_bytes_max = location.shelf_config().record_bytes_max;
+    let mut adoption = MailAdoption {
+        args,
+        // Their mail server has accepted them, each with the minimum of its time.
+        bounds: EnvelopeBounds { envelope_bytes_max, pow_min: 0.0 },
+        pace: AdoptPace::start(args.rate, &stop),
+        tally: AdoptTally::new(REASONS),
+        stop: &stop,
+    };
+    adoption.copy(&mut source, &mut writer, &mut progress)?;
+    let swept = if adoption.pace.is_stopped() {
+        None
+    } else {
+        let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
+        Some(swept).filter(|_| !adoption.pace.is_stopped())
+    };
+    adoption.report(swept.as_ref())?;
+    match swept {
+        None => {
+            eprintln!(
+                "hark: stopped; what was brought over is safe. Run the adoption again to continue"
+            );
+            Ok(ExitCode::from(interrupt::INTERRUPTED))
+        }
+        Some(swept) if swept.is_clean() => Ok(ExitCode::SUCCESS),
+        Some(_) => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// The state of one run.
+struct MailAdoption<'a> {
+    args: &'a AdoptMailserverArgs,
+    bounds: EnvelopeBounds,
+    pace: AdoptPace<'a>,
+    tally: AdoptTally,
+    stop: &'a AtomicBool,
+}
+
+/// A converted batch, the key of its last row, the number of its rows, and how much of the source
+/// was read then.
+struct MailBatch {
+    converted: ConvertedRows,
+    key: Vec<u8>,
+    rows: u64,
+    done: u64,
+}
+
+impl MailAdoption<'_> {
+    /// Copies all rows behind the saved position.
+    fn copy(
+        &mut self,
+        source: &mut MailSource,
+        writer: &mut WriterHandle,
+        progress: &mut MailProgress,
+    ) -> anyhow::Result<()> {
+        source.begin(&progress.key, progress.envelopes)?;
+        let total = source.total()?;
+        let mut meter = CommandProgress::start("adopt", total, source.unit());
+        let (batch, bounds, stop) = (self.args.batch, self.bounds, self.stop);
+        let (batches, queue) = sync_channel::<MailBatch>(AHEAD);
+        let before = progress.envelopes;
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let rows = source.batch(batch)?;
+                    let Some(last) = rows.last() else { break };
+                    let batch = MailBatch {
+                        converted: convert(&rows, &bounds),
+                        key: last.key.clone(),
+                        rows: rows.len() as u64,
+                        done: source.done(),
+                    };
+                    if batches.send(batch).is_err() {
+                        break;
+                    }
+                }
+                anyhow::Ok(())
+            });
+            for batch in queue {
+                put(writer, batch.converted, &mut self.tally)?;
+                progress.key = batch.key;
+                progress.envelopes += batch.rows;
+                progress.save()?;
+                let rate = (progress.envelopes - before) as f64 / self.pace.seconds().max(0.001);
+                let envelopes = print::number(progress.envelopes);
+                let words = format!("{envelopes} envelopes, {}/s", print::number(rate as u64));
+                meter.at(batch.done, total.max(batch.done), &words);
+                self.pace.wait(batch.rows);
+            }
+            reader.join().map_err(|_| anyhow::anyhow!("the reader has panicked"))?
+        })?;
+        meter.finish();
+        Ok(())
+    }
+
+    fn report(&self, swept: Option<&MailSweep>) -> anyhow::Result<()> {
+        let seconds = self.pace.seconds();
+        if self.args.json {
+            let json = json!({
+                "stored": self.tally.stored,
+                "refused": self.tally.to_json(),
+                "complete": swept.is_some(),
+                "ids": swept.map(MailSweep::to_json),
+                "seconds": seconds,
+            });
+            return print::line(&json.to_string());
+        }
+        let rate = self.tally.stored as f64 / seconds.max(0.001);
+        let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
+        let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
+        // The comparison of all keys knows better why envelopes are not stored.
+        rows.extend(swept.map_or_else(|| self.tally.rows(), MailSweep::rows));
+        print::line(&print::table(&rows))
+    }
+}

@@ -1,0 +1,162 @@
+//! Reads what a mail server has kept: rows of a key and an envelope, by key.
+//!
+//! A key is the time of sending in 4 bytes, big endian, the envelope's hash, and since 2019 its
+//! topic, so keys are in the order of time.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use futures_util::StreamExt as _;
+use hark_store_postgres::{is_database, shown};
+
+use super::leveldb::LevelDb;
+use crate::commands::adopt::database::{LOST, SourceDatabase};
+use crate::print::CountedUnit;
+
+/// A batch ends with the envelope that makes it this long, in bytes.
+const BATCH_BYTES_MAX: usize = 32 << 20;
+
+/// A key and its value, as the mail server has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EnvelopeRow {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+}
+
+/// Where a mail server keeps its envelopes.
+pub(super) enum MailSource {
+    Directory { dir: PathBuf, open: Option<LevelDb> },
+    Database { database: SourceDatabase, after: Vec<u8>, rows: u64 },
+}
+
+impl MailSource {
+    /// Opens a directory, or a database if `address` is the URL of one.
+    pub(super) fn open(address: &str) -> anyhow::Result<Self> {
+        if is_database(address) {
+            let database = SourceDatabase::open(address, "the mail server")?;
+            let missing = database.missing("envelopes", &["id", "data", "topic"])?;
+            if !missing.is_empty() {
+                bail!(
+                    "this is no database of a mail server: its table `envelopes` has no {}. \
+                     Nothing was done",
+                    missing.join(", ")
+                );
+            }
+            return Ok(Self::Database { database, after: Vec::new(), rows: 0 });
+        }
+        if address.contains("://") {
+            bail!(
+                "`{}` is no database; name a directory, or postgres://user@host/database",
+                shown(address)
+            );
+        }
+        let dir = PathBuf::from(address);
+        let dir = dir.canonicalize().with_context(|| {
+            format!("the directory {} cannot be read; nothing was done", dir.display())
+        })?;
+        // So that what is no directory of a mail server is reported before anything is made.
+        let open = Some(LevelDb::open(&dir, &[])?);
+        Ok(Self::Directory { dir, open })
+    }
+
+    /// Returns the name under which the position in this source is saved.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Directory { dir, .. } => format!("LevelDB in {}", dir.display()),
+            Self::Database { database, .. } => format!("envelopes at {}", database.name()),
+        }
+    }
+
+    /// Makes the next batch begin behind a key, or with the first one if the key is empty. `rows_done`
+    /// were read up to it.
+    pub(super) fn begin(&mut self, key: &[u8], rows_done: u64) -> anyhow::Result<()> {
+        match self {
+            Self::Directory { dir, open } => *open = Some(LevelDb::open(dir, key)?),
+            Self::Database { after, rows, .. } => {
+                *after = key.to_vec();
+                *rows = rows_done;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next rows, up to `limit`. There are none at the end.
+    pub(super) fn batch(&mut self, limit: u32) -> anyhow::Result<Vec<EnvelopeRow>> {
+        let mut batch = Vec::new();
+        match self {
+            Self::Directory { open, .. } => {
+                let Some(open) = open else { return Ok(batch) };
+                let mut bytes = 0;
+                while batch.len() < limit as usize && bytes < BATCH_BYTES_MAX {
+                    let Some((key, value)) = open.next()? else { break };
+                    bytes += value.len();
+                    batch.push(EnvelopeRow { key, value });
+                }
+            }
+            Self::Database { database, after, rows } => {
+                batch = rows_after(database, after, limit)?;
+                if let Some(last) = batch.last() {
+                    after.clone_from(&last.key);
+                }
+                *rows += batch.len() as u64;
+            }
+        }
+        Ok(batch)
+    }
+
+    /// The unit of [`MailSource::done`] and [`MailSource::total`].
+    pub(super) fn unit(&self) -> CountedUnit {
+        match self {
+            Self::Directory { .. } => CountedUnit::Bytes,
+            Self::Database { .. } => CountedUnit::Records,
+        }
+    }
+
+    /// How much of the source has been read.
+    pub(super) fn done(&self) -> u64 {
+        match self {
+            Self::Directory { open, .. } => open.as_ref().map_or(0, |open| open.progress().0),
+            Self::Database { rows, .. } => *rows,
+        }
+    }
+
+    /// How much there is, approximately; 0 if that is not known.
+    pub(super) fn total(&self) -> anyhow::Result<u64> {
+        match self {
+            Self::Directory { open, .. } => Ok(open.as_ref().map_or(0, |open| open.progress().1)),
+            Self::Database { database, .. } => database.estimate("envelopes"),
+        }
+    }
+
+    /// The number of damaged places that were passed since the source was begun, and words on the
+    /// first.
+    pub(super) fn damage(&self) -> (u64, &str) {
+        match self {
+            Self::Directory { open: Some(open), .. } => open.damage(),
+            _ => (0, ""),
+        }
+    }
+}
+
+/// Returns the rows of the table `envelopes` behind a key. They are taken one by one, so a batch of
+/// large envelopes is never in memory as a whole.
+fn rows_after(
+    database: &SourceDatabase,
+    after: &[u8],
+    limit: u32,
+) -> anyhow::Result<Vec<EnvelopeRow>> {
+    let sql = "SELECT id, data FROM envelopes WHERE id > $1 ORDER BY id LIMIT $2";
+    let rows = database.stream(sql, &[&after, &i64::from(limit)]).context(LOST)?;
+    database.runtime.block_on(async {
+        let mut rows = std::pin::pin!(rows);
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while bytes < BATCH_BYTES_MAX {
+            let Some(row) = rows.next().await else { break };
+            let row = row.context(LOST)?;
+            let row = EnvelopeRow { key: row.get(0), value: row.get(1) };
+            bytes += row.value.len();
+            batch.push(row);
+        }
+        Ok(batch)
+    })
+}

@@ -1,0 +1,44 @@
+//! How fast an adoption copies: --rate, and the time since its start.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest sleep, so that an interrupt is noticed.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// The rows that were copied since the start, and how many are allowed per second.
+pub(super) struct AdoptPace<'a> {
+    started: Instant,
+    /// Rows a second; `None` and 0 are as fast as possible.
+    rate: Option<u64>,
+    rows: u64,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> AdoptPace<'a> {
+    /// Starts with no rows. `stop` is set by an interrupt.
+    pub(super) fn start(rate: Option<u64>, stop: &'a AtomicBool) -> Self {
+        Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
+    }
+
+    /// Whether the run was interrupted.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The time since the start, in s.
+    pub(super) fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// Counts rows, and waits as long as the rate demands.
+    pub(super) fn wait(&mut self, rows: u64) {
+        self.rows += rows;
+        let Some(rate) = self.rate else { return };
+        let due = self.started + Duration::from_secs_f64(self.rows as f64 / rate as f64);
+        while !self.is_stopped() && Instant::now() < due {
+            let left = due.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(SLEEP_MAX));
+        }
+    }
+}
