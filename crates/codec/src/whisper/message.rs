@@ -42,7 +42,7 @@ const NONCE_BYTES: usize = 12;
 
 /// Why data is not a message for this key, or why a payload cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MessageError {
+pub enum SealedMessageError {
     /// The message is for another key, or was changed.
     #[error("the message is not for this key, or it was changed")]
     Key,
@@ -102,12 +102,12 @@ pub fn password_key(password: &[u8]) -> SymmetricKey {
 }
 
 /// Decrypts the data of an envelope, checks it and recovers who has signed it.
-pub fn open(data: &[u8], key: OpeningKey<'_>) -> Result<OpenedMessage, MessageError> {
+pub fn open(data: &[u8], key: OpeningKey<'_>) -> Result<OpenedMessage, SealedMessageError> {
     let plain = match key {
         OpeningKey::Symmetric(key) => decrypt_symmetric(data, key),
         OpeningKey::Secret(key) => ecies::decrypt(key, data, &[]),
     };
-    read(plain.ok_or(MessageError::Key)?)
+    read(plain.ok_or(SealedMessageError::Key)?)
 }
 
 fn decrypt_symmetric(data: &[u8], key: &SymmetricKey) -> Option<Vec<u8>> {
@@ -120,8 +120,8 @@ fn decrypt_symmetric(data: &[u8], key: &SymmetricKey) -> Option<Vec<u8>> {
 }
 
 /// Reads a message that was decrypted.
-fn read(plain: Vec<u8>) -> Result<OpenedMessage, MessageError> {
-    let short = MessageError::Short;
+fn read(plain: Vec<u8>) -> Result<OpenedMessage, SealedMessageError> {
+    let short = SealedMessageError::Short;
     let flags = *plain.first().ok_or(short)?;
     let (body, signer) = if flags & SIGNED_FLAG == 0 {
         (&plain[..], None)
@@ -130,7 +130,7 @@ fn read(plain: Vec<u8>) -> Result<OpenedMessage, MessageError> {
         // go-ethereum refuses a signed message that has flags and nothing else.
         let (body, signature) = split.filter(|(body, _)| body.len() > 1).ok_or(short)?;
         let signer = PublicKey::recover(&keccak256(body), signature);
-        (body, Some(signer.ok_or(MessageError::Signature)?))
+        (body, Some(signer.ok_or(SealedMessageError::Signature)?))
     };
     let start = 1 + usize::from(flags & LENGTH_FLAGS);
     let digits = body.get(1..start).ok_or(short)?;
@@ -150,9 +150,9 @@ pub fn seal(
     key: SealingKey<'_>,
     random: &mut dyn FnMut(&mut [u8]),
     out: &mut Vec<u8>,
-) -> Result<(), MessageError> {
+) -> Result<(), SealedMessageError> {
     if payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(MessageError::Large(payload.len()));
+        return Err(SealedMessageError::Large(payload.len()));
     }
     let plain = padded(payload, signer, random);
     match key {
@@ -165,7 +165,7 @@ pub fn seal(
             // It fails above 64 GiB only.
             let tag = Aes256Gcm::new(key.into())
                 .encrypt_in_place_detached(&nonce.into(), &[], &mut out[start..])
-                .map_err(|_| MessageError::Large(payload.len()))?;
+                .map_err(|_| SealedMessageError::Large(payload.len()))?;
             out.extend_from_slice(&tag);
             out.extend_from_slice(&nonce);
         }
@@ -270,13 +270,13 @@ mod tests {
             ("asymsigned", OpeningKey::Secret(&secret), OpeningKey::Secret(&key("sender"))),
         ] {
             let data = vector(name);
-            assert_eq!(open(&data, bad), Err(MessageError::Key));
-            assert_eq!(open(&data, OpeningKey::Symmetric(&[0; 32])), Err(MessageError::Key));
+            assert_eq!(open(&data, bad), Err(SealedMessageError::Key));
+            assert_eq!(open(&data, OpeningKey::Symmetric(&[0; 32])), Err(SealedMessageError::Key));
             for at in (0..data.len()).step_by(3) {
                 let mut changed = data.clone();
                 changed[at] ^= 0x10;
-                assert_eq!(open(&changed, good), Err(MessageError::Key), "{at}");
-                assert_eq!(open(&data[..at], good), Err(MessageError::Key), "{at}");
+                assert_eq!(open(&changed, good), Err(SealedMessageError::Key), "{at}");
+                assert_eq!(open(&data[..at], good), Err(SealedMessageError::Key), "{at}");
             }
         }
     }
@@ -312,32 +312,32 @@ mod tests {
         let large = vec![0; PAYLOAD_BYTES_MAX + 1];
         let mut out = Vec::new();
         let refused = seal(&large, None, SealingKey::Public(&public), &mut random, &mut out);
-        assert_eq!((refused, out.len()), (Err(MessageError::Large(large.len())), 0));
+        assert_eq!((refused, out.len()), (Err(SealedMessageError::Large(large.len())), 0));
     }
 
     #[test]
     fn messages_that_end_too_early_are_refused() {
         let signed = |body: &[u8]| [body, &key("sender").sign(&keccak256(body))].concat();
         for (plain, expected) in [
-            (vec![], Err(MessageError::Short)),
+            (vec![], Err(SealedMessageError::Short)),
             (vec![0], Ok(&b""[..])),
-            (vec![1], Err(MessageError::Short)),
+            (vec![1], Err(SealedMessageError::Short)),
             (vec![1, 0], Ok(b"")),
-            (vec![1, 1], Err(MessageError::Short)),
+            (vec![1, 1], Err(SealedMessageError::Short)),
             (vec![1, 1, 9], Ok(b"\x09")),
             (vec![2, 1, 0, 9], Ok(b"\x09")),
-            (vec![2, 1, 1, 9], Err(MessageError::Short)),
-            (vec![3, 255, 255, 255, 9], Err(MessageError::Short)),
+            (vec![2, 1, 1, 9], Err(SealedMessageError::Short)),
+            (vec![3, 255, 255, 255, 9], Err(SealedMessageError::Short)),
             (vec![3, 1, 0, 0, 9, 8], Ok(b"\x09")),
             // The other flags mean nothing.
             (vec![0xf9, 1, 9], Ok(b"\x09")),
-            (vec![4; 65], Err(MessageError::Short)),
-            (vec![5; 66], Err(MessageError::Short)),
-            (vec![5; 67], Err(MessageError::Signature)),
-            (signed(&[4]), Err(MessageError::Short)),
+            (vec![4; 65], Err(SealedMessageError::Short)),
+            (vec![5; 66], Err(SealedMessageError::Short)),
+            (vec![5; 67], Err(SealedMessageError::Signature)),
+            (signed(&[4]), Err(SealedMessageError::Short)),
             (signed(&[4, 9]), Ok(b"")),
-            (signed(&[5]), Err(MessageError::Short)),
-            (signed(&[5, 1]), Err(MessageError::Short)),
+            (signed(&[5]), Err(SealedMessageError::Short)),
+            (signed(&[5, 1]), Err(SealedMessageError::Short)),
             (signed(&[5, 1, 9]), Ok(b"\x09")),
         ] {
             let read = read(plain.clone());

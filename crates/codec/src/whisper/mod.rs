@@ -21,7 +21,7 @@ pub use completion::Completion;
 pub use cursor::HistoryCursor;
 pub use envelope::{Envelope, EnvelopeError};
 pub use keys::{PublicKey, SecretKey};
-pub use message::{MessageError, OpenedMessage};
+pub use message::{OpenedMessage, SealedMessageError};
 pub use record::EnvelopeRecord;
 pub use request::{HistoryRequest, RequestError};
 pub use rlp::RlpError;

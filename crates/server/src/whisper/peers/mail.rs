@@ -7,7 +7,7 @@
 use hark_codec::record::Id;
 use hark_codec::whisper::message::{self, OpeningKey, SymmetricKey};
 use hark_codec::whisper::rlp::RlpItems;
-use hark_codec::whisper::{Envelope, HistoryRequest, MessageError, RequestError, SecretKey};
+use hark_codec::whisper::{Envelope, HistoryRequest, RequestError, SealedMessageError, SecretKey};
 
 /// How far a request without an end reaches, in s from now.
 const AHEAD_S: u64 = 60;
@@ -60,7 +60,7 @@ pub(super) enum RequestRefusal {
     Pow(f64, f64),
     /// None of the server's keys opens it, or its signature is not one.
     #[error("failed to decrypt p2p request: {0}")]
-    Sealed(MessageError),
+    Sealed(SealedMessageError),
     /// There is no signature.
     #[error("check message signature failed: the request is not signed")]
     Unsigned,
@@ -121,11 +121,11 @@ impl RequestRules {
     ) -> Result<MailRequest, RequestRefusal> {
         let secret = self.secret_key.iter().map(OpeningKey::Secret);
         let keys = secret.chain(self.password_key.iter().map(OpeningKey::Symmetric));
-        let mut opened = Err(MessageError::Key);
+        let mut opened = Err(SealedMessageError::Key);
         for key in keys {
             opened = message::open(envelope.data, key);
             // Whatever it is then, it was for this key.
-            if opened != Err(MessageError::Key) {
+            if opened != Err(SealedMessageError::Key) {
                 break;
             }
         }
