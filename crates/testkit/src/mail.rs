@@ -83,7 +83,9 @@ pub fn request(payload: &[u8], password: &str, signer: Option<&SecretKey>, now_s
 pub fn list(items: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     put_list(&mut out, items.iter().map(|item| item.len()).sum());
-    items.iter().for_each(|item| out.extend_from_slice(item));
+    for item in items {
+        out.extend_from_slice(item);
+    }
     out
 }
 

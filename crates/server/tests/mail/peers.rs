@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hark_codec::crypto::keccak256;
+use hark_codec::whisper::message::{SealingKey, seal};
 use hark_codec::whisper::rlp::RlpItems;
 use hark_codec::whisper::{Bloom, Completion, HistoryRequest, Topic};
 use hark_testkit::mail::{
@@ -150,8 +151,6 @@ async fn a_request_may_be_open_or_for_the_servers_own_key() {
     assert_eq!(answer.envelopes.len(), 10);
     let done = Completion::parse(&answer.completion).unwrap();
     assert!(matches!(done, Completion::Done { request, .. } if request == [9; 32]), "{done:?}");
-
-    use hark_codec::whisper::message::{SealingKey, seal};
     let (mut payload, mut data) = (Vec::new(), Vec::new());
     everything().write(std::iter::empty(), &mut payload);
     let mut random = hark_testkit::mail::random;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hark_archive::Query;
 use hark_codec::whisper::rlp::RlpItems;
-use hark_codec::whisper::{Bloom, HistoryRequest};
+use hark_codec::whisper::{Bloom, Envelope, HistoryRequest};
 use hark_server::whisper::rlpx::hello::{DisconnectReason, SubProtocol};
 use hark_testkit::mail::{
     MailClient, SHH, WAKU, envelope, list, new_key, node, number, packet, random, request, string,
@@ -22,6 +22,17 @@ fn wanted() -> HistoryRequest<'static> {
         batch: true,
         ..HistoryRequest::default()
     }
+}
+
+/// The same envelope with a proof of work that is not enough.
+fn weaker(rlp: &[u8]) -> Vec<u8> {
+    let mut weak = Envelope { nonce: 0, ..Envelope::parse(rlp).unwrap() };
+    while weak.pow() >= 0.2 {
+        weak.nonce += 1;
+    }
+    let mut out = Vec::new();
+    weak.write(&mut out);
+    out
 }
 
 /// Number of envelopes in the archive.
@@ -48,17 +59,7 @@ async fn a_request_that_is_refused_is_answered_with_the_reason() {
         ]);
         let range = [&1u32.to_be_bytes()[..], &(2 + 86_400u32).to_be_bytes()].concat();
         let signed = Some(&signer);
-        let weak = {
-            let full = request(&payload, PASSWORD, signed, NOW_S);
-            let read = hark_codec::whisper::Envelope::parse(&full).unwrap();
-            let mut weak = hark_codec::whisper::Envelope { nonce: 0, ..read };
-            while weak.pow() >= 0.2 {
-                weak.nonce += 1;
-            }
-            let mut out = Vec::new();
-            weak.write(&mut out);
-            out
-        };
+        let weak = weaker(&request(&payload, PASSWORD, signed, NOW_S));
         let open = list(&[
             &string(&[7; 32]),
             &number(3),
@@ -93,17 +94,7 @@ async fn a_request_that_is_refused_is_answered_with_the_reason() {
 async fn who_sends_bad_envelopes_is_disconnected_and_good_ones_are_kept() {
     let server = Mail::start(|_| {}).await;
     let good = |n: u32| of([9; 4], NOW_S - n, "good");
-    let weak = {
-        let strong = of([9; 4], NOW_S, "weak");
-        let read = hark_codec::whisper::Envelope::parse(&strong).unwrap();
-        let mut weak = hark_codec::whisper::Envelope { nonce: 0, ..read };
-        while weak.pow() >= 0.2 {
-            weak.nonce += 1;
-        }
-        let mut out = Vec::new();
-        weak.write(&mut out);
-        out
-    };
+    let weak = weaker(&of([9; 4], NOW_S, "weak"));
     let old = of([9; 4], NOW_S - 100, "it expired 50 s ago");
     let ahead = of([9; 4], NOW_S + 11, "of the future");
     let mut kept = 0;
@@ -132,7 +123,7 @@ async fn who_sends_bad_envelopes_is_disconnected_and_good_ones_are_kept() {
     }
     // status-go's are told which ones were not kept.
     let mut client = MailClient::connect(&server.enode, WAKU).await;
-    client.publish(&[old.clone()]).await;
+    client.publish(std::slice::from_ref(&old)).await;
     let (code, outcomes) = client.receive().await.unwrap();
     assert_eq!(code, packet::OUTCOMES);
     let mut items = RlpItems::of_list(&outcomes).unwrap();
@@ -182,8 +173,8 @@ async fn a_thousand_that_say_nothing_keep_nobody_out() {
     // Not by waiting until they are dropped for their silence.
     assert!(began.elapsed() < Duration::from_secs(4));
     // The oldest were closed.
-    let read = silent[0].read(&mut [0; 1_000]).await;
-    assert!(!matches!(read, Ok(1..)) || silent[0].read(&mut [0]).await.is_ok_and(|n| n == 0));
+    let closed = silent[0].read(&mut [0]).await;
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     drop(silent);
     server.stop().await;
 }

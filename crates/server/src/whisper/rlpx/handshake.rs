@@ -97,13 +97,12 @@ pub fn open(
     fixed_bytes: usize,
 ) -> Result<PacketProgress, RlpxHandshakeError> {
     // All of the old encoding begin with 4. So may one of EIP-8, if it has 1,024 bytes or more.
-    if packet.len() == fixed_bytes && packet.first() == Some(&4) {
-        if let Some(plain) = ecies::decrypt(key, packet, &[]) {
-            return Ok(PacketProgress::Whole(OpenedPacket {
-                encoding: PacketEncoding::Fixed,
-                plain,
-            }));
-        }
+    if packet.len() == fixed_bytes
+        && packet.first() == Some(&4)
+        && let Some(plain) = ecies::decrypt(key, packet, &[])
+    {
+        let encoding = PacketEncoding::Fixed;
+        return Ok(PacketProgress::Whole(OpenedPacket { encoding, plain }));
     }
     let short = RlpxHandshakeError::Length(packet.len());
     let (prefix, body) = packet.split_first_chunk::<LENGTH_BYTES>().ok_or(short)?;
@@ -183,7 +182,9 @@ fn seal(to: &PublicKey, strings: &[&[u8]], random: RandomSource<'_>) -> Vec<u8> 
     let mut plain = Vec::new();
     let len = strings.iter().map(|string| bytes_len(string)).sum::<usize>();
     put_list(&mut plain, len + number_len(VERSION));
-    strings.iter().for_each(|string| put_bytes(&mut plain, string));
+    for string in strings {
+        put_bytes(&mut plain, string);
+    }
     put_number(&mut plain, VERSION);
     let mut drawn = [0];
     random(&mut drawn);

@@ -328,7 +328,7 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
         let is_snappy = self.is_snappy;
         self.plain.clear();
         if is_snappy {
-            parts.iter().for_each(|part| self.plain.extend_from_slice(part));
+            append(&mut self.plain, parts);
         }
         let plain = &self.plain;
         let mut compressed = Ok(());
@@ -337,7 +337,7 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
             if is_snappy {
                 compressed = compress(plain, out);
             } else {
-                parts.iter().for_each(|part| out.extend_from_slice(part));
+                append(out, parts);
             }
         })?;
         Ok(compressed?)
@@ -371,6 +371,12 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
         let mut payload = Vec::new();
         reason.write(&mut payload);
         self.write(hello::code::DISCONNECT, &[&payload]).await
+    }
+}
+
+fn append(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        out.extend_from_slice(part);
     }
 }
 

@@ -67,7 +67,7 @@ async fn messages_of_all_lengths_arrive_compressed_or_not() {
         let is_snappy = versions.iter().all(|version| *version >= 5);
         assert_eq!((listener.reader.is_snappy, initiator.writer.is_snappy), (is_snappy, is_snappy));
         for (code, len) in [(0, 0), (16, 1), (127, 15), (128, 16), (300, 70_000), (9, 1 << 20)] {
-            let payload: Vec<u8> = (0..len).map(|at: usize| (at * at >> 3) as u8).collect();
+            let payload: Vec<u8> = (0..len).map(|at: usize| ((at * at) >> 3) as u8).collect();
             let parts: [&[u8]; 2] = payload.split_at(len / 2).into();
             let writing = initiator.writer.write(code, &parts);
             let (written, read) = tokio::join!(writing, listener.reader.read());
