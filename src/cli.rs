@@ -14,6 +14,8 @@ use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
+#[cfg(feature = "devp2p")]
+use crate::commands::whisper::WhisperArgs;
 use crate::location::LocationArgs;
 
 const AFTER: &str = "\
@@ -69,6 +71,9 @@ pub(crate) enum Command {
     Rebuild(StatsArgs),
     /// Update the tables of an archive in PostgreSQL, or show whether they are up to date
     Migrate(MigrateArgs),
+    /// What concerns the Whisper mail server alone
+    #[cfg(feature = "devp2p")]
+    Whisper(WhisperArgs),
     /// Print the default configuration with comments, or check a given one
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
@@ -83,6 +88,8 @@ impl Command {
                 Some("`hark serve` serves every network that the configuration names")
             }
             Self::Adopt(_) => Some("`hark adopt` knows by its source what it brings in"),
+            #[cfg(feature = "devp2p")]
+            Self::Whisper(_) => Some("`hark whisper` is about one network"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
             Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
             _ => None,

@@ -168,7 +168,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Where a network may be named, and why there.
-const NAMED: [(&str, &str); 17] = [
+const NAMED: [(&str, &str); 21] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
     ("crates/codec/src/whisper/", "its folder"),
@@ -182,6 +182,10 @@ const NAMED: [(&str, &str); 17] = [
     ("crates/networks/src/lib.rs", "the list of folders"),
     ("crates/server/src/lib.rs", "the list of folders"),
     ("src/config/", "its settings, and the list of networks"),
+    ("src/cli.rs", "the list of commands"),
+    ("src/lib.rs", "the list of commands"),
+    ("src/commands/mod.rs", "the list of commands"),
+    ("src/commands/whisper.rs", "its command"),
     ("src/commands/adopt/", "reads a relay's database, and nothing else"),
     ("src/commands/bench.rs", "lends benches a store for what they ask"),
     ("crates/bench/", "shapes of what is asked"),

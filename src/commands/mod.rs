@@ -16,3 +16,5 @@ mod refusal;
 mod reload;
 pub(crate) mod serve;
 pub(crate) mod stats;
+#[cfg(feature = "devp2p")]
+pub(crate) mod whisper;

@@ -171,3 +171,19 @@ fn envelopes_are_deleted_after_so_many_days() {
     let again = MailNode::on(std::mem::take(&mut node.data), &[], &settings);
     wait_for("the old one is gone", || again.hashes("{}").len() == 5);
 }
+
+#[test]
+fn the_address_for_peers_is_known_before_the_server_runs_and_stays() {
+    let data = folder("enode");
+    let enode = |at: &[&str]| {
+        let output = hark(&data).args(["whisper", "enode"]).args(at).output().expect("runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+    };
+    let before = enode(&["--at", "10.1.2.3:30303"]);
+    let (key, at) = before.strip_prefix("enode://").expect("one").split_once('@').expect("a key");
+    assert_eq!((key.len(), at), (128, "10.1.2.3:30303"));
+    assert_eq!(enode(&[]), format!("enode://{key}@127.0.0.1:30303"));
+    let node = MailNode::on(data.clone(), &[], &[]);
+    assert!(node.enode.starts_with(&format!("enode://{key}@127.0.0.1:")), "{}", node.enode);
+}
