@@ -29,7 +29,7 @@ pub(crate) struct EventFile {
 
 impl EventFile {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let file = open(path)?;
+        let file = open(path, "hark bench gen")?;
         Ok(Self { path: path.into(), file, line: Vec::new(), arena: EventArena::new(), read: 0 })
     }
 
@@ -72,8 +72,8 @@ impl EventFile {
     }
 }
 
-/// Opens a file of events, plain or compressed with zstd.
-fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
+/// Opens a file that `made_by` writes, plain or compressed with zstd.
+pub(crate) fn open(path: &Path, made_by: &str) -> anyhow::Result<Box<dyn BufRead + Send>> {
     let open = || -> std::io::Result<Box<dyn BufRead + Send>> {
         let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
         if !file.fill_buf()?.starts_with(&ZSTD) {
@@ -83,11 +83,11 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
         Ok(Box::new(BufReader::with_capacity(READ_BYTES, text)))
     };
     open().with_context(|| {
-        format!("{}; make it with `hark bench gen {}`", unreadable(path), path.display())
+        format!("{}; make it with `{made_by} {}`", unreadable(path), path.display())
     })
 }
 
-fn unreadable(path: &Path) -> String {
+pub(crate) fn unreadable(path: &Path) -> String {
     format!("{} could not be read", path.display())
 }
 

@@ -4,13 +4,14 @@
 mod fill;
 mod form;
 mod schema;
+pub(crate) mod server;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::runtime::Runtime;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::Client;
 
 use crate::args::{NostreamArgs, SqlArgs};
 use crate::latency::Latencies;
@@ -19,6 +20,7 @@ use crate::report::{BenchReport, Column};
 use crate::sample::EventSample;
 use crate::shapes::{QueryShape, STORE_SHAPES, choose};
 use crate::sql::form::TagLookup;
+use crate::sql::server::SqlServer;
 use crate::store::{BenchStore, BenchStoreOpener, StoreQuerier};
 use crate::words::number;
 
@@ -51,74 +53,6 @@ struct SqlConnection {
 impl StoreQuerier for SqlConnection {
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
         self.runtime.block_on(self.form.ask(&self.client, filter))
-    }
-}
-
-/// A PostgreSQL server, by the configuration for connecting to its databases.
-struct SqlServer(Config);
-
-impl SqlServer {
-    fn new(url: &str) -> anyhow::Result<Self> {
-        let config = url.parse().with_context(
-            || "no address of a server; it looks like postgres://user@127.0.0.1:5432",
-        )?;
-        Ok(Self(config))
-    }
-
-    fn connect(&self, database: &str) -> anyhow::Result<(Runtime, Client)> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let mut config = self.0.clone();
-        config.dbname(database);
-        let (client, connection) = runtime
-            .block_on(config.connect(NoTls))
-            .with_context(|| format!("PostgreSQL's database {database} could not be reached"))?;
-        // If the connection ends, the client's next query fails.
-        runtime.spawn(connection);
-        Ok((runtime, client))
-    }
-
-    fn database_of_url(&self) -> &str {
-        self.0.get_dbname().unwrap_or("postgres")
-    }
-
-    /// Creates an empty database. With `replace`, removes an existing one first.
-    fn create(&self, database: &str, replace: bool) -> anyhow::Result<()> {
-        let (runtime, client) = self.connect("postgres")?;
-        if replace {
-            self.remove(database)?;
-        }
-        let sql = format!("CREATE DATABASE \"{database}\" TEMPLATE template0 ENCODING 'UTF8'");
-        runtime.block_on(client.batch_execute(&sql)).with_context(|| {
-            format!(
-                "the database {database} could not be made; --replace replaces one that is there"
-            )
-        })
-    }
-
-    fn remove(&self, database: &str) -> anyhow::Result<()> {
-        let (runtime, client) = self.connect("postgres")?;
-        let sql = format!("DROP DATABASE IF EXISTS \"{database}\" WITH (FORCE)");
-        runtime
-            .block_on(client.batch_execute(&sql))
-            .with_context(|| format!("the database {database} could not be removed"))
-    }
-
-    /// Does the maintenance that PostgreSQL would otherwise do within minutes, during the queries.
-    fn settle(&self, database: &str) -> anyhow::Result<()> {
-        let (runtime, client) = self.connect(database)?;
-        runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
-        // The role may lack the right to run this.
-        let _ = runtime.block_on(client.batch_execute("CHECKPOINT"));
-        Ok(())
-    }
-
-    /// Returns the URL of another database on the same server, for a store.
-    fn url_of(url: &str, database: &str) -> String {
-        let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
-        let (authority, parameters) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
-        let authority = authority.split_once('/').map_or(authority, |(host, _)| host);
-        let mark = if parameters.is_empty() { "" } else { "?" };
-        format!("{scheme}://{authority}/{database}{mark}{parameters}")
     }
 }
 
@@ -332,22 +266,4 @@ fn ask_until(
         anyhow::Ok(())
     })?;
     Ok((sum, compared))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_database_of_the_same_server_keeps_all_else() {
-        for (url, expected) in [
-            (
-                "postgres://me:pw@h:5432/nostream?connect_timeout=1",
-                "postgres://me:pw@h:5432/x?connect_timeout=1",
-            ),
-            ("postgresql://h", "postgresql://h/x"),
-        ] {
-            assert_eq!(SqlServer::url_of(url, "x"), expected);
-        }
-    }
 }
