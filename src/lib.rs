@@ -78,7 +78,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     // These two commands need no archive, so they run even if the configuration is invalid.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.location),
-        Command::Bench(args) => return hark_bench::run(args, &commands::bench::open),
+        Command::Bench(args) => return hark_bench::run(args, commands::bench::OPENERS),
         _ => {}
     }
     let location = ArchiveLocation::new(cli.location)?;

@@ -267,3 +267,55 @@ fn a_relay_and_a_store_are_asked_while_they_take_events() {
         assert!(page.contains("Latency, questions") && page.contains("Latency, insertions"));
     }
 }
+
+#[test]
+fn all_ways_of_answering_for_topics_find_the_same_envelopes() {
+    let place = Place::new("bench-whisper");
+    let file = place.path("envelopes.bin");
+    let small = ["--envelopes", "12000", "--seed", "3"];
+    let said = bench(&[&["whisper", "gen", &file], &small[..]].concat()).text();
+    assert!(said.contains("12,000 envelopes, 5.5 MB, seed 3"), "{said}");
+    let server = Cluster::shared().url("postgres");
+    let (data, page) = (place.path("store"), place.path("whisper.html"));
+    let short = ["--single", "--runs", "1", "--json"];
+    let loaded = ["whisper", &file, "--data", &data, "--server", &server, "--html", &page];
+    let report = bench(&[&loaded[..], &short].concat()).json();
+    assert_eq!(report["faults"], serde_json::json!([]), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 16 * 8, "{report}");
+    let named = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    for row in rows {
+        assert!(is_positive(row, "min_ms") && row["p50_2_ms"].is_null(), "{row}");
+    }
+    let month = named("3 topics with the busiest, 1 month: Hark in files, topics");
+    assert!((8_500..12_000).contains(&count(month, "envelopes")), "{month}");
+    let page_row = named("3 topics with the busiest, oldest 1,000: mail server's table, bits");
+    assert_eq!(count(page_row, "envelopes"), 1_000);
+    for key in ["load_files_per_s", "load_postgresql_per_s", "load_table_per_s"] {
+        assert!(is_positive(&report["settings"], key), "{report}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 16);
+
+    // The files stay, the databases do not. Envelopes that are made are those of the file.
+    let again = ["whisper", "--data", &data, "--again", "--question", "busiest, 1 month"];
+    let more = ["--way", "topics", "--runs", "2", "--json"];
+    let report = bench(&[&again[..], &more].concat()).json();
+    assert_eq!(report["rows"].as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report["rows"][0]["envelopes"], month["envelopes"]);
+    assert!(is_positive(&report["rows"][0], "slower_8"), "{report}");
+    let other = place.path("other");
+    let made = ["whisper", "--data", &other, "--question", "busiest, 1 month", "--way", "topics"];
+    let report = bench(&[&made[..], &small, &short].concat()).json();
+    assert_eq!(report["rows"][0]["envelopes"], month["envelopes"]);
+    for (args, said) in [
+        (&["whisper", "--data", &data, "--envelopes", "9"][..], "is not empty"),
+        (&["whisper", "--data", &place.path("empty"), "--again"], "has no envelopes"),
+        (&["whisper", "--data", &other, "--again", "--question", "none"], "no shape has `none`"),
+        (&["whisper", "missing.bin"], "hark bench whisper gen missing.bin"),
+        (&["whisper", "--envelopes", "20"], "load more envelopes"),
+    ] {
+        let run = bench(args);
+        assert!(run.code != 0 && run.stderr.contains(said), "{args:?}: {}", run.stderr);
+    }
+}

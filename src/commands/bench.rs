@@ -1,10 +1,13 @@
 //! The stores that `hark bench` queries within its own process.
 
+mod envelopes;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use hark_archive::{Query, Store, Write};
+use hark_bench::BenchOpeners;
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
@@ -19,8 +22,12 @@ use crate::question::MergedAnswer;
 /// Connections for queries: more than any bench runs at once.
 const CONNECTIONS: usize = 32;
 
-/// Opens the store at an address for `hark bench`.
-pub(crate) fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
+/// Opens the stores of `hark bench`.
+pub(crate) const OPENERS: BenchOpeners<'static> =
+    BenchOpeners { events: &open, envelopes: &envelopes::open };
+
+/// Opens the store of events at an address.
+fn open(address: &str) -> anyhow::Result<Box<dyn hark_bench::BenchStore>> {
     if is_database(address) {
         let options =
             hark_store_postgres::PostgresOptions { pool_max: CONNECTIONS, ..Default::default() };

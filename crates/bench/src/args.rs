@@ -621,7 +621,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a number above zero, with or without a fraction.
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number <= 1e6 => Ok(number),
         _ => Err("must be a number above 0".into()),

@@ -7,6 +7,7 @@ use crate::args::{
     WakuBenchArgs,
 };
 use crate::codec::CodecArgs;
+use crate::whisper::WhisperBenchArgs;
 
 /// `hark bench …`
 #[derive(Debug, Args)]
@@ -46,6 +47,8 @@ pub(crate) enum Bench {
     /// Publish to a Waku node, by REST or gossip, and query its history at the same time
     #[command(alias = "store")]
     Waku(Box<WakuBenchArgs>),
+    /// Ask for a month of Whisper's envelopes, beside the ways of Status' mail server
+    Whisper(Box<WhisperBenchArgs>),
     /// Fill a database as nostream does, to try `hark adopt` on
     Nostream(NostreamArgs),
     /// Measure what one message costs to read, write, hash, verify and store; needs no relay

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{BenchReport, Column};
+use crate::report::{BarChart, BenchReport, Column};
 use crate::words::figure;
 
 const STYLE: &str = "\
@@ -38,7 +38,8 @@ pub(crate) fn page(report: &BenchReport) -> String {
     for note in report.notes() {
         let _ = writeln!(out, "<p>{}</p>", escape(note));
     }
-    if report.rows().len() > 1 {
+    report.charts().iter().for_each(|chart| draw(&mut out, chart));
+    if report.rows().len() > 1 && report.charts().is_empty() {
         for (at, column) in report.columns().iter().enumerate() {
             if column.compared {
                 bars(&mut out, report, at, *column);
@@ -128,6 +129,46 @@ fn bars(out: &mut String, report: &BenchReport, column: usize, kind: Column) {
     out.push_str("</svg>\n");
 }
 
+/// Draws a chart. The scale is logarithmic, from a power of ten below the least figure.
+fn draw(out: &mut String, chart: &BarChart) {
+    const LABELS: f64 = 260.0;
+    const WIDTH: f64 = 900.0;
+    const STEP: f64 = 22.0;
+    let values = || chart.bars.iter().map(|bar| bar.value).filter(|value| *value > 0.0);
+    let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
+    if most <= 0.0 {
+        return;
+    }
+    let low = (least / 2.0).log10().floor();
+    let high = most.log10().ceil().max(low + 1.0);
+    let height = chart.bars.len() as f64 * STEP + 4.0;
+    let (name, unit) = (escape(&chart.name), escape(chart.unit));
+    let _ = writeln!(
+        out,
+        "<h2>{name}</h2>\n<p class=\"soft\">{unit}, on a logarithmic scale. Shorter is less.</p>\n\
+         <svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{name}, {unit}\">"
+    );
+    for (at, bar) in chart.bars.iter().enumerate() {
+        let y = at as f64 * STEP + 2.0;
+        let share = (bar.value.max(least).log10() - low) / (high - low);
+        let width = share * (WIDTH - LABELS - 80.0);
+        let class = if bar.is_own { "own" } else { "other" };
+        let _ = writeln!(
+            out,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"{class}\" x=\"{LABELS}\" y=\"{y}\" width=\"{width:.1}\" height=\"14\" rx=\"2\"/>\
+             <text class=\"axis\" x=\"{:.1}\" y=\"{}\">{}</text>",
+            LABELS - 10.0,
+            y + 12.0,
+            escape(&bar.name),
+            LABELS + width + 6.0,
+            y + 12.0,
+            figure(bar.value)
+        );
+    }
+    out.push_str("</svg>\n");
+}
+
 /// Plots the latency distributions: the share of answers on the x axis, the time on a logarithmic y
 /// axis.
 fn curves(out: &mut String, report: &BenchReport) {
@@ -185,7 +226,7 @@ fn curves(out: &mut String, report: &BenchReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Curve;
+    use crate::report::{ChartBar, Curve};
 
     #[test]
     fn a_page_holds_the_figures_the_plots_and_nothing_from_elsewhere() {
@@ -209,6 +250,24 @@ mod tests {
         for banned in ["<script", "src=", "href=", "@import", "http://", "https://", "NaN"] {
             assert!(!page.contains(banned), "{banned}");
         }
+        well_formed(&page);
+    }
+
+    #[test]
+    fn charts_stand_in_place_of_the_columns_bars() {
+        let columns = [Column::compared("p50_ms", "p50", "ms")];
+        let mut report = BenchReport::new("whisper", &columns);
+        report.row("a", &[Some(0.05)]);
+        report.row("b", &[Some(8_500.0)]);
+        let bar = |name: &str, value, is_own| ChartBar { name: name.into(), value, is_own };
+        let bars = vec![bar("a & b", 0.05, true), bar("c", 8_500.0, false), bar("d", 0.0, false)];
+        report.chart(BarChart { name: "3 <topics>".into(), unit: "ms", bars });
+        report.chart(BarChart { name: "empty".into(), unit: "ms", bars: Vec::new() });
+        let page = page(&report);
+        assert_eq!(page.matches("<svg").count(), 1);
+        assert_eq!((page.matches("class=\"own\"").count(), page.matches("<rect").count()), (1, 3));
+        assert!(page.contains("3 &lt;topics&gt;") && page.contains("a &amp; b"), "{page}");
+        assert!(page.contains("8,500") && !page.contains("NaN") && !page.contains("inf"));
         well_formed(&page);
     }
 

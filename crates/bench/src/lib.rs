@@ -31,6 +31,7 @@ mod target;
 mod text;
 mod waku;
 mod websocket;
+mod whisper;
 mod words;
 
 use std::process::ExitCode;
@@ -38,18 +39,29 @@ use std::process::ExitCode;
 use cli::Bench;
 pub use cli::BenchArgs;
 pub use store::{BenchStore, BenchStoreOpener};
+pub use whisper::{EnvelopeQuestion, EnvelopeStore, EnvelopeStoreOpener, WantedTopics};
 
-/// Runs the benchmark that the command line names. `open` opens stores.
-pub fn run(args: &BenchArgs, open: BenchStoreOpener<'_>) -> anyhow::Result<ExitCode> {
+/// Opens the stores that are queried in process.
+#[derive(Clone, Copy)]
+pub struct BenchOpeners<'a> {
+    /// Opens a store of events.
+    pub events: BenchStoreOpener<'a>,
+    /// Opens a store of envelopes.
+    pub envelopes: EnvelopeStoreOpener<'a>,
+}
+
+/// Runs the benchmark that the command line names.
+pub fn run(args: &BenchArgs, open: BenchOpeners<'_>) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),
         Bench::Query(args) => query::run(args),
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),
-        Bench::Sql(args) => sql::run(args, open),
-        Bench::Hammer(args) => hammer::run(args, open),
+        Bench::Sql(args) => sql::run(args, open.events),
+        Bench::Hammer(args) => hammer::run(args, open.events),
         Bench::Waku(args) => waku::run(args),
+        Bench::Whisper(args) => whisper::run(args, open.envelopes),
         Bench::Nostream(args) => sql::nostream(args),
         Bench::Codec(args) => codec::run(args, &[], None),
     }

@@ -61,6 +61,7 @@ pub struct BenchReport {
     settings: Vec<(&'static str, Value)>,
     /// The latency distributions of rows, for the HTML page.
     curves: Vec<Curve>,
+    charts: Vec<BarChart>,
     notes: Vec<String>,
     faults: Vec<String>,
     baseline: Option<Baseline>,
@@ -75,6 +76,28 @@ pub struct Curve {
     pub points: Vec<f64>,
 }
 
+/// Figures that are drawn beside each other as bars, in the HTML page.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarChart {
+    /// What was measured.
+    pub name: String,
+    /// The unit of the figures.
+    pub unit: &'static str,
+    /// The bars.
+    pub bars: Vec<ChartBar>,
+}
+
+/// A bar of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChartBar {
+    /// The name of the bar.
+    pub name: String,
+    /// Its figure.
+    pub value: f64,
+    /// Whether the figure is Hark's, and not one that it is compared with.
+    pub is_own: bool,
+}
+
 impl BenchReport {
     /// Creates a report of `hark bench <bench>` without rows.
     pub fn new(bench: &'static str, columns: &[Column]) -> Self {
@@ -84,6 +107,7 @@ impl BenchReport {
             rows: Vec::new(),
             settings: Vec::new(),
             curves: Vec::new(),
+            charts: Vec::new(),
             notes: Vec::new(),
             faults: Vec::new(),
             baseline: None,
@@ -122,6 +146,11 @@ impl BenchReport {
         self.curves.push(curve);
     }
 
+    /// Adds a chart. A report with charts has no bars of its own for the columns.
+    pub(crate) fn chart(&mut self, chart: BarChart) {
+        self.charts.push(chart);
+    }
+
     pub(crate) fn bench(&self) -> &str {
         self.bench
     }
@@ -136,6 +165,10 @@ impl BenchReport {
 
     pub(crate) fn curves(&self) -> &[Curve] {
         &self.curves
+    }
+
+    pub(crate) fn charts(&self) -> &[BarChart] {
+        &self.charts
     }
 
     pub(crate) fn notes(&self) -> &[String] {

@@ -1,0 +1,59 @@
+//! The interface to a store of Hark with Whisper's envelopes, which the binary passes in.
+
+use hark_codec::whisper::{Bloom, Topic};
+
+/// Which envelopes a question asks for, beside their time.
+#[derive(Clone, Debug)]
+pub enum WantedTopics {
+    /// Those of these topics.
+    Topics(Vec<Topic>),
+    /// Those of all topics that the filter covers.
+    Bloom(Box<Bloom>),
+}
+
+/// A question for envelopes.
+#[derive(Clone, Debug)]
+pub struct EnvelopeQuestion {
+    /// The topics.
+    pub wanted: WantedTopics,
+    /// The first and the last time of sending, in s since 1970.
+    pub times_s: (u32, u32),
+    /// Whether the newest come first.
+    pub newest_first: bool,
+    /// Most envelopes of the answer.
+    pub limit: Option<usize>,
+}
+
+/// An open store of Hark, shared by the threads that query it.
+pub trait EnvelopeStore: Send + Sync {
+    /// Stores envelopes, each given as its RLP. They are durable on return.
+    fn put(&self, envelopes: &[Vec<u8>]) -> anyhow::Result<()>;
+
+    /// Waits until the store's maintenance has nothing left to do.
+    fn settle(&self) -> anyhow::Result<()>;
+
+    /// Returns all topics, each with the number of its envelopes.
+    fn topics(&self) -> anyhow::Result<Vec<(Topic, u64)>>;
+
+    /// Returns the times of the oldest and the newest envelope, in s since 1970. `None` if there is
+    /// no envelope.
+    fn times_s(&self) -> Option<(u64, u64)>;
+
+    /// Passes the RLP of all envelopes that a question asks for to `each`, in order.
+    fn ask(&self, question: &EnvelopeQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()>;
+
+    /// Passes all envelopes of the question's time to `each`, in the question's order, whatever their
+    /// topics: each one's topic, as the store has it beside the RLP, and the RLP. Ends when `each`
+    /// returns false.
+    fn scan(
+        &self,
+        question: &EnvelopeQuestion,
+        each: &mut dyn FnMut(Topic, &[u8]) -> bool,
+    ) -> anyhow::Result<()>;
+
+    /// Describes how the store answers a question.
+    fn explain(&self, question: &EnvelopeQuestion) -> anyhow::Result<String>;
+}
+
+/// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.
+pub type EnvelopeStoreOpener<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn EnvelopeStore>>;

@@ -1,0 +1,136 @@
+//! The ways of answering a question that are compared: Hark's, and those of the mail server that
+//! walk all envelopes of a time.
+
+use hark_codec::whisper::{Bloom, Envelope, Topic};
+
+use super::answer::AnswerBuffer;
+use super::questions::QuestionForm;
+use super::store::{EnvelopeQuestion, EnvelopeStore, WantedTopics};
+
+/// A way of answering, as one thread uses it.
+pub(super) trait EnvelopeAsker: Send {
+    /// Asks a question and copies the whole answer.
+    fn ask(&mut self, question: &EnvelopeQuestion, answer: &mut AnswerBuffer)
+    -> anyhow::Result<()>;
+}
+
+/// Makes an asker for a thread.
+type AskerOpener<'a> = Box<dyn Fn() -> anyhow::Result<Box<dyn EnvelopeAsker + 'a>> + 'a>;
+
+/// A way of answering that is measured.
+pub(super) struct AnswerWay<'a> {
+    pub(super) name: &'static str,
+    /// The form in which it is asked.
+    pub(super) form: QuestionForm,
+    /// Whether the way is Hark's, and not one that it is compared with.
+    pub(super) is_own: bool,
+    pub(super) open: AskerOpener<'a>,
+}
+
+impl<'a> AnswerWay<'a> {
+    /// Returns both of Hark's ways with a store: by topics, and by bloom filter.
+    pub(super) fn own(
+        [by_topics, by_bloom]: [&'static str; 2],
+        store: &'a dyn EnvelopeStore,
+    ) -> [Self; 2] {
+        let way = |name, form| Self {
+            name,
+            form,
+            is_own: true,
+            open: Box::new(move || Ok(Box::new(StoreAsker(store)))),
+        };
+        [way(by_topics, QuestionForm::Topics), way(by_bloom, QuestionForm::Bloom)]
+    }
+
+    /// Returns the ways that walk all envelopes of a store.
+    pub(super) fn scans(store: &'a dyn EnvelopeStore) -> [Self; 2] {
+        let way = |name, form, decodes| Self {
+            name,
+            form,
+            is_own: false,
+            open: Box::new(move || Ok(Box::new(ScanAsker { store, decodes }))),
+        };
+        [
+            way("scan, RLP decoded, bloom", QuestionForm::Bloom, true),
+            way("scan, topic compared", QuestionForm::Topics, false),
+        ]
+    }
+}
+
+/// Asks a store of Hark.
+struct StoreAsker<'a>(&'a dyn EnvelopeStore);
+
+impl EnvelopeAsker for StoreAsker<'_> {
+    fn ask(
+        &mut self,
+        question: &EnvelopeQuestion,
+        answer: &mut AnswerBuffer,
+    ) -> anyhow::Result<()> {
+        self.0.ask(question, &mut |rlp| answer.push(rlp))
+    }
+}
+
+/// Walks all envelopes of the time, as the mail server does in its files.
+struct ScanAsker<'a> {
+    store: &'a dyn EnvelopeStore,
+    /// Whether each envelope is decoded to know its topic.
+    decodes: bool,
+}
+
+impl EnvelopeAsker for ScanAsker<'_> {
+    fn ask(
+        &mut self,
+        question: &EnvelopeQuestion,
+        answer: &mut AnswerBuffer,
+    ) -> anyhow::Result<()> {
+        let wanted = TopicTest::new(&question.wanted);
+        let (limit, decodes) = (question.limit.unwrap_or(usize::MAX) as u64, self.decodes);
+        let mut broken = None;
+        self.store.scan(question, &mut |topic, rlp| {
+            let topic = if decodes {
+                match Envelope::parse(rlp) {
+                    Ok(envelope) => envelope.topic,
+                    Err(error) => {
+                        broken = Some(error);
+                        return false;
+                    }
+                }
+            } else {
+                topic
+            };
+            if wanted.has(topic) {
+                answer.push(rlp);
+            }
+            answer.envelopes < limit
+        })?;
+        broken.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// The test of one topic after the other.
+enum TopicTest {
+    /// Topics as numbers, ascending.
+    Topics(Vec<u32>),
+    Bloom(Box<Bloom>),
+}
+
+impl TopicTest {
+    fn new(wanted: &WantedTopics) -> Self {
+        match wanted {
+            WantedTopics::Topics(topics) => {
+                let mut topics: Vec<u32> =
+                    topics.iter().map(|topic| u32::from_be_bytes(*topic)).collect();
+                topics.sort_unstable();
+                Self::Topics(topics)
+            }
+            WantedTopics::Bloom(bloom) => Self::Bloom(bloom.clone()),
+        }
+    }
+
+    fn has(&self, topic: Topic) -> bool {
+        match self {
+            Self::Topics(topics) => topics.binary_search(&u32::from_be_bytes(topic)).is_ok(),
+            Self::Bloom(bloom) => bloom.covers(&Bloom::of_topic(topic)),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The store of Whisper's envelopes that `hark bench whisper` queries within its own process.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Store, Write};
+use hark_bench::{EnvelopeQuestion, EnvelopeStore, WantedTopics};
+use hark_codec::whisper::record::{TOPIC, encode};
+use hark_codec::whisper::{Envelope, EnvelopeRecord, Topic};
+use hark_networks::Network as _;
+use hark_networks::whisper::Whisper;
+use hark_networks::whisper::topics::KnownTopics;
+use hark_store_postgres::{PostgresOptions, PostgresStore, is_database};
+use parking_lot::RwLock;
+
+use super::CONNECTIONS;
+use crate::location::{ArchiveLocation, LocationArgs, OwnedStore};
+
+/// How often it is looked whether maintenance is done.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens the store at an address.
+pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn EnvelopeStore>> {
+    let is_database = is_database(address);
+    let data = (!is_database).then(|| PathBuf::from(address));
+    let location = ArchiveLocation::new(LocationArgs { data, ..Default::default() })?.of(&Whisper);
+    if is_database {
+        let options = PostgresOptions { pool_max: CONNECTIONS, ..location.database_options() };
+        let store = PostgresStore::open(address, Whisper.name(), Whisper.rules(), &options)
+            .context("the database could not be opened")?;
+        return Ok(Box::new(ShelfOfEnvelopes::new(Arc::new(store), None)?));
+    }
+    let owned = location.own()?;
+    Ok(Box::new(ShelfOfEnvelopes::new(Arc::clone(&owned.store) as _, Some(owned))?))
+}
+
+struct ShelfOfEnvelopes {
+    store: Arc<dyn Store>,
+    /// As a server keeps them: those of the store when it was opened, and those put since.
+    topics: RwLock<KnownTopics>,
+    // Dropped after the store.
+    _held: Option<OwnedStore>,
+}
+
+impl ShelfOfEnvelopes {
+    fn new(store: Arc<dyn Store>, held: Option<OwnedStore>) -> anyhow::Result<Self> {
+        let mut topics = KnownTopics::default();
+        store.label_values(TOPIC, &mut |value, _| topics.extend(value.try_into().ok()))?;
+        Ok(Self { store, topics: RwLock::new(topics), _held: held })
+    }
+
+    /// Returns a query for the question's times, without topics.
+    fn query(question: &EnvelopeQuestion) -> Query {
+        let (from, to) = question.times_s;
+        Query {
+            from: from.into(),
+            to: to.into(),
+            order: if question.newest_first { Order::NewestFirst } else { Order::OldestFirst },
+            limit: question.limit.unwrap_or(usize::MAX),
+            ..Query::default()
+        }
+    }
+
+    fn query_with_topics(&self, question: &EnvelopeQuestion) -> Query {
+        let values = match &question.wanted {
+            WantedTopics::Topics(topics) => topics.iter().map(|topic| topic[..].into()).collect(),
+            WantedTopics::Bloom(bloom) => {
+                let topics = self.topics.read().matching(bloom);
+                topics.iter().map(|topic| topic[..].into()).collect()
+            }
+        };
+        Query { labels: vec![LabelSet { name: TOPIC, values }], ..Self::query(question) }
+    }
+
+    /// Passes the records of a query to `each`, until it returns false.
+    fn search(
+        &self,
+        query: &Query,
+        each: &mut dyn FnMut(&Record<'_>) -> bool,
+    ) -> anyhow::Result<()> {
+        let (mut search, mut ended) = (self.store.search(query)?, false);
+        loop {
+            let progress = search.slice(u64::MAX, &mut |record| {
+                ended = !each(record);
+                if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            match progress {
+                SearchProgress::Done { .. } => return Ok(()),
+                _ if ended => return Ok(()),
+                SearchProgress::Paused => {}
+                SearchProgress::Exhausted => bail!("a question without a budget has spent it"),
+            }
+        }
+    }
+}
+
+impl EnvelopeStore for ShelfOfEnvelopes {
+    fn put(&self, envelopes: &[Vec<u8>]) -> anyhow::Result<()> {
+        let mut writes = Vec::with_capacity(envelopes.len());
+        for rlp in envelopes {
+            let envelope = Envelope::parse(rlp).context("an envelope of the bench")?;
+            let mut record = Vec::new();
+            encode(&envelope, &envelope.hash(), &mut record);
+            writes.push(Write::Put(record.into_boxed_slice()));
+            self.topics.write().add(envelope.topic);
+        }
+        self.store.commit(&writes)?;
+        Ok(())
+    }
+
+    fn settle(&self) -> anyhow::Result<()> {
+        loop {
+            let stats = self.store.stats();
+            if let Some(why) = stats.maintenance_failed {
+                bail!("the store's maintenance fails: {why}");
+            }
+            if stats.heads_waiting == 0 && stats.merge_due_records == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn topics(&self) -> anyhow::Result<Vec<(Topic, u64)>> {
+        let mut topics = Vec::new();
+        self.store.label_values(TOPIC, &mut |value, count| {
+            topics.extend(value.try_into().ok().map(|topic| (topic, count)));
+        })?;
+        Ok(topics)
+    }
+
+    fn times_s(&self) -> Option<(u64, u64)> {
+        let stats = self.store.stats();
+        stats.oldest.zip(stats.newest)
+    }
+
+    fn ask(&self, question: &EnvelopeQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
+        self.search(&self.query_with_topics(question), &mut |record| {
+            each(record.wire());
+            true
+        })
+    }
+
+    fn scan(
+        &self,
+        question: &EnvelopeQuestion,
+        each: &mut dyn FnMut(Topic, &[u8]) -> bool,
+    ) -> anyhow::Result<()> {
+        let query = Query { limit: usize::MAX, ..Self::query(question) };
+        self.search(&query, &mut |record| {
+            let topic = EnvelopeRecord::new(*record).topic().unwrap_or_default();
+            each(topic, record.wire())
+        })
+    }
+
+    fn explain(&self, question: &EnvelopeQuestion) -> anyhow::Result<String> {
+        Ok(self.store.explain(&self.query_with_topics(question))?.to_string())
+    }
+}
