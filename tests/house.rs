@@ -187,7 +187,7 @@ const NAMED: [(&str, &str); 21] = [
     ("src/commands/mod.rs", "the list of commands"),
     ("src/commands/whisper.rs", "its command"),
     ("src/commands/adopt/", "reads a relay's database, and nothing else"),
-    ("src/commands/bench.rs", "lends benches a store for what they ask"),
+    ("src/commands/bench", "lends benches a store for what they ask"),
     ("crates/bench/", "shapes of what is asked"),
     ("crates/testkit/", "for tests"),
 ];
