@@ -48,7 +48,7 @@ fn either_key_opens_a_request_and_no_other() {
         match &opened {
             Ok(request) => assert_eq!((request.id, request.is_bare()), (id, false)),
             Err(refused) => {
-                let why = RequestRefusal::Sealed(MessageError::Key);
+                let why = RequestRefusal::Sealed(SealedMessageError::Key);
                 assert_eq!(*refused, RefusedRequest { id: Some(id), why });
             }
         }
