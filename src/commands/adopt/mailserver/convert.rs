@@ -41,10 +41,10 @@ pub(super) fn convert(rows: &[EnvelopeRow], bounds: &EnvelopeBounds) -> Converte
     converted
 }
 
-fn convert_row(
-    row: &EnvelopeRow,
-    bounds: &EnvelopeBounds,
-) -> Result<(Id, Box<[u8]>), (RefusalReason, String)> {
+/// Why a row is no envelope, and details, which may be empty.
+type RowRefusal = (RefusalReason, String);
+
+fn convert_row(row: &EnvelopeRow, bounds: &EnvelopeBounds) -> Result<(Id, Box<[u8]>), RowRefusal> {
     let key = place(&row.key).ok_or((RefusalReason::Foreign, String::new()))?;
     let envelope = Envelope::parse(&row.value)
         .map_err(|error| (RefusalReason::Malformed, error.to_string()))?;

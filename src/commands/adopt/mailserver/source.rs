@@ -26,14 +26,14 @@ pub(super) struct EnvelopeRow {
 /// Where a mail server keeps its envelopes.
 pub(super) enum MailSource {
     Directory { dir: PathBuf, open: Option<LevelDb> },
-    Database { database: SourceDatabase, after: Vec<u8>, rows: u64 },
+    Database { database: Box<SourceDatabase>, after: Vec<u8>, rows: u64 },
 }
 
 impl MailSource {
     /// Opens a directory, or a database if `address` is the URL of one.
     pub(super) fn open(address: &str) -> anyhow::Result<Self> {
         if is_database(address) {
-            let database = SourceDatabase::open(address, "the mail server")?;
+            let database = Box::new(SourceDatabase::open(address, "the mail server")?);
             let missing = database.missing("envelopes", &["id", "data", "topic"])?;
             if !missing.is_empty() {
                 bail!(

@@ -134,7 +134,9 @@ mod tests {
 
     fn log() -> Vec<u8> {
         let mut log = Vec::new();
-        records().iter().for_each(|record| append(&mut log, record));
+        for record in records() {
+            append(&mut log, &record);
+        }
         log
     }
 

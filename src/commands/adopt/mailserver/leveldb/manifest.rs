@@ -111,7 +111,9 @@ mod tests {
 
     fn manifest(records: &[&[u8]]) -> Vec<u8> {
         let mut log = Vec::new();
-        records.iter().for_each(|record| log::append(&mut log, record));
+        for record in records {
+            log::append(&mut log, record);
+        }
         log
     }
 

@@ -7,14 +7,19 @@ use std::vec::IntoIter;
 
 use super::manifest::{DatabaseVersion, TableFile};
 use super::table::{InternalKey, TableFault, TableReader};
-use super::{Entry, FileError, ScanState};
+use super::{Entry, FileError, LevelDbRow, ScanState};
 
 /// Entries in their order.
 enum EntrySource {
     /// Those of the logs.
     Logs(IntoIter<Entry>),
     /// Those of tables that do not overlap, one after the other.
-    Tables { dir: PathBuf, files: VecDeque<TableFile>, open: Option<TableReader>, after: Vec<u8> },
+    Tables {
+        dir: PathBuf,
+        files: VecDeque<TableFile>,
+        open: Option<Box<TableReader>>,
+        after: Vec<u8>,
+    },
 }
 
 impl EntrySource {
@@ -36,7 +41,7 @@ impl EntrySource {
                 continue;
             }
             match TableReader::open(dir, file.number, after) {
-                Ok(table) => *open = Some(table),
+                Ok(table) => *open = Some(Box::new(table)),
                 Err((path, TableFault::File(error))) => return Err(FileError { path, error }),
                 Err((path, TableFault::Damage(words))) => state.damage(&path, words),
             }
@@ -115,10 +120,7 @@ impl MergedScan {
     }
 
     /// Returns the next key and its value.
-    pub(super) fn next(
-        &mut self,
-        state: &mut ScanState,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, FileError> {
+    pub(super) fn next(&mut self, state: &mut ScanState) -> Result<Option<LevelDbRow>, FileError> {
         if self.last.is_none() && self.heap.is_empty() {
             for source in 0..self.sources.len() {
                 self.refill(source, state)?;

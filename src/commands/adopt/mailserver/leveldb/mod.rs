@@ -31,6 +31,9 @@ const WHOLE_FILES_BYTES_MAX: u64 = 1 << 30;
 /// How often the directory is read anew, when a running server has changed it meanwhile.
 const TRIES: usize = 20;
 
+/// A key and its value.
+type LevelDbRow = (Vec<u8>, Vec<u8>);
+
 /// What a key has, or that it was deleted.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
@@ -96,7 +99,7 @@ impl LevelDb {
     }
 
     /// Returns the next key and its value.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<(Vec<u8>, Vec<u8>)>> {
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<LevelDbRow>> {
         for _ in 0..TRIES {
             match self.scan.next(&mut self.state) {
                 Ok(None) => return Ok(None),

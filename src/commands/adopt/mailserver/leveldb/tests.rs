@@ -42,7 +42,7 @@ fn expected() -> BTreeMap<Vec<u8>, Vec<u8>> {
     rows
 }
 
-type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+type Rows = Vec<LevelDbRow>;
 
 fn rest(opened: &mut LevelDb) -> anyhow::Result<Rows> {
     let mut rows = Vec::new();
@@ -129,9 +129,9 @@ fn a_table_that_a_running_server_has_replaced_is_found_again() {
     put_number(&mut record, version.log);
     for (level, tables) in &version.levels {
         for table in tables.values() {
-            [7, *level, table.number, table.bytes]
-                .iter()
-                .for_each(|number| put_number(&mut record, *number));
+            for number in [7, *level, table.number, table.bytes] {
+                put_number(&mut record, number);
+            }
             put_string(&mut record, &table.first);
             put_string(&mut record, &table.last);
         }
