@@ -188,7 +188,7 @@ pub(super) fn write(args: &WhisperGenArgs) -> anyhow::Result<ExitCode> {
         meter.finish();
         Ok(bytes)
     })?;
-    generate::tell(&args.out, count, "envelopes", bytes, args.made.seed);
+    generate::print_summary(&args.out, count, "envelopes", bytes, args.made.seed);
     Ok(ExitCode::SUCCESS)
 }
 
