@@ -454,10 +454,18 @@ mod tests {
         assert_eq!(erased.sum::<u64>(), 95);
         // On close, an unfinished write is answered with an error.
         store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
+        let (go, wait) = channel::<()>();
+        assert!(writer.between(Box::new(move |_| wait.recv().unwrap())).is_ok());
         let (sender, receiver) = channel();
         let done = move |outcome| sender.send(outcome).unwrap();
         writer.submit(erase(0, usize::MAX), Box::new(done)).unwrap();
-        writer.close();
+        std::thread::scope(|threads| {
+            threads.spawn(|| writer.close());
+            while !writer.closing.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            go.send(()).unwrap();
+        });
         let outcome: Result<Outcome, Arc<CommitError>> = receiver.recv().unwrap();
         assert!(matches!(*outcome.unwrap_err(), CommitError::Unavailable(_)));
         assert!(writer.submit(put(1_002), Box::new(|_| {})).is_err(), "and nothing is taken");
