@@ -25,6 +25,8 @@ pub(crate) enum StatementForm {
     TimePage(Order),
     /// A page of all records but those of some kinds.
     TimePageBut(Order),
+    /// A page of all records that have any of some terms: of all parts, or of one.
+    TermTimePage(Order, Option<i64>),
     /// Keys of ids, with their records if `whole`.
     Ids { whole: bool },
     /// The first few keys of terms, in no order.
@@ -35,6 +37,8 @@ pub(crate) enum StatementForm {
     TermFewBut,
     /// The first few keys of authors, in ranges of kinds.
     AuthorFewBut,
+    /// How many records have each of some listed terms, together, and how many records there are.
+    ListedSize,
     /// Which kinds terms have.
     TermKinds,
     /// Which kinds authors have.
@@ -101,11 +105,13 @@ impl StatementForm {
             Self::KindPage(..) => "kind_page",
             Self::TimePage(_) => "time_page",
             Self::TimePageBut(_) => "time_page_but",
+            Self::TermTimePage(..) => "term_time_page",
             Self::Ids { .. } => "ids",
             Self::TermFew => "term_few",
             Self::AuthorFew => "author_few",
             Self::TermFewBut => "term_few_but",
             Self::AuthorFewBut => "author_few_but",
+            Self::ListedSize => "listed_size",
             Self::TermKinds => "term_kinds",
             Self::AuthorKinds => "author_kinds",
             Self::TermSize => "term_size",

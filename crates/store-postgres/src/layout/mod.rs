@@ -104,6 +104,8 @@ mod tests {
                 StatementForm::TimeKeysBut(order),
                 StatementForm::TimePage(order),
                 StatementForm::TimePageBut(order),
+                StatementForm::TermTimePage(order, None),
+                StatementForm::TermTimePage(order, Some(7)),
             ]);
             for ranges in [1, 3] {
                 forms.extend([
@@ -121,6 +123,7 @@ mod tests {
             StatementForm::AuthorFew,
             StatementForm::TermFewBut,
             StatementForm::AuthorFewBut,
+            StatementForm::ListedSize,
             StatementForm::TermKinds,
             StatementForm::AuthorKinds,
             StatementForm::TermSize,

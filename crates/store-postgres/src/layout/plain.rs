@@ -48,6 +48,10 @@ impl Layout for PlainLayout {
                 let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
                 page(None, 0, order, "record", RECORD, &more)
             }
+            StatementForm::TermTimePage(order, part) => {
+                let more = format!("{SEEN} AND r.terms && $7::bigint[]");
+                page(None, 0, order, &of_part("record", part), RECORD, &more)
+            }
             StatementForm::Ids { whole } => {
                 let columns = if whole { RECORD } else { "r.time, r.id" };
                 format!(
@@ -59,6 +63,9 @@ impl Layout for PlainLayout {
             StatementForm::AuthorFew => few("author bytea", "record"),
             StatementForm::TermFewBut => few_but("term bigint", "tag"),
             StatementForm::AuthorFewBut => few_but("author bytea", "record"),
+            StatementForm::ListedSize => "SELECT (SELECT coalesce(sum(v.records), 0)::bigint \
+                FROM label_value v WHERE v.term = ANY($1::bigint[])), s.records FROM state s"
+                .into(),
             StatementForm::TermKinds => kinds("term bigint", "tag"),
             StatementForm::AuthorKinds => kinds("author bytea", "record"),
             StatementForm::TermSize => size("term bigint", "tag", false),

@@ -12,6 +12,10 @@ SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time <= $1::bigin
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TimePageBut(NewestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TermTimePage(NewestFirst, None)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TermTimePage(NewestFirst, Some(7))
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermPage(NewestFirst, 1, None)
 SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
 -- TermPage(NewestFirst, 1, Some(7))
@@ -42,6 +46,10 @@ SELECT 1::bigint, r.time, r.id, r.author FROM record r WHERE r.time >= $1::bigin
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TimePageBut(OldestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- TermTimePage(OldestFirst, None)
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- TermTimePage(OldestFirst, Some(7))
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermPage(OldestFirst, 1, None)
 SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
 -- TermPage(OldestFirst, 1, Some(7))
@@ -70,6 +78,8 @@ SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bytea[]) WITH ORDINALITY AS v(a
 SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bigint[]) WITH ORDINALITY AS v(term, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM tag r WHERE r.term = v.term AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r LIMIT $2) r
 -- AuthorFewBut
 SELECT v.n, r.time, r.id, r.kind FROM unnest($1::bytea[]) WITH ORDINALITY AS v(author, n) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM unnest($3::int[], $4::int[]) AS k(first, last) CROSS JOIN LATERAL (SELECT r.time, r.id, r.kind FROM record r WHERE r.author = v.author AND r.kind >= k.first AND r.kind <= k.last LIMIT $2) r LIMIT $2) r
+-- ListedSize
+SELECT (SELECT coalesce(sum(v.records), 0)::bigint FROM label_value v WHERE v.term = ANY($1::bigint[])), s.records FROM state s
 -- TermKinds
 SELECT v.n, k.kind FROM unnest($1::bigint[]) WITH ORDINALITY AS v(term, n) CROSS JOIN LATERAL (WITH RECURSIVE k AS ((SELECT r.kind FROM tag r WHERE r.term = v.term ORDER BY r.kind LIMIT 1) UNION ALL SELECT (SELECT r.kind FROM tag r WHERE r.term = v.term AND r.kind > k.kind ORDER BY r.kind LIMIT 1) FROM k WHERE k.kind IS NOT NULL) SELECT kind FROM k WHERE kind IS NOT NULL) k
 -- AuthorKinds

@@ -52,6 +52,8 @@ pub(crate) struct SqlQuery {
     pub(crate) terms: Vec<Option<Vec<i64>>>,
     /// For each label condition, whether large parts of all records meet it.
     pub(crate) common: Vec<bool>,
+    /// For each label condition, whether the numbers of records of its values are kept.
+    pub(crate) listed: Vec<bool>,
     /// Records with a higher sequence number are not seen.
     pub(crate) seq: i64,
     /// The only set that may drive the search. `None` leaves the choice to the planner.
@@ -99,7 +101,9 @@ impl SqlQuery {
         let terms = query.labels.iter().map(of).collect();
         let common = query.labels.iter().map(|set| nature.common_labels.contains(&set.name));
         let common = common.collect();
-        Self { query, terms, common, seq, driver: None }
+        let listed = query.labels.iter().map(|set| nature.listed_labels.contains(&set.name));
+        let listed = listed.collect();
+        Self { query, terms, common, listed, seq, driver: None }
     }
 
     /// Returns the first and the last kind of each range between the excluded kinds. `None` if the

@@ -8,7 +8,7 @@ use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::walk::{IndexWalk, RangeValue};
+use super::walk::{IndexWalk, PAGE_RANGES_MAX, PageWalk, RangeValue};
 use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
 use crate::layout::StatementForm;
 use crate::session::{DatabaseSession, StatementError};
@@ -26,6 +26,11 @@ const FEW_ALL: usize = 8_192;
 const GAPS_VALUES_MAX: usize = 4;
 /// Most ranges that are walked without first trying to walk all records by time.
 const RANGES_MAX: usize = 128;
+
+/// All records are gone through by time if one in so many meets the condition: of few values, whose
+/// ranges PostgreSQL merges, and of many.
+const FEW_SHARE: i64 = 4;
+const MANY_SHARE: i64 = 24;
 
 /// The values of a condition that has an index.
 enum ConditionValues<'a> {
@@ -107,6 +112,14 @@ impl Finder {
         let (kinds, mut visited) = (kinds(asked), 0);
         let set = choose(asked, session, &mut visited)?;
         let values = set.and_then(|set| Some((set, values(asked, set)?)));
+        if let Some((set, values)) = &values
+            && let Some(passed) = most(asked, *set, values, session, &mut visited)?
+        {
+            self.driver = Some(Set::Time);
+            self.visited += visited;
+            let pages = PageWalk::by_time(asked, passed);
+            return Ok(SearchStage::Pages(Box::new(pages)));
+        }
         let walk = match values {
             None => plain(asked, kinds.as_deref()),
             Some((set, values)) => {
@@ -222,6 +235,31 @@ fn choose(
         }
     }
     Ok(best.map(|(_, _, set)| set))
+}
+
+/// If so many records meet a condition that it is cheaper to go through all records by time, returns
+/// how many of these there are for each record that meets it. This is known where the database keeps
+/// the numbers of records of the condition's values, and there is no other condition.
+fn most(
+    asked: &SqlQuery,
+    set: Set,
+    values: &ConditionValues<'_>,
+    session: &mut DatabaseSession,
+    visited: &mut u64,
+) -> Result<Option<u64>, StatementError> {
+    let Set::Label(at) = set else { return Ok(None) };
+    let query = &asked.query;
+    let is_alone = asked.terms.len() == 1 && query.authors.is_none() && query.not_kinds.is_empty();
+    if !asked.listed[at] || !is_alone || asked.driver.is_some() {
+        return Ok(None);
+    }
+    let rows = session.query(StatementForm::ListedSize, &[values.array()])?;
+    *visited += values.len() as u64 / 4;
+    let (matching, all) =
+        rows.first().map_or((0, 0), |row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+    let share = if values.len() <= PAGE_RANGES_MAX { FEW_SHARE } else { MANY_SHARE };
+    let is_most = matching > 0 && matching.saturating_mul(share) >= all;
+    Ok(is_most.then(|| all.max(matching).cast_unsigned() / matching.cast_unsigned()))
 }
 
 /// Returns a walk for values without kinds, or with many kinds. Values with few rows are read at

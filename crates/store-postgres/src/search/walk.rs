@@ -26,7 +26,7 @@ const ASK_MAX: usize = 1_000;
 /// Keys read from all ranges together at first. Every further read of a range is a round trip.
 const ASK_ALL: usize = 2_048;
 /// Most ranges that are read as pages.
-const PAGE_RANGES_MAX: usize = 10;
+pub(super) const PAGE_RANGES_MAX: usize = 10;
 /// The factor by which each window is wider than the window before it.
 const WIDEN: usize = 3;
 /// Keys walked before deciding whether to continue past other authors' records.
@@ -41,6 +41,8 @@ pub(super) enum RangeValue {
     Kind,
     /// Nothing, not even the kind: the range has all records.
     Any,
+    /// Any of the terms of the query's label condition.
+    AnyTerm,
 }
 
 /// An index range: the ordered keys of one value and kind.
@@ -77,6 +79,8 @@ struct TimeWindows {
     /// The current window; both bounds are inclusive.
     now: (i64, i64),
     parts: usize,
+    /// The factor by which each window is wider than the window before it.
+    widen: usize,
     /// The key behind which the first window begins.
     after: Option<IndexKey>,
 }
@@ -93,14 +97,14 @@ impl TimeWindows {
             }
         }
         let rest = (from <= to).then_some((from, to));
-        Self { rest, now: (from, from), parts: 1, after }
+        Self { rest, now: (from, from), parts: 1, widen: WIDEN, after }
     }
 
     /// Moves to the next window. Returns false if no window is left.
     fn next(&mut self, order: Order, parts: &Parts) -> bool {
         let Some(rest) = self.rest else { return false };
         let now = parts.window(rest, order, self.parts);
-        self.parts *= WIDEN;
+        self.parts = self.parts.saturating_mul(self.widen);
         self.now = now;
         self.rest = match order {
             Order::NewestFirst => (now.0 > rest.0).then(|| (rest.0, now.0 - 1)),
@@ -131,9 +135,24 @@ pub(super) struct PageWalk {
     /// failed can be requested again.
     open: bool,
     at: Option<IndexKey>,
+    /// How many rows are gone through for each that is found.
+    passed: u64,
 }
 
 impl PageWalk {
+    /// Creates a walk through all records by time, which finds those that have any of the terms of the
+    /// query's only label condition. A window is one part, so no statement goes through more.
+    pub(super) fn by_time(asked: &SqlQuery, passed: u64) -> Self {
+        Self {
+            ranges: vec![(RangeValue::AnyTerm, 0)],
+            visited: 0,
+            windows: TimeWindows { widen: 1, ..TimeWindows::of(asked) },
+            open: false,
+            at: None,
+            passed,
+        }
+    }
+
     /// Reads up to `wanted` records and returns those that match. `None` if no record is left.
     pub(super) fn next(
         &mut self,
@@ -172,7 +191,7 @@ impl PageWalk {
         // no body.
         let once = rows.chunk_by(|a, b| key(a) == key(b)).filter_map(|same| same[0].get(2));
         let found = matching(asked, once)?;
-        self.visited += rows.len() as u64 + 1;
+        self.visited += rows.len() as u64 * self.passed + 1;
         self.open = rows.len() >= wanted;
         self.at = rows.last().map(key);
         Ok(Some(found))
@@ -204,6 +223,7 @@ impl PageWalk {
             .collect();
         let ((lo, hi), limit) = (self.windows.now, i64::from(wanted as u32));
         let not_kinds = asked.not_kinds();
+        let any = asked.terms.iter().flatten().next();
         let mut values: Vec<&(dyn ToSql + Sync)> =
             vec![&lo, &hi, &time, &id, &limit, &asked.seq, &kinds];
         let form = match self.ranges[0].0 {
@@ -216,6 +236,11 @@ impl PageWalk {
                 StatementForm::AuthorPage(order, count)
             }
             RangeValue::Kind => StatementForm::KindPage(order, count),
+            RangeValue::AnyTerm => {
+                values.pop();
+                values.push(&any);
+                StatementForm::TermTimePage(order, part)
+            }
             RangeValue::Any => {
                 values.pop();
                 if not_kinds.is_empty() {
@@ -355,6 +380,7 @@ impl IndexWalk {
             windows: TimeWindows::of(asked),
             open: false,
             at: None,
+            passed: 1,
         })
     }
 
@@ -403,7 +429,8 @@ impl IndexWalk {
                 with_author = true;
                 session.query(StatementForm::KindKeys(order), &[&head[..], &[&limit]].concat())?
             }
-            RangeValue::Any => {
+            // The latter is only walked in pages.
+            RangeValue::Any | RangeValue::AnyTerm => {
                 with_author = true;
                 let not_kinds = asked.not_kinds();
                 let values: [&(dyn ToSql + Sync); 5] = [&times[0], &ids[0], &lo, &hi, &limit];
