@@ -8,13 +8,17 @@ use hark_codec::whisper::rlp::{
 use hark_networks::whisper::admit::EnvelopeRefusal;
 use tokio::io::AsyncWrite;
 
-use super::session::{PeerSession, SessionEnd};
+use super::session::{PeerSession, PeerSessionEnd};
 use super::{PeerForm, code};
 use crate::whisper::metrics::MailSource;
 use crate::whisper::{EnvelopeRejection, PendingEnvelope};
 
 /// Envelopes of a packet that are on their way to the disk at a time.
 const TOGETHER_MAX: usize = 4_096;
+
+/// Refused envelopes of a packet that a peer is told of. With more of them the connection ends, as the
+/// answer would be many times as long as the packet.
+const FAULTS_MAX: usize = 1_000;
 
 /// Codes of status-go for an envelope that is not from now, and for all other faults.
 const NOT_IN_TIME: u64 = 21;
@@ -35,6 +39,8 @@ struct BatchOutcome {
     faults: Vec<EnvelopeFault>,
     /// Why the connection ends, if the peer is at fault.
     end: Option<String>,
+    /// Whether more than [`FAULTS_MAX`] envelopes are refused; the rest of the packet is not read.
+    is_too_much: bool,
 }
 
 impl BatchOutcome {
@@ -52,8 +58,12 @@ impl BatchOutcome {
             EnvelopeRejection::Refused(_) => code == OTHER_FAULT || form == PeerForm::Shh,
             EnvelopeRejection::Store(_) | EnvelopeRejection::Down => false,
         };
-        if is_fault && self.end.is_none() {
+        self.is_too_much = self.faults.len() == FAULTS_MAX;
+        if (is_fault || self.is_too_much) && self.end.is_none() {
             self.end = Some(why.to_string());
+        }
+        if self.is_too_much {
+            return;
         }
         self.faults.push(EnvelopeFault { hash: keccak256(rlp), code, text: why.to_string() });
     }
@@ -61,8 +71,8 @@ impl BatchOutcome {
 
 impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     /// Archives the envelopes of a packet. On return they are durable.
-    pub(super) async fn take(&self, packet: &[u8]) -> Result<(), SessionEnd> {
-        let unread = |error| SessionEnd::Packet(code::MESSAGES, error);
+    pub(super) async fn take(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
+        let unread = |error| PeerSessionEnd::Packet(code::MESSAGES, error);
         let mut items = RlpItems::of_list(packet).map_err(unread)?;
         let (mut outcome, mut pending) = (BatchOutcome::default(), Vec::new());
         while !items.is_empty() {
@@ -74,12 +84,15 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             if pending.len() == TOGETHER_MAX {
                 self.settle(&mut pending, &mut outcome).await;
             }
+            if outcome.is_too_much {
+                break;
+            }
         }
         self.settle(&mut pending, &mut outcome).await;
         if self.form == PeerForm::Waku {
             self.acknowledge(packet, &outcome.faults).await?;
         }
-        outcome.end.map_or(Ok(()), |why| Err(SessionEnd::Envelope(why)))
+        outcome.end.map_or(Ok(()), |why| Err(PeerSessionEnd::Envelope(why)))
     }
 
     /// Waits until envelopes are durable.
@@ -96,7 +109,11 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Tells the peer which envelopes of a packet were not archived; all others are durable.
-    async fn acknowledge(&self, packet: &[u8], faults: &[EnvelopeFault]) -> Result<(), SessionEnd> {
+    async fn acknowledge(
+        &self,
+        packet: &[u8],
+        faults: &[EnvelopeFault],
+    ) -> Result<(), PeerSessionEnd> {
         let batch = keccak256(packet);
         let (mut outcomes, mut hash) = (Vec::new(), Vec::new());
         write_outcomes(&batch, faults, &mut outcomes);
@@ -134,6 +151,18 @@ fn write_outcomes(batch: &Id, faults: &[EnvelopeFault], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_are_bounded_and_end_the_connection() {
+        let late = EnvelopeRejection::Refused(EnvelopeRefusal::Old(99));
+        let mut outcome = BatchOutcome::default();
+        for _ in 0..FAULTS_MAX {
+            outcome.note(PeerForm::Waku, b"an envelope", &late);
+        }
+        assert_eq!((outcome.faults.len(), &outcome.end), (FAULTS_MAX, &None));
+        outcome.note(PeerForm::Waku, b"one more", &late);
+        assert_eq!((outcome.faults.len(), outcome.end.is_some()), (FAULTS_MAX, true));
+    }
 
     #[test]
     fn outcomes_are_lists_within_lists() {
