@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use cli::Bench;
 pub use cli::BenchArgs;
 pub use store::{BenchStore, BenchStoreOpener};
-pub use whisper::{EnvelopeQuestion, EnvelopeStore, EnvelopeStoreOpener, WantedTopics};
+pub use whisper::{EnvelopeStore, EnvelopeStoreOpener, StoreQuestion, WantedTopics};
 
 /// Opens the stores that are queried in process.
 #[derive(Clone, Copy)]

@@ -44,6 +44,11 @@ pub(crate) struct WhisperBenchArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
 
+    /// Ask this server over HTTP too, by the address of its REST interface; it must have the same
+    /// envelopes (`hark serve` on a copy of the files in --data)
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+
     /// The directory for Hark's files, which stay there; it should be empty [default: a temporary
     /// one, which is removed]
     #[arg(long, value_name = "DIR")]

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 
 use super::args::WhisperBenchArgs;
 use super::envelopes::EnvelopeSource;
+use super::http;
 use super::mailserver::{self, TableAsker};
 use super::questions::QuestionForm;
 use super::store::{EnvelopeStore, EnvelopeStoreOpener};
@@ -114,12 +115,15 @@ impl<'a> LoadedStores<'a> {
     }
 
     /// Returns the ways of answering with these stores.
-    pub(super) fn ways(&self) -> Vec<AnswerWay<'_>> {
+    pub(super) fn ways(&self) -> anyhow::Result<Vec<AnswerWay<'_>>> {
         let mut ways = Vec::from(AnswerWay::own(
             ["Hark in files, topics", "Hark in files, bloom"],
             self.files(),
         ));
         ways.extend(AnswerWay::scans(self.files()));
+        if let Some(url) = &self.args.url {
+            ways.extend(http::ways(url)?);
+        }
         if let (Some(database), Some(server)) = (&self.database, &self.server) {
             let names = ["Hark in PostgreSQL, topics", "Hark in PostgreSQL, bloom"];
             ways.extend(AnswerWay::own(names, &**database));
@@ -135,7 +139,7 @@ impl<'a> LoadedStores<'a> {
             ways.push(table("mail server's table, topics", QuestionForm::Topics));
             ways.push(table("mail server's table, bits", QuestionForm::Bloom));
         }
-        ways
+        Ok(ways)
     }
 
     /// Closes the stores, and removes what is not to be kept.

@@ -15,7 +15,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::answer::AnswerBuffer;
 use super::envelopes::EnvelopeSource;
-use super::store::{EnvelopeQuestion, WantedTopics};
+use super::store::{StoreQuestion, WantedTopics};
 use super::ways::EnvelopeAsker;
 use crate::meter::ProgressMeter;
 
@@ -93,7 +93,7 @@ pub(super) struct TableAsker {
 
 /// Returns the statement for a question, whose first two values are the keys that bound it. The
 /// third are the topics, if it has any.
-fn statement(question: &EnvelopeQuestion) -> String {
+fn statement(question: &StoreQuestion) -> String {
     let mut sql = String::from("SELECT id, data FROM envelopes WHERE id >= $1 AND id < $2 AND ");
     match &question.wanted {
         WantedTopics::Topics(_) => sql.push_str("topic = any($3)"),
@@ -115,11 +115,7 @@ fn statement(question: &EnvelopeQuestion) -> String {
 }
 
 impl EnvelopeAsker for TableAsker {
-    fn ask(
-        &mut self,
-        question: &EnvelopeQuestion,
-        answer: &mut AnswerBuffer,
-    ) -> anyhow::Result<()> {
+    fn ask(&mut self, question: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()> {
         let (from, to) = question.times_s;
         let (first, behind) = (first_key(from), first_key(to.saturating_add(1)));
         let (first, behind) = (&first[..], &behind[..]);
@@ -149,7 +145,7 @@ mod tests {
 
     #[test]
     fn questions_become_the_mail_servers_statements() {
-        let question = |wanted, newest_first, limit| EnvelopeQuestion {
+        let question = |wanted, newest_first, limit| StoreQuestion {
             wanted,
             times_s: (1, 2),
             newest_first,

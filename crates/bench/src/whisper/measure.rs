@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::answer::AnswerBuffer;
-use super::store::EnvelopeQuestion;
+use super::store::StoreQuestion;
 use super::ways::{AnswerWay, EnvelopeAsker};
 
 /// A round takes about this long, if answers are shorter: then each thread asks several times.
@@ -44,7 +44,7 @@ struct AskingThread<'a> {
 
 impl AskingThread<'_> {
     /// Asks so many times, unless it has failed before.
-    fn ask(&mut self, question: &EnvelopeQuestion, times: u64) {
+    fn ask(&mut self, question: &StoreQuestion, times: u64) {
         for _ in 0..times {
             if self.result.is_ok() {
                 self.answer.clear();
@@ -58,7 +58,7 @@ impl AskingThread<'_> {
 /// round, in which each thread asks once, is not counted unless it takes that long by itself.
 pub(super) fn measure(
     way: &AnswerWay<'_>,
-    question: &EnvelopeQuestion,
+    question: &StoreQuestion,
     threads: usize,
     runs: usize,
     limit: Duration,
@@ -90,7 +90,7 @@ pub(super) fn measure(
 /// Runs the rounds and returns how long an answer took in each, in ms, ascending.
 fn rounds(
     asking: &mut [AskingThread<'_>],
-    question: &EnvelopeQuestion,
+    question: &StoreQuestion,
     runs: usize,
     limit: Duration,
 ) -> Vec<f64> {
@@ -156,7 +156,7 @@ mod tests {
     struct Fixed(Option<u32>);
 
     impl EnvelopeAsker for Fixed {
-        fn ask(&mut self, _: &EnvelopeQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()> {
+        fn ask(&mut self, _: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()> {
             if let Some(left) = &mut self.0 {
                 *left = left.checked_sub(1).context("it has failed")?;
             }
@@ -168,8 +168,7 @@ mod tests {
     #[test]
     fn all_threads_answer_in_all_rounds_and_failures_are_reported() {
         let wanted = WantedTopics::Topics(Vec::new());
-        let question =
-            EnvelopeQuestion { wanted, times_s: (0, 1), newest_first: true, limit: None };
+        let question = StoreQuestion { wanted, times_s: (0, 1), newest_first: true, limit: None };
         let way = |fails: Option<u32>| AnswerWay {
             name: "fixed",
             form: QuestionForm::Topics,

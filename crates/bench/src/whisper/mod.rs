@@ -6,6 +6,7 @@ mod answer;
 mod args;
 mod envelopes;
 mod generate;
+mod http;
 mod load;
 mod mailserver;
 mod measure;
@@ -27,7 +28,7 @@ use args::WhisperBenchCommand;
 use load::LoadedStores;
 use measure::{QuestionTimes, measure};
 use questions::{NamedQuestion, QuestionForm, questions};
-pub use store::{EnvelopeQuestion, EnvelopeStore, EnvelopeStoreOpener, WantedTopics};
+pub use store::{EnvelopeStore, EnvelopeStoreOpener, StoreQuestion, WantedTopics};
 use ways::AnswerWay;
 
 /// Numbers of threads that ask at the same time, the first of them alone.
@@ -75,7 +76,7 @@ fn ask_all(
     let (_, newest_s) = files.times_s().context("there are no envelopes")?;
     let all = questions(files.topics()?, newest_s)?;
     let all = choose(all, |question| &question.name, &args.questions)?;
-    let ways = choose(stores.ways(), |way| way.name, &args.ways)?;
+    let ways = choose(stores.ways()?, |way| way.name, &args.ways)?;
     let mut meter = ProgressMeter::start("asking", (all.len() * ways.len()) as u64);
     let mut done = 0;
     for question in &all {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use hark_codec::whisper::{Bloom, Topic};
 
-use super::store::{EnvelopeQuestion, WantedTopics};
+use super::store::{StoreQuestion, WantedTopics};
 use crate::random::Random;
 
 const DAY_S: u64 = 86_400;
@@ -49,8 +49,8 @@ const PARTS: [AnswerPart; 4] = [
 /// A question in both of its forms.
 pub(super) struct NamedQuestion {
     pub(super) name: String,
-    by_topics: EnvelopeQuestion,
-    by_bloom: EnvelopeQuestion,
+    by_topics: StoreQuestion,
+    by_bloom: StoreQuestion,
 }
 
 /// In which form a question is asked.
@@ -62,7 +62,7 @@ pub(super) enum QuestionForm {
 
 impl NamedQuestion {
     /// Returns the question in one of its forms.
-    pub(super) fn form(&self, form: QuestionForm) -> &EnvelopeQuestion {
+    pub(super) fn form(&self, form: QuestionForm) -> &StoreQuestion {
         match form {
             QuestionForm::Topics => &self.by_topics,
             QuestionForm::Bloom => &self.by_bloom,
@@ -86,7 +86,7 @@ pub(super) fn questions(
         for part in &PARTS {
             let times_s =
                 (u32::try_from(end.saturating_sub(part.span_s))?, u32::try_from(end - 1)?);
-            let question = |wanted| EnvelopeQuestion {
+            let question = |wanted| StoreQuestion {
                 wanted,
                 times_s,
                 newest_first: part.newest_first,

@@ -13,7 +13,7 @@ pub enum WantedTopics {
 
 /// A question for envelopes.
 #[derive(Clone, Debug)]
-pub struct EnvelopeQuestion {
+pub struct StoreQuestion {
     /// The topics.
     pub wanted: WantedTopics,
     /// The first and the last time of sending, in s since 1970.
@@ -40,19 +40,19 @@ pub trait EnvelopeStore: Send + Sync {
     fn times_s(&self) -> Option<(u64, u64)>;
 
     /// Passes the RLP of all envelopes that a question asks for to `each`, in order.
-    fn ask(&self, question: &EnvelopeQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()>;
+    fn ask(&self, question: &StoreQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()>;
 
     /// Passes all envelopes of the question's time to `each`, in the question's order, whatever their
     /// topics: each one's topic, as the store has it beside the RLP, and the RLP. Ends when `each`
     /// returns false.
     fn scan(
         &self,
-        question: &EnvelopeQuestion,
+        question: &StoreQuestion,
         each: &mut dyn FnMut(Topic, &[u8]) -> bool,
     ) -> anyhow::Result<()>;
 
     /// Describes how the store answers a question.
-    fn explain(&self, question: &EnvelopeQuestion) -> anyhow::Result<String>;
+    fn explain(&self, question: &StoreQuestion) -> anyhow::Result<String>;
 }
 
 /// Opens the store at an address, a directory or a `postgres://` URL. Creates it if it is missing.

@@ -5,13 +5,12 @@ use hark_codec::whisper::{Bloom, Envelope, Topic};
 
 use super::answer::AnswerBuffer;
 use super::questions::QuestionForm;
-use super::store::{EnvelopeQuestion, EnvelopeStore, WantedTopics};
+use super::store::{EnvelopeStore, StoreQuestion, WantedTopics};
 
 /// A way of answering, as one thread uses it.
 pub(super) trait EnvelopeAsker: Send {
     /// Asks a question and copies the whole answer.
-    fn ask(&mut self, question: &EnvelopeQuestion, answer: &mut AnswerBuffer)
-    -> anyhow::Result<()>;
+    fn ask(&mut self, question: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()>;
 }
 
 /// Makes an asker for a thread.
@@ -61,11 +60,7 @@ impl<'a> AnswerWay<'a> {
 struct StoreAsker<'a>(&'a dyn EnvelopeStore);
 
 impl EnvelopeAsker for StoreAsker<'_> {
-    fn ask(
-        &mut self,
-        question: &EnvelopeQuestion,
-        answer: &mut AnswerBuffer,
-    ) -> anyhow::Result<()> {
+    fn ask(&mut self, question: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()> {
         self.0.ask(question, &mut |rlp| answer.push(rlp))
     }
 }
@@ -78,11 +73,7 @@ struct ScanAsker<'a> {
 }
 
 impl EnvelopeAsker for ScanAsker<'_> {
-    fn ask(
-        &mut self,
-        question: &EnvelopeQuestion,
-        answer: &mut AnswerBuffer,
-    ) -> anyhow::Result<()> {
+    fn ask(&mut self, question: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()> {
         let wanted = TopicTest::new(&question.wanted);
         let (limit, decodes) = (question.limit.unwrap_or(usize::MAX) as u64, self.decodes);
         let mut broken = None;
