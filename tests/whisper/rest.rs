@@ -228,6 +228,17 @@ fn what_is_wrong_is_refused_and_says_why() {
 }
 
 #[test]
+fn a_request_that_would_read_too_much_is_refused() {
+    let node = MailNode::start("dear", &[("query_rows_max", "20")]);
+    let envelopes: Vec<_> = (0..50u8).map(|n| envelope(ONE, n.into(), &[n; 30])).collect();
+    node.publish(&envelopes);
+    let answer = node.ask("POST /whisper/messages", &[JSON], b"{}");
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.text().contains("too much would have to be read"), "{}", answer.text());
+    assert_eq!(node.hashes("{\"limit\":10}").len(), 10);
+}
+
+#[test]
 fn requests_are_counted_against_a_rate_and_settings_are_read_again() {
     let data = folder("rates");
     let file = data.join("hark.toml");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Store, Write};
-use hark_bench::{EnvelopeQuestion, EnvelopeStore, WantedTopics};
+use hark_bench::{EnvelopeStore, StoreQuestion, WantedTopics};
 use hark_codec::whisper::record::{TOPIC, encode};
 use hark_codec::whisper::{Envelope, EnvelopeRecord, Topic};
 use hark_networks::Network as _;
@@ -53,7 +53,7 @@ impl ShelfOfEnvelopes {
     }
 
     /// Returns a query for the question's times, without topics.
-    fn query(question: &EnvelopeQuestion) -> Query {
+    fn query(question: &StoreQuestion) -> Query {
         let (from, to) = question.times_s;
         Query {
             from: from.into(),
@@ -64,7 +64,7 @@ impl ShelfOfEnvelopes {
         }
     }
 
-    fn query_with_topics(&self, question: &EnvelopeQuestion) -> Query {
+    fn query_with_topics(&self, question: &StoreQuestion) -> Query {
         let values = match &question.wanted {
             WantedTopics::Topics(topics) => topics.iter().map(|topic| topic[..].into()).collect(),
             WantedTopics::Bloom(bloom) => {
@@ -137,7 +137,7 @@ impl EnvelopeStore for ShelfOfEnvelopes {
         stats.oldest.zip(stats.newest)
     }
 
-    fn ask(&self, question: &EnvelopeQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
+    fn ask(&self, question: &StoreQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
         self.search(&self.query_with_topics(question), &mut |record| {
             each(record.wire());
             true
@@ -146,7 +146,7 @@ impl EnvelopeStore for ShelfOfEnvelopes {
 
     fn scan(
         &self,
-        question: &EnvelopeQuestion,
+        question: &StoreQuestion,
         each: &mut dyn FnMut(Topic, &[u8]) -> bool,
     ) -> anyhow::Result<()> {
         let query = Query { limit: usize::MAX, ..Self::query(question) };
@@ -156,7 +156,7 @@ impl EnvelopeStore for ShelfOfEnvelopes {
         })
     }
 
-    fn explain(&self, question: &EnvelopeQuestion) -> anyhow::Result<String> {
+    fn explain(&self, question: &StoreQuestion) -> anyhow::Result<String> {
         Ok(self.store.explain(&self.query_with_topics(question))?.to_string())
     }
 }

@@ -135,12 +135,3 @@ fn a_request_without_bounds_gets_those_of_the_server() {
     let nothing = HistoryRequest { bloom: Some(Bloom::default()), ..full };
     assert!(EnvelopeQuestion::new(&nothing, &topics, 0, 1).query.is_void());
 }
-
-#[test]
-fn a_search_that_is_too_expensive_is_refused() {
-    let topics = TopicIndex::default();
-    let (store, _) = store(&mut Random::new(5), 50, &topics);
-    let question = EnvelopeQuestion { query: Query::default(), filter: None };
-    let page = page(&store, &question, &PageBounds { rows: 10, ..ALL });
-    assert_eq!(page, Err(MailError::TooDear));
-}

@@ -7,7 +7,7 @@ use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 
 use super::mail::MailRequest;
-use super::session::{PeerSession, SessionEnd};
+use super::session::{PeerSession, PeerSessionEnd};
 use super::{PeerForm, code};
 use crate::rate::{RateSource, RateSubject};
 use crate::whisper::history::{EnvelopePage, EnvelopeQuestion, MailError};
@@ -47,7 +47,10 @@ struct DeliveredPages {
 
 impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     /// Answers one question after the other.
-    pub(super) async fn answer_all(&self, mut asked: mpsc::Receiver<PeerQuestion>) -> SessionEnd {
+    pub(super) async fn answer_all(
+        &self,
+        mut asked: mpsc::Receiver<PeerQuestion>,
+    ) -> PeerSessionEnd {
         while let Some(question) = asked.recv().await {
             let answered = match question {
                 PeerQuestion::Mail(request) => self.answer(&request).await,
@@ -66,14 +69,14 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         &self,
         question: &PeerQuestion,
         why: &str,
-    ) -> Result<(), SessionEnd> {
+    ) -> Result<(), PeerSessionEnd> {
         match question {
             PeerQuestion::Mail(request) => self.fail(&request.id, why).await,
             PeerQuestion::Sync(_) => self.end_sync(None, false, why).await,
         }
     }
 
-    async fn answer(&self, request: &MailRequest) -> Result<(), SessionEnd> {
+    async fn answer(&self, request: &MailRequest) -> Result<(), PeerSessionEnd> {
         let parsed = match request.parsed() {
             Ok(parsed) => parsed,
             // Not reached: it was parsed before.
@@ -114,7 +117,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         self.state.mail.allow(RateSource::Address(self.address))
     }
 
-    async fn refuse_mail(&self, request: &Id, error: &MailError) -> Result<(), SessionEnd> {
+    async fn refuse_mail(&self, request: &Id, error: &MailError) -> Result<(), PeerSessionEnd> {
         self.state.mail.count_request(MailSource::Peer, error.into());
         self.fail(request, &error.to_string()).await
     }
@@ -124,7 +127,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         &self,
         mut question: EnvelopeQuestion,
         form: PageForm,
-    ) -> Result<Result<DeliveredPages, MailError>, SessionEnd> {
+    ) -> Result<Result<DeliveredPages, MailError>, PeerSessionEnd> {
         let mut sent = DeliveredPages::default();
         loop {
             let found = match self.state.mail.page(MailSource::Peer, &question).await {
@@ -143,7 +146,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         }
     }
 
-    async fn send_page(&self, page: &EnvelopePage, form: PageForm) -> Result<(), SessionEnd> {
+    async fn send_page(&self, page: &EnvelopePage, form: PageForm) -> Result<(), PeerSessionEnd> {
         let list = |len| {
             let mut head = Vec::new();
             put_list(&mut head, len);
@@ -166,10 +169,10 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Answers a mail server that wants to have the same envelopes.
-    async fn sync(&self, packet: &[u8]) -> Result<(), SessionEnd> {
+    async fn sync(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
         let request = match sync_request(packet) {
             Ok(request) => request,
-            Err(error) => return Err(SessionEnd::Packet(code::SYNC_REQUEST, error)),
+            Err(error) => return Err(PeerSessionEnd::Packet(code::SYNC_REQUEST, error)),
         };
         let question = self.state.mail.question(&request, LIMIT_DEFAULT);
         match self.deliver(question, PageForm::Sync).await? {
@@ -190,7 +193,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         cursor: Option<HistoryCursor>,
         is_done: bool,
         error: &str,
-    ) -> Result<(), SessionEnd> {
+    ) -> Result<(), PeerSessionEnd> {
         let (head, rest) = around_sync(0, cursor, is_done, error);
         self.send(code::SYNC_RESPONSE, &[&head, &rest]).await
     }

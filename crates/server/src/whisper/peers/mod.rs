@@ -31,7 +31,7 @@ use crate::stop::StopSignal;
 use half_open::{HalfOpenConnections, HandshakePermit};
 pub use mail::RequestRules;
 pub use session::PeerTimes;
-use session::{PeerSession, SessionEnd};
+use session::{PeerSession, PeerSessionEnd};
 
 mod code;
 mod delivery;
@@ -197,7 +197,7 @@ impl PeersState {
         peer: IpAddr,
         mut permit: HandshakePermit,
         mut stop: StopSignal,
-    ) -> SessionEnd {
+    ) -> PeerSessionEnd {
         // Packets are written whole. Without this the answer to a request waits for an acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return RlpxError::Io(error).into();
@@ -216,10 +216,10 @@ impl PeersState {
             connected = timeout(self.times.handshake, handshake) => match connected {
                 Ok(Ok(connection)) => connection,
                 Ok(Err(error)) => return error.into(),
-                Err(_) => return SessionEnd::Timeout,
+                Err(_) => return PeerSessionEnd::Timeout,
             },
-            () = permit.dropped() => return SessionEnd::Timeout,
-            () = stop.serving() => return SessionEnd::Down,
+            () = permit.dropped() => return PeerSessionEnd::Timeout,
+            () = stop.serving() => return PeerSessionEnd::Down,
         };
         drop(permit);
         PeerSession::serve(self, connection, address, stop).await

@@ -59,7 +59,7 @@ impl Default for PeerTimes {
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SessionEnd {
+pub(super) enum PeerSessionEnd {
     /// The connection fails, or the peer closes it.
     #[error(transparent)]
     Connection(#[from] RlpxError),
@@ -89,7 +89,7 @@ pub(super) enum SessionEnd {
     Down,
 }
 
-impl SessionEnd {
+impl PeerSessionEnd {
     /// The reason that the peer is told, if there is any use in that.
     fn reason(&self) -> Option<DisconnectReason> {
         match self {
@@ -126,7 +126,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         connection: RlpxConnection<R, W, A>,
         address: ClientAddress,
         mut stop: StopSignal,
-    ) -> SessionEnd {
+    ) -> PeerSessionEnd {
         let RlpxConnection { reader, mut writer, peer } = connection;
         let shared = peer.share(&PeerForm::PROTOCOLS);
         // The last one by name is Waku, which status-go's nodes prefer.
@@ -152,7 +152,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
             end = session.read(reader, ask) => end,
             end = session.answer_all(asked) => end,
             end = session.keep_alive() => end,
-            () = stop.serving() => SessionEnd::Down,
+            () = stop.serving() => PeerSessionEnd::Down,
         };
         if let Some(reason) = end.reason() {
             let farewell = async { session.writer.lock().await.disconnect(reason).await };
@@ -163,7 +163,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     }
 
     /// Sends a packet.
-    pub(super) async fn send(&self, code: u64, parts: &[&[u8]]) -> Result<(), SessionEnd> {
+    pub(super) async fn send(&self, code: u64, parts: &[&[u8]]) -> Result<(), PeerSessionEnd> {
         self.send_with(|packets| packets.add(code, parts)).await
     }
 
@@ -171,7 +171,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     pub(super) async fn send_with(
         &self,
         write: impl FnOnce(&mut PeerPackets<'_, W>) -> Result<(), RlpxError>,
-    ) -> Result<(), SessionEnd> {
+    ) -> Result<(), PeerSessionEnd> {
         let sending = async {
             let mut writer = self.writer.lock().await;
             write(&mut PeerPackets { writer: &mut writer, offset: self.offset })?;
@@ -179,19 +179,19 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         };
         match timeout(self.state.times.write, sending).await {
             Ok(sent) => Ok(sent?),
-            Err(_) => Err(SessionEnd::Timeout),
+            Err(_) => Err(PeerSessionEnd::Timeout),
         }
     }
 
-    async fn send_base(&self, code: u64) -> Result<(), SessionEnd> {
+    async fn send_base(&self, code: u64) -> Result<(), PeerSessionEnd> {
         let sending = async { self.writer.lock().await.write(code, &[&NOTHING]).await };
         match timeout(self.state.times.write, sending).await {
             Ok(sent) => Ok(sent?),
-            Err(_) => Err(SessionEnd::Timeout),
+            Err(_) => Err(PeerSessionEnd::Timeout),
         }
     }
 
-    async fn keep_alive(&self) -> SessionEnd {
+    async fn keep_alive(&self) -> PeerSessionEnd {
         let mut ticks = interval(self.state.times.ping);
         ticks.tick().await;
         loop {
@@ -206,7 +206,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         &self,
         reader: RlpxReader<R, A>,
         ask: mpsc::Sender<PeerQuestion>,
-    ) -> SessionEnd {
+    ) -> PeerSessionEnd {
         let mut reading = PeerReading { reader, ask, has_status: false };
         match self.greet().await {
             Ok(()) => {}
@@ -219,7 +219,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
                     self.handle(message, &reading.ask, &mut reading.has_status).await
                 }
                 Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(SessionEnd::Timeout),
+                Err(_) => Err(PeerSessionEnd::Timeout),
             };
             if let Err(end) = handled {
                 return end;
@@ -228,7 +228,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     }
 
     /// Sends this node's status.
-    async fn greet(&self) -> Result<(), SessionEnd> {
+    async fn greet(&self) -> Result<(), PeerSessionEnd> {
         let mut own = Vec::new();
         let pow_min = self.state.mail.settings().bounds.pow_min;
         status::write(self.form, pow_min, &mut own);
@@ -240,7 +240,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         message: RlpxMessage<'_>,
         ask: &mpsc::Sender<PeerQuestion>,
         has_status: &mut bool,
-    ) -> Result<(), SessionEnd> {
+    ) -> Result<(), PeerSessionEnd> {
         let RlpxMessage { code, payload } = message;
         match code {
             base::DISCONNECT => {
@@ -253,7 +253,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         }
         let within =
             |it: &&SharedProtocol| code >= it.offset && code - it.offset < it.protocol.codes;
-        let of = self.shared.iter().find(within).ok_or(SessionEnd::Code(code))?;
+        let of = self.shared.iter().find(within).ok_or(PeerSessionEnd::Code(code))?;
         if of.offset != self.offset {
             // The peer speaks both. What it sends by the other one, it sends by this one too.
             return Ok(());
@@ -261,7 +261,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         let packet = code - self.offset;
         if !*has_status {
             if packet != code::STATUS {
-                return Err(SessionEnd::NoStatus(packet));
+                return Err(PeerSessionEnd::NoStatus(packet));
             }
             status::check(self.form, payload)?;
             *has_status = true;
@@ -288,7 +288,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         &self,
         packet: &[u8],
         ask: &mpsc::Sender<PeerQuestion>,
-    ) -> Result<(), SessionEnd> {
+    ) -> Result<(), PeerSessionEnd> {
         let pow_min = self.state.mail.settings().bounds.pow_min;
         match self.state.rules.open(packet, pow_min, self.state.mail.now_s()) {
             Ok(request) => self.enqueue(PeerQuestion::Mail(request), ask).await,
@@ -297,7 +297,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
                 let why = refused.why.to_string();
                 match refused.id {
                     Some(id) => self.fail(&id, &why).await,
-                    None => Err(SessionEnd::Request(why)),
+                    None => Err(PeerSessionEnd::Request(why)),
                 }
             }
         }
@@ -307,7 +307,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
         &self,
         question: PeerQuestion,
         ask: &mpsc::Sender<PeerQuestion>,
-    ) -> Result<(), SessionEnd> {
+    ) -> Result<(), PeerSessionEnd> {
         match ask.try_send(question) {
             Ok(()) => Ok(()),
             // The other side of the channel lives as long as this one.
@@ -325,7 +325,7 @@ impl<'a, W: AsyncWrite + Unpin> PeerSession<'a, W> {
     }
 
     /// Tells the peer that a request is refused.
-    pub(super) async fn fail(&self, request: &Id, why: &str) -> Result<(), SessionEnd> {
+    pub(super) async fn fail(&self, request: &Id, why: &str) -> Result<(), PeerSessionEnd> {
         let mut packet = Vec::new();
         hark_codec::whisper::Completion::Failed { request: *request, text: why }.write(&mut packet);
         self.send(code::COMPLETE, &[&packet]).await

@@ -151,12 +151,12 @@ impl FrameSealer {
 
 /// What a header says of its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHeader {
+pub struct RlpxFrameHeader {
     /// Bytes of the content.
     pub content: usize,
 }
 
-impl FrameHeader {
+impl RlpxFrameHeader {
     /// Bytes that follow the header: the content, its filling, and its authentication code.
     pub fn bytes(self) -> usize {
         self.content + padding(self.content) + CODE_BYTES
@@ -165,7 +165,10 @@ impl FrameHeader {
 
 impl FrameOpener {
     /// Checks and decrypts a header. `Err` ends the connection.
-    pub fn header(&mut self, bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, RlpxFrameError> {
+    pub fn header(
+        &mut self,
+        bytes: &[u8; HEADER_BYTES],
+    ) -> Result<RlpxFrameHeader, RlpxFrameError> {
         let FrameDirection { cipher, code } = &mut self.0;
         let mut header = [0; BLOCK_BYTES];
         let (encrypted, given) = bytes.split_at(BLOCK_BYTES);
@@ -175,14 +178,14 @@ impl FrameOpener {
         }
         cipher.apply_keystream(&mut header);
         let [high, middle, low, ..] = header;
-        Ok(FrameHeader { content: u32::from_be_bytes([0, high, middle, low]) as usize })
+        Ok(RlpxFrameHeader { content: u32::from_be_bytes([0, high, middle, low]) as usize })
     }
 
     /// Checks what follows a header, decrypts it in place and returns the content. `Err` ends the
     /// connection.
     pub fn content<'a>(
         &mut self,
-        header: FrameHeader,
+        header: RlpxFrameHeader,
         bytes: &'a mut [u8],
     ) -> Result<&'a [u8], RlpxFrameError> {
         let FrameDirection { cipher, code } = &mut self.0;
@@ -237,7 +240,7 @@ mod tests {
             let content: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
             let frame = sealed(&mut sealer, &content);
             assert_eq!(frame.len() % BLOCK_BYTES, 0);
-            assert_eq!(frame.len(), HEADER_BYTES + FrameHeader { content: len }.bytes());
+            assert_eq!(frame.len(), HEADER_BYTES + RlpxFrameHeader { content: len }.bytes());
             assert_eq!(opened(&mut opener, &frame), Ok(content));
         }
     }
