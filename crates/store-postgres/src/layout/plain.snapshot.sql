@@ -13,9 +13,9 @@ SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHE
 -- TimePageBut(NewestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermTimePage(NewestFirst, None)
-SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermTimePage(NewestFirst, Some(7))
-SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermPage(NewestFirst, 1, None)
 SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time <= $3::bigint AND (r.time < $3::bigint OR r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
 -- TermPage(NewestFirst, 1, Some(7))
@@ -47,9 +47,9 @@ SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHE
 -- TimePageBut(OldestFirst)
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.kind <> ALL($7::int[]) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermTimePage(OldestFirst, None)
-SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermTimePage(OldestFirst, Some(7))
-SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND r.terms && $7::bigint[] ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermPage(OldestFirst, 1, None)
 SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND r.time >= $3::bigint AND (r.time > $3::bigint OR r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
 -- TermPage(OldestFirst, 1, Some(7))

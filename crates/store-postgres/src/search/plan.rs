@@ -2,7 +2,9 @@
 //!
 //! Nothing is estimated. If several conditions have an index, their rows are counted up to a bound.
 //! Values without kinds are read whole if they have few rows, and kind by kind if they have many.
-//! For very many authors, all records are walked by time while enough of them have these authors.
+//! Values of a listed label, whose numbers of records are kept, are found by walking all records by
+//! time if a large part of these have them. For very many authors, all records are walked by time
+//! while enough of them have these authors.
 
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
