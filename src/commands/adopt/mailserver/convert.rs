@@ -17,9 +17,9 @@ const SHOWN_BYTES: usize = 32;
 
 /// Reads a key: when the envelope was sent, and its hash. Returns `None` if no mail server makes
 /// such keys.
-pub(super) fn place(key: &[u8]) -> Option<HistoryCursor> {
-    let (place, topic) = key.split_at_checked(HistoryCursor::BYTES)?;
-    if matches!(topic.len(), 0 | TOPIC_BYTES) { HistoryCursor::read(place) } else { None }
+pub(super) fn position(key: &[u8]) -> Option<HistoryCursor> {
+    let (position, topic) = key.split_at_checked(HistoryCursor::BYTES)?;
+    if matches!(topic.len(), 0 | TOPIC_BYTES) { HistoryCursor::read(position) } else { None }
 }
 
 /// Converts rows to records, in order.
@@ -33,7 +33,8 @@ pub(super) fn convert(rows: &[EnvelopeRow], bounds: &EnvelopeBounds) -> Converte
             }
             Err((reason, words)) => {
                 let shown = row.key.get(..SHOWN_BYTES).unwrap_or(&row.key);
-                let id = place(&row.key).map_or_else(|| text(shown), |place| text(&place.hash));
+                let id =
+                    position(&row.key).map_or_else(|| text(shown), |position| text(&position.hash));
                 converted.refused.push((reason, id, words));
             }
         }
@@ -45,7 +46,7 @@ pub(super) fn convert(rows: &[EnvelopeRow], bounds: &EnvelopeBounds) -> Converte
 type RowRefusal = (RefusalReason, String);
 
 fn convert_row(row: &EnvelopeRow, bounds: &EnvelopeBounds) -> Result<(Id, Box<[u8]>), RowRefusal> {
-    let key = place(&row.key).ok_or((RefusalReason::Foreign, String::new()))?;
+    let key = position(&row.key).ok_or((RefusalReason::Foreign, String::new()))?;
     let envelope = Envelope::parse(&row.value)
         .map_err(|error| (RefusalReason::Malformed, error.to_string()))?;
     bounds.admit_old(&envelope).map_err(|refusal| match refusal {
@@ -68,10 +69,10 @@ mod tests {
     use super::*;
 
     fn row(envelope: &Envelope<'_>, topic: &[u8]) -> EnvelopeRow {
-        let place = HistoryCursor { sent: envelope.sent(), hash: envelope.hash() };
+        let position = HistoryCursor { sent: envelope.sent(), hash: envelope.hash() };
         let mut value = Vec::new();
         envelope.write(&mut value);
-        EnvelopeRow { key: [&place.bytes(), topic].concat(), value }
+        EnvelopeRow { key: [&position.bytes(), topic].concat(), value }
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl MailSource {
         }
     }
 
-    /// The number of damaged places that were passed since the source was begun, and words on the
+    /// The number of damaged parts that were passed since the source was begun, and words on the
     /// first.
     pub(super) fn damage(&self) -> (u64, &str) {
         match self {

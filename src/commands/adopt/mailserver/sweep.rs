@@ -8,7 +8,7 @@ use hark_archive::{Id, Query, SearchProgress, Store};
 use hark_codec::whisper::EnvelopeRecord;
 use serde_json::{Value, json};
 
-use super::convert::{convert, place};
+use super::convert::{convert, position};
 use super::source::{EnvelopeRow, MailSource};
 use super::{MailAdoption, REASONS};
 use crate::commands::adopt::tally::AdoptTally;
@@ -37,7 +37,7 @@ pub(super) struct MailSweep {
     compared: Option<u64>,
     different: u64,
     different_ids: Vec<String>,
-    /// Damaged places of the source's files, and words on the first.
+    /// Damaged parts of the source's files, and words on the first.
     damaged: u64,
     first_damage: String,
 }
@@ -108,7 +108,7 @@ impl MailSweep {
         }
         if self.damaged > 0 {
             let words =
-                format!("places in its files, which are skipped; first {}", self.first_damage);
+                format!("parts of its files, which are skipped; first {}", self.first_damage);
             rows.push(("DAMAGED", print::number(self.damaged), words));
         }
         rows
@@ -154,12 +154,12 @@ fn look_up(
     swept: &mut MailSweep,
 ) -> anyhow::Result<Vec<EnvelopeRow>> {
     swept.rows += rows.len() as u64;
-    let places: Vec<_> = rows.iter().filter_map(|row| place(&row.key)).collect();
+    let positions: Vec<_> = rows.iter().filter_map(|row| position(&row.key)).collect();
     // The rows are close together in time, so a store that is divided into parts by time looks in
     // few parts.
-    let times = places.iter().map(|place| u64::from(place.sent));
+    let times = positions.iter().map(|position| u64::from(position.sent));
     let query = Query {
-        ids: Some(places.iter().map(|place| place.hash).collect()),
+        ids: Some(positions.iter().map(|position| position.hash).collect()),
         from: times.clone().min().unwrap_or(0),
         to: times.max().unwrap_or(0),
         ..Query::default()
@@ -175,7 +175,8 @@ fn look_up(
     {}
     let mut missing = Vec::new();
     for row in rows {
-        let Some((hash, rlp)) = place(&row.key).and_then(|place| found.get_key_value(&place.hash))
+        let Some((hash, rlp)) =
+            position(&row.key).and_then(|position| found.get_key_value(&position.hash))
         else {
             missing.push(row.clone());
             continue;

@@ -21,8 +21,8 @@ const FIRST: u8 = 2;
 const MIDDLE: u8 = 3;
 const LAST: u8 = 4;
 
-/// Passes each record of a log to `each`, in order, and returns the number of damaged places. The
-/// rest of a block behind a damaged place is skipped. A record that is cut short by the end of the
+/// Passes each record of a log to `each`, in order, and returns the number of damaged parts. The
+/// rest of a block behind a damaged part is skipped. A record that is cut short by the end of the
 /// file is not counted: its writer was ended, or is still writing it.
 pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
     let mut damaged = 0;

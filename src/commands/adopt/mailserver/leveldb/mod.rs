@@ -64,7 +64,7 @@ struct ScanState {
 }
 
 impl ScanState {
-    /// Counts a damaged place of a file.
+    /// Counts a damaged part of a file.
     fn damage(&mut self, path: &Path, words: &str) {
         self.damaged += 1;
         if self.first_damage.is_empty() {
@@ -128,7 +128,7 @@ impl LevelDb {
         (self.state.bytes_done.min(self.bytes_total), self.bytes_total)
     }
 
-    /// The number of damaged places that were passed, and words on the first.
+    /// The number of damaged parts that were passed, and words on the first.
     pub(super) fn damage(&self) -> (u64, &str) {
         (self.state.damaged, &self.state.first_damage)
     }

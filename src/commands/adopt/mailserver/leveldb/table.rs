@@ -3,14 +3,16 @@
 //! ```text
 //! blocks of entries
 //! blocks of other kinds, which are not needed here
-//! the index: a block with an entry for each block, of a key not before its last and its place
-//! end: places of the block of other kinds and of the index, zeros, and 8 bytes that say "table"
+//! the index: a block with an entry for each block, of a key not before its last and its handle
+//! the footer: handles of the block of other kinds and of the index, zeros, and 8 bytes that say
+//! that this is a table
 //! ```
 //!
-//! A block is entries; places where keys are spelled out, 4 bytes each, and their number; a byte
-//! for the compression; and a checksum. An entry is three numbers and bytes: how much of the key
-//! before it shares, how much of its own follows, and how much value. A place is an offset and a
-//! length without compression and checksum. See doc/table_format.md of LevelDB.
+//! A block is entries; restart points, at which keys are spelled out, 4 bytes each, and their number;
+//! a byte for the compression; and a checksum. An entry is three numbers and bytes: how many bytes
+//! its key shares with the key before, how many of its own follow, and how many of the value. A
+//! handle is the offset and the length of a block without compression and checksum. See
+//! doc/table_format.md of LevelDB.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +23,7 @@ use super::{Entry, FileError, ScanState};
 
 /// Maximum length of a block, also before it is compressed. A block is 4 KiB, or one large value.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
-const END_BYTES: usize = 48;
+const FOOTER_BYTES: usize = 48;
 const MAGIC: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
 /// Behind a block: compression and checksum.
 const TRAILER_BYTES: usize = 5;
@@ -78,8 +80,8 @@ struct BlockReader {
 impl BlockReader {
     fn new(block: Vec<u8>) -> Option<Self> {
         let (rest, number) = block.split_last_chunk()?;
-        let places = usize::try_from(u32::from_le_bytes(*number)).ok()?;
-        let end = rest.len().checked_sub(places.checked_mul(size_of::<u32>())?)?;
+        let restarts = usize::try_from(u32::from_le_bytes(*number)).ok()?;
+        let end = rest.len().checked_sub(restarts.checked_mul(size_of::<u32>())?)?;
         Some(Self { block, end, at: 0, key: Vec::new(), value: 0..0 })
     }
 
@@ -107,14 +109,14 @@ impl BlockReader {
     }
 }
 
-/// Where a block is.
+/// The offset and the length of a block.
 #[derive(Clone, Copy)]
-struct BlockPlace {
+struct BlockHandle {
     offset: u64,
     len: usize,
 }
 
-impl BlockPlace {
+impl BlockHandle {
     fn read(reader: &mut ByteReader<'_>) -> Option<Self> {
         Some(Self { offset: reader.number()?, len: reader.size()? })
     }
@@ -146,17 +148,17 @@ impl TableReader {
         });
         let read = |file: File| {
             let bytes = file.metadata()?.len();
-            let mut end = [0; END_BYTES];
-            let end_at = bytes.checked_sub(END_BYTES as u64);
-            let end_at = end_at.ok_or(TableFault::Damage("it is shorter than a table"))?;
-            file.read_exact_at(&mut end, end_at)?;
-            let damage = TableFault::Damage("its end is damaged");
-            if !end.ends_with(&MAGIC) {
+            let mut footer = [0; FOOTER_BYTES];
+            let footer_at = bytes.checked_sub(FOOTER_BYTES as u64);
+            let footer_at = footer_at.ok_or(TableFault::Damage("it is shorter than a table"))?;
+            file.read_exact_at(&mut footer, footer_at)?;
+            let damage = TableFault::Damage("its footer is damaged");
+            if !footer.ends_with(&MAGIC) {
                 return Err(damage);
             }
-            let mut places = ByteReader(&end);
-            let other = BlockPlace::read(&mut places);
-            let index = other.and_then(|_| BlockPlace::read(&mut places)).ok_or(damage)?;
+            let mut handles = ByteReader(&footer);
+            let other = BlockHandle::read(&mut handles);
+            let index = other.and_then(|_| BlockHandle::read(&mut handles)).ok_or(damage)?;
             Ok((read_block(&file, index)?, file))
         };
         match file.map_err(TableFault::File).and_then(read) {
@@ -210,11 +212,11 @@ impl TableReader {
         if !has_more {
             return Ok(TableStep::End);
         }
-        let place = BlockPlace::read(&mut ByteReader(self.index.value())).ok_or(damage)?;
-        state.bytes_done += place.len as u64;
+        let handle = BlockHandle::read(&mut ByteReader(self.index.value())).ok_or(damage)?;
+        state.bytes_done += handle.len as u64;
         let last = self.index.key.split_last_chunk::<8>();
         if last.is_none_or(|(user, _)| user >= &self.after[..]) {
-            self.block = Some(read_block(&self.file, place)?);
+            self.block = Some(read_block(&self.file, handle)?);
         }
         Ok(TableStep::Skip)
     }
@@ -227,18 +229,18 @@ enum TableStep {
     End,
 }
 
-fn read_block(file: &File, place: BlockPlace) -> Result<BlockReader, TableFault> {
+fn read_block(file: &File, handle: BlockHandle) -> Result<BlockReader, TableFault> {
     const DAMAGED: TableFault = TableFault::Damage("a block is damaged");
-    if place.len > BLOCK_BYTES_MAX {
+    if handle.len > BLOCK_BYTES_MAX {
         return Err(TableFault::Damage("a block is too long"));
     }
     // The length may be damaged too, so it is compared with the file's before there is a buffer.
-    let end = place.offset.checked_add((place.len + TRAILER_BYTES) as u64);
+    let end = handle.offset.checked_add((handle.len + TRAILER_BYTES) as u64);
     if end.is_none_or(|end| file.metadata().is_ok_and(|found| end > found.len())) {
         return Err(TableFault::Damage("a block reaches beyond its end"));
     }
-    let mut bytes = vec![0; place.len + TRAILER_BYTES];
-    file.read_exact_at(&mut bytes, place.offset)?;
+    let mut bytes = vec![0; handle.len + TRAILER_BYTES];
+    file.read_exact_at(&mut bytes, handle.offset)?;
     let (covered, sum) = bytes.split_last_chunk().ok_or(DAMAGED)?;
     if checksum(covered) != u32::from_le_bytes(*sum) {
         return Err(DAMAGED);
