@@ -5,8 +5,8 @@
 //! None of the clients needs that: they publish to all of their peers, and status-go takes an envelope
 //! as sent once one of these has acknowledged it, which Hark does when it is durable.
 //!
-//! Each connection is one task. [`half_open`] bounds those that have not come to a session yet,
-//! [`session`] is what happens on one, [`intake`] is the way in, [`mail`] and [`delivery`] are the way
+//! Each connection is one task. `half_open` bounds those that have not come to a session yet,
+//! `session` is what happens on one, `intake` is the way in, `mail` and `delivery` are the way
 //! out.
 
 use std::net::{IpAddr, SocketAddr};
