@@ -9,6 +9,9 @@ use crate::print;
 /// The reasons that an adoption can have, each with its name and an explanation for people.
 pub(super) type ReasonWords = &'static [(RefusalReason, &'static str, &'static str)];
 
+/// The rows of a report for people: a name, a number, and details.
+pub(super) type ReportRows = Vec<(&'static str, String, String)>;
+
 /// Counts of rows.
 #[derive(Clone, Debug)]
 pub(super) struct AdoptTally {
@@ -52,13 +55,39 @@ impl AdoptTally {
         }
     }
 
+    /// Prints the report of a run that took `seconds`, for programs or for people. `swept` is the
+    /// comparison of all ids with the source, if the run got so far: it knows better than this
+    /// tally why rows are not stored.
+    pub(super) fn report(
+        &self,
+        seconds: f64,
+        as_json: bool,
+        swept: Option<(Value, ReportRows)>,
+    ) -> anyhow::Result<()> {
+        if as_json {
+            let json = json!({
+                "stored": self.stored,
+                "refused": self.to_json(),
+                "complete": swept.is_some(),
+                "ids": swept.map(|(ids, _)| ids),
+                "seconds": seconds,
+            });
+            return print::line(&json.to_string());
+        }
+        let rate = self.stored as f64 / seconds.max(0.001);
+        let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
+        let mut rows = vec![("brought over", print::number(self.stored), stored)];
+        rows.extend(swept.map_or_else(|| self.rows(), |(_, rows)| rows));
+        print::line(&print::table(&rows))
+    }
+
     /// Returns the number of all refusals.
     pub(super) fn refusals(&self) -> u64 {
         self.refused.iter().map(|(count, _)| count).sum()
     }
 
     /// Returns the rows of the report for people.
-    pub(super) fn rows(&self) -> Vec<(&'static str, String, String)> {
+    pub(super) fn rows(&self) -> ReportRows {
         let mut rows = Vec::new();
         for (reason, name, words) in self.reasons {
             let (count, first) = &self.refused[*reason as usize];

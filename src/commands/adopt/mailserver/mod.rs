@@ -17,12 +17,10 @@ use std::sync::mpsc::sync_channel;
 use clap::Args;
 use hark_networks::whisper::Whisper;
 use hark_networks::whisper::admit::EnvelopeBounds;
-use serde_json::json;
 
 use self::convert::convert;
 use self::progress::MailProgress;
 use self::source::MailSource;
-use self::sweep::MailSweep;
 use super::pace::AdoptPace;
 use super::tally::{AdoptTally, ReasonWords};
 use super::{AHEAD, ConvertedRows, put};
@@ -108,7 +106,8 @@ pub(super) fn run(
         let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
         Some(swept).filter(|_| !adoption.pace.is_stopped())
     };
-    adoption.report(swept.as_ref())?;
+    let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
+    adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
     match swept {
         None => {
             eprintln!(
@@ -185,25 +184,5 @@ impl MailAdoption<'_> {
         })?;
         meter.finish();
         Ok(())
-    }
-
-    fn report(&self, swept: Option<&MailSweep>) -> anyhow::Result<()> {
-        let seconds = self.pace.seconds();
-        if self.args.json {
-            let json = json!({
-                "stored": self.tally.stored,
-                "refused": self.tally.to_json(),
-                "complete": swept.is_some(),
-                "ids": swept.map(MailSweep::to_json),
-                "seconds": seconds,
-            });
-            return print::line(&json.to_string());
-        }
-        let rate = self.tally.stored as f64 / seconds.max(0.001);
-        let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
-        let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
-        // The comparison of all keys knows better why envelopes are not stored.
-        rows.extend(swept.map_or_else(|| self.tally.rows(), MailSweep::rows));
-        print::line(&print::table(&rows))
     }
 }

@@ -18,13 +18,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hark_networks::nostr::admit::OwnUrls;
-use serde_json::json;
 
 use self::convert::ConvertOptions;
 use self::late::LateScan;
 use self::progress::NostreamProgress;
 use self::source::{NostreamRow, NostreamSource, RowCursor};
-use self::sweep::SweepTotals;
 use super::pace::AdoptPace;
 use super::tally::{AdoptTally, ReasonWords};
 use super::{AHEAD, ConvertedRows, put};
@@ -137,7 +135,8 @@ pub(crate) fn run(
     } else {
         None
     };
-    adoption.report(swept.as_ref())?;
+    let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
+    adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
     match swept {
         None => {
             eprintln!(
@@ -291,26 +290,6 @@ impl Adoption<'_> {
         self.tally.stored += tally.stored;
         self.pace.wait(tally.stored);
         Ok(())
-    }
-
-    fn report(&self, swept: Option<&SweepTotals>) -> anyhow::Result<()> {
-        let seconds = self.pace.seconds();
-        if self.args.json {
-            let json = json!({
-                "stored": self.tally.stored,
-                "refused": self.tally.to_json(),
-                "complete": swept.is_some(),
-                "ids": swept.map(SweepTotals::to_json),
-                "seconds": seconds,
-            });
-            return print::line(&json.to_string());
-        }
-        let rate = self.tally.stored as f64 / seconds.max(0.001);
-        let stored = format!("in {seconds:.1} s, {} a second", print::number(rate as u64));
-        let mut rows = vec![("brought over", print::number(self.tally.stored), stored)];
-        // The comparison of all ids knows better why events are not stored.
-        rows.extend(swept.map_or_else(|| self.tally.rows(), SweepTotals::rows));
-        print::line(&print::table(&rows))
     }
 }
 
