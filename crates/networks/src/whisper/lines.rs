@@ -19,26 +19,30 @@ impl LineFormat for EnvelopeLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         let record = EnvelopeRecord::new(*record);
         // The record was made of an envelope.
-        let envelope = record.envelope().unwrap_or_default();
-        line.extend_from_slice(b"{\"hash\":");
-        digits::put(line, record.hash());
-        line.extend_from_slice(b",\"expiry\":");
-        write_u64(line, envelope.expiry.into());
-        line.extend_from_slice(b",\"ttl\":");
-        write_u64(line, envelope.ttl.into());
-        line.extend_from_slice(b",\"topic\":");
-        digits::put(line, &envelope.topic);
-        line.extend_from_slice(b",\"data\":");
-        digits::put(line, envelope.data);
-        line.extend_from_slice(b",\"nonce\":");
-        write_u64(line, envelope.nonce);
-        line.push(b'}');
+        write_envelope(&record.envelope().unwrap_or_default(), record.hash(), line);
     }
 
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {
         let bounds = EnvelopeBounds { envelope_bytes_max: options.record_bytes_max, pow_min: 0.0 };
         Box::new(EnvelopeLineReader { bounds, data: Vec::new() })
     }
+}
+
+/// Appends the line of an envelope with this hash.
+pub fn write_envelope(envelope: &Envelope<'_>, hash: &Id, line: &mut Vec<u8>) {
+    line.extend_from_slice(b"{\"hash\":");
+    digits::put(line, hash);
+    line.extend_from_slice(b",\"expiry\":");
+    write_u64(line, envelope.expiry.into());
+    line.extend_from_slice(b",\"ttl\":");
+    write_u64(line, envelope.ttl.into());
+    line.extend_from_slice(b",\"topic\":");
+    digits::put(line, &envelope.topic);
+    line.extend_from_slice(b",\"data\":");
+    digits::put(line, envelope.data);
+    line.extend_from_slice(b",\"nonce\":");
+    write_u64(line, envelope.nonce);
+    line.push(b'}');
 }
 
 /// A line as it is read. Other keys are ignored.

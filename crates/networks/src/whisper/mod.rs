@@ -11,6 +11,8 @@ mod filters;
 mod lines;
 pub mod topics;
 
+pub use lines::write_envelope;
+
 /// The Whisper network.
 #[derive(Clone, Copy, Debug)]
 pub struct Whisper;

@@ -3,8 +3,8 @@
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use hark_codec::crypto::keccak256;
-use hark_codec::hex;
 use hark_codec::whisper::rlp::{RlpError, RlpItems};
+use hark_networks::whisper::digits;
 use serde_json::json;
 
 use super::{MailState, is_json};
@@ -62,8 +62,7 @@ async fn store(mail: &MailServer, envelopes: &[&[u8]]) -> RestAnswer {
             Err(rejection) => {
                 failed |=
                     matches!(rejection, EnvelopeRejection::Store(_) | EnvelopeRejection::Down);
-                let hash = hex::encode_32(&keccak256(envelopes[at]));
-                let hash = format!("0x{}", String::from_utf8_lossy(&hash));
+                let hash = digits::text(&keccak256(envelopes[at]));
                 refused.push(json!({ "at": at, "hash": hash, "reason": rejection.to_string() }));
             }
         }

@@ -15,11 +15,9 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use hark_codec::record::{Id, Record};
-use hark_codec::whisper::record::encode;
+use hark_codec::record::Id;
 use hark_codec::whisper::{Completion, Envelope, HistoryCursor};
-use hark_networks::Network as _;
-use hark_networks::whisper::{Whisper, digits};
+use hark_networks::whisper::{digits, write_envelope};
 
 use crate::whisper::history::{EnvelopeQuestion, MailError};
 use crate::whisper::metrics::{MailSource, RequestFate};
@@ -112,7 +110,9 @@ impl HistoryStream {
                     if !is_first || at > 0 {
                         bytes.push(b',');
                     }
-                    write_json(envelope, &mut bytes);
+                    // It was stored, so it is an envelope.
+                    let read = Envelope::parse(envelope).unwrap_or_default();
+                    write_envelope(&read, &read.hash(), &mut bytes);
                 }
             }
         }
@@ -157,15 +157,4 @@ impl HistoryStream {
 fn end(bytes: &mut Vec<u8>, completion: &Completion<'_>) {
     bytes.extend_from_slice(&[0; 4]);
     completion.write(bytes);
-}
-
-/// Writes an envelope as a line of an export.
-fn write_json(rlp: &[u8], bytes: &mut Vec<u8>) {
-    // It was stored, so it is an envelope.
-    let Ok(envelope) = Envelope::parse(rlp) else { return };
-    let mut record = Vec::new();
-    encode(&envelope, &envelope.hash(), &mut record);
-    if let Ok(record) = Record::new(&record) {
-        Whisper.lines().write(&record, bytes);
-    }
 }
