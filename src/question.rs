@@ -27,24 +27,31 @@ impl std::fmt::Display for FilterFault {
 
 impl std::error::Error for FilterFault {}
 
-/// Parses filters of the network of an archive. The queries do not find records that expire at or before `now`.
+/// Parses filters of the network of an archive, which is read if a filter is matched against what
+/// it has. The queries do not find records that expire at or before `now`.
 pub(crate) fn read(
     location: &ArchiveLocation,
     texts: &[String],
     now: u64,
 ) -> anyhow::Result<Vec<Query>> {
     let network = location.network;
-    let mut values = |name| {
-        let mut values = Vec::new();
-        let read = location.read().and_then(|store| {
-            Ok(store.label_values(name, &mut |value, _| values.push(value.into()))?)
-        });
-        read.map_err(|error| format!("{error:#}"))?;
-        Ok(values)
-    };
     let mut queries = Vec::with_capacity(texts.len());
     for text in texts {
-        let query = network.filters().query(text, &mut values).map_err(|said| {
+        // A filter may be right, and what it is matched against unreadable.
+        let mut unread = None;
+        let mut values = |name| {
+            let mut values = Vec::new();
+            let read = location.read().and_then(|store| {
+                Ok(store.label_values(name, &mut |value, _| values.push(value.into()))?)
+            });
+            read.map_err(|error| unread.insert(error).to_string())?;
+            Ok(values)
+        };
+        let query = network.filters().query(text, &mut values);
+        if let Some(error) = unread {
+            return Err(error);
+        }
+        let query = query.map_err(|said| {
             FilterFault(format!(
                 "{text} is no filter Hark can answer: {said}. A filter looks like '{}'; quote it for \
                  the shell",
