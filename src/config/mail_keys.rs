@@ -103,10 +103,19 @@ impl TrustedNode {
 
 impl SettingType for Vec<TrustedNode> {
     fn read(value: &TypedValue) -> Result<Self, String> {
-        let nodes = texts(value)
-            .and_then(|texts| texts.iter().map(|text| TrustedNode::parse(text)).collect());
-        let what = "a list of nodes like [\"enode://1a2b…@192.0.2.1:30303\"], or of their keys";
-        nodes.map_or_else(|| wanted(what, value), Ok)
+        let Some(texts) = texts(value) else {
+            return wanted("a list of nodes like [\"enode://1a2b…@192.0.2.1:30303\"]", value);
+        };
+        let read = |text: &String| {
+            let fault = || {
+                format!(
+                    "has {text:?}, which is no node: that is enode://, 128 hex digits of its public \
+                     key, @ and its address"
+                )
+            };
+            TrustedNode::parse(text).ok_or_else(fault)
+        };
+        texts.iter().map(read).collect()
     }
 
     fn show(&self) -> String {
@@ -162,7 +171,8 @@ mod tests {
         }
         for wrong in ["", "enode://", &digits[2..], &"00".repeat(64)] {
             let fault: Result<Vec<TrustedNode>, _> = read(wrong);
-            assert!(fault.unwrap_err().contains("enode"), "{wrong}");
+            let fault = fault.unwrap_err();
+            assert!(fault.contains("enode") && fault.contains(wrong), "{wrong}: {fault}");
         }
     }
 }
