@@ -1,7 +1,8 @@
 //! For tests and benches only: random records and queries, the contract every store must keep, a
-//! disk that loses what was not synced, a throwaway PostgreSQL, and an allocator that counts.
+//! disk that loses what was not synced, a throwaway PostgreSQL and Citus, and an allocator that counts.
 
 pub mod allocations;
+pub mod citus;
 pub mod contract;
 pub mod deflate;
 pub mod disk;

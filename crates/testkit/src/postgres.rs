@@ -210,6 +210,17 @@ impl Cluster {
         self.signal_all("CONT");
     }
 
+    /// Returns whether this extension's files are installed.
+    pub fn has_extension(name: &str) -> bool {
+        let output = Command::new(programs().join("pg_config")).arg("--sharedir").output();
+        let listed = output.ok().filter(|output| output.status.success());
+        let folder = listed.and_then(|output| String::from_utf8(output.stdout).ok());
+        let version = version(&programs()).unwrap_or(VERSION_MIN);
+        // Debian has pg_config in a package of its own.
+        let folder = folder.unwrap_or_else(|| format!("/usr/share/postgresql/{version}"));
+        Path::new(folder.trim()).join("extension").join(format!("{name}.control")).is_file()
+    }
+
     /// Returns the server's log.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()

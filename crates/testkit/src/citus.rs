@@ -1,0 +1,97 @@
+//! A throwaway Citus: a coordinator and workers, each a [`Cluster`] of its own on loopback.
+//!
+//! Citus is no package of Debian's. Where PostgreSQL's folders do not have it, the tests that need it
+//! say so in one line and pass.
+
+use std::sync::LazyLock;
+
+use crate::postgres::{Cluster, Database};
+
+/// Settings of every node: Citus is loaded, and shards can move without stopping writes.
+const SETTINGS: [&str; 7] = [
+    "shared_preload_libraries=citus",
+    "wal_level=logical",
+    "max_prepared_transactions=200",
+    "max_wal_senders=30",
+    "max_replication_slots=30",
+    "citus.recover_2pc_interval=1s",
+    "wal_retrieve_retry_interval=200ms",
+];
+
+/// Returns whether PostgreSQL's folders have Citus. If not, says that `suite` was skipped.
+pub fn is_installed(suite: &str) -> bool {
+    let found = Cluster::has_extension("citus");
+    if !found {
+        println!("{suite}: skipped, as PostgreSQL has no extension `citus` here");
+    }
+    found
+}
+
+/// A coordinator and its workers.
+pub struct CitusCluster {
+    /// The node that Hark connects to.
+    pub coordinator: Cluster,
+    /// The nodes that have the shards.
+    pub workers: Vec<Cluster>,
+}
+
+impl CitusCluster {
+    /// Returns the cluster of three workers that all tests of this process share.
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<CitusCluster> =
+            LazyLock::new(|| CitusCluster::with(3, &["fsync=off"]));
+        &SHARED
+    }
+
+    /// Starts a cluster whose nodes have these settings, each as `name=value`, besides their own.
+    pub fn with(workers: usize, settings: &[&str]) -> Self {
+        let node = || Self::node(settings);
+        Self { coordinator: node(), workers: (0..workers).map(|_| node()).collect() }
+    }
+
+    /// Starts a node that belongs to no cluster yet.
+    pub fn node(settings: &[&str]) -> Cluster {
+        let all: Vec<&str> = SETTINGS.iter().chain(settings).copied().collect();
+        Cluster::with(&all)
+    }
+
+    /// Creates a database of this cluster for a test: the same on all nodes, which know each other.
+    pub fn database(&self, test: &str) -> Database<'_> {
+        let database = self.coordinator.database(test);
+        let name = &database.name;
+        database.sql("CREATE EXTENSION citus");
+        let port = self.coordinator.port();
+        database.sql(&format!("SELECT citus_set_coordinator_host('127.0.0.1', {port})"));
+        for worker in &self.workers {
+            Self::prepare(worker, name);
+            database.sql(&format!("SELECT citus_add_node('127.0.0.1', {})", worker.port()));
+        }
+        database
+    }
+
+    /// Creates a database on a node, ready to be added to the cluster of that database.
+    pub fn prepare(node: &Cluster, database: &str) {
+        node.sql("postgres", &format!("CREATE DATABASE {database}"));
+        node.sql(database, "CREATE EXTENSION citus");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_spread_over_all_workers() {
+        if !is_installed("Citus of the testkit") {
+            return;
+        }
+        let cluster = CitusCluster::with(2, &["fsync=off", "citus.shard_count=4"]);
+        let database = cluster.database("spread");
+        database.sql("CREATE TABLE t (n int); SELECT create_distributed_table('t', 'n')");
+        database.sql("INSERT INTO t SELECT generate_series(1, 100)");
+        assert_eq!(database.sql("SELECT count(*) FROM t"), "100");
+        let nodes =
+            "SELECT count(DISTINCT nodeport) FROM citus_shards WHERE table_name = 't'::regclass";
+        assert_eq!(database.sql(nodes), "2");
+    }
+}
