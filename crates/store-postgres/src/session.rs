@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::SinkExt as _;
 use futures_util::future::join_all;
+use futures_util::{SinkExt as _, TryStreamExt as _};
 use hark_archive::meter::{Histogram, HistogramSnapshot};
 use parking_lot::RwLock;
 use tokio::runtime::Runtime;
@@ -246,6 +246,34 @@ impl DatabaseSession {
         self.statement_times.note(form, started.elapsed());
         self.trace(form, values, rows.len())?;
         Ok(rows)
+    }
+
+    /// Executes a statement, and returns its first rows: as many as fit in `bytes_max`, but one at
+    /// least. Also returns whether there were more. These are dropped as they arrive.
+    pub(crate) fn query_first(
+        &mut self,
+        form: StatementForm,
+        values: &[&(dyn ToSql + Sync)],
+        bytes_max: usize,
+    ) -> Result<(Vec<Row>, bool), StatementError> {
+        let statement = self.prepare(form)?;
+        let started = Instant::now();
+        let first = self.wait(async {
+            let stream = self.client.query_raw(&statement, values.iter().copied()).await?;
+            let mut stream = std::pin::pin!(stream);
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            while let Some(row) = stream.try_next().await? {
+                bytes += row.raw_size_bytes();
+                if bytes > bytes_max && !rows.is_empty() {
+                    return Ok((rows, true));
+                }
+                rows.push(row);
+            }
+            Ok((rows, false))
+        })?;
+        self.statement_times.note(form, started.elapsed());
+        self.trace(form, values, first.0.len())?;
+        Ok(first)
     }
 
     /// Executes a statement and returns its plan: that of the prepared statement, not a plan for

@@ -46,8 +46,10 @@ const INTAKE_BYTES_MIN: usize = INTAKE_BYTES_MAX / INTAKE_MAX;
 /// Envelopes that wait to be durable, at most.
 const INTAKE_MAX: usize = 16_384;
 
-/// Bytes of a page's envelopes, unless one is longer.
-const PAGE_BYTES_MAX: usize = 256 << 10;
+/// Bytes of the envelopes of an answer's first page, unless one is longer.
+const PAGE_BYTES: usize = 256 << 10;
+/// Bytes of the envelopes of a long answer's later pages. Each page is a search of its own.
+const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Maximum bytes of pages that clients have not read yet, together.
 const PAGES_BYTES_MAX: usize = 256 << 20;
 
@@ -142,7 +144,24 @@ pub(crate) struct MailServer {
 /// A page, and the memory permit for it.
 pub(crate) struct PermittedEnvelopes {
     pub(crate) page: EnvelopePage,
-    _room: OwnedSemaphorePermit,
+    pub(crate) room: OwnedSemaphorePermit,
+}
+
+/// Bytes of the next page of an answer. Each page may be twice as long as the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageBytes(usize);
+
+impl Default for PageBytes {
+    fn default() -> Self {
+        Self(PAGE_BYTES)
+    }
+}
+
+impl PageBytes {
+    /// Allows a longer page.
+    pub(crate) fn grow(&mut self) {
+        self.0 = PAGE_BYTES_MAX.min(2 * self.0);
+    }
 }
 
 /// The result for an envelope that was accepted: it is durable.
@@ -273,16 +292,20 @@ impl MailServer {
         EnvelopeQuestion::new(request, &self.topics, self.now_s(), limit_default)
     }
 
-    /// Returns the next page of a question: at most [`PAGE_BYTES_MAX`], or one envelope.
+    /// Returns the next page of a question. It is no longer than the first page of an answer if half
+    /// of the memory for pages is used up.
     pub(crate) async fn page(
         &self,
         from: MailSource,
         question: &EnvelopeQuestion,
+        PageBytes(bytes): PageBytes,
     ) -> Result<PermittedEnvelopes, MailError> {
-        let room = Arc::clone(&self.pages).try_acquire_many_owned(PAGE_BYTES_MAX as u32);
+        let is_free = self.pages.available_permits() > PAGES_BYTES_MAX / 2;
+        let bytes = if is_free { bytes } else { PAGE_BYTES };
+        let room = Arc::clone(&self.pages).try_acquire_many_owned(bytes as u32);
         let room = room.map_err(|_| MailError::Busy)?;
         let began = Instant::now();
-        let page = self.find(question).await;
+        let page = self.find(question, bytes).await;
         let time = began.elapsed();
         self.metrics.page.note(time);
         if self.slow.is_slow(time) {
@@ -298,12 +321,16 @@ impl MailServer {
         let page = page?;
         self.metrics.sent.of(from).add(page.len() as u64);
         self.metrics.sent_bytes.of(from).add(page.rlp().len() as u64);
-        Ok(PermittedEnvelopes { page, _room: room })
+        Ok(PermittedEnvelopes { page, room })
     }
 
-    async fn find(&self, question: &EnvelopeQuestion) -> Result<EnvelopePage, MailError> {
+    async fn find(
+        &self,
+        question: &EnvelopeQuestion,
+        bytes: usize,
+    ) -> Result<EnvelopePage, MailError> {
         let rows = self.settings().query_rows_max;
-        let bounds = PageBounds { envelopes: usize::MAX, bytes: PAGE_BYTES_MAX, rows };
+        let bounds = PageBounds { envelopes: usize::MAX, bytes, rows };
         if self.config.store_at == StoreLocation::Process {
             // Switching threads would take longer than nearly every search.
             let few = PageBounds { rows: rows.min(ROWS_AT_ONCE), ..bounds };

@@ -186,6 +186,8 @@ pub(crate) struct Finder {
     room: Option<OwnedSemaphorePermit>,
     /// Most records fetched at a time; lowered when the records turn out to be long.
     fetch_max: usize,
+    /// Most records of a page: those that a slice delivers, lowered when records turn out to be long.
+    page_max: usize,
     delivered: usize,
     /// The number of keys whose records were fetched; `matched` of the records match the query.
     fetched: usize,
@@ -205,6 +207,7 @@ impl Finder {
             bodies: VecDeque::new(),
             room: None,
             fetch_max: FETCH_MAX,
+            page_max: usize::MAX,
             delivered: 0,
             fetched: 0,
             matched: 0,
@@ -272,7 +275,7 @@ impl Finder {
                 Ok(true)
             }
             SearchStage::Pages(pages) => {
-                let (before, wanted) = (pages.visited, wanted.clamp(1, self.fetch_max));
+                let (before, wanted) = (pages.visited, wanted.min(self.page_max));
                 let page = pages.next(&self.asked, &inner.parts(), wanted, session)?;
                 self.visited += pages.visited - before;
                 match page {
@@ -357,6 +360,8 @@ impl Finder {
             return Ok(SearchProgress::Done { more: false });
         }
         self.room = None;
+        // What a slice does not need is not kept.
+        self.page_max = self.page_max.min(usize::try_from(work).unwrap_or(usize::MAX)).max(1);
         let start = self.visited;
         let mut handed = 0;
         loop {
@@ -402,6 +407,7 @@ impl Finder {
         }
         if kept < self.bodies.len() {
             self.fetch_max = kept.clamp(FETCH_MIN, FETCH_MAX);
+            self.page_max = self.fetch_max;
         }
         for body in self.bodies.drain(kept..).rev() {
             if let Ok(record) = Record::new(&body) {

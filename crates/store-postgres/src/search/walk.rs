@@ -14,7 +14,7 @@ use hark_codec::record::Key as Author;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::{SqlQuery, compare, matching};
+use super::{FETCH_MAX, FETCH_MIN, SqlQuery, compare, matching};
 use crate::layout::StatementForm;
 use crate::parts::Parts;
 use crate::session::{DatabaseSession, StatementError};
@@ -27,6 +27,10 @@ const ASK_MAX: usize = 1_000;
 const ASK_ALL: usize = 2_048;
 /// Most ranges that are read as pages.
 pub(super) const PAGE_RANGES_MAX: usize = 10;
+/// Most records of a page.
+const PAGE_MAX: usize = 2_048;
+/// Bytes of a page's records, unless one is longer.
+const PAGE_BYTES_MAX: usize = 2 << 20;
 /// The factor by which each window is wider than the window before it.
 const WIDEN: usize = 3;
 /// Keys walked before deciding whether to continue past other authors' records.
@@ -137,6 +141,8 @@ pub(super) struct PageWalk {
     at: Option<IndexKey>,
     /// How many rows are gone through for each that is found.
     passed: u64,
+    /// Most records of the next page.
+    pub(super) records_max: usize,
 }
 
 impl PageWalk {
@@ -150,10 +156,12 @@ impl PageWalk {
             open: false,
             at: None,
             passed,
+            records_max: FETCH_MAX,
         }
     }
 
-    /// Reads up to `wanted` records and returns those that match. `None` if no record is left.
+    /// Reads up to `wanted` records and returns those that match. `None` if no record is left. Each
+    /// page may have twice as many records as the one before it, as long as they are short.
     pub(super) fn next(
         &mut self,
         asked: &SqlQuery,
@@ -161,7 +169,7 @@ impl PageWalk {
         wanted: usize,
         session: &mut DatabaseSession,
     ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
-        let order = asked.query.order;
+        let (order, wanted) = (asked.query.order, wanted.clamp(1, self.records_max));
         if !self.open {
             if !self.windows.next(order, parts) {
                 return Ok(None);
@@ -176,7 +184,7 @@ impl PageWalk {
         // Going through the tables of all parts takes as long again as finding the records.
         let (first, last) = self.windows.now;
         let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
-        let rows = match self.read(asked, behind, wanted, part, session) {
+        let (rows, is_cut) = match self.read(asked, behind, wanted, part, session) {
             // The part may have been dropped, or not have reached a lagging replica.
             Err(StatementError::Missing(_)) if part.is_some() => {
                 self.read(asked, behind, wanted, None, session)?
@@ -192,7 +200,12 @@ impl PageWalk {
         let once = rows.chunk_by(|a, b| key(a) == key(b)).filter_map(|same| same[0].get(2));
         let found = matching(asked, once)?;
         self.visited += rows.len() as u64 * self.passed + 1;
-        self.open = rows.len() >= wanted;
+        self.open = is_cut || rows.len() >= wanted;
+        if is_cut {
+            self.records_max = rows.len().max(FETCH_MIN);
+        } else if rows.len() == self.records_max {
+            self.records_max = PAGE_MAX.min(2 * rows.len());
+        }
         self.at = rows.last().map(key);
         Ok(Some(found))
     }
@@ -204,7 +217,7 @@ impl PageWalk {
         wanted: usize,
         part: Option<i64>,
         session: &mut DatabaseSession,
-    ) -> Result<Vec<Row>, StatementError> {
+    ) -> Result<(Vec<Row>, bool), StatementError> {
         let (order, count) = (asked.query.order, self.ranges.len());
         let kinds: Vec<i32> = self.ranges.iter().map(|(_, kind)| *kind).collect();
         let terms: Vec<i64> = self
@@ -251,7 +264,7 @@ impl PageWalk {
                 }
             }
         };
-        session.query(form, &values)
+        session.query_first(form, &values, PAGE_BYTES_MAX)
     }
 }
 
@@ -381,6 +394,7 @@ impl IndexWalk {
             open: false,
             at: None,
             passed: 1,
+            records_max: FETCH_MAX,
         })
     }
 

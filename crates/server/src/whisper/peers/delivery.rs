@@ -10,6 +10,7 @@ use super::mail::MailRequest;
 use super::session::{PeerSession, PeerSessionEnd};
 use super::{PeerForm, code};
 use crate::rate::{RateSource, RateSubject};
+use crate::whisper::PageBytes;
 use crate::whisper::history::{EnvelopePage, EnvelopeQuestion, MailError};
 use crate::whisper::metrics::{MailSource, RequestFate};
 
@@ -128,9 +129,9 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         mut question: EnvelopeQuestion,
         form: PageForm,
     ) -> Result<Result<DeliveredPages, MailError>, PeerSessionEnd> {
-        let mut sent = DeliveredPages::default();
+        let (mut sent, mut bytes) = (DeliveredPages::default(), PageBytes::default());
         loop {
-            let found = match self.state.mail.page(MailSource::Peer, &question).await {
+            let found = match self.state.mail.page(MailSource::Peer, &question, bytes).await {
                 Ok(found) => found,
                 Err(error) => return Ok(Err(error)),
             };
@@ -139,6 +140,10 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
                 self.send_page(page, form).await?;
             }
             question.advance(page);
+            // Peers refuse a packet that is longer than a message may be.
+            if form != PageForm::List && form != PageForm::Sync {
+                bytes.grow();
+            }
             sent = DeliveredPages { last: page.last.or(sent.last), cursor: page.cursor() };
             if sent.cursor.is_none() || question.query.limit == 0 {
                 return Ok(Ok(sent));

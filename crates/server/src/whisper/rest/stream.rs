@@ -18,10 +18,11 @@ use futures_util::stream::unfold;
 use hark_codec::record::Id;
 use hark_codec::whisper::{Completion, Envelope, HistoryCursor};
 use hark_networks::whisper::{digits, write_envelope};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::whisper::history::{EnvelopeQuestion, MailError};
 use crate::whisper::metrics::{MailSource, RequestFate};
-use crate::whisper::{MailServer, PermittedEnvelopes};
+use crate::whisper::{MailServer, PageBytes, PermittedEnvelopes};
 
 /// How envelopes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,7 @@ pub(super) struct HistoryStream {
     /// The hash of the request.
     request: Id,
     format: AnswerFormat,
+    page_bytes: PageBytes,
     /// Position of the last envelope.
     last: Option<HistoryCursor>,
     began: bool,
@@ -48,7 +50,7 @@ pub(super) struct HistoryStream {
 /// A part of an answer, which holds a page's memory permit until it is sent.
 struct PermittedChunk {
     bytes: Vec<u8>,
-    _page: PermittedEnvelopes,
+    _room: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for PermittedChunk {
@@ -67,7 +69,8 @@ impl HistoryStream {
         request: Id,
         format: AnswerFormat,
     ) -> Self {
-        Self { mail, question, request, format, last: None, began: false, ended: false }
+        let page_bytes = PageBytes::default();
+        Self { mail, question, request, format, page_bytes, last: None, began: false, ended: false }
     }
 
     /// Makes the next part of the answer. `None` after the last one.
@@ -81,24 +84,25 @@ impl HistoryStream {
         if is_first && self.format == AnswerFormat::Json {
             bytes.extend_from_slice(b"{\"envelopes\":[");
         }
-        let answer = match self.mail.page(MailSource::Rest, &self.question).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                self.ended = true;
-                if is_first {
-                    return Err(error);
+        let (page, room) =
+            match self.mail.page(MailSource::Rest, &self.question, self.page_bytes).await {
+                Ok(PermittedEnvelopes { page, room }) => (page, room),
+                Err(error) => {
+                    self.ended = true;
+                    if is_first {
+                        return Err(error);
+                    }
+                    self.mail.count_request(MailSource::Rest, RequestFate::from(&error));
+                    // The status was sent long ago. In JSON only a body without an end can say it.
+                    if self.format == AnswerFormat::Json {
+                        return Err(error);
+                    }
+                    let text = error.to_string();
+                    end(&mut bytes, &Completion::Failed { request: self.request, text: &text });
+                    return Ok(Some(bytes.into()));
                 }
-                self.mail.count_request(MailSource::Rest, RequestFate::from(&error));
-                // The status was sent long ago. In JSON only a body without an end can say it.
-                if self.format == AnswerFormat::Json {
-                    return Err(error);
-                }
-                let text = error.to_string();
-                end(&mut bytes, &Completion::Failed { request: self.request, text: &text });
-                return Ok(Some(bytes.into()));
-            }
-        };
-        let page = &answer.page;
+            };
+        self.page_bytes.grow();
         bytes.reserve(page.rlp().len() + 4 * page.len() + 128);
         for (at, envelope) in page.envelopes().enumerate() {
             match self.format {
@@ -117,7 +121,7 @@ impl HistoryStream {
             }
         }
         self.last = page.last.or(self.last);
-        self.question.advance(page);
+        self.question.advance(&page);
         let more = page.more;
         if !more || self.question.query.limit == 0 {
             self.ended = true;
@@ -138,7 +142,7 @@ impl HistoryStream {
                 }
             }
         }
-        Ok(Some(Bytes::from_owner(PermittedChunk { bytes, _page: answer })))
+        Ok(Some(Bytes::from_owner(PermittedChunk { bytes, _room: room })))
     }
 
     /// The whole answer, whose first part was made already.
