@@ -8,8 +8,10 @@ use std::sync::LazyLock;
 use crate::postgres::{Cluster, Database};
 
 /// Settings of every node: Citus is loaded, and shards can move without stopping writes.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
     "shared_preload_libraries=citus",
+    // Citus would make a certificate of its own, which nobody has reason to trust.
+    "citus.node_conninfo=sslmode=disable",
     "wal_level=logical",
     "max_prepared_transactions=200",
     "max_wal_senders=30",
