@@ -3,11 +3,15 @@
 //! Labels and authors are compared by their terms and keys alone, so a chance collision of a keyed
 //! 64-bit hash would add one to the count.
 
-use hark_archive::Query;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
 use hark_archive::query::plan::Set;
+use hark_archive::{Query, Record, SearchProgress};
 use tokio_postgres::types::ToSql;
 
-use crate::search::SqlQuery;
+use crate::replica::QuerySessions;
+use crate::search::{Finders, Sessions as _, SqlQuery};
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
@@ -88,6 +92,54 @@ impl CountQuery {
     }
 }
 
+/// Counts the matches in distributed tables, by the workers themselves unless a label's values have to
+/// be gone through. `None` if that would exceed the query's budget of rows.
+pub(crate) fn placed(
+    inner: &Arc<PostgresState>,
+    query: &Query,
+) -> Result<Option<u64>, StatementError> {
+    let position = inner.current.now();
+    let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
+    let mut reading = QuerySessions::new(Arc::clone(inner), position);
+    let mut asked = inner.asked(query, position);
+    asked.retain(|asked| !asked.query.is_void());
+    let mut count = 0_u64;
+    if asked.iter().all(|asked| asked.terms.is_empty()) {
+        for asked in &asked {
+            let (sql, text) = whole_statement(asked, &inner.terms);
+            let rows = reading.with(|session| session.query_once(&sql, &text.values()))?;
+            count += rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).cast_unsigned();
+        }
+        return Ok((count <= query.budget).then_some(count));
+    }
+    let mut finders = Finders::new(asked);
+    let mut each = |_: &Record<'_>| {
+        count += 1;
+        ControlFlow::Continue(())
+    };
+    let progress = finders.slice(inner, u64::MAX, &mut reading, &mut each)?;
+    Ok((progress != SearchProgress::Exhausted).then_some(count))
+}
+
+/// Returns a statement that each shard can answer by itself.
+fn whole_statement(asked: &SqlQuery, terms: &DatabaseTermHasher) -> (String, StatementText) {
+    let query = &asked.query;
+    let mut text = StatementText::default();
+    let times = [text.value(to_db(query.from)), text.value(to_db(query.to))];
+    text.condition(format!("r.time >= {} AND r.time <= {}", times[0], times[1]));
+    if let Some(ids) = &query.ids {
+        let ids = text.value(lists(ids));
+        text.condition(format!("r.id = ANY({ids}::bytea[])"));
+    }
+    if let Some(authors) = &query.authors {
+        let authors = text.value(lists(authors));
+        text.condition(format!("r.place = ANY({authors}::bytea[])"));
+    }
+    conditions(asked, terms, &mut text);
+    let sql = format!("SELECT count(*) FROM record r WHERE {}", text.conditions.join(" AND "));
+    (sql, text)
+}
+
 fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (String, StatementText) {
     let query = &asked.query;
     let mut text = StatementText::default();
@@ -96,6 +148,17 @@ fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (Stri
         |table: &str| format!("{table}.time >= {} AND {table}.time <= {}", times[0], times[1]);
     let from = driver(asked, &mut text, &within);
     text.condition(within("r"));
+    conditions(asked, terms, &mut text);
+    let rows_max = text.value(budget.saturating_add(1));
+    let conditions = text.conditions.join(" AND ");
+    let sql =
+        format!("SELECT count(*) FROM (SELECT FROM {from} WHERE {conditions} LIMIT {rows_max}) r");
+    (sql, text)
+}
+
+/// Adds the query's conditions other than its times and ids.
+fn conditions(asked: &SqlQuery, terms: &DatabaseTermHasher, text: &mut StatementText) {
+    let query = &asked.query;
     let seq = text.value(asked.seq);
     text.condition(format!("r.seq <= {seq}"));
     let now = text.value(to_db(query.now));
@@ -132,11 +195,6 @@ fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (Stri
              OR r.terms && {addressed}::bigint[])"
         ));
     }
-    let rows_max = text.value(budget.saturating_add(1));
-    let conditions = text.conditions.join(" AND ");
-    let sql =
-        format!("SELECT count(*) FROM (SELECT FROM {from} WHERE {conditions} LIMIT {rows_max}) r");
-    (sql, text)
 }
 
 /// Returns the FROM clause by which the records are found.

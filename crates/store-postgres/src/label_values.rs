@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use hark_codec::record::{PRIVATE_LABELS, Record};
 
+use crate::commit::placed;
 use crate::layout::StatementForm;
+use crate::listen;
 use crate::session::{DatabaseSession, StatementError};
 use crate::terms::DatabaseTermHasher;
 
@@ -100,6 +102,14 @@ pub(crate) fn settle(
     if is_settled(session, listed)? {
         return Ok(());
     }
+    placed::quiet(session, |session| count_all(session, terms, listed))
+}
+
+fn count_all(
+    session: &mut DatabaseSession,
+    terms: &DatabaseTermHasher,
+    listed: &[u8],
+) -> Result<(), StatementError> {
     session.whole(|session| {
         session.batch("BEGIN")?;
         let state = session.query(StatementForm::Lock, &[])?;
@@ -108,14 +118,10 @@ pub(crate) fn settle(
         let (mut tally, mut seq) = (ValueTally::default(), 0_i64);
         let mut records = if listed.is_empty() { 0 } else { RECORDS };
         while records == RECORDS {
-            let rows = session.query(StatementForm::News, &[&seq, &last, &RECORDS])?;
-            records = 0;
-            for row in &rows {
-                // Without records, one row is still returned.
-                let (Some(at), Some(body)) = (row.get(2), row.get::<_, Option<&[u8]>>(3)) else {
-                    continue;
-                };
-                (seq, records) = (at, records + 1);
+            let news = listen::read(session, seq, last, RECORDS)?;
+            records = i64::try_from(news.puts.len()).unwrap_or(i64::MAX);
+            for (at, body) in &news.puts {
+                seq = *at;
                 if let Ok(record) = Record::new(body) {
                     tally.add(&record, listed, terms);
                 }

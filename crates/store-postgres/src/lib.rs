@@ -17,14 +17,14 @@ use tokio::sync::Semaphore;
 
 pub use address::{AddressError, ConnectError, DatabaseAddress};
 use commit::CommitterState;
-use layout::StatementForm;
+use layout::{CitusLayout, Layout, PlainLayout, StatementForm};
 use line::CurrentPosition;
 pub use migrate::{MigrateError, Migration};
 use parts::{PartGrid, Parts};
 use pool::Pool;
 use replica::{QuerySessions, Replica};
 use search::{PooledSearch, Sessions as _};
-use session::{Connector, StatementError};
+use session::{Connector, DatabaseSession, StatementError};
 pub use shown::{is_database, shown};
 use state::{PostgresState, ShelfProperties};
 use terms::DatabaseTermHasher;
@@ -78,6 +78,8 @@ pub struct PostgresOptions {
     /// Names of labels whose values are listed, for
     /// [`Store::label_values`]. Private labels are never listed.
     pub listed_labels: &'static [u8],
+    /// Into how many shards a new shelf's tables are divided, if the database is a Citus cluster.
+    pub shards: u32,
     /// Whether missing migrations are applied.
     pub migrate: bool,
 }
@@ -97,6 +99,7 @@ impl Default for PostgresOptions {
             one_kind: false,
             common_labels: &[],
             listed_labels: &[],
+            shards: 12,
             migrate: true,
         }
     }
@@ -152,11 +155,9 @@ impl PostgresStore {
         options: &PostgresOptions,
     ) -> Result<Self, DatabaseOpenError> {
         let schema = schema(shelf)?;
-        let door = door(url, &schema, options)?;
-        let mut session = door.open()?;
-        check_version(&mut session)?;
+        let (door, mut session) = enter(url, &schema, options)?;
         if options.migrate {
-            for migration in migrate::up(&mut session, &schema)? {
+            for migration in migrate::up(&mut session, &schema, options.shards)? {
                 tracing::info!(number = migration.number, name = migration.name, "migrated");
             }
         } else {
@@ -180,11 +181,13 @@ impl PostgresStore {
         let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
         let parts = Parts::read(&mut session, version)?;
         let replica = options.read_url.as_ref().map(|url| {
-            let replica = self::door(url, &schema, options)?.noting_in(&door);
+            let layout = door.layout();
+            let replica = self::door(url, &schema, options, layout)?.noting_in(&door);
             let pool = Pool::new(replica, options.pool_max, options.statement_timeout);
             Ok::<_, DatabaseOpenError>(Replica::new(pool, &secret))
         });
         let replica = replica.transpose()?;
+        let is_distributed = door.layout().is_distributed();
         let pool = Pool::new(door, options.pool_max, options.statement_timeout);
         let inner = PostgresState {
             pool,
@@ -194,7 +197,8 @@ impl PostgresStore {
             grid: PartGrid {
                 width,
                 from: options.parts_from_s.saturating_mul(options.units_per_s),
-                max: options.parts_max,
+                // Distributed tables are not divided by time too.
+                max: if is_distributed { 0 } else { options.parts_max },
             },
             units_per_s: options.units_per_s,
             nature: ShelfProperties {
@@ -206,6 +210,7 @@ impl PostgresStore {
             current: CurrentPosition::new(lines, seq),
             room: Arc::new(Semaphore::new(search::KEPT_ALL_BYTES)),
             known: Mutex::default(),
+            density: Mutex::default(),
             writer_process: AtomicI32::new(0),
         };
         Ok(Self { inner: Arc::new(inner), schema, writing: Mutex::default() })
@@ -234,10 +239,9 @@ pub fn migrations(
     up: bool,
 ) -> Result<Vec<Migration>, DatabaseOpenError> {
     let schema = schema(shelf)?;
-    let mut session = door(url, &schema, options)?.open()?;
-    check_version(&mut session)?;
+    let (_, mut session) = enter(url, &schema, options)?;
     if up {
-        migrate::up(&mut session, &schema)?;
+        migrate::up(&mut session, &schema, options.shards)?;
         let secret = stats::secret(&mut session)?;
         label_values::settle(
             &mut session,
@@ -267,12 +271,45 @@ fn door(
     url: &str,
     schema: &str,
     options: &PostgresOptions,
+    layout: &'static dyn Layout,
 ) -> Result<Connector, DatabaseOpenError> {
-    Connector::new(url, schema, options.statement_timeout, options.connect_timeout)
+    Connector::new(url, schema, options.statement_timeout, options.connect_timeout, layout)
         .map_err(|error| DatabaseOpenError::Url(error.to_string()))
 }
 
-fn check_version(session: &mut session::DatabaseSession) -> Result<(), DatabaseOpenError> {
+/// Opens a session, and finds out which layout the shelf has: that of its tables, or for a new shelf the
+/// one for a cluster if the database has Citus with workers.
+fn enter(
+    url: &str,
+    schema: &str,
+    options: &PostgresOptions,
+) -> Result<(Connector, DatabaseSession), DatabaseOpenError> {
+    let plain = door(url, schema, options, &PlainLayout)?;
+    let mut session = plain.open()?;
+    check_version(&mut session)?;
+    let text = "SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL, \
+        EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')";
+    let (state, places) = (format!("{schema}.state"), format!("{schema}.id_place"));
+    let rows = session.query_once(text, &[&state, &places])?;
+    let there = rows.first().map(|row| (row.get(0), row.get(1), row.get(2)));
+    let is_distributed = match there {
+        Some((_, true, _)) => true,
+        Some((false, false, true)) => {
+            let workers =
+                "SELECT FROM pg_dist_node WHERE noderole = 'primary' AND groupid > 0 LIMIT 1";
+            !session.query_once(workers, &[])?.is_empty()
+        }
+        _ => false,
+    };
+    if !is_distributed {
+        return Ok((plain, session));
+    }
+    let door = door(url, schema, options, &CitusLayout)?;
+    let session = door.open()?;
+    Ok((door, session))
+}
+
+fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError> {
     let rows = session.query_once(
         "SELECT current_setting('server_version_num')::int / 10000, current_setting('server_version')",
         &[],
@@ -326,6 +363,9 @@ impl Store for PostgresStore {
     }
 
     fn count(&self, query: &Query) -> Result<Option<u64>, SearchError> {
+        if self.inner.pool.door().layout().is_distributed() {
+            return count::placed(&self.inner, query).map_err(|fault| failed(&fault));
+        }
         let counting = count::CountQuery::new(&self.inner, query);
         let mut reading = QuerySessions::new(Arc::clone(&self.inner), self.inner.current.now());
         let counted = reading.with(|session| counting.count(session));

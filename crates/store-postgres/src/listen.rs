@@ -15,7 +15,7 @@ use crate::layout::StatementForm;
 use crate::line;
 use crate::line::TimelinePosition;
 use crate::parts::Parts;
-use crate::session::StatementError;
+use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 
 /// How often to check whether the store still exists, and whether a notification was missed.
@@ -134,36 +134,68 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
         // The first attempt may find another line, the second may begin a line there.
         for _ in 0..3 {
             let position = inner.current.now();
-            let rows =
-                session.query(StatementForm::News, &[&position.seen, &i64::MAX, &AT_ONCE])?;
-            let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-            let Some((line, seq)) = there else { return Ok(Vec::new()) };
+            let news = read(session, position.seen, i64::MAX, AT_ONCE)?;
+            let Some((line, seq)) = news.at else { return Ok(Vec::new()) };
             if line != position.line || seq < position.seen {
                 if !line::follow(inner, session)? {
                     line::settle(inner, session)?;
                 }
             } else {
-                let last = rows.last().and_then(|row| row.get::<_, Option<i64>>(2));
-                match last {
-                    Some(last) => inner.current.reached(line, last),
+                match news.puts.last() {
+                    Some((last, _)) => inner.current.reached(line, *last),
                     None => inner.current.caught_up(),
                 }
-                return Ok(records(&rows, position).collect());
+                return Ok(records(news, position).collect());
             }
         }
         Err(StatementError::Refused("where it stands changes all the time".into()))
     })
 }
 
-/// Returns the records in a result of [`StatementForm::News`], with their numbers in this process.
+/// Puts in order, and where the database stands.
+#[derive(Debug, Default)]
+pub(crate) struct NewsPage {
+    /// The line and the number of the newest put. `None` if the tables are not whole.
+    pub(crate) at: Option<(i64, i64)>,
+    /// The numbers and the bytes of records.
+    pub(crate) puts: Vec<(i64, Box<[u8]>)>,
+}
+
+/// Reads at most `limit` puts with numbers above `after` and up to `to`.
+pub(crate) fn read(
+    session: &mut DatabaseSession,
+    after: i64,
+    to: i64,
+    limit: i64,
+) -> Result<NewsPage, StatementError> {
+    let mut news = NewsPage::default();
+    if session.layout().is_distributed() {
+        let state = session.query(StatementForm::WholeState, &[])?;
+        let Some(row) = state.first() else { return Ok(news) };
+        news.at = Some((row.get(0), row.get(1)));
+        let to = to.min(row.get(1));
+        if after < to {
+            let rows = session.query(StatementForm::News, &[&after, &to, &limit])?;
+            let put = |row: &Row| (row.get(0), row.get::<_, &[u8]>(1).into());
+            news.puts = rows.iter().map(put).collect();
+        }
+        return Ok(news);
+    }
+    let rows = session.query(StatementForm::News, &[&after, &to, &limit])?;
+    news.at = rows.first().map(|row| (row.get(0), row.get(1)));
+    // Without records, one row is still returned.
+    let put =
+        |row: &Row| Some((row.get::<_, Option<i64>>(2)?, row.get::<_, Option<&[u8]>>(3)?.into()));
+    news.puts = rows.iter().filter_map(put).collect();
+    Ok(news)
+}
+
+/// Returns the records of news, with their numbers in this process.
 pub(crate) fn records(
-    rows: &[Row],
+    news: NewsPage,
     position: TimelinePosition,
 ) -> impl Iterator<Item = NumberedRecord> {
-    rows.iter().filter_map(move |row| {
-        let (seq, body) = (row.get::<_, Option<i64>>(2)?, row.get::<_, Option<&[u8]>>(3)?);
-        Some((position.own(seq), body.into()))
-    })
+    news.puts.into_iter().map(move |(seq, body)| (position.own(seq), body))
 }
 
 #[cfg(test)]

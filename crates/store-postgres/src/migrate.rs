@@ -108,7 +108,11 @@ pub(crate) fn status(
 pub(crate) fn up(
     session: &mut DatabaseSession,
     schema: &str,
+    shards: u32,
 ) -> Result<Vec<Migration>, MigrateError> {
+    if session.layout().is_distributed() {
+        session.batch(&format!("SET citus.shard_count = {}", shards.max(1)))?;
+    }
     // One process migrates at a time, whatever the shelf. The session's end also frees the lock.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     let done = apply(session, schema);

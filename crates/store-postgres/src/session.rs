@@ -18,7 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::address::{AddressError, ConnectError, DatabaseAddress, with_cause};
-use crate::layout::{Layout, PlainLayout, StatementForm};
+use crate::layout::{Layout, StatementForm};
 
 /// Most statements that a session keeps prepared. Statements on single parts multiply by the parts.
 const STATEMENTS_MAX: usize = 256;
@@ -102,16 +102,16 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Creates a door to the tables of `schema` in the database at `url`.
+    /// Creates a door to the tables of `schema`, laid out in this way, in the database at `url`.
     pub(crate) fn new(
         url: &str,
         schema: &str,
         statement_timeout: Duration,
         connect_timeout: Duration,
+        layout: &'static dyn Layout,
     ) -> Result<Self, AddressError> {
         let mut address = DatabaseAddress::read(url)?;
         let config = &mut address.config;
-        let layout: &'static dyn Layout = &PlainLayout;
         let settings = std::iter::once(("search_path", schema));
         let mut options = config.get_options().unwrap_or_default().to_owned();
         for (name, value) in settings.chain(layout.settings().iter().copied()) {

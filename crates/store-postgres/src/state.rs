@@ -14,6 +14,7 @@ use crate::parts::{PartGrid, Parts};
 use crate::pool::Pool;
 use crate::replica::Replica;
 use crate::search::SqlQuery;
+use crate::search::windows::RecordDensity;
 use crate::terms::DatabaseTermHasher;
 
 /// The state that the threads of a shelf share.
@@ -31,6 +32,8 @@ pub(crate) struct PostgresState {
     pub(crate) known: Mutex<RecentIds>,
     /// Permits for bytes of records that searches keep between slices, beyond what each may keep.
     pub(crate) room: Arc<Semaphore>,
+    /// How densely records lie in time, as searches of distributed tables found lately.
+    pub(crate) density: Mutex<Option<RecordDensity>>,
     /// The id of the database's process for the connection that commits.
     pub(crate) writer_process: AtomicI32,
 }

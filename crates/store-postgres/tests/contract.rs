@@ -1,8 +1,9 @@
-//! The contract of all stores, on a real PostgreSQL: for random data and queries, over many small
+//! The contract of all stores, on a real PostgreSQL and a real Citus: for random data and queries, over many small
 //! parts, the answers are the model's.
 
 use hark_archive::Store;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::citus::{self, CitusCluster};
 use hark_testkit::contract::{Size, Subject, listed, rules, run};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
@@ -20,8 +21,7 @@ struct Schema {
 }
 
 impl Schema {
-    fn new(name: &str, flavour: Flavour) -> Self {
-        let database = Cluster::shared().database(name);
+    fn new(database: Database<'static>, flavour: Flavour) -> Self {
         let mut schema = Self { database, flavour, store: None };
         schema.open();
         schema
@@ -32,7 +32,8 @@ impl Schema {
     }
 
     fn open_listing(&mut self, listed_labels: &'static [u8]) {
-        let common = PostgresOptions { part_s: 600, listed_labels, ..PostgresOptions::default() };
+        let common =
+            PostgresOptions { part_s: 600, shards: 5, listed_labels, ..PostgresOptions::default() };
         let (shelf, options) = match self.flavour {
             Flavour::Nostr => ("nostr", common),
             Flavour::Labels => (
@@ -72,8 +73,12 @@ impl Subject for Schema {
 }
 
 fn postgres(name: &str, flavour: Flavour, size: Size) {
+    agree(name, Cluster::shared().database(name), flavour, size);
+}
+
+fn agree(name: &str, database: Database<'static>, flavour: Flavour, size: Size) {
     let seed = seed();
-    let mut schema = Schema::new(name, flavour);
+    let mut schema = Schema::new(database, flavour);
     let compared = run(&mut schema, flavour, seed, size);
     println!("{name}, seed {seed}: {compared:?}, {:?}", schema.store().stats());
     assert!(compared.queries >= size.queries && compared.answers > compared.queries);
@@ -89,4 +94,23 @@ fn postgres_answers_like_the_model_for_nostr() {
 fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
     let size = Size { records: 4_000, queries: 7_000, disturbances: 10 };
     postgres("contract labels", Flavour::Labels, size);
+}
+
+fn citus(name: &str, flavour: Flavour, size: Size) {
+    if citus::is_installed(name) {
+        let database = CitusCluster::shared().database(name);
+        agree(name, database, flavour, size);
+    }
+}
+
+#[test]
+fn citus_answers_like_the_model_for_nostr() {
+    let size = Size { records: 5_000, queries: 7_000, disturbances: 10 };
+    citus("contract nostr on Citus", Flavour::Nostr, size);
+}
+
+#[test]
+fn citus_answers_like_the_model_for_labels_and_nanoseconds() {
+    let size = Size { records: 3_000, queries: 4_000, disturbances: 8 };
+    citus("contract labels on Citus", Flavour::Labels, size);
 }

@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use hark_archive::{Query, Record};
 use hark_codec::record::{Key as Author, PRIVATE_LABELS};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::PreparedPut;
 use crate::layout::StatementForm;
+use crate::search::windows::{PlacedBody, bodies};
 use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::terms::DatabaseTermHasher;
@@ -102,7 +104,8 @@ impl FetchedState {
         if !termed.is_empty() {
             calls.push((StatementForm::TermSlots, &term_slots));
         }
-        let mut answers = session.pipeline(&calls)?.into_iter().skip(1);
+        let answers = session.pipeline(&calls)?;
+        let mut answers = answers.into_iter().skip(1);
         let mut next = || answers.next().unwrap_or_default();
         let mut fetched = Self::default();
         for row in next() {
@@ -113,10 +116,15 @@ impl FetchedState {
             let n = row.get::<_, i64>(0) as usize - 1;
             fetched.known.insert(ids[n].try_into().unwrap_or_default());
         }
+        fetched.slots.extend(wanted.into_iter().map(|slot| (slot, Vec::new())));
+        if session.layout().is_distributed() {
+            let (forbids, slots) = (next(), if plain.is_empty() { Vec::new() } else { next() });
+            fetched.find_placed(inner, session, &forbids, &slots, &next())?;
+            return Ok(fetched);
+        }
         for row in next() {
             fetched.forbids.insert(row.get(0), row.get(1));
         }
-        fetched.slots.extend(wanted.into_iter().map(|slot| (slot, Vec::new())));
         if !plain.is_empty() {
             for row in next() {
                 let slot = &plain[row.get::<_, i64>(0) as usize - 1];
@@ -140,6 +148,54 @@ impl FetchedState {
             }
         }
         Ok(fetched)
+    }
+
+    /// Adds what distributed tables have: the slots of authors, and records that are fetched by their
+    /// places, which are the newest forbidding ones and those of the slots of terms.
+    fn find_placed(
+        &mut self,
+        inner: &PostgresState,
+        session: &mut DatabaseSession,
+        forbids: &[Row],
+        slots: &[Row],
+        term_slots: &[Row],
+    ) -> Result<(), StatementError> {
+        for row in slots {
+            let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
+            // All kinds of all authors were asked for.
+            if let Some(held) = self.slots.get_mut(&slot) {
+                held.push(IndexKey { time: row.get(2), id: id(row.get(3)) });
+            }
+        }
+        let placed =
+            |row: &Row, at| (IndexKey { time: 0, id: id(row.get(at)) }, id(row.get(at + 1)));
+        let forbidding = forbids.iter().map(|row| placed(row, 1));
+        let mut keys: Vec<_> =
+            forbidding.chain(term_slots.iter().map(|row| placed(row, 2))).collect();
+        keys.sort_unstable_by_key(|(key, _)| key.id);
+        keys.dedup();
+        let bodies: HashMap<[u8; 32], PlacedBody> = bodies(session, &keys, i64::MAX, None)?
+            .into_iter()
+            .map(|(key, body)| (key.id, (key, body)))
+            .collect();
+        for row in forbids {
+            if let Some((_, body)) = bodies.get(&id(row.get(1))) {
+                self.forbids.insert(row.get(0), body.to_vec());
+            }
+        }
+        for row in term_slots {
+            let term: i64 = row.get(0);
+            let Some((key, body)) = bodies.get(&id(row.get(2))) else { continue };
+            let Ok(record) = Record::new(body) else { continue };
+            // Another author or value may have the same term.
+            let is_theirs = inner.terms.of(&record).binary_search(&term).is_ok();
+            let Some(author) = record.author().filter(|_| is_theirs) else { continue };
+            let slot = SlotQuery { author: *author, kind: row.get(1), term: Some(term) };
+            if let Some(held) = self.slots.get_mut(&slot) {
+                held.push(*key);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -32,6 +32,7 @@ use play::BatchReplay;
 
 mod copy;
 mod fetch;
+pub(crate) mod placed;
 mod play;
 
 /// Most records of other processes delivered with a batch.
@@ -82,13 +83,19 @@ impl CommitterState {
                 let rows = rows.map_err(|fault| away(&fault))?;
                 let process = rows.first().map_or(0, |row| row.get(0));
                 inner.writer_process.store(process, Ordering::Relaxed);
+                if session.layout().is_distributed() {
+                    placed::begin(&mut session).map_err(|fault| away(&fault))?;
+                }
                 line::settle(inner, &mut session).map_err(|fault| away(&fault))?;
                 self.session = Some(session);
                 fresh = true;
             }
             let Some(session) = self.session.as_mut() else { continue };
             let mut begun = false;
-            match attempt(inner, session, writes, &puts, &mut begun) {
+            let attempted = placed::alone(session, |session| {
+                attempt(inner, session, writes, &puts, &mut begun)
+            });
+            match attempted {
                 Ok(Some(carried)) => return Ok(carried),
                 // A new session settles which line the database is on.
                 Ok(None) if !fresh => self.session = None,
@@ -222,8 +229,8 @@ fn news(
         let words = "too much was written by others meanwhile; it is sent to subscribers first";
         return Err(StatementError::Refused(words.into()));
     }
-    let rows = session.query(StatementForm::News, &[&seen, &seq, &NEWS_MAX])?;
-    Ok(listen::records(&rows, position).collect())
+    let news = listen::read(session, seen, seq, NEWS_MAX)?;
+    Ok(listen::records(news, position).collect())
 }
 
 fn delete(
@@ -233,6 +240,9 @@ fn delete(
 ) -> Result<i64, StatementError> {
     if deleted.is_empty() {
         return Ok(0);
+    }
+    if session.layout().is_distributed() {
+        return placed::delete(inner, session, deleted);
     }
     let times: Vec<i64> = deleted.iter().map(|key| key.time).collect();
     let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
@@ -251,7 +261,8 @@ fn insert(
     if kept.is_empty() {
         return Ok(0);
     }
-    let mut making = RowEncoder::new(inner, kept);
+    let is_distributed = session.layout().is_distributed();
+    let mut making = RowEncoder::new(inner, kept, is_distributed);
     let mut tags = None;
     let records = std::iter::from_fn(|| {
         let piece = making.piece();
@@ -265,10 +276,18 @@ fn insert(
     if let Some(tags) = tags {
         session.copy(StatementForm::CopyTags, std::iter::once(tags))?;
     }
+    if is_distributed {
+        let places = making.place_rows();
+        session.copy(StatementForm::CopyPlaces, std::iter::once(places))?;
+    }
     making.values.write(session)?;
-    let ForbidColumns { keys, times, ids } = &making.forbidding;
+    let ForbidColumns { keys, times, ids, places } = &making.forbidding;
+    let mut columns: Vec<&(dyn ToSql + Sync)> = vec![keys, times, ids];
+    if is_distributed {
+        columns.push(places);
+    }
     if !keys.is_empty() {
-        session.query(StatementForm::AddForbids, &[keys, times, ids])?;
+        session.query(StatementForm::AddForbids, &columns)?;
     }
     Ok(making.bytes as u64)
 }
@@ -278,7 +297,11 @@ struct RowEncoder<'a> {
     inner: &'a PostgresState,
     kept: std::slice::Iter<'a, (i64, &'a PreparedPut<'a>)>,
     records: CopyRows,
-    tags: Vec<(i64, i32, &'a IndexKey)>,
+    /// Whether rows also say where their records lie.
+    is_distributed: bool,
+    /// The id and the place of each record.
+    places: Vec<(&'a [u8], &'a [u8])>,
+    tags: Vec<(i64, i32, &'a IndexKey, &'a [u8])>,
     forbidding: ForbidColumns<'a>,
     values: ValueTally,
     ended: bool,
@@ -292,11 +315,18 @@ struct ForbidColumns<'a> {
     keys: Vec<i64>,
     times: Vec<i64>,
     ids: Vec<&'a [u8]>,
+    places: Vec<&'a [u8]>,
 }
 
 impl<'a> RowEncoder<'a> {
-    fn new(inner: &'a PostgresState, kept: &'a [(i64, &'a PreparedPut<'a>)]) -> Self {
+    fn new(
+        inner: &'a PostgresState,
+        kept: &'a [(i64, &'a PreparedPut<'a>)],
+        is_distributed: bool,
+    ) -> Self {
         Self {
+            is_distributed,
+            places: Vec::new(),
             inner,
             kept: kept.iter(),
             records: CopyRows::new(PIECE_BYTES),
@@ -330,7 +360,14 @@ impl<'a> RowEncoder<'a> {
         let (PreparedPut { record, key, .. }, rows) = (put, &mut self.records);
         let terms = self.inner.terms.of(record);
         let kind = record.kind().cast_signed();
-        rows.row(8);
+        let place = record.author().map_or(&key.id[..], |author| &author[..]);
+        if self.is_distributed {
+            self.places.push((&key.id, place));
+            rows.row(9);
+            rows.bytes(place);
+        } else {
+            rows.row(8);
+        }
         rows.bigint(seq);
         rows.bigint(key.time);
         match record.expires() {
@@ -346,12 +383,13 @@ impl<'a> RowEncoder<'a> {
         rows.bigints(&terms);
         rows.bytes(record.bytes());
         self.values.add(record, self.inner.nature.listed_labels, &self.inner.terms);
-        self.tags.extend(terms.into_iter().map(|term| (term, kind, key)));
+        self.tags.extend(terms.into_iter().map(|term| (term, kind, key, place)));
         if self.inner.rules.forbids(record.kind()) {
             for forbidding in self.inner.terms.forbids(record) {
                 self.forbidding.keys.push(forbidding);
                 self.forbidding.times.push(key.time);
                 self.forbidding.ids.push(&key.id[..]);
+                self.forbidding.places.push(place);
             }
         }
     }
@@ -361,19 +399,36 @@ impl<'a> RowEncoder<'a> {
         if self.tags.is_empty() {
             return None;
         }
-        self.tags.sort_unstable_by_key(|(term, kind, _)| (*term, *kind));
+        self.tags.sort_unstable_by_key(|(term, kind, ..)| (*term, *kind));
         let mut rows = CopyRows::new(self.tags.len() * 74);
-        for (term, kind, key) in &self.tags {
-            rows.row(4);
+        for (term, kind, key, place) in &self.tags {
+            rows.row(if self.is_distributed { 5 } else { 4 });
             rows.bigint(*term);
             rows.bigint(key.time);
             rows.int(*kind);
             rows.bytes(&key.id);
+            if self.is_distributed {
+                rows.bytes(place);
+            }
         }
         rows.end();
         let rows = rows.take(0);
         self.bytes += rows.len();
         Some(rows)
+    }
+
+    /// Returns the rows of the places of all ids.
+    fn place_rows(&mut self) -> Bytes {
+        let mut rows = CopyRows::new(self.places.len() * 74);
+        for (id, place) in &self.places {
+            rows.row(2);
+            rows.bytes(id);
+            rows.bytes(place);
+        }
+        rows.end();
+        let rows = rows.take(0);
+        self.bytes += rows.len();
+        rows
     }
 }
 

@@ -2,6 +2,50 @@
 
 use hark_archive::Order;
 
+/// How many values a condition has. With one value, an index has the rows in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ValueCount {
+    /// There is no condition.
+    None,
+    /// One.
+    One,
+    /// A list.
+    Many,
+}
+
+impl ValueCount {
+    /// The count of the values of a condition, if there is one.
+    pub(crate) fn of<T>(values: Option<&[T]>) -> Self {
+        match values {
+            None => Self::None,
+            Some([_]) => Self::One,
+            Some(_) => Self::Many,
+        }
+    }
+}
+
+/// What a window is read by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WindowTable {
+    /// Keys and places by terms.
+    Tag,
+    /// Records by authors.
+    Author,
+    /// Records by kinds, or all.
+    Record,
+}
+
+/// A statement for a window of time of distributed tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WindowForm {
+    pub(crate) order: Order,
+    pub(crate) table: WindowTable,
+    /// How many terms or authors there are.
+    pub(crate) values: ValueCount,
+    pub(crate) kinds: ValueCount,
+    pub(crate) has_not_kinds: bool,
+}
+
 /// A statement, prepared once a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StatementForm {
@@ -89,6 +133,32 @@ pub(crate) enum StatementForm {
     Expired,
     /// The parts.
     Parts,
+    /// The next rows of a window of time. This form and those below are for distributed tables.
+    Window(WindowForm),
+    /// Some keys and places of terms, in no order.
+    FewTerms { kinds: bool },
+    /// The places of ids.
+    Places,
+    /// Records by place and id, in no order.
+    PlacedBodies,
+    /// The times of the newest records.
+    NewestTimes,
+    /// The time of the oldest record.
+    OldestTime,
+    /// Inserts the places of ids.
+    CopyPlaces,
+    /// Deletes tags by key.
+    DeleteTags,
+    /// Deletes the places of ids.
+    DeletePlaces,
+    /// Waits until no other process commits, and keeps others from it.
+    Enter,
+    /// Lets others commit.
+    Leave,
+    /// The same, and notifies other nodes.
+    LeaveTelling,
+    /// The shelf's line and the number up to which all workers have committed.
+    WholeState,
 }
 
 impl StatementForm {
@@ -138,6 +208,21 @@ impl StatementForm {
             Self::News => "news",
             Self::Expired => "expired",
             Self::Parts => "parts",
+            Self::Window(WindowForm { table: WindowTable::Tag, .. }) => "term_window",
+            Self::Window(WindowForm { table: WindowTable::Author, .. }) => "author_window",
+            Self::Window(WindowForm { table: WindowTable::Record, .. }) => "record_window",
+            Self::FewTerms { .. } => "few_terms",
+            Self::Places => "places",
+            Self::PlacedBodies => "placed_bodies",
+            Self::NewestTimes => "newest_times",
+            Self::OldestTime => "oldest_time",
+            Self::CopyPlaces => "copy_places",
+            Self::DeleteTags => "delete_tags",
+            Self::DeletePlaces => "delete_places",
+            Self::Enter => "enter",
+            Self::Leave => "leave",
+            Self::LeaveTelling => "leave_telling",
+            Self::WholeState => "whole_state",
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The tables of a shelf's records, and their SQL. The rest of the crate knows forms of
 //! statements and parts of a shelf, and gets their SQL from the layout.
 
-pub(crate) use form::StatementForm;
+pub(crate) use citus::CitusLayout;
+pub(crate) use form::{StatementForm, ValueCount, WindowForm, WindowTable};
 pub(crate) use plain::PlainLayout;
 
+mod citus;
 mod form;
 mod plain;
 
@@ -20,6 +22,12 @@ pub(crate) trait Layout: Send + Sync {
 
     /// What makes the tables, in order.
     fn migrations(&self) -> &'static [MigrationText];
+
+    /// Whether tables are divided into shards. Then searches read windows of time instead of many index
+    /// ranges, and a commit needs to know where a record lies.
+    fn is_distributed(&self) -> bool {
+        false
+    }
 
     /// Statements that make the tables of a part with times from `start` up to, but not including,
     /// `stop`. A commit executes them in this order.

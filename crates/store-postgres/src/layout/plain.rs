@@ -150,6 +150,7 @@ impl Layout for PlainLayout {
                 .into(),
             StatementForm::Expired => "SELECT id FROM record WHERE expires <= $1 LIMIT $2".into(),
             StatementForm::Parts => "SELECT start, stop, number FROM part ORDER BY start".into(),
+            form => super::citus::text(form),
         }
     }
 

@@ -23,12 +23,14 @@ use crate::state::{PostgresState, ShelfProperties};
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 use walk::{GatherResult, IndexWalk, PageWalk};
+use windows::WindowWalk;
 
 pub(crate) use several::Finders;
 
 mod plan;
 mod several;
 mod walk;
+pub(crate) mod windows;
 
 /// Most records fetched at a time.
 const FETCH_MAX: usize = 500;
@@ -170,6 +172,8 @@ enum SearchStage {
     Walk(Box<IndexWalk>),
     /// The search reads pages of keys together with their records.
     Pages(Box<PageWalk>),
+    /// The search reads windows of distributed tables.
+    Windows(Box<WindowWalk>),
     /// All keys are found.
     Found,
 }
@@ -256,7 +260,11 @@ impl Finder {
         let (wanted, reach) = (self.wanted(), self.reach());
         match &mut self.stage {
             SearchStage::Start => {
-                self.stage = self.plan(session)?;
+                self.stage = if session.layout().is_distributed() {
+                    self.plan_windows(inner, session)?
+                } else {
+                    self.plan(session)?
+                };
                 Ok(true)
             }
             SearchStage::Walk(walk) => {
@@ -284,6 +292,21 @@ impl Finder {
                 }
                 Ok(true)
             }
+            SearchStage::Windows(windows) => {
+                let before = windows.visited;
+                let rows = windows.next(&self.asked, reach.min(self.page_max), session)?;
+                let passed = windows.visited - before;
+                self.visited += passed;
+                match rows {
+                    Some(found) => {
+                        self.fetched += usize::try_from(passed).unwrap_or(usize::MAX);
+                        self.matched += found.len();
+                        self.bodies.extend(found);
+                    }
+                    None => self.stage = SearchStage::Found,
+                }
+                Ok(true)
+            }
             SearchStage::Found => Ok(false),
         }
     }
@@ -296,6 +319,9 @@ impl Finder {
     ) -> Result<(), StatementError> {
         let count = self.reach().clamp(1, self.fetch_max).min(self.keys.len());
         let keys: Vec<IndexKey> = self.keys.iter().take(count).copied().collect();
+        if session.layout().is_distributed() {
+            return self.fetch_placed(&keys, session);
+        }
         let parts = inner.parts();
         let rows = match self.rows(&keys, &|key| parts.of_time(key.time), session) {
             // A part may have been dropped, or not have reached a lagging replica.
@@ -309,6 +335,24 @@ impl Finder {
         (self.fetched, self.matched) = (self.fetched + count, self.matched + found.len());
         self.bodies.extend(found);
         self.keys.drain(..count);
+        Ok(())
+    }
+
+    /// Fetches the records of the next keys, which have to be looked up first.
+    fn fetch_placed(
+        &mut self,
+        keys: &[IndexKey],
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        let places = windows::places(session, keys.iter().map(|key| &key.id[..]))?;
+        let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
+        let placed: Vec<_> = placed.collect();
+        let mut found = windows::bodies(session, &placed, self.asked.seq, None)?;
+        found.sort_unstable_by(|(a, _), (b, _)| compare(self.asked.query.order, a, b));
+        let found = matching(&self.asked, found.iter().map(|(_, body)| &body[..]))?;
+        (self.fetched, self.matched) = (self.fetched + keys.len(), self.matched + found.len());
+        self.bodies.extend(found);
+        self.keys.drain(..keys.len());
         Ok(())
     }
 

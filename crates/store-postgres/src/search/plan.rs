@@ -80,7 +80,7 @@ impl ConditionValues<'_> {
 }
 
 /// Returns the query's kinds in the database's type.
-fn kinds(asked: &SqlQuery) -> Option<Vec<i32>> {
+pub(super) fn kinds(asked: &SqlQuery) -> Option<Vec<i32>> {
     let kinds = asked.query.kinds.as_ref()?;
     Some(kinds.iter().map(|kind| kind.cast_signed()).collect())
 }
@@ -158,7 +158,7 @@ fn key(time: i64, id: &[u8]) -> IndexKey {
 }
 
 /// Whether a key lies within the query's times and behind the query's cursor.
-fn lies_ahead(asked: &SqlQuery, key: &IndexKey) -> bool {
+pub(super) fn lies_ahead(asked: &SqlQuery, key: &IndexKey) -> bool {
     let query = &asked.query;
     let after = query.after.map(|after| IndexKey { time: to_db(after.time), id: after.id });
     to_db(query.from) <= key.time

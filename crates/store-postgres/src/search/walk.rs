@@ -30,7 +30,7 @@ pub(super) const PAGE_RANGES_MAX: usize = 10;
 /// Most records of a page.
 const PAGE_MAX: usize = 2_048;
 /// Bytes of a page's records, unless one is longer.
-const PAGE_BYTES_MAX: usize = 2 << 20;
+pub(super) const PAGE_BYTES_MAX: usize = 2 << 20;
 /// The factor by which each window is wider than the window before it.
 const WIDEN: usize = 3;
 /// Keys walked before deciding whether to continue past other authors' records.

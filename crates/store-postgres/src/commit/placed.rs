@@ -1,0 +1,109 @@
+//! What a commit does in distributed tables only.
+
+use std::collections::HashMap;
+
+use super::CommittedBatch;
+use crate::layout::StatementForm;
+use crate::search::windows::places;
+use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
+use crate::time::IndexKey;
+
+/// Prepares a session that is going to commit. What an earlier coordinator left in doubt on the workers
+/// is decided first, if the user may do that; the cluster does it by itself a little later.
+pub(super) fn begin(session: &mut DatabaseSession) -> Result<(), StatementError> {
+    // One connection for each worker is one prepared transaction for each.
+    session.batch("SET citus.max_adaptive_executor_pool_size = 1")?;
+    let allowed =
+        "SELECT has_function_privilege('pg_catalog.recover_prepared_transactions()', 'execute')";
+    if session.query_once(allowed, &[])?.first().is_some_and(|row| row.get(0)) {
+        session.batch("SELECT pg_catalog.recover_prepared_transactions()")?;
+    }
+    Ok(())
+}
+
+/// Runs a commit while no other process commits, and then notifies others. The coordinator frees the
+/// row in `state` before the workers have committed; this lock ends after that.
+pub(super) fn alone(
+    session: &mut DatabaseSession,
+    commit: impl FnOnce(&mut DatabaseSession) -> Result<Option<CommittedBatch>, StatementError>,
+) -> Result<Option<CommittedBatch>, StatementError> {
+    if !session.layout().is_distributed() {
+        return commit(session);
+    }
+    session.query(StatementForm::Enter, &[])?;
+    let committed = commit(session);
+    match &committed {
+        Ok(Some(batch)) if !batch.kept.is_empty() || !batch.deleted.is_empty() => {
+            let has_deleted = i32::from(!batch.deleted.is_empty());
+            let told = session.query(StatementForm::LeaveTelling, &[&has_deleted]);
+            // The batch is durable. If the session is lost, its lock is, and others look by themselves.
+            if let Err(fault) = told {
+                tracing::debug!(%fault, "others were not told of a commit");
+            }
+        }
+        // The session is closed, which frees the lock.
+        Ok(None) => {}
+        Err(fault) if fault.is_away() => {}
+        Err(_) => {
+            session.batch("ROLLBACK")?;
+            session.query(StatementForm::Leave, &[])?;
+        }
+        Ok(Some(_)) => {
+            session.query(StatementForm::Leave, &[])?;
+        }
+    }
+    committed
+}
+
+/// Runs `work` while no process commits.
+pub(crate) fn quiet<T>(
+    session: &mut DatabaseSession,
+    work: impl FnOnce(&mut DatabaseSession) -> Result<T, StatementError>,
+) -> Result<T, StatementError> {
+    if !session.layout().is_distributed() {
+        return work(session);
+    }
+    session.query(StatementForm::Enter, &[])?;
+    let done = work(session);
+    session.query(StatementForm::Leave, &[])?;
+    done
+}
+
+/// Deletes records, their tags and their places. Returns how many records there were.
+pub(super) fn delete(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+    deleted: &[IndexKey],
+) -> Result<i64, StatementError> {
+    let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
+    let found = places(session, ids.iter().copied())?;
+    let mut places: Vec<&[u8]> = found.values().map(|place| &place[..]).collect();
+    places.sort_unstable();
+    places.dedup();
+    let gone = session.query(StatementForm::Delete, &[&places, &ids])?;
+    let (mut terms, mut kinds, mut times, mut tagged) = (vec![], vec![], vec![], vec![]);
+    for row in &gone {
+        let (time, id, kind): (i64, &[u8], i32) = (row.get(0), row.get(1), row.get(2));
+        for term in row.get::<_, Vec<i64>>(3) {
+            terms.push(term);
+            kinds.push(kind);
+            times.push(time);
+            tagged.push(id);
+        }
+    }
+    if !terms.is_empty() {
+        session.query(StatementForm::DeleteTags, &[&terms, &kinds, &times, &tagged])?;
+    }
+    if !inner.nature.listed_labels.is_empty() {
+        let mut lost: HashMap<i64, i64> = HashMap::new();
+        for term in terms {
+            *lost.entry(term).or_default() += 1;
+        }
+        let (terms, records): (Vec<i64>, Vec<i64>) = lost.into_iter().unzip();
+        session.query_once(&session.layout().lower_values(), &[&terms, &records])?;
+    }
+    session.query(StatementForm::DeletePlaces, &[&ids])?;
+    session.query(StatementForm::DeleteForbids, &[&ids])?;
+    Ok(i64::try_from(gone.len()).unwrap_or(i64::MAX))
+}

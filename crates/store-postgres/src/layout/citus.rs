@@ -1,0 +1,222 @@
+//! The layout for a Citus cluster: records lie in the shard of their author, labels in the shard of
+//! the label, and a look-up table of ids in the shard of the id.
+//!
+//! Citus refuses a lateral subquery with a limit over a list of values, by which the layout for one
+//! server reads many index ranges at once. So a condition of one value and one kind is an ordered index
+//! range of one shard, and any other condition is read in windows of time: all rows of a window that
+//! meet the condition, sorted by each shard. Searches choose the windows (`search/windows.rs`).
+
+use hark_archive::Order;
+
+use super::{
+    Layout, MigrationText, PlainLayout, StatementForm, ValueCount, WindowForm, WindowTable,
+};
+
+/// The tables as `migrations/citus/` makes them.
+pub(crate) struct CitusLayout;
+
+/// The lock of the shelf in this schema that a commit holds until all workers have committed, whereas
+/// the lock of `state` ends when the coordinator has.
+const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
+
+impl Layout for CitusLayout {
+    fn text(&self, form: StatementForm) -> String {
+        match form {
+            StatementForm::Known => "SELECT array_position($2::bytea[], p.id)::bigint \
+                FROM id_place p WHERE p.id = ANY($2) AND cardinality($1::bigint[]) >= 0"
+                .into(),
+            StatementForm::Forbids => {
+                "SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) \
+                CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key \
+                ORDER BY f.time DESC, f.id LIMIT 1) f"
+                    .into()
+            }
+            StatementForm::Slots => "SELECT r.author, r.kind, r.time, r.id FROM record r \
+                WHERE r.place = ANY($1::bytea[]) AND r.author = ANY($1) AND r.kind = ANY($2::int[])"
+                .into(),
+            StatementForm::TermSlots => "SELECT t.term, t.kind, t.id, t.place FROM tag t \
+                WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])"
+                .into(),
+            StatementForm::Delete | StatementForm::DeleteListed => "DELETE FROM record \
+                WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) \
+                RETURNING time, id, kind, terms"
+                .into(),
+            StatementForm::CopyRecords => {
+                "COPY record (place, seq, time, expires, kind, id, author, \
+                terms, body) FROM STDIN BINARY"
+                    .into()
+            }
+            StatementForm::CopyTags => {
+                "COPY tag (term, time, kind, id, place) FROM STDIN BINARY".into()
+            }
+            StatementForm::AddForbids => "INSERT INTO forbid SELECT * FROM \
+                unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
+                .into(),
+            // Others are told after the workers have committed.
+            StatementForm::Advance => "UPDATE state SET seq = $1, records = $2 \
+                WHERE $3::int IS NOT NULL"
+                .into(),
+            StatementForm::News => "SELECT r.seq, r.body FROM record r WHERE r.seq > $1 \
+                AND r.seq <= $2 ORDER BY r.seq LIMIT $3"
+                .into(),
+            form => PlainLayout.text(form),
+        }
+    }
+
+    // Each statement is planned for its values, which tell its shards. Workers plan by themselves.
+    fn settings(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("jit", "off"),
+            ("max_parallel_workers_per_gather", "0"),
+            ("default_transaction_isolation", "read\\ committed"),
+            ("synchronous_commit", "on"),
+            ("client_min_messages", "warning"),
+            ("idle_in_transaction_session_timeout", "30s"),
+        ]
+    }
+
+    fn migrations(&self) -> &'static [MigrationText] {
+        &[(1, "shelf", include_str!("../../migrations/citus/0001_shelf.sql"))]
+    }
+
+    fn is_distributed(&self) -> bool {
+        true
+    }
+
+    fn make_part(&self, _: u64, _: i64, _: i64) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn count_spared(&self, number: i64) -> String {
+        PlainLayout.count_spared(number)
+    }
+
+    fn count_part(&self, number: i64, retired: bool) -> String {
+        PlainLayout.count_part(number, retired)
+    }
+
+    fn retire_part(&self, number: i64, spared: &[i32], records: i64, moved: i64) -> String {
+        PlainLayout.retire_part(number, spared, records, moved)
+    }
+
+    fn drop_part(&self, number: i64, counted: i64, records: i64) -> String {
+        PlainLayout.drop_part(number, counted, records)
+    }
+
+    fn keep_spared_values(&self) -> &'static str {
+        PlainLayout.keep_spared_values()
+    }
+
+    fn count_values(&self, number: i64) -> String {
+        PlainLayout.count_values(number)
+    }
+
+    fn lower_values(&self) -> String {
+        PlainLayout.lower_values()
+    }
+
+    fn sizes(&self) -> &'static str {
+        "SELECT s.records, d.bytes, d.bytes - d.tables, 0::bigint, r.oldest, r.newest, s.seq \
+            FROM state s, (SELECT min(time) AS oldest, max(time) AS newest FROM record) r, \
+            (SELECT sum(citus_total_relation_size(c.oid))::bigint AS bytes, \
+            sum(citus_table_size(c.oid))::bigint AS tables FROM pg_class c \
+            JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1::text \
+            AND c.relname IN ('record', 'tag', 'id_place')) d"
+    }
+}
+
+/// Returns the text of a statement that only distributed tables need.
+pub(super) fn text(form: StatementForm) -> String {
+    match form {
+        StatementForm::Window(form) => window(form),
+        StatementForm::FewTerms { kinds } => {
+            let kinds = if kinds { " AND r.kind = ANY($5::int[])" } else { "" };
+            format!(
+                "SELECT r.time, r.id, r.place, r.kind FROM tag r WHERE r.term = ANY($4::bigint[]) \
+                 AND r.time >= $1 AND r.time <= $2{kinds} LIMIT $3"
+            )
+        }
+        StatementForm::Places => "SELECT p.id, p.place FROM id_place p \
+            WHERE p.id = ANY($1::bytea[])"
+            .into(),
+        StatementForm::PlacedBodies => "SELECT r.time, r.id, r.body FROM record r \
+            WHERE r.place = ANY($1::bytea[]) AND r.id = ANY($2::bytea[]) AND r.seq <= $3 \
+            AND ($4::bigint[] IS NULL OR r.terms && $4)"
+            .into(),
+        StatementForm::NewestTimes => "SELECT r.time FROM record r \
+            ORDER BY r.time DESC, r.id LIMIT $1"
+            .into(),
+        StatementForm::OldestTime => "SELECT r.time FROM record r ORDER BY r.time LIMIT 1".into(),
+        StatementForm::CopyPlaces => "COPY id_place (id, place) FROM STDIN BINARY".into(),
+        StatementForm::DeleteTags => "DELETE FROM tag t USING unnest($1::bigint[], $2::int[], \
+            $3::bigint[], $4::bytea[]) AS v(term, kind, time, id) WHERE t.term = v.term \
+            AND t.kind = v.kind AND t.time = v.time AND t.id = v.id"
+            .into(),
+        StatementForm::DeletePlaces => "DELETE FROM id_place WHERE id = ANY($1::bytea[])".into(),
+        StatementForm::Enter => format!("SELECT pg_advisory_lock({SHELF})"),
+        StatementForm::Leave => format!("SELECT pg_advisory_unlock({SHELF})"),
+        StatementForm::LeaveTelling => format!(
+            "SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' || line), \
+             pg_advisory_unlock({SHELF}) FROM state"
+        ),
+        // Waits until the workers have committed what the coordinator has.
+        StatementForm::WholeState => format!(
+            "SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared({SHELF}), \
+             pg_advisory_unlock_shared({SHELF})) l, LATERAL (SELECT line, seq FROM state \
+             WHERE l IS NOT NULL) s"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Returns a statement for the next rows of a window, in order. The rows have times from $1 to $2, lie
+/// behind ($3, $4), and number at most $5. Behind these come, as far as there are such: the kinds, the
+/// values, the excluded kinds; and for records the highest number and the terms to cut by.
+fn window(form: WindowForm) -> String {
+    let WindowForm { order, table, values, kinds, has_not_kinds } = form;
+    let mut next = 5;
+    let mut value = move || {
+        next += 1;
+        format!("${next}")
+    };
+    let mut conditions = Vec::new();
+    let mut same = |column: &str, of: &str, count: ValueCount, value: &str| match count {
+        ValueCount::None => {}
+        ValueCount::One => conditions.push(format!("r.{column} = {value}::{of}")),
+        ValueCount::Many => conditions.push(format!("r.{column} = ANY({value}::{of}[])")),
+    };
+    if kinds != ValueCount::None {
+        same("kind", "int", kinds, &value());
+    }
+    match table {
+        WindowTable::Tag => same("term", "bigint", values, &value()),
+        WindowTable::Author => {
+            let value = value();
+            same("place", "bytea", values, &value);
+            same("author", "bytea", values, &value);
+        }
+        WindowTable::Record => {}
+    }
+    if has_not_kinds {
+        conditions.push(format!("r.kind <> ALL({}::int[])", value()));
+    }
+    let (name, columns) = match table {
+        WindowTable::Tag => ("tag", "r.time, r.id, r.place"),
+        WindowTable::Author | WindowTable::Record => {
+            conditions.push(format!("r.seq <= {}", value()));
+            let terms = value();
+            conditions.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
+            ("record", "r.time, r.id, r.body")
+        }
+    };
+    conditions.push("r.time >= $1 AND r.time <= $2".into());
+    let (behind, sorted) = match order {
+        Order::NewestFirst => ("r.time <= $3 AND (r.time < $3 OR r.id > $4)", "r.time DESC, r.id"),
+        Order::OldestFirst => ("r.time >= $3 AND (r.time > $3 OR r.id > $4)", "r.time, r.id"),
+    };
+    conditions.push(behind.into());
+    format!(
+        "SELECT {columns} FROM {name} r WHERE {} ORDER BY {sorted} LIMIT $5",
+        conditions.join(" AND ")
+    )
+}

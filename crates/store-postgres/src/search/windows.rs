@@ -1,0 +1,423 @@
+//! Searches distributed tables. A condition of one value and one kind is an ordered index range of one
+//! shard, read with the limit of the query. Any other condition is read in windows of time: each shard
+//! sorts the rows of the window that meet the condition. The width of the first window is that of the
+//! newest records, and each window shows how wide the next one should be.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use hark_archive::Order;
+use hark_archive::query::plan::Set;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::walk::PAGE_BYTES_MAX;
+use super::{FETCH_MAX, Finder, SearchStage, SqlQuery, compare, matching};
+use crate::layout::{StatementForm, ValueCount, WindowForm, WindowTable};
+use crate::session::{DatabaseSession, StatementError};
+use crate::state::PostgresState;
+use crate::time::{IndexKey, to_db};
+
+/// The shard key of a record: its author, or its id if it has no author.
+pub(crate) type Place = [u8; 32];
+
+/// A record's key and bytes.
+pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
+
+/// Most rows that terms may have to be read at once, without windows.
+const FEW_MAX: u32 = 1_024;
+/// Rows of tags read at a time: least and most.
+const KEYS_MIN: usize = 64;
+const KEYS_MAX: usize = 1_000;
+/// How many of the newest records show how densely records lie in time.
+const DENSITY_RECORDS: i64 = 1_000;
+/// How long the density is taken for known.
+const DENSITY_AGE_MAX: Duration = Duration::from_mins(1);
+/// The first window is as wide as the newest records, times this.
+const WIDTH_FIRST: u64 = 8;
+/// A window without rows is followed by one that is wider by this.
+const WIDEN_MAX: u64 = 64;
+
+/// How densely the records of a shelf lie in time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordDensity {
+    read: Instant,
+    oldest: i64,
+    newest: i64,
+    /// The width of the newest [`DENSITY_RECORDS`]. The greatest, if there are fewer.
+    width: u64,
+}
+
+/// The values of the condition that drives a search.
+#[derive(Debug)]
+enum WindowValues {
+    Terms(Vec<i64>),
+    Authors(Vec<Vec<u8>>),
+    None,
+}
+
+/// A walk along a condition, window by window.
+pub(super) struct WindowWalk {
+    pub(super) set: Set,
+    pub(super) visited: u64,
+    values: WindowValues,
+    kinds: Option<Vec<i32>>,
+    not_kinds: Vec<i32>,
+    order: Order,
+    /// The times that no window has covered; both bounds are inclusive.
+    rest: Option<(i64, i64)>,
+    /// The current window; both bounds are inclusive.
+    now: Option<(i64, i64)>,
+    /// The last key read, behind which all later ones lie.
+    at: Option<IndexKey>,
+    /// The width of the next window. `None` if the index has the rows in order.
+    width: Option<u64>,
+    /// Rows found in the current window.
+    found: usize,
+    density: RecordDensity,
+    /// The next keys whose records are not fetched yet.
+    keys: VecDeque<(IndexKey, Place)>,
+}
+
+impl Finder {
+    /// Chooses how a query of distributed tables is run. A query for ids is run at once.
+    pub(super) fn plan_windows(
+        &mut self,
+        inner: &PostgresState,
+        session: &mut DatabaseSession,
+    ) -> Result<SearchStage, StatementError> {
+        let asked = &self.asked;
+        if let Some(ids) = &asked.query.ids {
+            self.driver = Some(Set::Ids);
+            self.visited += ids.len() as u64;
+            let placed = places(session, ids.iter().map(|id| &id[..]))?;
+            let mut keys: Vec<(IndexKey, Place)> =
+                placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place)).collect();
+            let mut found = Vec::new();
+            // All are needed to know their order.
+            for page in keys.chunks_mut(FETCH_MAX) {
+                found.extend(bodies(session, page, asked.seq, None)?);
+            }
+            found.retain(|(key, _)| super::plan::lies_ahead(asked, key));
+            found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+            let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
+            self.bodies.extend(found);
+            return Ok(SearchStage::Found);
+        }
+        let mut walk = WindowWalk::new(asked, density(inner, session)?);
+        let drivers = drivers(asked);
+        let alone = drivers.len() == 1;
+        for &set in &drivers {
+            let Set::Label(at) = set else { continue };
+            walk.drive(asked, set);
+            if asked.terms[at].as_ref().is_some_and(Vec::is_empty)
+                || !(alone && walk.is_ordered()) && walk.read_few(asked, session)?
+            {
+                break;
+            }
+        }
+        if !walk.is_through() {
+            let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
+            walk.drive(asked, first.copied().unwrap_or(Set::Time));
+        }
+        self.driver = Some(walk.set);
+        self.visited += walk.visited;
+        Ok(SearchStage::Windows(Box::new(walk)))
+    }
+}
+
+/// Returns the conditions that may drive a search: labels of few values first.
+fn drivers(asked: &SqlQuery) -> Vec<Set> {
+    if let Some(set) = asked.driver {
+        return vec![set];
+    }
+    let mut labels: Vec<usize> =
+        (0..asked.terms.len()).filter(|&at| asked.terms[at].is_some()).collect();
+    labels.sort_by_key(|&at| asked.terms[at].as_ref().map_or(0, Vec::len));
+    let authors = asked.query.authors.as_ref().map(|_| Set::Authors);
+    let rare = labels.iter().filter(|&&at| !asked.common[at]).map(|&at| Set::Label(at));
+    let rare: Vec<Set> = rare.chain(authors).collect();
+    if rare.is_empty() { labels.into_iter().map(Set::Label).collect() } else { rare }
+}
+
+impl WindowWalk {
+    fn new(asked: &SqlQuery, density: RecordDensity) -> Self {
+        let query = &asked.query;
+        let after = query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id });
+        let (mut from, mut to) = (to_db(query.from), to_db(query.to));
+        if let Some(after) = &after {
+            match query.order {
+                Order::NewestFirst => to = to.min(after.time),
+                Order::OldestFirst => from = from.max(after.time),
+            }
+        }
+        Self {
+            set: Set::Time,
+            visited: 0,
+            values: WindowValues::None,
+            kinds: None,
+            not_kinds: asked.not_kinds(),
+            order: query.order,
+            rest: (from <= to).then_some((from, to)),
+            now: None,
+            at: after,
+            width: None,
+            found: 0,
+            density,
+            keys: VecDeque::new(),
+        }
+    }
+
+    /// Sets the condition that the walk follows.
+    fn drive(&mut self, asked: &SqlQuery, set: Set) {
+        self.kinds = super::plan::kinds(asked);
+        (self.set, self.values) = match set {
+            Set::Label(at) => {
+                (set, WindowValues::Terms(asked.terms[at].clone().unwrap_or_default()))
+            }
+            Set::Authors => {
+                let authors = asked.query.authors.iter().flatten();
+                (set, WindowValues::Authors(authors.map(|author| author.to_vec()).collect()))
+            }
+            _ if self.kinds.is_some() => (Set::Kinds, WindowValues::None),
+            _ => (Set::Time, WindowValues::None),
+        };
+        let first = self.density.width.saturating_mul(WIDTH_FIRST);
+        self.width = (!self.is_ordered()).then_some(first);
+    }
+
+    fn form(&self) -> WindowForm {
+        let (table, values) = match &self.values {
+            WindowValues::Terms(terms) => (WindowTable::Tag, ValueCount::of(Some(terms))),
+            WindowValues::Authors(authors) => (WindowTable::Author, ValueCount::of(Some(authors))),
+            WindowValues::None => (WindowTable::Record, ValueCount::None),
+        };
+        WindowForm {
+            order: self.order,
+            table,
+            values,
+            kinds: ValueCount::of(self.kinds.as_deref()),
+            has_not_kinds: !self.not_kinds.is_empty(),
+        }
+    }
+
+    /// Whether one index range has the rows in order.
+    fn is_ordered(&self) -> bool {
+        let form = self.form();
+        match (form.values, form.kinds) {
+            (ValueCount::One | ValueCount::None, ValueCount::One) => true,
+            (ValueCount::None, ValueCount::None) => !form.has_not_kinds,
+            _ => false,
+        }
+    }
+
+    fn is_through(&self) -> bool {
+        self.rest.is_none() && self.now.is_none()
+    }
+
+    /// Reads all keys of the terms, if these have few. Returns whether they have.
+    fn read_few(
+        &mut self,
+        asked: &SqlQuery,
+        session: &mut DatabaseSession,
+    ) -> Result<bool, StatementError> {
+        let (Some((from, to)), WindowValues::Terms(terms)) = (self.rest, &self.values) else {
+            return Ok(false);
+        };
+        let few_max = i64::from(FEW_MAX);
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, &few_max, terms];
+        if let Some(kinds) = &self.kinds {
+            values.push(kinds);
+        }
+        let form = StatementForm::FewTerms { kinds: self.kinds.is_some() };
+        let rows = session.query(form, &values)?;
+        self.visited += rows.len() as u64 + 1;
+        if rows.len() >= FEW_MAX as usize {
+            return Ok(false);
+        }
+        let wanted = |row: &&Row| !self.not_kinds.contains(&row.get(3));
+        let mut keys: Vec<_> = rows.iter().filter(wanted).map(placed_key).collect();
+        keys.retain(|(key, _)| super::plan::lies_ahead(asked, key));
+        keys.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
+        keys.dedup();
+        self.keys.extend(keys);
+        (self.rest, self.now) = (None, None);
+        Ok(true)
+    }
+
+    /// Returns the next records that match, of about as many rows as `reach`. `None` if none is left.
+    pub(super) fn next(
+        &mut self,
+        asked: &SqlQuery,
+        reach: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
+        if !self.keys.is_empty() {
+            let count = reach.clamp(1, FETCH_MAX).min(self.keys.len());
+            let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
+            let mut found = bodies(session, &keys, asked.seq, asked.cut(Some(self.set)))?;
+            found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
+            let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
+            self.keys.drain(..count);
+            return Ok(Some(found));
+        }
+        let Some(now) = self.now.or_else(|| self.begin_window()) else { return Ok(None) };
+        self.now = Some(now);
+        let form = self.form();
+        let is_tag = form.table == WindowTable::Tag;
+        let limit =
+            if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
+        let (rows, is_cut) = self.read(asked, form, now, limit, session)?;
+        self.visited += rows.len() as u64 + 1;
+        self.found += rows.len();
+        let mut found = Vec::new();
+        if is_tag {
+            let mut keys: Vec<_> = rows.iter().map(placed_key).collect();
+            // A record with two of the values comes twice.
+            keys.dedup();
+            let last = self.keys.back().copied();
+            self.keys.extend(keys.into_iter().filter(|key| Some(*key) != last));
+        } else {
+            found = matching(asked, rows.iter().map(|row| row.get(2)))?;
+        }
+        if let Some(last) = rows.last() {
+            self.at = Some(key(last));
+        }
+        if !is_cut && rows.len() < limit {
+            self.now = None;
+            self.widen(limit);
+        }
+        Ok(Some(found))
+    }
+
+    fn read(
+        &self,
+        asked: &SqlQuery,
+        form: WindowForm,
+        (lo, hi): (i64, i64),
+        limit: usize,
+        session: &mut DatabaseSession,
+    ) -> Result<(Vec<Row>, bool), StatementError> {
+        let edge = if self.order == Order::NewestFirst { i64::MAX } else { i64::MIN };
+        // All ids lie behind an empty one.
+        let (time, id) = self.at.as_ref().map_or((edge, &[][..]), |at| (at.time, &at.id));
+        let limit = i64::from(limit as u32);
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&lo, &hi, &time, &id, &limit];
+        let one_kind = self.kinds.as_ref().and_then(|kinds| kinds.first());
+        match (form.kinds, &self.kinds, &one_kind) {
+            (ValueCount::One, _, Some(kind)) => values.push(kind),
+            (ValueCount::Many, Some(kinds), _) => values.push(kinds),
+            _ => {}
+        }
+        match (&self.values, form.values) {
+            (WindowValues::Terms(terms), ValueCount::One) => values.push(&terms[0]),
+            (WindowValues::Terms(terms), _) => values.push(terms),
+            (WindowValues::Authors(authors), ValueCount::One) => values.push(&authors[0]),
+            (WindowValues::Authors(authors), _) => values.push(authors),
+            (WindowValues::None, _) => {}
+        }
+        if form.has_not_kinds {
+            values.push(&self.not_kinds);
+        }
+        let cut = asked.cut(Some(self.set));
+        if form.table != WindowTable::Tag {
+            values.extend([&asked.seq as &(dyn ToSql + Sync), &cut]);
+        }
+        session.query_first(StatementForm::Window(form), &values, PAGE_BYTES_MAX)
+    }
+
+    /// Returns the next window, and takes it off the rest.
+    fn begin_window(&mut self) -> Option<(i64, i64)> {
+        let (from, to) = self.rest.take()?;
+        self.found = 0;
+        let Some(width) = self.width else { return Some((from, to)) };
+        Some(match self.order {
+            Order::NewestFirst => {
+                let edge = to.min(self.density.newest).saturating_sub_unsigned(width);
+                let lo = edge.clamp(from, to);
+                self.rest = (lo > from).then(|| (from, lo - 1));
+                (lo, to)
+            }
+            Order::OldestFirst => {
+                let edge = from.max(self.density.oldest).saturating_add_unsigned(width);
+                let hi = edge.clamp(from, to);
+                self.rest = (hi < to).then(|| (hi + 1, to));
+                (from, hi)
+            }
+        })
+    }
+
+    /// Chooses the width of the window after one that had fewer rows than `wanted`.
+    fn widen(&mut self, wanted: usize) {
+        let Some(width) = self.width else { return };
+        let factor = match self.found as u64 {
+            0 => WIDEN_MAX,
+            found => (2 * wanted as u64 / found).clamp(2, WIDEN_MAX),
+        };
+        self.width = Some(width.max(1).saturating_mul(factor));
+    }
+}
+
+fn key(row: &Row) -> IndexKey {
+    let id: &[u8] = row.get(1);
+    IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
+}
+
+fn placed_key(row: &Row) -> (IndexKey, Place) {
+    let place: &[u8] = row.get(2);
+    (key(row), place.try_into().unwrap_or_default())
+}
+
+/// Returns the places of the ids that are stored.
+pub(crate) fn places<'a>(
+    session: &mut DatabaseSession,
+    ids: impl Iterator<Item = &'a [u8]>,
+) -> Result<HashMap<[u8; 32], Place>, StatementError> {
+    let ids: Vec<&[u8]> = ids.collect();
+    let rows = session.query(StatementForm::Places, &[&ids])?;
+    let bytes = |row: &Row, at| row.get::<_, &[u8]>(at).try_into().unwrap_or_default();
+    Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
+}
+
+/// Fetches records by id and place, in no order. Only the ids of `keys` are looked at.
+pub(crate) fn bodies(
+    session: &mut DatabaseSession,
+    keys: &[(IndexKey, Place)],
+    seq: i64,
+    cut: Option<&Vec<i64>>,
+) -> Result<Vec<PlacedBody>, StatementError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
+    let mut places: Vec<&[u8]> = keys.iter().map(|(_, place)| &place[..]).collect();
+    places.sort_unstable();
+    places.dedup();
+    let rows = session.query(StatementForm::PlacedBodies, &[&places, &ids, &seq, &cut])?;
+    Ok(rows.iter().map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+}
+
+/// Returns how densely records lie, as it was found lately.
+fn density(
+    inner: &PostgresState,
+    session: &mut DatabaseSession,
+) -> Result<RecordDensity, StatementError> {
+    let known = *inner.density.lock();
+    if let Some(density) = known.filter(|known| known.read.elapsed() < DENSITY_AGE_MAX) {
+        return Ok(density);
+    }
+    let newest = session.query(StatementForm::NewestTimes, &[&DENSITY_RECORDS])?;
+    let oldest = session.query(StatementForm::OldestTime, &[])?;
+    let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));
+    let last = newest.get(DENSITY_RECORDS as usize - 1);
+    // Few records may lie far ahead of all others.
+    let first = time(newest.get(newest.len() / 10)).unwrap_or(i64::MAX);
+    let density = RecordDensity {
+        read: Instant::now(),
+        oldest: time(oldest.first()).unwrap_or(i64::MIN),
+        newest: first,
+        width: time(last).map_or(u64::MAX, |last| first.abs_diff(last).max(1)),
+    };
+    *inner.density.lock() = Some(density);
+    Ok(density)
+}
