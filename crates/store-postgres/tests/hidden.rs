@@ -2,8 +2,9 @@
 
 use hark_archive::effects::KeepAll;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::hidden::{Secrets, compare, put};
-use hark_testkit::postgres::Cluster;
+use hark_testkit::postgres::{Cluster, Database};
 
 fn seed() -> u64 {
     std::env::var("HARK_SEED").map_or(20_261_122, |seed| seed.parse().expect("is a number"))
@@ -11,7 +12,18 @@ fn seed() -> u64 {
 
 #[test]
 fn postgres_answers_and_charges_as_if_nothing_hidden_were_there() {
-    let databases = ["hidden without", "hidden with"].map(|name| Cluster::shared().database(name));
+    agree(&["hidden without", "hidden with"].map(|name| Cluster::shared().database(name)));
+}
+
+#[test]
+fn citus_answers_and_charges_as_if_nothing_hidden_were_there() {
+    if is_installed("hidden records on Citus") {
+        let databases = ["hidden without", "hidden with"];
+        agree(&databases.map(|name| CitusCluster::shared().database(name)));
+    }
+}
+
+fn agree(databases: &[Database<'_>; 2]) {
     let stores = databases.each_ref().map(|database| {
         // Both stores have the same parts, as parts are made only for the times of public records.
         let options =

@@ -11,7 +11,8 @@ use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
 use hark_archive::{CommitError, Id, Outcome, Query, Record, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
-use hark_testkit::postgres::Cluster;
+use hark_testkit::citus::{CitusCluster, is_installed};
+use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
 /// Longest wait for an event, for slow test machines. A wait ends as soon as the event happens.
@@ -106,7 +107,17 @@ fn record(number: u32, kind: u32, author: u8, time: u64) -> Box<[u8]> {
 
 #[test]
 fn three_nodes_keep_one_copy_and_each_receives_everything_once_and_in_order() {
-    let database = Cluster::shared().database("three nodes");
+    keep_one_copy(&Cluster::shared().database("three nodes"));
+}
+
+#[test]
+fn three_nodes_of_citus_keep_one_copy_and_each_receives_everything_once_and_in_order() {
+    if is_installed("three nodes of Citus") {
+        keep_one_copy(&CitusCluster::shared().database("three nodes"));
+    }
+}
+
+fn keep_one_copy(database: &Database<'_>) {
     let mut nodes: Vec<Node> = (0..3).map(|_| Node::new(&database.url)).collect();
     let plain: Vec<_> = (0..3_000).map(|n| record(n, 1, 1, 1_700_000_000 + u64::from(n))).collect();
     let versions =

@@ -11,6 +11,7 @@ use hark_archive::writer::{Writer, WriterOptions as Batches};
 use hark_archive::{Outcome, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::{NostrRules, VANISH};
 use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
@@ -24,6 +25,14 @@ fn open(database: &Database<'_>) -> Arc<PostgresStore> {
         &PostgresOptions::default(),
     );
     Arc::new(store.expect("opens"))
+}
+
+/// Runs a test on one server, and on a cluster.
+fn on_each(name: &str, test: impl Fn(&Database<'_>)) {
+    test(&Cluster::shared().database(name));
+    if is_installed(name) {
+        test(&CitusCluster::shared().database(name));
+    }
 }
 
 fn put(number: u32, author: u8, kind: u32, label: (u8, &[u8])) -> Write {
@@ -49,8 +58,11 @@ fn of(author: u8) -> Query {
 
 #[test]
 fn whoever_puts_meanwhile_waits_for_a_step_of_a_vanishing_and_not_for_all_of_it() {
-    let database = Cluster::shared().database("vanish");
-    let (store, other) = (open(&database), open(&database));
+    on_each("vanish", waits_for_one_step);
+}
+
+fn waits_for_one_step(database: &Database<'_>) {
+    let (store, other) = (open(database), open(database));
     let count = ERASE_STEP as u32 * 3 + 10;
     store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
     let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(()));
@@ -73,7 +85,7 @@ fn whoever_puts_meanwhile_waits_for_a_step_of_a_vanishing_and_not_for_all_of_it(
     // The request was stored: only the request itself is left, and deleted records stay refused.
     assert_eq!(store.count(&of(1)).unwrap(), Some(1));
     // This node does not see the other node's last put, as nothing calls its `news`.
-    assert_eq!(open(&database).count(&of(2)).unwrap(), Some(2));
+    assert_eq!(open(database).count(&of(2)).unwrap(), Some(2));
     assert_eq!(store.stats().records, 3);
     let again = other.commit(&[note(5, 1)]).unwrap().outcomes;
     assert_eq!(again, [Outcome::Refused(Refusal::Vanished)]);
@@ -81,8 +93,11 @@ fn whoever_puts_meanwhile_waits_for_a_step_of_a_vanishing_and_not_for_all_of_it(
 
 #[test]
 fn a_vanishing_that_ended_half_way_is_gone_on_with_by_whoever_gets_the_request_next() {
-    let database = Cluster::shared().database("vanish again");
-    let (store, other) = (open(&database), open(&database));
+    on_each("vanish again", goes_on_with_a_vanishing);
+}
+
+fn goes_on_with_a_vanishing(database: &Database<'_>) {
+    let (store, other) = (open(database), open(database));
     let count = ERASE_STEP as u32 * 2 + 10;
     store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
     let request = [vanish(1), note(100_000, 2)];
@@ -93,7 +108,7 @@ fn a_vanishing_that_ended_half_way_is_gone_on_with_by_whoever_gets_the_request_n
     // The node ends here. The request was neither stored nor answered, so the client sends it to
     // another node.
     drop(store);
-    let left = open(&database).count(&of(1)).unwrap();
+    let left = open(database).count(&of(1)).unwrap();
     assert_eq!(left, Some(u64::from(count) - ERASE_STEP as u64));
     let outcomes = other.commit(&request).unwrap().outcomes;
     assert!(matches!(outcomes[..], [Outcome::Stored { .. }, Outcome::Stored { .. }]));
@@ -102,7 +117,10 @@ fn a_vanishing_that_ended_half_way_is_gone_on_with_by_whoever_gets_the_request_n
 
 #[test]
 fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long() {
-    let database = Cluster::shared().database("erase much");
+    on_each("erase much", erases_in_steps);
+}
+
+fn erases_in_steps(database: &Database<'_>) {
     let options =
         PostgresOptions { statement_timeout: Duration::from_secs(2), ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);

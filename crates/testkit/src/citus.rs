@@ -5,6 +5,8 @@
 
 use std::sync::LazyLock;
 
+use parking_lot::Mutex;
+
 use crate::postgres::{Cluster, Database};
 
 /// Settings of every node: Citus is loaded, and shards can move without stopping writes.
@@ -35,6 +37,7 @@ pub struct CitusCluster {
     pub coordinator: Cluster,
     /// The nodes that have the shards.
     pub workers: Vec<Cluster>,
+    making: Mutex<()>,
 }
 
 impl CitusCluster {
@@ -48,7 +51,11 @@ impl CitusCluster {
     /// Starts a cluster whose nodes have these settings, each as `name=value`, besides their own.
     pub fn with(workers: usize, settings: &[&str]) -> Self {
         let node = || Self::node(settings);
-        Self { coordinator: node(), workers: (0..workers).map(|_| node()).collect() }
+        Self {
+            coordinator: node(),
+            workers: (0..workers).map(|_| node()).collect(),
+            making: Mutex::new(()),
+        }
     }
 
     /// Starts a node that belongs to no cluster yet.
@@ -59,6 +66,8 @@ impl CitusCluster {
 
     /// Creates a database of this cluster for a test: the same on all nodes, which know each other.
     pub fn database(&self, test: &str) -> Database<'_> {
+        // Nodes that are added to two databases at once change the same rows.
+        let _alone = self.making.lock();
         let database = self.coordinator.database(test);
         let name = &database.name;
         database.sql("CREATE EXTENSION citus");

@@ -9,6 +9,9 @@ use crate::session::{DatabaseSession, StatementError};
 use crate::state::PostgresState;
 use crate::time::IndexKey;
 
+/// Most tags that a statement deletes. Each shard looks for all of them.
+const TAGS_MAX: usize = 2_000;
+
 /// Prepares a session that is going to commit. What an earlier coordinator left in doubt on the workers
 /// is decided first, if the user may do that; the cluster does it by itself a little later.
 pub(super) fn begin(session: &mut DatabaseSession) -> Result<(), StatementError> {
@@ -92,8 +95,11 @@ pub(super) fn delete(
             tagged.push(id);
         }
     }
-    if !terms.is_empty() {
-        session.query(StatementForm::DeleteTags, &[&terms, &kinds, &times, &tagged])?;
+    for first in (0..terms.len()).step_by(TAGS_MAX) {
+        let some = first..terms.len().min(first + TAGS_MAX);
+        let (terms, kinds) = (&terms[some.clone()], &kinds[some.clone()]);
+        let (times, ids) = (&times[some.clone()], &tagged[some]);
+        session.query(StatementForm::DeleteTags, &[&terms, &kinds, &times, &ids])?;
     }
     if !inner.nature.listed_labels.is_empty() {
         let mut lost: HashMap<i64, i64> = HashMap::new();

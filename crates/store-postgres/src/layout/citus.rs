@@ -129,11 +129,11 @@ impl Layout for CitusLayout {
 pub(super) fn text(form: StatementForm) -> String {
     match form {
         StatementForm::Window(form) => window(form),
-        StatementForm::FewTerms { kinds } => {
-            let kinds = if kinds { " AND r.kind = ANY($5::int[])" } else { "" };
+        StatementForm::FewTerms { has_kinds } => {
+            let kinds = if has_kinds { " AND r.kind = ANY($6::int[])" } else { "" };
             format!(
-                "SELECT r.time, r.id, r.place, r.kind FROM tag r WHERE r.term = ANY($4::bigint[]) \
-                 AND r.time >= $1 AND r.time <= $2{kinds} LIMIT $3"
+                "SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($4::bigint[]) \
+                 AND r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($5::int[]){kinds} LIMIT $3"
             )
         }
         StatementForm::Places => "SELECT p.id, p.place FROM id_place p \

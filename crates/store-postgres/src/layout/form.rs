@@ -136,7 +136,7 @@ pub(crate) enum StatementForm {
     /// The next rows of a window of time. This form and those below are for distributed tables.
     Window(WindowForm),
     /// Some keys and places of terms, in no order.
-    FewTerms { kinds: bool },
+    FewTerms { has_kinds: bool },
     /// The places of ids.
     Places,
     /// Records by place and id, in no order.

@@ -1,0 +1,216 @@
+-- Window(WindowForm { order: NewestFirst, table: Tag, values: One, kinds: One, has_not_kinds: false })
+SELECT r.time, r.id, r.place FROM tag r WHERE r.kind = $6::int AND r.term = $7::bigint AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+-- Window(WindowForm { order: NewestFirst, table: Tag, values: Many, kinds: None, has_not_kinds: true })
+SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($6::bigint[]) AND r.kind <> ALL($7::int[]) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+-- Window(WindowForm { order: NewestFirst, table: Author, values: One, kinds: One, has_not_kinds: false })
+SELECT r.time, r.id, r.body FROM record r WHERE r.kind = $6::int AND r.place = $7::bytea AND r.author = $7::bytea AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+-- Window(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
+SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.author = ANY($7::bytea[]) AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+-- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: One, has_not_kinds: false })
+SELECT r.time, r.id, r.body FROM record r WHERE r.kind = $6::int AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+-- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: None, has_not_kinds: true })
+SELECT r.time, r.id, r.body FROM record r WHERE r.kind <> ALL($6::int[]) AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+-- Window(WindowForm { order: OldestFirst, table: Tag, values: Many, kinds: Many, has_not_kinds: false })
+SELECT r.time, r.id, r.place FROM tag r WHERE r.kind = ANY($6::int[]) AND r.term = ANY($7::bigint[]) AND r.time >= $1 AND r.time <= $2 AND r.time >= $3 AND (r.time > $3 OR r.id > $4) ORDER BY r.time, r.id LIMIT $5
+-- FewTerms { has_kinds: true }
+SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($4::bigint[]) AND r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($5::int[]) AND r.kind = ANY($6::int[]) LIMIT $3
+-- FewTerms { has_kinds: false }
+SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($4::bigint[]) AND r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($5::int[]) LIMIT $3
+-- Places
+SELECT p.id, p.place FROM id_place p WHERE p.id = ANY($1::bytea[])
+-- PlacedBodies
+SELECT r.time, r.id, r.body FROM record r WHERE r.place = ANY($1::bytea[]) AND r.id = ANY($2::bytea[]) AND r.seq <= $3 AND ($4::bigint[] IS NULL OR r.terms && $4)
+-- NewestTimes
+SELECT r.time FROM record r ORDER BY r.time DESC, r.id LIMIT $1
+-- OldestTime
+SELECT r.time FROM record r ORDER BY r.time LIMIT 1
+-- Enter
+SELECT pg_advisory_lock(hashtextextended(current_schema(), 7235419860234518))
+-- Lock
+SELECT seq, records, parts, line FROM state FOR UPDATE
+-- Known
+SELECT array_position($2::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($2) AND cardinality($1::bigint[]) >= 0
+-- Forbids
+SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f
+-- Slots
+SELECT r.author, r.kind, r.time, r.id FROM record r WHERE r.place = ANY($1::bytea[]) AND r.author = ANY($1) AND r.kind = ANY($2::int[])
+-- TermSlots
+SELECT t.term, t.kind, t.id, t.place FROM tag t WHERE t.term = ANY($1::bigint[]) AND t.kind = ANY($2::int[])
+-- DeleteListed
+DELETE FROM record WHERE place = ANY($1::bytea[]) AND id = ANY($2::bytea[]) RETURNING time, id, kind, terms
+-- DeleteTags
+DELETE FROM tag t USING unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea[]) AS v(term, kind, time, id) WHERE t.term = v.term AND t.kind = v.kind AND t.time = v.time AND t.id = v.id
+-- DeletePlaces
+DELETE FROM id_place WHERE id = ANY($1::bytea[])
+-- CopyRecords
+COPY record (place, seq, time, expires, kind, id, author, terms, body) FROM STDIN BINARY
+-- CopyTags
+COPY tag (term, time, kind, id, place) FROM STDIN BINARY
+-- CopyPlaces
+COPY id_place (id, place) FROM STDIN BINARY
+-- AddForbids
+INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])
+-- Advance
+UPDATE state SET seq = $1, records = $2 WHERE $3::int IS NOT NULL
+-- Leave
+SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518))
+-- LeaveTelling
+SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' || line), pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518)) FROM state
+-- WholeState
+SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared(hashtextextended(current_schema(), 7235419860234518)), pg_advisory_unlock_shared(hashtextextended(current_schema(), 7235419860234518))) l, LATERAL (SELECT line, seq FROM state WHERE l IS NOT NULL) s
+-- News
+SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3
+-- count_spared
+SELECT count(*), coalesce(sum(1 + cardinality(terms)), 0)::bigint FROM (SELECT terms FROM record_19000 WHERE kind = ANY($1) LIMIT $2) r
+-- count_part
+SELECT count(*), max(seq) FROM (SELECT seq FROM record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
+-- count_part retired
+SELECT count(*), max(seq) FROM (SELECT seq FROM retired_record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) r
+-- retire_part
+CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
+         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v CROSS JOIN LATERAL (SELECT t.* FROM tag_19000 t WHERE t.term = v.term AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         SET LOCAL lock_timeout = 50;
+         ALTER TABLE record DETACH PARTITION record_19000;
+         ALTER TABLE tag DETACH PARTITION tag_19000;
+         ALTER TABLE record_19000 RENAME TO retired_record_19000;
+         ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
+         INSERT INTO record SELECT * FROM spared_record;
+         INSERT INTO tag SELECT * FROM spared_tag;
+         DELETE FROM part WHERE number = 19000;
+         INSERT INTO retired VALUES (19000, 100);
+         UPDATE state SET parts = parts + 1, records = records + 3 - 100;
+         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
+-- drop_part
+DROP TABLE retired_record_19000, retired_tag_19000;
+         UPDATE state SET records = records + 100 - 98;
+         COMMIT
+-- keep_spared_values
+UPDATE label_value v SET records = v.records + s.records FROM (SELECT term, count(*) AS records FROM spared_tag GROUP BY term) s WHERE v.term = s.term
+-- count_values
+WITH r AS MATERIALIZED (SELECT seq, terms FROM retired_record_19000 WHERE seq > $1 ORDER BY seq LIMIT $2) SELECT l.seq, c.term, c.records FROM (SELECT max(seq) AS seq FROM r) l LEFT JOIN LATERAL (SELECT v.term, count(*) AS records FROM r CROSS JOIN LATERAL unnest(r.terms) AS t(term) JOIN label_value v ON v.term = t.term GROUP BY v.term) c ON true
+-- lower_values
+WITH lost AS (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS l(term, records)), ended AS (DELETE FROM label_value v USING lost l WHERE v.term = l.term AND v.records <= l.records), lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l WHERE v.term = l.term AND v.records > l.records) SELECT count(*) FROM lost
+-- sizes
+SELECT s.records, d.bytes, d.bytes - d.tables, 0::bigint, r.oldest, r.newest, s.seq FROM state s, (SELECT min(time) AS oldest, max(time) AS newest FROM record) r, (SELECT sum(citus_total_relation_size(c.oid))::bigint AS bytes, sum(citus_table_size(c.oid))::bigint AS tables FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND c.relname IN ('record', 'tag', 'id_place')) d
+-- setting jit
+off
+-- setting max_parallel_workers_per_gather
+0
+-- setting default_transaction_isolation
+read\ committed
+-- setting synchronous_commit
+on
+-- setting client_min_messages
+warning
+-- setting idle_in_transaction_session_timeout
+30s
+-- migration 1 shelf
+-- One shelf of one network, over the workers of a Citus cluster. Small tables that all commits change or
+-- read stay on the coordinator; they are as in the layout for one server. Records, their labels and their
+-- ids are divided into shards.
+--
+-- Times are the network's own, from 0 to 2^64-1, with the top bit turned over, so that their order is
+-- that of bigint. Terms are keyed 64-bit hashes of a label's name and value.
+
+-- What is decided once: the secret of the hashes.
+CREATE TABLE meta (
+    name text PRIMARY KEY,
+    value bytea NOT NULL
+);
+
+-- One row. Whoever commits holds it, so that commits of all nodes come one after another.
+CREATE TABLE state (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    -- Number of the newest put.
+    seq bigint NOT NULL DEFAULT 0,
+    -- Records that are kept.
+    records bigint NOT NULL DEFAULT 0,
+    -- The version of the parts, which this layout does not have.
+    parts bigint NOT NULL DEFAULT 0,
+    -- The id of the line that numbers belong to now.
+    line bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 10);
+INSERT INTO state DEFAULT VALUES;
+
+-- Lines of numbers, as in the layout for one server.
+CREATE TABLE line (
+    number bigint PRIMARY KEY,
+    id bigint NOT NULL,
+    since bigint NOT NULL,
+    place text NOT NULL,
+    begun timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO line VALUES (0, 0, 0, '');
+
+-- Records are not divided by time: these tables stay empty.
+CREATE TABLE part (
+    number bigint PRIMARY KEY,
+    start bigint NOT NULL,
+    stop bigint NOT NULL
+);
+CREATE TABLE retired (
+    number bigint PRIMARY KEY,
+    records bigint NOT NULL
+);
+
+-- Records that forbid others to come, by a keyed hash of author, kind and label.
+CREATE TABLE forbid (
+    key bigint NOT NULL,
+    time bigint NOT NULL,
+    id bytea NOT NULL,
+    place bytea NOT NULL
+);
+CREATE INDEX ON forbid (key, time DESC, id);
+CREATE INDEX ON forbid (id);
+
+-- The values of labels that the network lists, and how many records have each.
+CREATE TABLE label_value (
+    term bigint PRIMARY KEY,
+    name smallint NOT NULL,
+    value bytea NOT NULL,
+    records bigint NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE listed_label (
+    name smallint PRIMARY KEY
+);
+
+-- A record is in the shard of its place: its author, or its id if it has no author.
+CREATE TABLE record (
+    place bytea NOT NULL,
+    seq bigint NOT NULL,
+    time bigint NOT NULL,
+    expires bigint,
+    kind integer NOT NULL,
+    id bytea NOT NULL,
+    author bytea,
+    terms bigint[] NOT NULL,
+    body bytea NOT NULL
+);
+CREATE INDEX ON record (time DESC, id);
+CREATE INDEX ON record (id);
+CREATE INDEX ON record (author, kind, time DESC, id);
+CREATE INDEX ON record (kind, time DESC, id);
+CREATE INDEX ON record (seq);
+CREATE INDEX ON record (expires) WHERE expires IS NOT NULL;
+
+-- The place of each id, in the shard of the id.
+CREATE TABLE id_place (
+    id bytea PRIMARY KEY,
+    place bytea NOT NULL
+);
+
+-- A row for each label of a record, in the shard of the label.
+CREATE TABLE tag (
+    term bigint NOT NULL,
+    time bigint NOT NULL,
+    kind integer NOT NULL,
+    id bytea NOT NULL,
+    place bytea NOT NULL
+);
+CREATE INDEX ON tag (term, kind, time DESC, id);
+
+-- citus.shard_count says how many shards each has.
+SELECT create_distributed_table('record', 'place', colocate_with => 'none');
+SELECT create_distributed_table('id_place', 'id', colocate_with => 'record');
+SELECT create_distributed_table('tag', 'term', colocate_with => 'none');
+
