@@ -138,6 +138,7 @@ impl ArchiveLocation {
             pool_max: config.connections_max,
             statement_timeout: config.statement_timeout,
             part_s: self.shelf_config().part_days.saturating_mul(86_400),
+            shards: config.shards,
             units_per_s: nature.units_per_s,
             one_kind: nature.one_kind,
             common_labels: nature.common_labels,

@@ -52,6 +52,7 @@ static RANGES: &[(&str, &[SettingRange])] = &[
             // The database stores the timeout as a signed 32-bit integer.
             ("statement_timeout_ms", 1, 2_147_483_647),
             ("part_days", 1, DAYS),
+            ("shards", 1, 64_000),
         ],
     ),
     (

@@ -72,6 +72,7 @@ pub(crate) struct PostgresSettings {
     pub(crate) connections_max: usize,
     pub(crate) statement_timeout: Duration,
     pub(crate) part_days: u64,
+    pub(crate) shards: u32,
     pub(crate) migrate: bool,
 }
 
@@ -83,6 +84,7 @@ impl Default for PostgresSettings {
             connections_max: options.pool_max,
             statement_timeout: options.statement_timeout,
             part_days: options.part_s / 86_400,
+            shards: options.shards,
             migrate: options.migrate,
         }
     }

@@ -99,6 +99,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "connections_max" postgres.connections_max: "The most connections for questions; a replica has as many again. Two more are for writes and for notifications of\nwhat other servers write.";
             "statement_timeout_ms" postgres.statement_timeout: "Milliseconds that a statement may take. A question with a longer statement is answered with an error.";
             "part_days" postgres.part_days: "Days that one part of the tables holds. The number is fixed when the tables are created.";
+            "shards" postgres.shards: "Into how many shards each table is divided if the database is a Citus cluster, whose tables have no parts.\nThe number is fixed when the tables are created: some for each worker that there will ever be. A question\nthat is not for single authors, ids or tags asks every shard.";
             "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables when it starts. If not, `hark migrate up` does.";
         },
     },

@@ -167,23 +167,23 @@ mod tests {
 
     /// The forms whose texts are not those of the layout for one server.
     fn distributed_forms() -> Vec<StatementForm> {
+        let (none, one, many) = (ValueCount::None, ValueCount::One, ValueCount::Many);
         let window = |table, values, kinds, has_not_kinds| {
             let order = Order::NewestFirst;
             StatementForm::Window(WindowForm { order, table, values, kinds, has_not_kinds })
         };
-        use ValueCount::{Many, None, One};
         vec![
-            window(WindowTable::Tag, One, One, false),
-            window(WindowTable::Tag, Many, None, true),
-            window(WindowTable::Author, One, One, false),
-            window(WindowTable::Author, Many, Many, false),
-            window(WindowTable::Record, None, One, false),
-            window(WindowTable::Record, None, None, true),
+            window(WindowTable::Tag, one, one, false),
+            window(WindowTable::Tag, many, none, true),
+            window(WindowTable::Author, one, one, false),
+            window(WindowTable::Author, many, many, false),
+            window(WindowTable::Record, none, one, false),
+            window(WindowTable::Record, none, none, true),
             StatementForm::Window(WindowForm {
                 order: Order::OldestFirst,
                 table: WindowTable::Tag,
-                values: Many,
-                kinds: Many,
+                values: many,
+                kinds: many,
                 has_not_kinds: false,
             }),
             StatementForm::FewTerms { has_kinds: true },
