@@ -129,20 +129,19 @@ impl Layout for CitusLayout {
 pub(super) fn text(form: StatementForm) -> String {
     match form {
         StatementForm::Window(form) => window(form),
-        StatementForm::FewTerms { has_kinds } => {
-            let kinds = if has_kinds { " AND r.kind = ANY($6::int[])" } else { "" };
+        StatementForm::Few(form) => few(form),
+        StatementForm::Places(count) => {
+            let id = same("p.id", "bytea", count, "$1");
+            format!("SELECT p.id, p.place FROM id_place p WHERE {id}")
+        }
+        StatementForm::PlacedBodies(count) => {
+            let place = same("r.place", "bytea", count, "$1");
+            let id = same("r.id", "bytea", count, "$2");
             format!(
-                "SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($4::bigint[]) \
-                 AND r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($5::int[]){kinds} LIMIT $3"
+                "SELECT r.time, r.id, r.body FROM record r WHERE {place} AND {id} AND r.seq <= $3 \
+                 AND ($4::bigint[] IS NULL OR r.terms && $4)"
             )
         }
-        StatementForm::Places => "SELECT p.id, p.place FROM id_place p \
-            WHERE p.id = ANY($1::bytea[])"
-            .into(),
-        StatementForm::PlacedBodies => "SELECT r.time, r.id, r.body FROM record r \
-            WHERE r.place = ANY($1::bytea[]) AND r.id = ANY($2::bytea[]) AND r.seq <= $3 \
-            AND ($4::bigint[] IS NULL OR r.terms && $4)"
-            .into(),
         StatementForm::NewestTimes => "SELECT r.time FROM record r \
             ORDER BY r.time DESC, r.id LIMIT $1"
             .into(),
@@ -169,54 +168,68 @@ pub(super) fn text(form: StatementForm) -> String {
     }
 }
 
-/// Returns a statement for the next rows of a window, in order. The rows have times from $1 to $2, lie
-/// behind ($3, $4), and number at most $5. Behind these come, as far as there are such: the kinds, the
-/// values, the excluded kinds; and for records the highest number and the terms to cut by.
+/// Returns a statement for the next rows of a window, in order. The rows have times from $1 to $2,
+/// number at most $3, and lie behind ($4, $5). The values of [`conditions`] come behind these.
 fn window(form: WindowForm) -> String {
-    let WindowForm { order, table, values, kinds, has_not_kinds } = form;
-    let mut next = 5;
-    let mut value = move || {
-        next += 1;
-        format!("${next}")
+    let (table, conditions) = conditions(form, 5);
+    let columns = if form.table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" };
+    let (behind, sorted) = match form.order {
+        Order::NewestFirst => ("r.time <= $4 AND (r.time < $4 OR r.id > $5)", "r.time DESC, r.id"),
+        Order::OldestFirst => ("r.time >= $4 AND (r.time > $4 OR r.id > $5)", "r.time, r.id"),
     };
-    let mut conditions = Vec::new();
-    let mut same = |column: &str, of: &str, count: ValueCount, value: &str| match count {
-        ValueCount::None => {}
-        ValueCount::One => conditions.push(format!("r.{column} = {value}::{of}")),
-        ValueCount::Many => conditions.push(format!("r.{column} = ANY({value}::{of}[])")),
+    format!(
+        "SELECT {columns} FROM {table} r WHERE {conditions} AND {behind} ORDER BY {sorted} LIMIT $3"
+    )
+}
+
+/// Returns a statement for at most $3 keys with times from $1 to $2, in no order.
+fn few(form: WindowForm) -> String {
+    let (table, conditions) = conditions(form, 3);
+    format!("SELECT {KEY} FROM {table} r WHERE {conditions} LIMIT $3")
+}
+
+/// The columns of a key and its place.
+const KEY: &str = "r.time, r.id, r.place";
+
+/// Returns the table of a window and its conditions, with times from $1 to $2. Their values are behind
+/// value `last`, as far as there are such: kinds, terms or authors, excluded kinds; and for records the
+/// highest number and the terms to cut by.
+fn conditions(form: WindowForm, mut last: u32) -> (&'static str, String) {
+    let mut value = || {
+        last += 1;
+        format!("${last}")
     };
-    if kinds != ValueCount::None {
-        same("kind", "int", kinds, &value());
+    let mut all = vec!["r.time >= $1 AND r.time <= $2".to_owned()];
+    if form.kinds != ValueCount::None {
+        all.push(same("r.kind", "int", form.kinds, &value()));
     }
-    match table {
-        WindowTable::Tag => same("term", "bigint", values, &value()),
+    match form.table {
+        WindowTable::Tag => all.push(same("r.term", "bigint", form.values, &value())),
         WindowTable::Author => {
             let value = value();
-            same("place", "bytea", values, &value);
-            same("author", "bytea", values, &value);
+            all.push(same("r.place", "bytea", form.values, &value));
+            all.push(same("r.author", "bytea", form.values, &value));
         }
         WindowTable::Record => {}
     }
-    if has_not_kinds {
-        conditions.push(format!("r.kind <> ALL({}::int[])", value()));
+    if form.has_not_kinds {
+        all.push(format!("r.kind <> ALL({}::int[])", value()));
     }
-    let (name, columns) = match table {
-        WindowTable::Tag => ("tag", "r.time, r.id, r.place"),
-        WindowTable::Author | WindowTable::Record => {
-            conditions.push(format!("r.seq <= {}", value()));
-            let terms = value();
-            conditions.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
-            ("record", "r.time, r.id, r.body")
-        }
-    };
-    conditions.push("r.time >= $1 AND r.time <= $2".into());
-    let (behind, sorted) = match order {
-        Order::NewestFirst => ("r.time <= $3 AND (r.time < $3 OR r.id > $4)", "r.time DESC, r.id"),
-        Order::OldestFirst => ("r.time >= $3 AND (r.time > $3 OR r.id > $4)", "r.time, r.id"),
-    };
-    conditions.push(behind.into());
-    format!(
-        "SELECT {columns} FROM {name} r WHERE {} ORDER BY {sorted} LIMIT $5",
-        conditions.join(" AND ")
-    )
+    let mut table = "tag";
+    if form.table != WindowTable::Tag {
+        table = "record";
+        all.push(format!("r.seq <= {}", value()));
+        let terms = value();
+        all.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
+    }
+    (table, all.join(" AND "))
+}
+
+/// Returns the condition that a column has one of so many values.
+fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
+    match count {
+        ValueCount::None => "true".into(),
+        ValueCount::One => format!("{column} = {value}::{of}"),
+        ValueCount::Many => format!("{column} = ANY({value}::{of}[])"),
+    }
 }

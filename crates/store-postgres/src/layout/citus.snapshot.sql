@@ -1,24 +1,26 @@
 -- Window(WindowForm { order: NewestFirst, table: Tag, values: One, kinds: One, has_not_kinds: false })
-SELECT r.time, r.id, r.place FROM tag r WHERE r.kind = $6::int AND r.term = $7::bigint AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.term = $7::bigint AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Tag, values: Many, kinds: None, has_not_kinds: true })
-SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($6::bigint[]) AND r.kind <> ALL($7::int[]) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.term = ANY($6::bigint[]) AND r.kind <> ALL($7::int[]) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Author, values: One, kinds: One, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.kind = $6::int AND r.place = $7::bytea AND r.author = $7::bytea AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.place = $7::bytea AND r.author = $7::bytea AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.author = ANY($7::bytea[]) AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.place = ANY($7::bytea[]) AND r.author = ANY($7::bytea[]) AND r.seq <= $8 AND ($9::bigint[] IS NULL OR r.terms && $9) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: One, has_not_kinds: false })
-SELECT r.time, r.id, r.body FROM record r WHERE r.kind = $6::int AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = $6::int AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: NewestFirst, table: Record, values: None, kinds: None, has_not_kinds: true })
-SELECT r.time, r.id, r.body FROM record r WHERE r.kind <> ALL($6::int[]) AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time >= $1 AND r.time <= $2 AND r.time <= $3 AND (r.time < $3 OR r.id > $4) ORDER BY r.time DESC, r.id LIMIT $5
+SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($6::int[]) AND r.seq <= $7 AND ($8::bigint[] IS NULL OR r.terms && $8) AND r.time <= $4 AND (r.time < $4 OR r.id > $5) ORDER BY r.time DESC, r.id LIMIT $3
 -- Window(WindowForm { order: OldestFirst, table: Tag, values: Many, kinds: Many, has_not_kinds: false })
-SELECT r.time, r.id, r.place FROM tag r WHERE r.kind = ANY($6::int[]) AND r.term = ANY($7::bigint[]) AND r.time >= $1 AND r.time <= $2 AND r.time >= $3 AND (r.time > $3 OR r.id > $4) ORDER BY r.time, r.id LIMIT $5
--- FewTerms { has_kinds: true }
-SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($4::bigint[]) AND r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($5::int[]) AND r.kind = ANY($6::int[]) LIMIT $3
--- FewTerms { has_kinds: false }
-SELECT r.time, r.id, r.place FROM tag r WHERE r.term = ANY($4::bigint[]) AND r.time >= $1 AND r.time <= $2 AND r.kind <> ALL($5::int[]) LIMIT $3
--- Places
+SELECT r.time, r.id, r.place FROM tag r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($6::int[]) AND r.term = ANY($7::bigint[]) AND r.time >= $4 AND (r.time > $4 OR r.id > $5) ORDER BY r.time, r.id LIMIT $3
+-- Few(WindowForm { order: NewestFirst, table: Author, values: Many, kinds: Many, has_not_kinds: false })
+SELECT r.time, r.id, r.place FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.kind = ANY($4::int[]) AND r.place = ANY($5::bytea[]) AND r.author = ANY($5::bytea[]) AND r.seq <= $6 AND ($7::bigint[] IS NULL OR r.terms && $7) LIMIT $3
+-- Places(One)
+SELECT p.id, p.place FROM id_place p WHERE p.id = $1::bytea
+-- Places(Many)
 SELECT p.id, p.place FROM id_place p WHERE p.id = ANY($1::bytea[])
--- PlacedBodies
+-- PlacedBodies(One)
+SELECT r.time, r.id, r.body FROM record r WHERE r.place = $1::bytea AND r.id = $2::bytea AND r.seq <= $3 AND ($4::bigint[] IS NULL OR r.terms && $4)
+-- PlacedBodies(Many)
 SELECT r.time, r.id, r.body FROM record r WHERE r.place = ANY($1::bytea[]) AND r.id = ANY($2::bytea[]) AND r.seq <= $3 AND ($4::bigint[] IS NULL OR r.terms && $4)
 -- NewestTimes
 SELECT r.time FROM record r ORDER BY r.time DESC, r.id LIMIT $1

@@ -135,12 +135,12 @@ pub(crate) enum StatementForm {
     Parts,
     /// The next rows of a window of time. This form and those below are for distributed tables.
     Window(WindowForm),
-    /// Some keys and places of terms, in no order.
-    FewTerms { has_kinds: bool },
+    /// Some keys and places of a window, in no order.
+    Few(WindowForm),
     /// The places of ids.
-    Places,
+    Places(ValueCount),
     /// Records by place and id, in no order.
-    PlacedBodies,
+    PlacedBodies(ValueCount),
     /// The times of the newest records.
     NewestTimes,
     /// The time of the oldest record.
@@ -211,9 +211,9 @@ impl StatementForm {
             Self::Window(WindowForm { table: WindowTable::Tag, .. }) => "term_window",
             Self::Window(WindowForm { table: WindowTable::Author, .. }) => "author_window",
             Self::Window(WindowForm { table: WindowTable::Record, .. }) => "record_window",
-            Self::FewTerms { .. } => "few_terms",
-            Self::Places => "places",
-            Self::PlacedBodies => "placed_bodies",
+            Self::Few(_) => "few",
+            Self::Places(_) => "places",
+            Self::PlacedBodies(_) => "placed_bodies",
             Self::NewestTimes => "newest_times",
             Self::OldestTime => "oldest_time",
             Self::CopyPlaces => "copy_places",

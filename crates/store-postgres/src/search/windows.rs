@@ -1,7 +1,8 @@
 //! Searches distributed tables. A condition of one value and one kind is an ordered index range of one
-//! shard, read with the limit of the query. Any other condition is read in windows of time: each shard
-//! sorts the rows of the window that meet the condition. The width of the first window is that of the
-//! newest records, and each window shows how wide the next one should be.
+//! shard, read with the limit of the query. Any other condition concerns several shards, each of which
+//! sorts its rows and returns as many as are wanted of all. So these are read in windows of time, of
+//! which the first is to have some more records than are wanted. If it has fewer, all the rest is read
+//! at once if it is little; otherwise each window shows how wide the next one should be.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ pub(crate) type Place = [u8; 32];
 /// A record's key and bytes.
 pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
 
-/// Most rows that terms may have to be read at once, without windows.
+/// Most keys that are read at once, without windows.
 const FEW_MAX: u32 = 1_024;
 /// Rows of tags read at a time: least and most.
 const KEYS_MIN: usize = 64;
@@ -33,8 +34,11 @@ const KEYS_MAX: usize = 1_000;
 const DENSITY_RECORDS: i64 = 1_000;
 /// How long the density is taken for known.
 const DENSITY_AGE_MAX: Duration = Duration::from_mins(1);
-/// The first window is as wide as the newest records, times this.
-const WIDTH_FIRST: u64 = 8;
+/// One in so many records is taken to meet a condition, until a window has shown it: no condition,
+/// kinds, or terms or authors.
+const SHARE_ALL: u64 = 2;
+const SHARE_KINDS: u64 = 4;
+const SHARE_VALUES: u64 = 32;
 /// A window without rows is followed by one that is wider by this.
 const WIDEN_MAX: u64 = 64;
 
@@ -56,6 +60,15 @@ enum WindowValues {
     None,
 }
 
+/// The values of a statement that are no lists.
+struct SingleValues<'a> {
+    kind: Option<i32>,
+    term: Option<i64>,
+    author: Option<Vec<u8>>,
+    seq: i64,
+    cut: Option<&'a Vec<i64>>,
+}
+
 /// A walk along a condition, window by window.
 pub(super) struct WindowWalk {
     pub(super) set: Set,
@@ -70,8 +83,12 @@ pub(super) struct WindowWalk {
     now: Option<(i64, i64)>,
     /// The last key read, behind which all later ones lie.
     at: Option<IndexKey>,
-    /// The width of the next window. `None` if the index has the rows in order.
+    /// The width of the next window. `None` if it is all the rest.
     width: Option<u64>,
+    /// Whether all the rest may be little.
+    may_be_few: bool,
+    /// Whether a window was read.
+    has_read: bool,
     /// Rows found in the current window.
     found: usize,
     density: RecordDensity,
@@ -104,12 +121,13 @@ impl Finder {
             self.bodies.extend(found);
             return Ok(SearchStage::Found);
         }
+        let wanted = self.wanted();
         let mut walk = WindowWalk::new(asked, density(inner, session)?);
         let drivers = drivers(asked);
         let alone = drivers.len() == 1;
         for &set in &drivers {
             let Set::Label(at) = set else { continue };
-            walk.drive(asked, set);
+            walk.drive(asked, set, wanted);
             if asked.terms[at].as_ref().is_some_and(Vec::is_empty)
                 || !(alone && walk.is_ordered()) && walk.read_few(asked, session)?
             {
@@ -118,7 +136,7 @@ impl Finder {
         }
         if !walk.is_through() {
             let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
-            walk.drive(asked, first.copied().unwrap_or(Set::Time));
+            walk.drive(asked, first.copied().unwrap_or(Set::Time), wanted);
         }
         self.driver = Some(walk.set);
         self.visited += walk.visited;
@@ -162,6 +180,8 @@ impl WindowWalk {
             now: None,
             at: after,
             width: None,
+            may_be_few: true,
+            has_read: false,
             found: 0,
             density,
             keys: VecDeque::new(),
@@ -169,7 +189,7 @@ impl WindowWalk {
     }
 
     /// Sets the condition that the walk follows.
-    fn drive(&mut self, asked: &SqlQuery, set: Set) {
+    fn drive(&mut self, asked: &SqlQuery, set: Set, wanted: usize) {
         self.kinds = super::plan::kinds(asked);
         (self.set, self.values) = match set {
             Set::Label(at) => {
@@ -182,8 +202,18 @@ impl WindowWalk {
             _ if self.kinds.is_some() => (Set::Kinds, WindowValues::None),
             _ => (Set::Time, WindowValues::None),
         };
-        let first = self.density.width.saturating_mul(WIDTH_FIRST);
-        self.width = (!self.is_ordered()).then_some(first);
+        let share = match (&self.values, &self.kinds) {
+            (WindowValues::None, None) => SHARE_ALL,
+            (WindowValues::None, Some(_)) => SHARE_KINDS,
+            _ => SHARE_VALUES,
+        };
+        // So wide are as many of the newest records.
+        let records = (wanted.min(FETCH_MAX) as u64).saturating_mul(share);
+        let width = u128::from(self.density.width) * u128::from(records);
+        let width = width / u128::from(DENSITY_RECORDS.unsigned_abs());
+        let width = u64::try_from(width).unwrap_or(u64::MAX).max(1);
+        let is_of_one_shard = self.form().values == ValueCount::One;
+        self.width = (!is_of_one_shard || !self.is_ordered()).then_some(width);
     }
 
     fn form(&self) -> WindowForm {
@@ -201,7 +231,7 @@ impl WindowWalk {
         }
     }
 
-    /// Whether one index range has the rows in order.
+    /// Whether one index range of each shard has the rows in order.
     fn is_ordered(&self) -> bool {
         let form = self.form();
         match (form.values, form.kinds) {
@@ -215,24 +245,20 @@ impl WindowWalk {
         self.rest.is_none() && self.now.is_none()
     }
 
-    /// Reads all keys of the terms, if these have few. Returns whether they have.
+    /// Reads all keys of the rest, if these are few. Returns whether they are.
     fn read_few(
         &mut self,
         asked: &SqlQuery,
         session: &mut DatabaseSession,
     ) -> Result<bool, StatementError> {
-        let (Some((from, to)), WindowValues::Terms(terms)) = (self.rest, &self.values) else {
-            return Ok(false);
-        };
-        let few_max = i64::from(FEW_MAX);
-        let mut values: Vec<&(dyn ToSql + Sync)> =
-            vec![&from, &to, &few_max, terms, &self.not_kinds];
-        if let Some(kinds) = &self.kinds {
-            values.push(kinds);
-        }
-        let form = StatementForm::FewTerms { has_kinds: self.kinds.is_some() };
-        let rows = session.query(form, &values)?;
-        self.visited += rows.len() as u64 + 1;
+        let Some((from, to)) = self.rest else { return Ok(false) };
+        self.may_be_few = false;
+        let (few_max, form) = (i64::from(FEW_MAX), self.form());
+        let single = self.single(asked);
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, &few_max];
+        self.push(&mut values, form, &single);
+        let rows = session.query(StatementForm::Few(form), &values)?;
+        self.visited += rows.len() as u64;
         if rows.len() >= FEW_MAX as usize {
             return Ok(false);
         }
@@ -260,6 +286,11 @@ impl WindowWalk {
             let found = matching(asked, found.iter().map(|(_, body)| &body[..]))?;
             self.keys.drain(..count);
             return Ok(Some(found));
+        }
+        // The first window had fewer than are wanted. Ordered ranges are read with a limit all the same.
+        let has_begun = self.now.is_none() && self.has_read;
+        if has_begun && self.may_be_few && self.width.is_some() && self.read_few(asked, session)? {
+            return Ok(Some(Vec::new()));
         }
         let Some(now) = self.now.or_else(|| self.begin_window()) else { return Ok(None) };
         self.now = Some(now);
@@ -303,34 +334,60 @@ impl WindowWalk {
         // All ids lie behind an empty one.
         let (time, id) = self.at.as_ref().map_or((edge, &[][..]), |at| (at.time, &at.id));
         let limit = i64::from(limit as u32);
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&lo, &hi, &time, &id, &limit];
-        let one_kind = self.kinds.as_ref().and_then(|kinds| kinds.first());
-        match (form.kinds, &self.kinds, &one_kind) {
-            (ValueCount::One, _, Some(kind)) => values.push(kind),
-            (ValueCount::Many, Some(kinds), _) => values.push(kinds),
+        let single = self.single(asked);
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&lo, &hi, &limit, &time, &id];
+        self.push(&mut values, form, &single);
+        session.query_first(StatementForm::Window(form), &values, PAGE_BYTES_MAX)
+    }
+
+    fn single<'a>(&self, asked: &'a SqlQuery) -> SingleValues<'a> {
+        let mut single = SingleValues {
+            kind: self.kinds.as_ref().and_then(|kinds| kinds.first().copied()),
+            term: None,
+            author: None,
+            seq: asked.seq,
+            cut: asked.cut(Some(self.set)),
+        };
+        match &self.values {
+            WindowValues::Terms(terms) => single.term = terms.first().copied(),
+            WindowValues::Authors(authors) => single.author = authors.first().cloned(),
+            WindowValues::None => {}
+        }
+        single
+    }
+
+    /// Adds the values of a form's conditions, in the order of the layout's texts.
+    fn push<'a>(
+        &'a self,
+        values: &mut Vec<&'a (dyn ToSql + Sync)>,
+        form: WindowForm,
+        single: &'a SingleValues<'_>,
+    ) {
+        match (form.kinds, &self.kinds) {
+            (ValueCount::One, _) => values.push(&single.kind),
+            (ValueCount::Many, Some(kinds)) => values.push(kinds),
             _ => {}
         }
         match (&self.values, form.values) {
-            (WindowValues::Terms(terms), ValueCount::One) => values.push(&terms[0]),
+            (WindowValues::Terms(_), ValueCount::One) => values.push(&single.term),
             (WindowValues::Terms(terms), _) => values.push(terms),
-            (WindowValues::Authors(authors), ValueCount::One) => values.push(&authors[0]),
+            (WindowValues::Authors(_), ValueCount::One) => values.push(&single.author),
             (WindowValues::Authors(authors), _) => values.push(authors),
             (WindowValues::None, _) => {}
         }
         if form.has_not_kinds {
             values.push(&self.not_kinds);
         }
-        let cut = asked.cut(Some(self.set));
         if form.table != WindowTable::Tag {
-            values.extend([&asked.seq as &(dyn ToSql + Sync), &cut]);
+            values.push(&single.seq);
+            values.push(&single.cut);
         }
-        session.query_first(StatementForm::Window(form), &values, PAGE_BYTES_MAX)
     }
 
     /// Returns the next window, and takes it off the rest.
     fn begin_window(&mut self) -> Option<(i64, i64)> {
         let (from, to) = self.rest.take()?;
-        self.found = 0;
+        (self.has_read, self.found) = (true, 0);
         let Some(width) = self.width else { return Some((from, to)) };
         Some(match self.order {
             Order::NewestFirst => {
@@ -351,6 +408,10 @@ impl WindowWalk {
     /// Chooses the width of the window after one that had fewer rows than `wanted`.
     fn widen(&mut self, wanted: usize) {
         let Some(width) = self.width else { return };
+        if self.is_ordered() {
+            self.width = None;
+            return;
+        }
         let factor = match self.found as u64 {
             0 => WIDEN_MAX,
             found => (2 * wanted as u64 / found).clamp(2, WIDEN_MAX),
@@ -375,7 +436,9 @@ pub(crate) fn places<'a>(
     ids: impl Iterator<Item = &'a [u8]>,
 ) -> Result<HashMap<[u8; 32], Place>, StatementError> {
     let ids: Vec<&[u8]> = ids.collect();
-    let rows = session.query(StatementForm::Places, &[&ids])?;
+    let count = ValueCount::of(Some(&ids));
+    let id: &(dyn ToSql + Sync) = if let [one] = &ids[..] { one } else { &ids };
+    let rows = session.query(StatementForm::Places(count), &[id])?;
     let bytes = |row: &Row, at| row.get::<_, &[u8]>(at).try_into().unwrap_or_default();
     Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
 }
@@ -394,7 +457,12 @@ pub(crate) fn bodies(
     let mut places: Vec<&[u8]> = keys.iter().map(|(_, place)| &place[..]).collect();
     places.sort_unstable();
     places.dedup();
-    let rows = session.query(StatementForm::PlacedBodies, &[&places, &ids, &seq, &cut])?;
+    let count = ValueCount::of(Some(&ids));
+    let values: [&(dyn ToSql + Sync); 4] = match (&places[..], &ids[..]) {
+        ([place], [id]) => [place, id, &seq, &cut],
+        _ => [&places, &ids, &seq, &cut],
+    };
+    let rows = session.query(StatementForm::PlacedBodies(count), &values)?;
     Ok(rows.iter().map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
 }
 
